@@ -1,0 +1,313 @@
+"""The configuration of an embedded store: every number that an operator may turn, with its unit, range and reason.
+
+Owns: the settings, their defaults and ranges, how they are read from TOML and how they are written back.
+Does not own: what a setting does (the part that reads it says so) nor where a store lives (that is an argument of ``open_store``).
+
+One description per setting, in its field's metadata, serves validation, error messages and the commented file of ``tierlog init``.
+A configuration is a frozen value: it is read once, before the store opens, and never changes under a running part. Reading a file is
+plain blocking I/O, done before any event loop needs the thread. Every mistake raises ``ConfigError`` that names the setting by its full
+path, such as ``writer.flush_age``, and says what is allowed; nothing was opened by then.
+
+Sizes are whole bytes, durations are seconds, shares are fractions of one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from ..storage_backends.base.data_log import GROUP_BYTES_MAX
+from ..storage_backends.base.errors import ConfigError
+from .config_units import GiB, KiB, MiB, Setting, UnitError, count, duration, setting_of, share, size
+
+
+def _check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    """Hold values given in code to the same ranges as values read from a file."""
+    try:
+        setting_of(attribute).check(value)
+    except UnitError as error:
+        raise ConfigError(f"{type(instance).__name__}.{attribute.name}: {error}") from error
+
+
+def _setting(description: Setting) -> Any:
+    return attrs.field(default=description.default, validator=_check, metadata={Setting: description})
+
+
+def _section(kind: type) -> Any:
+    return attrs.field(factory=kind, validator=attrs.validators.instance_of(kind))
+
+
+@attrs.frozen(kw_only=True)
+class WalConfig:
+    """Tier 1: the write-ahead log of each container, in local files."""
+
+    file_size: int = _setting(size(64 * MiB, 64 * KiB, 16 * GiB, "A log file that has grown to this size is closed and a new one begun."))
+    reserve: int = _setting(
+        size(4 * MiB, 64 * KiB, GiB, "Disk space set aside per container, so that flush, truncate and delete still work on a full disk.")
+    )
+    low_water: int = _setting(size(64 * MiB, 0, 1024 * GiB, "Appends are refused as StorageFull while the disk has less free space."))
+
+
+@attrs.frozen(kw_only=True)
+class GroupConfig:
+    """Group commit: appends that wait together become durable with one disk sync."""
+
+    bytes: int = _setting(size(MiB, 4 * KiB, GROUP_BYTES_MAX, "A group is closed when it holds this much."))
+    count: int = _setting(count(4096, 1, 65_536, "A group is closed when it holds this many operations."))
+
+
+@attrs.frozen(kw_only=True)
+class MailboxConfig:
+    """The one queue between clients and a container. A full one delays its senders."""
+
+    count: int = _setting(count(16_384, 16, 1_048_576, "Operations waiting, at most."))
+    bytes: int = _setting(size(64 * MiB, MiB, 16 * GiB, "Bytes waiting, at most."))
+
+
+@attrs.frozen(kw_only=True)
+class CacheConfig:
+    """The tail cache of each container: unflushed bytes are pinned in it, flushed ones make room when needed."""
+
+    bytes: int = _setting(size(256 * MiB, MiB, 1024 * GiB, "Memory for cached bytes, per container."))
+    soft: float = _setting(share(0.6, 0.05, 1.0, "Above this share of unflushed bytes appends are delayed."))
+    hard: float = _setting(share(0.9, 0.05, 1.0, "Above this share of unflushed bytes appends are refused as Throttled."))
+
+
+@attrs.frozen(kw_only=True)
+class SegmentsConfig:
+    """What a container keeps in memory about its segments."""
+
+    active_max: int = _setting(count(25_000, 100, 10_000_000, "Segments with state in memory, at most; idle ones are evicted above it."))
+
+
+@attrs.frozen(kw_only=True)
+class CheckpointConfig:
+    """Checkpoints bound how much of the log is replayed at open."""
+
+    wal_bytes: int = _setting(size(64 * MiB, MiB, 64 * GiB, "A checkpoint is due after this much log, or four times its own size."))
+
+
+@attrs.frozen(kw_only=True)
+class WriterConfig:
+    """The storage writer moves acked bytes from the log to long-term storage."""
+
+    flush_bytes: int = _setting(size(4 * MiB, KiB, GiB, "A segment with this much unflushed data is flushed."))
+    flush_age: float = _setting(duration(30.0, 0.01, 86_400.0, "A segment whose oldest unflushed byte is this old is flushed."))
+    rolling_size: int = _setting(
+        size(128 * MiB, 64 * KiB, 1024 * GiB, "A chunk that has grown to this size is closed and a new one begun.")
+    )
+    concurrent_segments: int = _setting(count(8, 1, 1_024, "Segments flushed at the same time, per container."))
+    error_pause: float = _setting(duration(1.0, 0.001, 3_600.0, "The wait after a failed flush cycle before the next one."))
+
+
+@attrs.frozen(kw_only=True)
+class StorageConfig:
+    """Calls to long-term storage. This is the only layer that repeats a call, and only calls that are safe to repeat."""
+
+    attempts: int = _setting(count(3, 1, 100, "Tries of a repeatable call before it fails."))
+    backoff: float = _setting(duration(0.1, 0.001, 60.0, "The wait before the second try; it doubles with each further one."))
+    backoff_max: float = _setting(duration(5.0, 0.001, 600.0, "The longest wait between two tries."))
+    read_deadline: float = _setting(duration(30.0, 0.1, 3_600.0, "A read that takes longer fails as Unavailable."))
+    write_deadline: float = _setting(duration(60.0, 0.1, 3_600.0, "A write that takes longer has an unknown outcome."))
+    concurrent_calls: int = _setting(count(16, 1, 1_024, "Calls in flight at the same time, for the whole store."))
+    probe_interval: float = _setting(duration(5.0, 0.01, 3_600.0, "While long-term storage is down it is tried this often."))
+    safe_size: int = _setting(size(0, 0, 1 << 60, "Flushes stop while more space than this is in use; 0 means no limit."))
+    safe_size_interval: float = _setting(duration(60.0, 0.1, 86_400.0, "How often the space in use is measured."))
+
+
+@attrs.frozen(kw_only=True)
+class GcConfig:
+    """Deletion of chunks that nothing refers to any more."""
+
+    delay: float = _setting(duration(60.0, 0.0, 31_536_000.0, "The least age of garbage before it is deleted."))
+    attempts: int = _setting(count(3, 1, 1_000, "Tries of a deletion before it is set aside."))
+    concurrent_deletes: int = _setting(count(10, 1, 1_024, "Deletions in flight at the same time, per container."))
+
+
+@attrs.frozen(kw_only=True)
+class SupervisionConfig:
+    """What happens when a container stops on an error: recovery is the only way back."""
+
+    restarts: int = _setting(count(5, 0, 1_000, "Restarts of one container within the period before it stays stopped."))
+    period: float = _setting(duration(60.0, 0.1, 86_400.0, "The period in which restarts are counted."))
+    backoff: float = _setting(duration(0.1, 0.001, 60.0, "The wait before the first restart; it doubles with each further one."))
+    backoff_max: float = _setting(duration(10.0, 0.001, 3_600.0, "The longest wait before a restart."))
+
+
+@attrs.frozen(kw_only=True)
+class TimeoutsConfig:
+    """How long a caller, or a stop, waits."""
+
+    unavailable: float = _setting(
+        duration(10.0, 0.0, 3_600.0, "A call waits this long for a recovering container, then raises Unavailable.")
+    )
+    close: float = _setting(duration(10.0, 0.1, 3_600.0, "A closing store waits this long for work in flight."))
+
+
+@attrs.frozen(kw_only=True)
+class StoreConfig:
+    """Everything about one embedded store. ``StoreConfig()`` is a good configuration."""
+
+    containers: int = _setting(count(4, 1, 1_024, "Segment containers that share the segments. Fixed when the data folder is made."))
+    append_bytes_max: int = _setting(size(8 * MiB, KiB, 32 * MiB, "The largest single append; a larger one is refused as InvalidArgument."))
+    segments: SegmentsConfig = _section(SegmentsConfig)
+    mailbox: MailboxConfig = _section(MailboxConfig)
+    group: GroupConfig = _section(GroupConfig)
+    wal: WalConfig = _section(WalConfig)
+    checkpoint: CheckpointConfig = _section(CheckpointConfig)
+    cache: CacheConfig = _section(CacheConfig)
+    writer: WriterConfig = _section(WriterConfig)
+    storage: StorageConfig = _section(StorageConfig)
+    gc: GcConfig = _section(GcConfig)
+    supervision: SupervisionConfig = _section(SupervisionConfig)
+    timeouts: TimeoutsConfig = _section(TimeoutsConfig)
+
+    def __attrs_post_init__(self) -> None:
+        for low, high in _NOT_ABOVE:
+            if _value_at(self, low) > _value_at(self, high):
+                raise ConfigError(f"{low} is {_shown_at(self, low)}, which is more than {high} ({_shown_at(self, high)}); it may not be")
+
+
+_NOT_ABOVE = (
+    ("cache.soft", "cache.hard"),
+    ("append_bytes_max", "mailbox.bytes"),
+    ("append_bytes_max", "cache.bytes"),
+    ("storage.backoff", "storage.backoff_max"),
+    ("supervision.backoff", "supervision.backoff_max"),
+)
+"""Pairs of settings of which the first must not be above the second: the other way round nothing could ever pass."""
+
+
+def load_config(path: str | os.PathLike[str]) -> StoreConfig:
+    """Read a TOML file; what it leaves out has its default. ``ConfigError`` names the file, the setting and what is allowed."""
+    file = os.fspath(path)
+    try:
+        return parse_config(_load_toml(file))
+    except ConfigError as error:
+        raise ConfigError(f"{file}: {error}") from error
+
+
+def parse_config(tables: Mapping[str, object]) -> StoreConfig:
+    """A configuration out of parsed TOML."""
+    return StoreConfig(**_parse_section(StoreConfig, tables, prefix=""))
+
+
+def render_config(config: StoreConfig) -> str:
+    """The configuration as a commented TOML file that ``load_config`` reads back as an equal value."""
+    parts = [_HEAD, *_render_settings(config)]
+    for field in attrs.fields(StoreConfig):
+        if _is_section(field):
+            section = getattr(config, field.name)
+            parts += [f"\n# {type(section).__doc__}\n[{field.name}]", *_render_settings(section)]
+
+    return "\n".join(parts) + "\n"
+
+
+_HEAD = """\
+# The configuration of a tierlog store. Every setting is here with its default; a line that is left out means the default.
+# Sizes are bytes, as 1048576 or "1 MiB". Durations are seconds, as 0.5 or "500 ms". Shares are fractions, as 0.6 or "60 %".
+"""
+
+
+def _render_settings(section: attrs.AttrsInstance) -> list[str]:
+    lines = []
+    for field in attrs.fields(type(section)):
+        if not _is_section(field):
+            setting = setting_of(field)
+            value = setting.show_toml(getattr(section, field.name))
+            lines += [f"# {setting.help} ({setting.range})", f"{field.name} = {value}"]
+
+    return lines
+
+
+def _load_toml(file: str) -> dict[str, Any]:
+    try:
+        with open(file, "rb") as stream:
+            return tomllib.load(stream)
+    except FileNotFoundError as error:
+        raise ConfigError("no such file; `tierlog init` writes one with the defaults") from error
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"not valid TOML: {error}") from error
+
+
+def _parse_section(kind: type, table: Mapping[str, object], prefix: str) -> dict[str, Any]:
+    fields = attrs.fields_dict(kind)
+    values: dict[str, Any] = {}
+    for key, value in table.items():
+        path = prefix + key
+        if key not in fields:
+            raise ConfigError(f"there is no setting {path!r}{_did_you_mean(path)}")
+
+        values[key] = _parse_subsection(fields[key], value, path) if _is_section(fields[key]) else _parse_value(fields[key], value, path)
+
+    return values
+
+
+def _parse_subsection(field: attrs.Attribute[Any], value: object, path: str) -> object:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path} is a section, not a value: write [{path}] on a line of its own and its settings below")
+
+    kind = _section_kind(field)
+    return kind(**_parse_section(kind, value, prefix=f"{path}."))
+
+
+def _parse_value(field: attrs.Attribute[Any], value: object, path: str) -> float:
+    setting = setting_of(field)
+    try:
+        number = setting.read(value)
+        setting.check(number)
+    except UnitError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+    return number
+
+
+def _is_section(field: attrs.Attribute[Any]) -> bool:
+    return Setting not in field.metadata
+
+
+def _section_kind(field: attrs.Attribute[Any]) -> Any:
+    # `_section` made the default: a factory that is the section's class itself.
+    factory: Any = field.default
+    return factory.factory
+
+
+def _all_paths() -> list[str]:
+    """The full path of every setting, and the name of every section."""
+    paths = []
+    for field in attrs.fields(StoreConfig):
+        paths.append(field.name)
+        if _is_section(field):
+            paths += [f"{field.name}.{inner.name}" for inner in attrs.fields(_section_kind(field))]
+
+    return paths
+
+
+def _did_you_mean(path: str) -> str:
+    paths = _all_paths()
+    name = path.rpartition(".")[2]
+    # A right name in the wrong section is the likelier mistake than a typo.
+    moved = [known for known in paths if known.rpartition(".")[2] == name]
+    close = moved or difflib.get_close_matches(path, paths, n=1, cutoff=0.6)
+    return f"; did you mean {' or '.join(repr(known) for known in close)}?" if close else "; `tierlog init` writes a file with all of them"
+
+
+def _value_at(config: StoreConfig, path: str) -> Any:
+    value: Any = config
+    for name in path.split("."):
+        value = getattr(value, name)
+
+    return value
+
+
+def _shown_at(config: StoreConfig, path: str) -> str:
+    section, _, name = path.rpartition(".")
+    owner = getattr(config, section) if section else config
+    return setting_of(attrs.fields_dict(type(owner))[name]).show(getattr(owner, name))

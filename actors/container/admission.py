@@ -1,0 +1,83 @@
+"""Admission: what a client append must pass before it enters the mailbox (rule C6).
+
+Owns: the three gates, in this order: free disk (rule W6), a segment that cannot be flushed (rule F4), and unflushed memory. Does not own: the
+mailbox's own bounds, nor internal requests, which pass no gate because they relieve what the gates measure (hole 17).
+
+Between the soft and the hard limit an append waits in proportion, until a flush cycle makes progress or its delay is over; above the hard limit
+it is refused as Throttled. Nothing was done for a refused append. Cancellation: nothing is held.
+"""
+
+from __future__ import annotations
+
+import anyio
+import attrs
+
+from ...storage_backends.base.data_log import DurableDataLog
+from ...storage_backends.base.errors import StorageFull, Throttled
+from ..reading.tail_cache import TailCache
+from ..writer.writer import StorageWriter
+from .state import ContainerState
+
+
+@attrs.frozen
+class AdmissionOptions:
+    soft_bytes: int
+    """Unflushed bytes above which appends are delayed."""
+    hard_bytes: int
+    """Unflushed bytes above which appends are refused."""
+    segment_bytes: int
+    """Unflushed bytes of one segment that keeps failing to flush, above which only its own appends are refused."""
+    delay_max: float = 2.0
+    """Seconds, just below the hard limit."""
+
+
+@attrs.frozen
+class AdmissionStatistics:
+    delayed: int
+    throttled: int
+    refused_full: int
+
+
+class Admission:
+    def __init__(self, state: ContainerState, cache: TailCache, log: DurableDataLog, writer: StorageWriter, options: AdmissionOptions) -> None:
+        self._state = state
+        self._cache = cache
+        self._log = log
+        self._writer = writer
+        self._options = options
+        self._delayed = self._throttled = self._full = 0
+
+    async def admit(self, name: str, size: int) -> None:
+        """Return when an append of ``size`` bytes may go on; ``StorageFull`` or ``Throttled`` otherwise. Does not suspend when all is well."""
+        if not self._log.has_room(size):
+            self._full += 1
+            raise StorageFull("free disk space is below the low-water mark: appends are refused; free space, truncate or delete segments")
+
+        if self._cache.pinned_bytes >= self._options.soft_bytes:
+            await self._delay()
+        if self._writer.has_failing:
+            self._check_segment(name)
+
+    def _check_segment(self, name: str) -> None:
+        segment = self._state.segments.find(name)
+        if segment is None or not self._writer.is_failing(segment.sid):
+            return
+
+        if segment.length - segment.flushed > self._options.segment_bytes:
+            self._throttled += 1
+            raise Throttled(f"segment {name!r} cannot be flushed and has {segment.length - segment.flushed} unflushed bytes")
+
+    async def _delay(self) -> None:
+        options = self._options
+        pinned = self._cache.pinned_bytes
+        if pinned >= options.hard_bytes:
+            self._throttled += 1
+            raise Throttled(f"{pinned} bytes wait to be flushed (limit {options.hard_bytes}): slow down and try again")
+
+        self._delayed += 1
+        share = (pinned - options.soft_bytes) / max(1, options.hard_bytes - options.soft_bytes)
+        with anyio.move_on_after(options.delay_max * share):
+            await self._writer.progress.wait()
+
+    def statistics(self) -> AdmissionStatistics:
+        return AdmissionStatistics(self._delayed, self._throttled, self._full)

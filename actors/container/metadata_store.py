@@ -1,0 +1,39 @@
+"""The chunk metadata store that rides in the container's own log (section 5 of the design, until table segments exist).
+
+Owns: the ``ChunkMetadataStore`` contract over the container's state. A commit is one internal operation: conditional because it is decided in
+sequence with everything else, durable and fenced because it is logged, and part of every checkpoint (rule S6).
+
+Reads see the newest commit that was given a sequence; ``commit`` returns once it is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from ...storage_backends.base.errors import InvalidArgument
+from ...storage_backends.chunked.metadata_store import ChunkMetadataStore
+from .requests import CommitRequest, Request
+from .state import ContainerState
+
+
+class LoggedMetadataStore(ChunkMetadataStore):
+    def __init__(self, state: ContainerState, ask: Callable[[Request, int], Awaitable[object]]) -> None:
+        """``ask`` sends a request of a size in bytes in the internal lane."""
+        self._state = state
+        self._ask = ask
+
+    async def get(self, key: str) -> tuple[int, bytes] | None:
+        return self._state.metadata.get(key)
+
+    async def commit(self, expected: Mapping[str, int], writes: Mapping[str, bytes | None]) -> int:
+        unchecked = [key for key in writes if key not in expected]
+        if unchecked:
+            raise InvalidArgument(f"every written key needs an expected version, {unchecked[0]!r} has none")
+
+        size = sum(len(key) + len(value or b"") for key, value in writes.items())
+        version = await self._ask(CommitRequest(expected, writes), size)
+        assert isinstance(version, int)
+        return version
+
+    async def scan(self, prefix: str) -> list[str]:
+        return sorted(key for key in self._state.metadata if key.startswith(prefix))

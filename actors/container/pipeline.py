@@ -1,0 +1,265 @@
+"""The pipeline: mailbox -> decide and apply (sync) -> one log group -> publish and answer (sync).
+
+Owns: the order of everything that enters the log, and the moment when an effect may be seen. Does not own: rules (``decisions.py``), state
+changes (``state.py``), bytes on disk (the log).
+
+Two tasks: ``_prepare`` drains the mailbox in batches, decides each request against the speculative state, applies it and adds it to the
+group being built; ``_commit`` takes that group, makes it durable, then publishes it: durable lengths, tail cache, waiters, answers. While one
+group is in the disk's hands the next is built. A group starts only after the one before is durable (rule W2).
+
+Rules: C1 (nothing is readable or answered before it is durable, refusals included; hole 12), C5 (an exception out of a sync step poisons the
+container: no answer says success, nothing more is logged; hole 42), C6 (internal requests come in their own lane).
+
+Cancellation: an append that was cancelled leaves its group in doubt; the pipeline ends and every waiter gets ``OutcomeUnknown``.
+Crash: recovery reads the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import attrs
+
+from ...journal.operations.checkpoint import CheckpointBegin
+from ...journal.operations.vocabulary import Operation
+from ...storage_backends.base.data_log import DurableDataLog
+from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, TierlogError
+from ...storage_backends.base.segments import SegmentInfo
+from ..core.mailbox import Mailbox
+from . import decisions
+from .group import Group
+from .publish import Publisher
+from .requests import (
+    AppendRequest,
+    AttributesRequest,
+    CommitRequest,
+    CreateRequest,
+    DeleteRequest,
+    ExpireWritersRequest,
+    InfoRequest,
+    ListRequest,
+    LogRequest,
+    MergeRequest,
+    Request,
+    SealRequest,
+    SettleRequest,
+    SnapshotRequest,
+    TruncateRequest,
+    WriterRequest,
+)
+from .state import ContainerState
+
+
+@attrs.frozen
+class PipelineStatistics:
+    operations: int
+    """Operations made durable by this owner."""
+    groups: int
+    bytes: int
+    """Payload bytes made durable by this owner."""
+    refused: int
+    """Requests that were answered with an error."""
+
+
+@attrs.frozen
+class PipelineOptions:
+    group_bytes: int = 1 << 20
+    """A batch taken from the mailbox ends at about this size; one larger append still travels alone."""
+    group_count: int = 4096
+
+
+class Pipeline:
+    def __init__(
+        self,
+        state: ContainerState,
+        log: DurableDataLog,
+        mailbox: Mailbox[Request],
+        publisher: Publisher,
+        container: int,
+        options: PipelineOptions,
+        on_published: Callable[[], None],
+    ) -> None:
+        """``on_published()`` is called after each group that logged something."""
+        self._on_published = on_published
+        self._state = state
+        self._log = log
+        self._mailbox = mailbox
+        self._publisher = publisher
+        self._container = container
+        self._options = options
+        self._building = Group(state.sequence + 1)
+        self._in_flight: Group | None = None
+        self._work: anyio.Event | None = None
+        self._taken: anyio.Event | None = None
+        self._closing = False
+        self.poisoned = False
+        """A sync step was torn: nothing in memory may be written any more (no checkpoint, no flush, no footer)."""
+        self._operations = self._groups = self._bytes = self._refused = 0
+        self._decide: dict[type, Callable[[ContainerState, Any], decisions.Decision]] = {
+            AppendRequest: decisions.decide_append,
+            AttributesRequest: decisions.decide_attributes,
+            CommitRequest: decisions.decide_commit,
+            CreateRequest: decisions.decide_create,
+            DeleteRequest: decisions.decide_delete,
+            ExpireWritersRequest: decisions.decide_expire_writers,
+            InfoRequest: self._info,
+            ListRequest: lambda state, request: (None, state.segments.names(request.prefix)),
+            MergeRequest: decisions.decide_merge,
+            SealRequest: decisions.decide_seal,
+            SettleRequest: lambda state, request: (None, None),
+            TruncateRequest: decisions.decide_truncate,
+            WriterRequest: decisions.decide_writer,
+        }
+
+    async def run(self) -> None:
+        """Work until the mailbox is closed and everything in it is answered, or until something fails (the error is raised)."""
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._commit)
+                await self._prepare()
+                self._wake_committer()
+        finally:
+            # Only reached with something left if the log, a sync step, or a cancellation ended the pipeline.
+            self._answer_the_rest()
+
+    def _answer_the_rest(self) -> None:
+        error = OutcomeUnknown("the container stopped before this was known to be durable: it may or may not have been applied")
+        for group in (self._in_flight, self._building):
+            if group is not None:
+                group.fail(error)
+
+    # --- prepare: decide and apply ----------------------------------------------------------------------------
+
+    async def _prepare(self) -> None:
+        options = self._options
+        while True:
+            try:
+                batch = await self._mailbox.drain(options.group_count, options.group_bytes)
+            except ClosedError:
+                self._closing = True
+                return
+
+            self.step(batch)
+            self._wake_committer()
+            while self._building.size >= options.group_bytes:
+                # The group is full: what comes next waits until the committer has taken it.
+                self._taken = anyio.Event()
+                await self._taken.wait()
+
+    def _wake_committer(self) -> None:
+        if self._work is not None:
+            self._work.set()
+            self._work = None
+
+    def step(self, batch: list[Request]) -> None:
+        """Decide and apply a batch. Whatever is raised here poisons the container (rule C5)."""
+        try:
+            for request in batch:
+                self._step_one(request)
+        except BaseException:
+            self.poisoned = True
+            error = OutcomeUnknown("the container failed while it worked on this: it may or may not have been applied")
+            for request in batch:
+                request.reply.fail(error)
+            raise
+
+    def _step_one(self, request: Request) -> None:
+        group = self._building
+        kind = type(request)
+        decide = self._decide.get(kind)
+        if decide is None:
+            self._step_internal(request, group)
+            return
+
+        try:
+            op, answer = decide(self._state, request)
+        except TierlogError as error:
+            self._refused += 1
+            group.errors.append((request.reply, error))
+            return
+
+        if op is not None:
+            self._state.apply(op)
+            group.add(op)
+
+        group.answers.append((request.reply, answer))
+
+    def _step_internal(self, request: Request, group: Group) -> None:
+        if type(request) is SnapshotRequest:
+            op: Operation = CheckpointBegin(request.checkpoint)
+            self._state.apply(op)
+            extra: object = self._state.begin_snapshot()
+        elif type(request) is LogRequest:
+            op, extra = request.op, None
+            self._state.apply(op)
+            group.tag = max(group.tag, request.tag)
+            group.truncate_before = max(group.truncate_before, request.truncate_before)
+        else:
+            raise TypeError(f"a container is not asked {request!r}")
+
+        group.add(op)
+        group.group_answers.append((request.reply, extra))
+
+    def _info(self, state: ContainerState, request: InfoRequest) -> decisions.Decision:
+        segment = decisions.require(state, request.name)
+        return None, SegmentInfo(
+            name=segment.name,
+            segment_id=segment.sid,
+            length=segment.length,
+            start_offset=segment.start_offset,
+            sealed=segment.sealed,
+            attributes=dict(segment.attributes),
+            flushed_length=segment.flushed,
+            container=self._container,
+        )
+
+    # --- commit: make durable, then publish -------------------------------------------------------------------
+
+    async def _commit(self) -> None:
+        while True:
+            group = self._building
+            if group.is_empty:
+                if self._closing:
+                    return
+
+                self._work = anyio.Event()
+                await self._work.wait()
+                continue
+
+            self._building = Group(self._state.sequence + 1)
+            self._in_flight = group
+            if self._taken is not None:
+                self._taken.set()
+                self._taken = None
+            await self._commit_one(group)
+            self._in_flight = None
+
+    async def _commit_one(self, group: Group) -> None:
+        if group.operations:
+            number = await self._log.append(group.parts, tag=group.tag, truncate_before=group.truncate_before)
+        else:
+            # Nothing to log, so nothing that proves ownership: look at the register before answering (hole 16).
+            self._log.check_owner()
+            number = self._log.next_group - 1
+
+        try:
+            self._publish(group, number)
+        except BaseException:
+            self.poisoned = True
+            raise
+
+    def _publish(self, group: Group, number: int) -> None:
+        if group.operations:
+            self._publisher.publish(group.operations, number)
+            self._operations += len(group.operations)
+            self._groups += 1
+            self._bytes += group.size
+            self._on_published()
+
+        group.answer(number)
+
+    def statistics(self) -> PipelineStatistics:
+        return PipelineStatistics(self._operations, self._groups, self._bytes, self._refused)
+

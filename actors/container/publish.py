@@ -1,0 +1,163 @@
+"""Publishing: what a durable operation makes visible. The only writer of durable lengths, the tail cache and the log marks.
+
+Owns: the step from "durable" to "readable" (rule C1), live and in replay. Does not own: the state's other fields (``state.py`` set them when
+the operation was given its sequence). Synchronous; an exception poisons the container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ...journal.operations.append import Append
+from ...journal.operations.commit_metadata import CommitMetadata
+from ...journal.operations.create_segment import CreateSegment
+from ...journal.operations.delete_segment import DeleteSegment
+from ...journal.operations.forget_segment import ForgetSegment
+from ...journal.operations.merge_segments import MergeSegments
+from ...journal.operations.relog_data import RelogData
+from ...journal.operations.seal_segment import SealSegment
+from ...journal.operations.segment_image import SegmentStatus
+from ...journal.operations.truncate_segment import TruncateSegment
+from ...journal.operations.vocabulary import Operation
+from ...storage_backends.base.checksum import Buffer
+from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX
+from ..reading.tail_cache import TailCache
+from .segments import SegmentState
+from .state import ContainerState
+
+
+BORDER_BYTES = 1 << 20
+"""Append starts are kept about this often (rule S5), so that readers can split a segment where an append begins."""
+
+
+class Publisher:
+    def __init__(self, state: ContainerState, cache: TailCache, *, due_bytes: int, on_due: Callable[[int], None]) -> None:
+        """``on_due(sid)`` is called when a segment has at least ``due_bytes`` unflushed bytes."""
+        self._due_bytes = due_bytes
+        self._on_due = on_due
+        self._segments = state.segments.by_id
+        self._cache = cache
+        self._others: dict[type, Callable[[Any, int], None]] = {
+            CommitMetadata: self._commit_metadata,
+            CreateSegment: self._create,
+            DeleteSegment: self._delete,
+            ForgetSegment: self._forget,
+            MergeSegments: self._merge,
+            RelogData: self._relog,
+            SealSegment: self._wake,
+            TruncateSegment: self._wake,
+        }
+
+    def publish(self, operations: Iterable[Operation], group: int) -> None:
+        """Make the operations of durable group ``group`` visible, in order."""
+        for op in operations:
+            if type(op) is Append:
+                self._append(op.sid, op.offset, op.data, group)
+                continue
+
+            show = self._others.get(type(op))
+            if show is not None:
+                show(op, group)
+
+    def restore(self, segment: SegmentState) -> None:
+        """Recovery: begin to cache a segment out of a checkpoint."""
+        if segment.status is not SegmentStatus.DELETED:
+            self._cache.open_segment(segment.sid, segment.flushed)
+
+    def restore_data(self, sid: int, offset: int, data: Buffer, group: int) -> None:
+        """Recovery: bytes from before the checkpoint that it counts, but that long-term storage may not have yet."""
+        segment = self._segments.get(sid)
+        if segment is not None and sid in self._cache and offset + len(data) > segment.flushed:
+            self._cache.append(sid, offset, data)
+            self._mark(segment, offset + len(data), group)
+            segment.borders.append(offset)
+
+    def _append(self, sid: int, offset: int, data: Buffer, group: int) -> None:
+        segment = self._segments[sid]
+        end = offset + len(data)
+        if segment.durable_length > offset:
+            raise ValueError(f"{segment!r}: an append at {offset} was published before")
+
+        segment.durable_length = end
+        if data:
+            self._cache.append(sid, offset, data)
+            self._mark(segment, end, group)
+            borders = segment.borders
+            if not borders or offset // BORDER_BYTES != borders[-1] // BORDER_BYTES:
+                borders.append(offset)
+            if end - segment.flushed >= self._due_bytes:
+                self._on_due(sid)
+        if segment.waiter is not None:
+            segment.wake()
+
+    def _mark(self, segment: SegmentState, end: int, group: int) -> None:
+        """Note that the bytes up to ``end`` need ``group``: one mark for each group a segment has bytes in."""
+        marks = segment.marks
+        if marks and marks[-1][1] == group:
+            marks[-1] = (end, group)
+        else:
+            marks.append((end, group))
+
+    def _create(self, op: CreateSegment, group: int) -> None:
+        self._segments[op.sid].durable_length = 0
+        self._cache.open_segment(op.sid, 0)
+
+    def _wake(self, op: SealSegment | TruncateSegment, group: int) -> None:
+        self._segments[op.sid].wake()
+
+    def _delete(self, op: DeleteSegment, group: int) -> None:
+        segment = self._segments[op.sid]
+        self._discard(segment)
+        for merge in segment.merges:
+            self._delete(DeleteSegment(merge.source), group)
+
+    def _discard(self, segment: SegmentState) -> None:
+        """Nobody will read or flush these bytes any more."""
+        segment.marks.clear()
+        segment.wake()
+        self._cache.drop_segment(segment.sid)
+
+    def _forget(self, op: ForgetSegment, group: int) -> None:
+        self._cache.drop_segment(op.sid)
+
+    def _merge(self, op: MergeSegments, group: int) -> None:
+        target = self._segments[op.target]
+        target.durable_length = op.offset + sum(length for _, length in op.sources)
+        target.wake()
+        for sid, _ in op.sources:
+            source = self._segments.get(sid)
+            if source is not None:
+                source.wake()
+
+    def _relog(self, op: RelogData, group: int) -> None:
+        segment = self._segments.get(op.sid)
+        end = op.offset + len(op.data)
+        if segment is None or end <= segment.flushed or op.sid not in self._cache:
+            return
+
+        self._cache.append(op.sid, op.offset, op.data)
+        later = [mark for mark in segment.marks if mark[0] > end]
+        segment.marks.clear()
+        segment.marks.append((end, group))
+        segment.marks.extend(later)
+
+    def _commit_metadata(self, op: CommitMetadata, group: int) -> None:
+        for key, _ in op.writes:
+            if key.startswith(SEGMENT_PREFIX):
+                self._flushed(int(key[len(SEGMENT_PREFIX) :], 16))
+
+    def _flushed(self, sid: int) -> None:
+        segment = self._segments.get(sid)
+        if segment is None:
+            self._cache.drop_segment(sid)
+            return
+
+        self._cache.mark_flushed(sid, segment.flushed)
+        marks = segment.marks
+        while marks and marks[0][0] <= segment.flushed:
+            marks.popleft()
+
+        borders = segment.borders
+        while len(borders) > 1 and borders[1] <= segment.flushed:
+            borders.popleft()

@@ -1,0 +1,249 @@
+"""The state of a container, and what each operation does to it: the same code live and in replay.
+
+Owns: segments, chunk metadata entries, sequence and id counters, the newest complete flush cycle, and the copy-on-write snapshot of a
+checkpoint under way. Does not own: whether an operation is allowed (``decisions.py`` made sure of that; apply is total, rule C5), durability
+(``pipeline.py``), or bytes (``TailCache``).
+
+Ordering: operations are applied in sequence order, each once, synchronously. An exception out of ``apply`` poisons the container live and
+is corruption in replay (holes 36 and 42).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ...journal.operations.append import Append
+from ...journal.operations.barrier import Barrier
+from ...journal.operations.checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart
+from ...journal.operations.commit_metadata import CommitMetadata
+from ...journal.operations.create_segment import CreateSegment
+from ...journal.operations.cycle_complete import CycleComplete
+from ...journal.operations.delete_segment import DeleteSegment
+from ...journal.operations.expire_writers import ExpireWriters
+from ...journal.operations.forget_segment import ForgetSegment
+from ...journal.operations.merge_segments import MergeSegments
+from ...journal.operations.relog_data import RelogData
+from ...journal.operations.seal_segment import SealSegment
+from ...journal.operations.segment_image import MergedRange, SegmentStatus, WriterState
+from ...journal.operations.truncate_segment import TruncateSegment
+from ...journal.operations.update_attributes import UpdateAttributes
+from ...journal.operations.vocabulary import Operation
+from ...storage_backends.base.ids import counter_of, epoch_of, segment_id
+from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX, SegmentRecord
+from .segments import SegmentState, SegmentTable
+
+CAUSED = frozenset((Append, CreateSegment, DeleteSegment, ExpireWriters, MergeSegments, SealSegment, TruncateSegment, UpdateAttributes))
+"""Operations that a client caused; all others are internal and never make a flush cycle due (rule F5)."""
+
+NO_CYCLE = CycleComplete(0, 0, 0, False)
+
+
+class Snapshot:
+    """The state at one sequence, kept while it is encoded in parts: a segment is encoded before its first change (rule C7, hole 29)."""
+
+    def __init__(self, sequence: int, segments: dict[int, SegmentState], entries: dict[str, tuple[int, bytes]]) -> None:
+        self.sequence = sequence
+        self.cycle = NO_CYCLE
+        self._pending = segments
+        self._saved: list[bytes] = []
+        # Entries are immutable, so a shallow copy is a snapshot.
+        self._entries = entries
+
+    def before_change(self, segment: SegmentState) -> None:
+        if self._pending.pop(segment.sid, None) is not None:
+            self._saved.append(segment.image())
+
+    def take(self, limit: int) -> tuple[tuple[bytes, ...], tuple[tuple[str, int, bytes], ...]]:
+        """The next at most ``limit`` records: (images, entries). Both empty once all were taken."""
+        images = self._saved[:limit]
+        del self._saved[:limit]
+        while len(images) < limit and self._pending:
+            images.append(self._pending.popitem()[1].image())
+
+        entries: list[tuple[str, int, bytes]] = []
+        while len(images) + len(entries) < limit and self._entries:
+            key, (version, value) = self._entries.popitem()
+            entries.append((key, version, value))
+
+        return tuple(images), tuple(entries)
+
+
+class ContainerState:
+    def __init__(self, epoch: int = 0) -> None:
+        self.epoch = epoch
+        self.segments = SegmentTable()
+        self.metadata: dict[str, tuple[int, bytes]] = {}
+        self.sequence = 0
+        """The sequence of the newest operation."""
+        self.caused_sequence = 0
+        """The sequence of the newest operation that a client caused."""
+        self.cycle = NO_CYCLE
+        self.snapshot: Snapshot | None = None
+        self._created = 0
+        self._apply: dict[type, Callable[[Any], None]] = {
+            Append: self._append,
+            Barrier: self._nothing,
+            CheckpointBegin: self._nothing,
+            CheckpointEnd: self._nothing,
+            CheckpointPart: self._nothing,
+            CommitMetadata: self._commit_metadata,
+            CreateSegment: self._create,
+            CycleComplete: self._cycle_complete,
+            DeleteSegment: self._delete,
+            ExpireWriters: self._expire_writers,
+            ForgetSegment: self._forget,
+            MergeSegments: self._merge,
+            RelogData: self._nothing,
+            SealSegment: self._seal,
+            TruncateSegment: self._truncate,
+            UpdateAttributes: self._update_attributes,
+        }
+
+    def next_segment_id(self) -> int:
+        """A fresh id; it counts once its creation is applied."""
+        return segment_id(self.epoch, self._created + 1)
+
+    def apply(self, op: Operation) -> None:
+        """Give ``op`` the next sequence and change the state by it."""
+        self.sequence += 1
+        kind = type(op)
+        if kind in CAUSED:
+            self.caused_sequence = self.sequence
+
+        self._apply[kind](op)
+
+    def begin_snapshot(self) -> Snapshot:
+        """Fix the state as it is now, at ``sequence``. One at a time."""
+        if self.snapshot is not None:
+            raise RuntimeError("a checkpoint is under way already")
+
+        self.snapshot = Snapshot(self.sequence, dict(self.segments.by_id), dict(self.metadata))
+        self.snapshot.cycle = self.cycle
+        return self.snapshot
+
+    def end_snapshot(self) -> None:
+        self.snapshot = None
+
+    def _change(self, sid: int) -> SegmentState:
+        """The segment, about to be changed."""
+        segment = self.segments.by_id[sid]
+        if self.snapshot is not None:
+            self.snapshot.before_change(segment)
+
+        return segment
+
+    # --- one method per operation -----------------------------------------------------------------------------
+
+    def _nothing(self, op: Operation) -> None:
+        """Changes no state; its place in the log is its meaning."""
+
+    def _append(self, op: Append) -> None:
+        segment = self.segments.by_id[op.sid]
+        if self.snapshot is not None:
+            self.snapshot.before_change(segment)
+
+        if segment.length != op.offset:
+            raise ValueError(f"append at {op.offset} to {segment!r}")
+
+        segment.length += len(op.data)
+        if op.writer:
+            segment.writers[op.writer] = WriterState(op.first_event, op.first_event + op.event_count - 1, op.offset)
+
+    def _create(self, op: CreateSegment) -> None:
+        if epoch_of(op.sid) == self.epoch:
+            self._created = max(self._created, counter_of(op.sid))
+
+        self.segments.add(SegmentState(op.sid, op.name, op.rolling_size))
+
+    def _seal(self, op: SealSegment) -> None:
+        self._change(op.sid).sealed = True
+
+    def _truncate(self, op: TruncateSegment) -> None:
+        segment = self._change(op.sid)
+        segment.start_offset = max(segment.start_offset, op.offset)
+
+    def _delete(self, op: DeleteSegment) -> None:
+        segment = self._change(op.sid)
+        self.segments.unname(segment, SegmentStatus.DELETED)
+        for merge in segment.merges:
+            self._delete(DeleteSegment(merge.source))
+
+    def _forget(self, op: ForgetSegment) -> None:
+        self._change(op.sid)
+        self.segments.remove(op.sid)
+
+    def _update_attributes(self, op: UpdateAttributes) -> None:
+        self._change(op.sid).attributes.update(op.values)
+
+    def _expire_writers(self, op: ExpireWriters) -> None:
+        segment = self._change(op.sid)
+        for writer in op.writers:
+            del segment.writers[writer]
+            segment.expired[writer] = None
+
+    def _merge(self, op: MergeSegments) -> None:
+        target = self._change(op.target)
+        if target.length != op.offset:
+            raise ValueError(f"merge at {op.offset} into {target!r}")
+
+        for sid, length in op.sources:
+            source = self._change(sid)
+            if source.length != length:
+                raise ValueError(f"merge of {length} bytes from {source!r}")
+
+            self.segments.unname(source, SegmentStatus.MERGED if length else SegmentStatus.DELETED)
+            if length:
+                target.merges.append(MergedRange(target.length, sid, length))
+                target.length += length
+
+        target.attributes.update(op.values)
+
+    def _cycle_complete(self, op: CycleComplete) -> None:
+        self.cycle = op
+
+    def _commit_metadata(self, op: CommitMetadata) -> None:
+        for key, value in op.writes:
+            if value is None:
+                self.metadata.pop(key, None)
+            else:
+                self.metadata[key] = (self.sequence, value)
+
+            if key.startswith(SEGMENT_PREFIX):
+                self._record_changed(int(key[len(SEGMENT_PREFIX) :], 16), value)
+
+    def _record_changed(self, sid: int, value: bytes | None) -> None:
+        """Long-term storage's record of a segment changed: that commit is the flush position (rule F3)."""
+        segment = self._change(sid)
+        if value is None:
+            segment.has_record = False
+            if segment.status is SegmentStatus.MERGED:
+                self.segments.remove(sid)  # spliced: its chunks belong to the target's record now
+            return
+
+        record = SegmentRecord.decode(value)
+        segment.has_record = True
+        segment.flushed = record.length
+        segment.flushed_start = record.start_offset
+        segment.flushed_sealed = record.sealed
+        while segment.merges and segment.merges[0].offset + segment.merges[0].length <= record.length:
+            segment.merges.pop(0)
+
+    def restore(self, segment: SegmentState) -> None:
+        """Recovery: put a segment of a checkpoint into place; the metadata entries are there already."""
+        entry = self.metadata.get(f"{SEGMENT_PREFIX}{segment.sid:016x}")
+        if entry is not None:
+            record = SegmentRecord.decode(entry[1])
+            segment.has_record = True
+            segment.flushed = record.length
+            segment.flushed_start = record.start_offset
+            segment.flushed_sealed = record.sealed
+
+        self.segments.add(segment)
+
+    def restored(self, sequence: int, cycle: CycleComplete) -> None:
+        """Recovery: the checkpoint is loaded; what follows has sequences above ``sequence``."""
+        self.sequence = sequence
+        self.cycle = cycle
+        dirty = any(s.needs_flush for s in self.segments.by_id.values())
+        self.caused_sequence = sequence if dirty else min(sequence, cycle.cut)

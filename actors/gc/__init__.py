@@ -1,0 +1,1 @@
+"""Garbage: what may be deleted (pure rules), and the collector that does it."""

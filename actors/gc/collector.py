@@ -1,0 +1,203 @@
+"""The collector: deletes chunks that nothing refers to, late and only while it is the owner.
+
+Owns: the queue of garbage in memory, its delay, and the names of transactions under way. It is the ``GarbageSink`` of chunked storage.
+Does not own: what is garbage (``rules.py``), nor the durable queue (its own issue): until then the queue is rebuilt by listing at open,
+so that a crash leaks nothing.
+
+Order (rule G1): decide on durable state; append a barrier to the log; only when that is durable under this owner's epoch, delete. Nothing goes
+before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done; a failing delete is tried again later, and after
+``attempts`` set aside and counted; one slow or failing name does not hold up the others (rule G2).
+
+Cancellation and crash: what was not deleted is found again by the next owner's listing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Container, Sequence
+
+import anyio
+import attrs
+import structlog
+
+from ...storage_backends.base.chunk_storage import ChunkStorage
+from ...storage_backends.base.errors import ChunkNotFound, TierlogError
+from .rules import Garbage, is_ready, orphans
+
+_log = structlog.stdlib.get_logger("tierlog.gc")
+
+
+@attrs.frozen
+class CollectorOptions:
+    delay: float = 60.0
+    """Seconds between release and deletion, at least."""
+    attempts: int = 3
+    concurrent_deletes: int = 10
+    batch: int = 1000
+    """Names behind one barrier, at most."""
+
+
+@attrs.frozen
+class CollectorStatistics:
+    queued: int
+    deleted: int
+    already_gone: int
+    retried: int
+    set_aside: int
+    """Names whose deletion failed too often; the next owner's listing finds them again."""
+    orphans_found: int
+
+
+class Collector:
+    def __init__(
+        self,
+        chunks: ChunkStorage,
+        *,
+        container: int,
+        epoch: int,
+        referenced: Container[str],
+        barrier: Callable[[], Awaitable[object]],
+        request_cycle: Callable[[], None],
+        options: CollectorOptions,
+    ) -> None:
+        """``referenced``: the chunk names that durable metadata knows; ``barrier()`` returns once a fenced append is durable;
+        ``request_cycle()`` asks for a flush cycle, because what a dead owner left may belong to one that was never completed."""
+        self._chunks = chunks
+        self._prefix = f"containers/{container:04d}/"
+        self._epoch = epoch
+        self._referenced = referenced
+        self._barrier = barrier
+        self._request_cycle = request_cycle
+        self._options = options
+        self._queue: dict[str, Garbage] = {}
+        self._attempts: dict[str, int] = {}
+        self._open: dict[str, None] = {}
+        self._cycle = 0
+        self._completed = 0
+        self._wake = anyio.Event()
+        self._deleted = self._gone = self._retried = self._set_aside = self._orphans = 0
+
+    # --- GarbageSink ------------------------------------------------------------------------------------------
+
+    async def track(self, names: Sequence[str]) -> None:
+        """Nothing durable is needed yet: an untracked chunk of a dead owner is found by its successor's listing."""
+        self._open.update(dict.fromkeys(names))
+
+    def keep(self, names: Sequence[str]) -> None:
+        for name in names:
+            self._open.pop(name, None)
+
+    def release(self, names: Sequence[str]) -> None:
+        due = anyio.current_time() + self._options.delay
+        for name in names:
+            self._open.pop(name, None)
+            self._queue[name] = Garbage(name, due, self._cycle)
+
+        if names:
+            self._wake.set()
+
+    def doubt(self, names: Sequence[str]) -> None:
+        """A commit of unknown outcome ends this ownership; its names stay in ``_open`` and only the next owner can tell."""
+
+    # --- the writer's side ------------------------------------------------------------------------------------
+
+    def cycle_begins(self, cycle: int) -> None:
+        self._cycle = cycle
+
+    def cycle_completed(self, cycle: int) -> None:
+        self._completed = cycle
+        self._wake.set()
+
+    # --- collecting -------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Find what dead owners left, then delete what becomes ready, until cancelled."""
+        await self._find_orphans()
+        while True:
+            self._wake = anyio.Event()
+            ready = self._ready()
+            if ready:
+                await self._collect(ready)
+                continue
+
+            with anyio.move_on_after(self._wait_seconds()):
+                await self._wake.wait()
+
+    def _ready(self) -> list[Garbage]:
+        now = anyio.current_time()
+        found = []
+        for garbage in self._queue.values():
+            if is_ready(garbage, now=now, completed_cycle=self._completed, referenced=self._referenced, in_transaction=self._open):
+                found.append(garbage)
+                if len(found) == self._options.batch:
+                    break
+
+        return found
+
+    def _wait_seconds(self) -> float:
+        """Until the next delay is over; what waits for a cycle is woken by its end."""
+        now = anyio.current_time()
+        return min((g.due - now for g in self._queue.values() if g.due > now), default=float("inf"))
+
+    async def _find_orphans(self) -> None:
+        try:
+            listed = [(info.name, self._epoch_of(info.name)) async for info in self._chunks.list(self._prefix)]
+        except TierlogError as error:
+            _log.warning("gc_listing_failed", prefix=self._prefix, error=str(error))
+            return
+
+        found = orphans(listed, epoch=self._epoch, referenced=self._referenced)
+        self._orphans = len(found)
+        if found:
+            _log.info("gc_orphans_found", prefix=self._prefix, count=len(found))
+            self.release(found)
+            # Belongs to a cycle of the dead owner that may never have been completed: wait for one of ours.
+            for name in found:
+                self._queue[name] = attrs.evolve(self._queue[name], after_cycle=self._completed + 1)
+            self._request_cycle()
+
+    def _epoch_of(self, name: str) -> int:
+        """The epoch in ``containers/<c>/<segment>/<epoch>-<offset>-<id>``; a name of another form is nobody's garbage."""
+        epoch, _, _ = name.rsplit("/", 1)[-1].partition("-")
+        try:
+            return int(epoch, 16)
+        except ValueError:
+            return self._epoch
+
+    async def _collect(self, ready: list[Garbage]) -> None:
+        await self._barrier()
+        limit = anyio.CapacityLimiter(self._options.concurrent_deletes)
+        async with anyio.create_task_group() as tasks:
+            for garbage in ready:
+                tasks.start_soon(self._delete, garbage, limit)
+
+    async def _delete(self, garbage: Garbage, limit: anyio.CapacityLimiter) -> None:
+        async with limit:
+            try:
+                await self._chunks.delete(garbage.name)
+            except ChunkNotFound:
+                self._gone += 1
+            except TierlogError as error:
+                self._retry(garbage, error)
+                return
+            else:
+                self._deleted += 1
+
+        self._queue.pop(garbage.name, None)
+        self._attempts.pop(garbage.name, None)
+
+    def _retry(self, garbage: Garbage, error: TierlogError) -> None:
+        attempts = self._attempts.get(garbage.name, 0) + 1
+        if attempts >= self._options.attempts:
+            _log.error("gc_set_aside", chunk=garbage.name, attempts=attempts, error=str(error))
+            self._set_aside += 1
+            self._queue.pop(garbage.name)
+            self._attempts.pop(garbage.name, None)
+            return
+
+        self._retried += 1
+        self._attempts[garbage.name] = attempts
+        later = anyio.current_time() + max(1.0, self._options.delay) * attempts
+        self._queue[garbage.name] = attrs.evolve(garbage, due=later)
+
+    def statistics(self) -> CollectorStatistics:
+        return CollectorStatistics(len(self._queue), self._deleted, self._gone, self._retried, self._set_aside, self._orphans)

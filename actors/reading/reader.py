@@ -1,0 +1,107 @@
+"""The reader: one segment's bytes out of the tail cache, of merged sources, and of long-term storage.
+
+Owns: the choice of the source for an offset. Does not own: what is durable (``durable_length`` says it), waiting (``waiters``), or chunks.
+
+Order: cache first, then a merged source that is not spliced yet, then long-term storage up to the flushed offset. A read returns from
+one source and may be short; it is never empty below the durable length.
+Cancellation: nothing is left behind. A chunk that vanishes under a read means that the segment changed meanwhile: look again, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ...storage_backends.base.errors import DataCorruption, SegmentTruncated
+from .tail_cache import TailCache
+
+
+class PendingMerge(Protocol):
+    @property
+    def offset(self) -> int: ...
+    @property
+    def source(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+
+
+class ReadableSegment(Protocol):
+    """What the reader needs of a container's segment."""
+
+    @property
+    def sid(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def durable_length(self) -> int: ...
+    @property
+    def flushed(self) -> int: ...
+    @property
+    def merges(self) -> Sequence[PendingMerge]: ...
+
+
+class SegmentStorage(Protocol):
+    async def read(self, sid: int, offset: int, size: int) -> bytes: ...
+
+
+class Reader:
+    def __init__(self, cache: TailCache, storage: SegmentStorage, segment_of: Callable[[int], ReadableSegment | None]) -> None:
+        self._cache = cache
+        self._storage = storage
+        self._segment_of = segment_of
+
+    async def read(self, segment: ReadableSegment, offset: int, size: int) -> bytes:
+        """Up to ``size`` durable bytes at ``offset``; ``b""`` at or past the tail. ``SegmentTruncated`` before the start."""
+        try:
+            return await self._read_once(segment, offset, size)
+        except DataCorruption:
+            # A splice, truncation or delete may have replaced the layout while the read was under way.
+            return await self._read_once(segment, offset, size)
+
+    async def _read_once(self, segment: ReadableSegment, offset: int, size: int) -> bytes:
+        if offset < segment.start_offset:
+            raise SegmentTruncated(
+                f"{segment.name!r} starts at {segment.start_offset}, {offset} was truncated away",
+                segment=segment.name,
+                start_offset=segment.start_offset,
+            )
+
+        end = min(offset + size, segment.durable_length)
+        if offset >= end:
+            return b""
+
+        for merge in segment.merges:
+            if merge.offset <= offset < merge.offset + merge.length:
+                return await self._read_merged(segment, merge, offset, end)
+
+            if merge.offset > offset:
+                end = min(end, merge.offset)
+                break
+
+        return await self._read_own(segment, offset, end)
+
+    async def _read_merged(self, segment: ReadableSegment, merge: PendingMerge, offset: int, end: int) -> bytes:
+        source = self._segment_of(merge.source)
+        if source is None:
+            raise DataCorruption(f"segment {segment.name!r} refers to merged segment {merge.source:#x}, which is unknown")
+
+        stop = min(end, merge.offset + merge.length)
+        return await self._read_once(source, offset - merge.offset, stop - offset)
+
+    async def _read_own(self, segment: ReadableSegment, offset: int, end: int) -> bytes:
+        slices = self._cache.slices(segment.sid, offset, end)
+        if slices:
+            return slices[0] if len(slices) == 1 else b"".join(slices)
+
+        cached = self._cache.next_cached(segment.sid, offset)
+        stop = min(end, segment.flushed, end if cached is None else cached)
+        if stop <= offset:
+            raise DataCorruption(f"segment {segment.name!r}: offset {offset} is neither cached nor flushed (to {segment.flushed})")
+
+        data = await self._storage.read(segment.sid, offset, stop - offset)
+        if not data:
+            raise DataCorruption(f"segment {segment.name!r}: long-term storage holds nothing at {offset}, flushed to {segment.flushed}")
+
+        return data

@@ -1,0 +1,1 @@
+"""The storage writer: moves durable bytes from the log to long-term storage, in flush cycles."""

@@ -1,0 +1,286 @@
+"""The storage writer: flush cycles, one after the other (PDP-40, section 7 of the design).
+
+Owns: when a cycle begins, its cut, its end record, and who is told. Does not own: order (``flush_order.py``), what is due (``due.py``), one
+segment's flush (``segment_flusher.py``), deletion (the collector).
+
+A cycle: fix the cut and capture what is to be flushed (sync); wait until the cut is durable; claim long-term storage before the first write
+(rule W8); flush wave by wave; log ``CycleComplete``. A segment that fails does not stop the cycle: its metadata keeps stating flushed lengths
+(rule F4), it is tried again in a later cycle, and a requested flush gets its error. Only NotOwner and corruption end the writer.
+
+Rules: F1 to F5. Cancellation: the cycle is simply not complete. Crash: the next owner reads how far each segment got from the metadata.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
+
+import anyio
+import attrs
+import structlog
+
+from ...journal.operations.cycle_complete import CycleComplete
+from ...journal.operations.vocabulary import Operation
+from ...storage_backends.base.errors import DataCorruption, MetadataConflict, NotOwner, SegmentNotFound, StoreMismatch, TierlogError
+from ..core.reply import Reply
+from .aggregation import FlushableSegment, SegmentFlush, capture
+from .due import decide_due
+from .flush_order import schedule
+from .segment_flusher import SegmentFlusher
+
+_log = structlog.stdlib.get_logger("tierlog.writer")
+
+
+class FlushSource(Protocol):
+    """What the writer sees of its container."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def caused_sequence(self) -> int: ...
+    def all_segments(self) -> Iterable[FlushableSegment]: ...
+    def segment_of(self, sid: int) -> FlushableSegment | None: ...
+    async def settle(self) -> None: ...
+    async def log(self, op: Operation) -> object: ...
+
+
+class CycleObserver(Protocol):
+    def cycle_begins(self, cycle: int) -> None: ...
+    def cycle_completed(self, cycle: int) -> None: ...
+
+
+@attrs.frozen
+class WriterOptions:
+    flush_age: float = 30.0
+    """Seconds after which an unflushed operation makes a full cycle due."""
+    concurrent_segments: int = 8
+    error_pause: float = 1.0
+    """Seconds between a cycle with a failure and the next one."""
+
+
+@attrs.frozen
+class WriterStatistics:
+    cycles: int
+    flushed_bytes: int
+    failing_segments: int
+    last_cut: int
+    """The cut of the newest full cycle of this owner."""
+    due_segments: int
+
+
+class StorageWriter:
+    def __init__(
+        self,
+        source: FlushSource,
+        flusher: SegmentFlusher,
+        observer: CycleObserver,
+        claim: Callable[[], Awaitable[None]],
+        options: WriterOptions,
+        *,
+        last_cut: int,
+    ) -> None:
+        """``claim()`` returns once this owner may write to long-term storage; ``last_cut``: the cut of the newest full cycle in the log."""
+        self._source = source
+        self._flusher = flusher
+        self._observer = observer
+        self._claim = claim
+        self._options = options
+        self._cut = last_cut
+        self._cycle = 0
+        self._due: dict[int, None] = {}
+        self._failing: dict[int, TierlogError] = {}
+        self._waiting: list[tuple[int, Reply[None]]] = []
+        self._requested = False
+        self._dirty_since: float | None = None
+        self._not_before = 0.0
+        self._wake = anyio.Event()
+        self._flushed_bytes = 0
+        self.progress = anyio.Event()
+        """Set and replaced after each cycle: who waits for memory to be given back waits here."""
+
+    # --- from the container, synchronous ----------------------------------------------------------------------
+
+    def segment_due(self, sid: int) -> None:
+        """A segment has enough unflushed bytes."""
+        if sid not in self._due and sid not in self._failing:
+            self._due[sid] = None
+            self._wake.set()
+
+    def operations_logged(self) -> None:
+        """More became durable; arms the age timer."""
+        if self._dirty_since is None and self._source.caused_sequence > self._cut:
+            self._dirty_since = anyio.current_time()
+            self._wake.set()
+
+    @property
+    def has_failing(self) -> bool:
+        return bool(self._failing)
+
+    def is_failing(self, sid: int) -> bool:
+        return sid in self._failing
+
+    def request_cycle(self) -> None:
+        """Make a full cycle due now."""
+        self._requested = True
+        self._wake.set()
+
+    async def flush(self) -> None:
+        """Return when a full cycle is complete whose cut is at or after everything acked so far. Raises what kept a segment from it."""
+        reply: Reply[None] = Reply()
+        self._waiting.append((self._source.sequence, reply))
+        self.request_cycle()
+        await reply.wait()
+
+    def stop(self, error: BaseException) -> None:
+        """Answer everybody who waits."""
+        for _, reply in self._waiting:
+            reply.fail(error)
+        self._waiting.clear()
+        self.progress.set()
+
+    # --- the loop ---------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        self.operations_logged()
+        while True:
+            self._wake = anyio.Event()
+            due = decide_due(
+                requested=self._requested,
+                segments_by_size=len(self._due),
+                dirty_since=self._dirty_since,
+                now=anyio.current_time(),
+                flush_age=self._options.flush_age,
+                not_before=self._not_before,
+            )
+            if due.now:
+                await self.cycle(full=due.full)
+                continue
+
+            with anyio.move_on_after(float("inf") if due.wait is None else due.wait):
+                await self._wake.wait()
+
+    async def cycle(self, *, full: bool) -> None:
+        """One flush cycle."""
+        self._cycle += 1
+        self._observer.cycle_begins(self._cycle)
+        cut, plans = self._fix_cut(full)
+        failed = await self._flush_to(plans)
+        if failed:
+            self._not_before = anyio.current_time() + self._options.error_pause
+            for sid, error in failed.items():
+                _log.warning("flush_failed", segment=plans[sid].name if sid in plans else hex(sid), error=str(error))
+
+        complete = full and not failed
+        await self._source.log(CycleComplete(self._source.epoch, self._cycle, cut, complete))
+        self._observer.cycle_completed(self._cycle)
+        if full:
+            self._end_full_cycle(cut, failed)
+        self._report_progress()
+
+    def _fix_cut(self, full: bool) -> tuple[int, dict[int, SegmentFlush]]:
+        """The sync step of a cycle: everything up to the cut belongs to it, captured at one instant (rule F1)."""
+        due, self._due = self._due, {}
+        if full:
+            self._requested = False
+            self._dirty_since = None
+            wanted = [s for s in self._source.all_segments() if s.needs_flush]
+        else:
+            wanted = [s for s in map(self._source.segment_of, due) if s is not None and s.needs_flush]
+
+        return self._source.sequence, self._capture(wanted)
+
+    def _capture(self, wanted: Iterable[FlushableSegment]) -> dict[int, SegmentFlush]:
+        """The wanted segments and everything merged into them (rule F3)."""
+        plans: dict[int, SegmentFlush] = {}
+        stack = list(wanted)
+        while stack:
+            segment = stack.pop()
+            if segment.sid in plans:
+                continue
+
+            plan = plans[segment.sid] = capture(segment)
+            if not plan.deleted:
+                sources = (self._source.segment_of(merge.source) for merge in plan.merges)
+                stack.extend(source for source in sources if source is not None)
+
+        return plans
+
+    async def _flush_to(self, plans: dict[int, SegmentFlush]) -> dict[int, TierlogError]:
+        """Flush what was captured; returns what failed."""
+        failed: dict[int, TierlogError] = {}
+        if not plans:
+            return failed
+
+        await self._source.settle()
+        try:
+            await self._claim()
+        except (NotOwner, DataCorruption, StoreMismatch):
+            raise
+        except TierlogError as error:
+            return dict.fromkeys(plans, error)
+
+        sources = {sid: [m.source for m in plan.merges if m.source in plans] for sid, plan in plans.items() if not plan.deleted}
+        for wave in schedule({sid: plan.name for sid, plan in plans.items()}, sources):
+            await self._flush_wave([plans[sid] for sid in wave], sources, failed)
+
+        return failed
+
+    async def _flush_wave(self, wave: list[SegmentFlush], sources: dict[int, list[int]], failed: dict[int, TierlogError]) -> None:
+        limit = anyio.CapacityLimiter(self._options.concurrent_segments)
+
+        async def flush_one(plan: SegmentFlush) -> None:
+            async with limit:
+                await self._flush_segment(plan, failed)
+
+        async with anyio.create_task_group() as tasks:
+            for plan in wave:
+                broken = next((s for s in sources.get(plan.sid, ()) if s in failed), None)
+                if broken is not None:
+                    failed[plan.sid] = failed[broken]
+                else:
+                    tasks.start_soon(flush_one, plan)
+
+    async def _flush_segment(self, plan: SegmentFlush, failed: dict[int, TierlogError]) -> None:
+        try:
+            self._flushed_bytes += await self._flusher.flush(plan)
+        except NotOwner:
+            raise
+        except (SegmentNotFound, MetadataConflict):
+            # Deleted or merged while it was flushed; if it still lives, the next cycle looks again.
+            segment = self._source.segment_of(plan.sid)
+            if segment is not None and segment.needs_flush:
+                self._due[plan.sid] = None
+        except TierlogError as error:
+            failed[plan.sid] = self._failing[plan.sid] = error
+        else:
+            self._failing.pop(plan.sid, None)
+
+    def _end_full_cycle(self, cut: int, failed: dict[int, TierlogError]) -> None:
+        for sid in [sid for sid in self._failing if self._source.segment_of(sid) is None]:
+            del self._failing[sid]
+
+        if failed:
+            self._dirty_since = anyio.current_time() - self._options.flush_age  # try again after the pause
+            outcome: TierlogError | None = next(iter(failed.values()))
+        else:
+            self._cut = cut
+            outcome = None
+        self.operations_logged()
+        waiting, self._waiting = self._waiting, []
+        for sequence, reply in waiting:
+            if sequence > cut:
+                self._waiting.append((sequence, reply))
+                self._requested = True
+            elif outcome is None:
+                reply.resolve(None)
+            else:
+                reply.fail(outcome)
+
+    def _report_progress(self) -> None:
+        progress, self.progress = self.progress, anyio.Event()
+        progress.set()
+
+    def statistics(self) -> WriterStatistics:
+        return WriterStatistics(self._cycle, self._flushed_bytes, len(self._failing), self._cut, len(self._due))

@@ -1,0 +1,1 @@
+"""What was said, in order: the vocabulary of a container's log, and its replay."""

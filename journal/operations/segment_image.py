@@ -1,0 +1,93 @@
+"""SegmentImage: all a checkpoint keeps of one segment. Not an operation of its own: it travels in ``CheckpointPart``.
+
+Layout: ``sid u64, status u8, sealed u8, length u64, start u64, rolling u64, name text, attribute values,
+writers u32 [writer, first i64, last i64, offset u64], expired u32 [writer], merges u32 [offset u64, source u64, length u64]``.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
+from .expire_writers import decode_writer, encode_writer
+from .update_attributes import decode_values, encode_values
+
+
+class SegmentStatus(IntEnum):
+    LIVE = 1
+    """Has a name; can be read and changed."""
+    MERGED = 2
+    """Its bytes belong to a target that long-term storage has not spliced yet; only read through that target."""
+    DELETED = 3
+    """Gone for everybody; its record and chunks in long-term storage are still to be removed."""
+
+
+class WriterState(NamedTuple):
+    """What is remembered of a writer in one segment: its latest append (rule C3)."""
+
+    first_event: int
+    last_event: int
+    offset: int
+    """Where the latest append begins."""
+
+
+class MergedRange(NamedTuple):
+    """A merge that long-term storage has not spliced yet."""
+
+    offset: int
+    source: int
+    length: int
+
+
+class SegmentImage(NamedTuple):
+    sid: int
+    status: SegmentStatus
+    sealed: bool
+    length: int
+    start_offset: int
+    rolling_size: int
+    name: str
+    values: tuple[tuple[str, int], ...]
+    writers: tuple[tuple[bytes, WriterState], ...]
+    expired: tuple[bytes, ...]
+    merges: tuple[MergedRange, ...]
+
+
+def encode_image(image: SegmentImage) -> bytes:
+    out = Encoder().u64(image.sid).u8(image.status).u8(image.sealed)
+    out.u64(image.length).u64(image.start_offset).u64(image.rolling_size).text(image.name)
+    encode_values(out, image.values)
+    out.u32(len(image.writers))
+    for writer, state in image.writers:
+        encode_writer(out, writer)
+        out.i64(state.first_event).i64(state.last_event).u64(state.offset)
+
+    out.u32(len(image.expired))
+    for writer in image.expired:
+        encode_writer(out, writer)
+
+    out.u32(len(image.merges))
+    for merge in image.merges:
+        out.u64(merge.offset).u64(merge.source).u64(merge.length)
+
+    return out.finish()
+
+
+def _decode_status(value: int) -> SegmentStatus:
+    try:
+        return SegmentStatus(value)
+    except ValueError as error:
+        raise DecodeError(f"segment status {value} is unknown") from error
+
+
+def decode_image(data: bytes) -> SegmentImage:
+    fields = Decoder(data)
+    sid, status, sealed = fields.u64(), _decode_status(fields.u8()), fields.u8() == 1
+    length, start_offset, rolling_size = fields.u64(), fields.u64(), fields.u64()
+    name, values = fields.text(), decode_values(fields)
+    writers = tuple((decode_writer(fields), WriterState(fields.i64(), fields.i64(), fields.u64())) for _ in range(fields.u32()))
+    expired = tuple(decode_writer(fields) for _ in range(fields.u32()))
+    merges = tuple(MergedRange(fields.u64(), fields.u64(), fields.u64()) for _ in range(fields.u32()))
+    fields.finish()
+    return SegmentImage(sid, status, sealed, length, start_offset, rolling_size, name, values, writers, expired, merges)

@@ -1,0 +1,155 @@
+"""All operations, and groups of them.
+
+A group's payload is ``first sequence u64`` and then operations, each ``type u8, body length u32, body``. Operation ``i`` of a group has the
+sequence ``first + i``; sequences are dense over the life of a container. Type numbers are permanent.
+
+Owns: the table of types. A decode error here is corruption: the frame's checksum was right, so a bug or damage in memory wrote it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from ...storage_backends.base.codec import DecodeError
+from . import (
+    append,
+    barrier,
+    checkpoint,
+    commit_metadata,
+    create_segment,
+    cycle_complete,
+    delete_segment,
+    expire_writers,
+    forget_segment,
+    merge_segments,
+    relog_data,
+    seal_segment,
+    truncate_segment,
+    update_attributes,
+)
+from .append import Append
+from .barrier import Barrier
+from .checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart
+from .commit_metadata import CommitMetadata
+from .create_segment import CreateSegment
+from .cycle_complete import CycleComplete
+from .delete_segment import DeleteSegment
+from .expire_writers import ExpireWriters
+from .forget_segment import ForgetSegment
+from .merge_segments import MergeSegments
+from .relog_data import RelogData
+from .seal_segment import SealSegment
+from .truncate_segment import TruncateSegment
+from .update_attributes import UpdateAttributes
+
+Operation: TypeAlias = (
+    Append
+    | Barrier
+    | CheckpointBegin
+    | CheckpointEnd
+    | CheckpointPart
+    | CommitMetadata
+    | CreateSegment
+    | CycleComplete
+    | DeleteSegment
+    | ExpireWriters
+    | ForgetSegment
+    | MergeSegments
+    | RelogData
+    | SealSegment
+    | TruncateSegment
+    | UpdateAttributes
+)
+
+_FIRST = struct.Struct(">Q")
+_OP = struct.Struct(">BI")
+GROUP_HEAD_BYTES = _FIRST.size
+OP_HEAD_BYTES = _OP.size
+
+
+def _encode_append(op: Append) -> bytes:
+    return append.encode_head(op.sid, op.offset, op.writer, op.first_event, op.event_count) + bytes(op.data)
+
+
+_ENCODERS: dict[type, tuple[int, Callable[[Any], bytes]]] = {
+    Append: (append.TYPE, _encode_append),
+    Barrier: (barrier.TYPE, barrier.encode),
+    CheckpointBegin: (checkpoint.TYPE_BEGIN, checkpoint.encode_begin),
+    CheckpointPart: (checkpoint.TYPE_PART, checkpoint.encode_part),
+    CheckpointEnd: (checkpoint.TYPE_END, checkpoint.encode_end),
+    CommitMetadata: (commit_metadata.TYPE, commit_metadata.encode),
+    CreateSegment: (create_segment.TYPE, create_segment.encode),
+    CycleComplete: (cycle_complete.TYPE, cycle_complete.encode),
+    DeleteSegment: (delete_segment.TYPE, delete_segment.encode),
+    ExpireWriters: (expire_writers.TYPE, expire_writers.encode),
+    ForgetSegment: (forget_segment.TYPE, forget_segment.encode),
+    MergeSegments: (merge_segments.TYPE, merge_segments.encode),
+    RelogData: (relog_data.TYPE, relog_data.encode),
+    SealSegment: (seal_segment.TYPE, seal_segment.encode),
+    TruncateSegment: (truncate_segment.TYPE, truncate_segment.encode),
+    UpdateAttributes: (update_attributes.TYPE, update_attributes.encode),
+}
+
+_DECODERS: dict[int, Callable[[memoryview, int, int], Operation]] = {
+    append.TYPE: append.decode,
+    barrier.TYPE: barrier.decode,
+    checkpoint.TYPE_BEGIN: checkpoint.decode_begin,
+    checkpoint.TYPE_PART: checkpoint.decode_part,
+    checkpoint.TYPE_END: checkpoint.decode_end,
+    commit_metadata.TYPE: commit_metadata.decode,
+    create_segment.TYPE: create_segment.decode,
+    cycle_complete.TYPE: cycle_complete.decode,
+    delete_segment.TYPE: delete_segment.decode,
+    expire_writers.TYPE: expire_writers.decode,
+    forget_segment.TYPE: forget_segment.decode,
+    merge_segments.TYPE: merge_segments.decode,
+    relog_data.TYPE: relog_data.decode,
+    seal_segment.TYPE: seal_segment.decode,
+    truncate_segment.TYPE: truncate_segment.decode,
+    update_attributes.TYPE: update_attributes.decode,
+}
+
+
+def encode_group_head(first_sequence: int) -> bytes:
+    return _FIRST.pack(first_sequence)
+
+
+def encode_operation(op: Operation) -> bytes:
+    """Type, length and body. Appends on the hot path use ``encode_append_head`` instead and leave their data where it is."""
+    number, encode = _ENCODERS[type(op)]
+    body = encode(op)
+    return _OP.pack(number, len(body)) + body
+
+
+def encode_append_head(op: Append, data_size: int) -> bytes:
+    """What comes before an append's data in a group: the caller writes the data right behind it."""
+    head = append.encode_head(op.sid, op.offset, op.writer, op.first_event, op.event_count)
+    return _OP.pack(append.TYPE, len(head) + data_size) + head
+
+
+def decode_group(payload: memoryview) -> tuple[int, list[Operation]]:
+    """(first sequence, operations) of a group's payload; ``DecodeError`` for anything else. Append data are views into ``payload``."""
+    end = len(payload)
+    if end < _FIRST.size:
+        raise DecodeError(f"a group of {end} bytes has no sequence")
+
+    operations: list[Operation] = []
+    add, unpack, decoders = operations.append, _OP.unpack_from, _DECODERS
+    position = _FIRST.size
+    while position < end:
+        if position + 5 > end:
+            raise DecodeError(f"operation head at {position} is cut short")
+
+        number, size = unpack(payload, position)
+        position += 5
+        stop = position + size
+        decode = decoders.get(number)
+        if decode is None or stop > end:
+            raise DecodeError(f"operation of type {number} and {size} bytes at {position} does not fit")
+
+        add(decode(payload, position, stop))
+        position = stop
+
+    return _FIRST.unpack_from(payload)[0], operations

@@ -1,0 +1,102 @@
+# Shared by the scripts in this folder, which source it: finds Python, keeps a virtual environment, installs what is needed.
+#
+# setup dev    everything for checks, tests and benchmarks
+# setup run    only what the store itself needs
+#
+# The environment is .venv in the repository, or the folder that TIERLOG_VENV names. It is installed into only when the parts of
+# pyproject.toml that matter for it changed, so that a second run needs no network. Sets ROOT and PYTHON; changes to ROOT.
+
+set -eu
+
+ROOT=$(CDPATH='' cd -- "$(dirname -- "$0")/.." && pwd -P)
+cd -- "$ROOT"
+VENV=${TIERLOG_VENV:-$ROOT/.venv}
+case $VENV in
+    /*) ;;
+    *) VENV=$ROOT/$VENV ;;
+esac
+PYTHON=$VENV/bin/python
+
+fail() {
+    printf '%s: %s\n' "$(basename -- "$0")" "$1" >&2
+    exit 1
+}
+
+# Prints the first Python that is new enough and can make environments.
+find_python() {
+    for candidate in python3 python3.13 python3.12 python3.11 python3.14 python; do
+        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+            printf '%s\n' "$candidate"
+            return
+        fi
+    done
+    fail "no suitable Python found. Tried python3, python3.13, python3.12, python3.11, python3.14 and python on PATH: one of them must be \
+Python 3.11 or newer with its venv and ensurepip modules (on Debian and Ubuntu: the package python3-venv)."
+}
+
+make_environment() {
+    if "$PYTHON" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then
+        return
+    fi
+    if [ -e "$VENV" ] && [ ! -f "$VENV/pyvenv.cfg" ] && [ -n "$(ls -A -- "$VENV" 2>/dev/null)" ]; then
+        fail "$VENV exists and is no virtual environment; remove it or name another folder with TIERLOG_VENV."
+    fi
+    base=$(find_python)
+    printf 'making the environment %s\n' "$VENV"
+    "$base" -m venv --clear "$VENV" || fail "$base could not make a virtual environment in $VENV; the lines above say why."
+}
+
+# What an installation depends on: when this text changes, it is done again.
+fingerprint() {
+    "$PYTHON" -c '
+import json, sys, tomllib
+with open("pyproject.toml", "rb") as stream:
+    tables = tomllib.load(stream)
+print(json.dumps([sys.argv[1:], sys.version, tables["build-system"], tables["project"], tables["tool"]["setuptools"]]))
+' "$ROOT" "$1"
+}
+
+pip() {
+    "$PYTHON" -m pip --disable-pip-version-check "$@"
+}
+
+# Editable installs from pyproject.toml alone need pip 21.3.
+check_pip() {
+    pip --version >/dev/null 2>&1 || "$PYTHON" -m ensurepip >/dev/null || fail "$VENV has no pip and none could be added to it."
+    "$PYTHON" -c 'import pip, sys; sys.exit(tuple(int(part) for part in pip.__version__.split(".")[:2]) < (21, 3))' ||
+        pip install --quiet --upgrade 'pip>=21.3' || fail "the pip in $VENV is older than 21.3 and could not be upgraded."
+}
+
+install() {
+    check_pip
+    printf 'installing tierlog (%s) into %s\n' "$1" "$VENV"
+    target=.
+    [ "$1" = dev ] && target='.[dev]'
+    # With a new enough setuptools at hand nothing has to be fetched to build.
+    isolation=''
+    "$PYTHON" -c 'import setuptools, sys; sys.exit(int(setuptools.__version__.split(".")[0]) < 77)' 2>/dev/null &&
+        isolation=--no-build-isolation
+    # shellcheck disable=SC2086  # empty means no argument
+    pip install --quiet $isolation --editable "$target" ||
+        fail "the installation failed; the lines above say why. It needs a reachable package index, or packages that are installed already."
+}
+
+# Whether the environment holds what the named installation would put there.
+current() {
+    [ -f "$VENV/.tierlog-$1" ] && [ "$(cat -- "$VENV/.tierlog-$1")" = "$(fingerprint "$1")" ]
+}
+
+setup() {
+    make_environment
+    # An environment for development can do all that one for running can.
+    current "$1" || current dev || {
+        install "$1"
+        fingerprint "$1" >"$VENV/.tierlog-$1"
+    }
+}
+
+# Type checkers find the package `tierlog`, which is the repository's root folder, through this link.
+link_for_type_checkers() {
+    mkdir -p .typecheck
+    [ -e .typecheck/tierlog ] || ln -s .. .typecheck/tierlog
+}

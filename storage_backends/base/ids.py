@@ -1,0 +1,26 @@
+"""Segment ids (rule C2): one integer of 64 bits, never used twice in a container.
+
+The high half is the epoch of the owner that created the segment, the low half that owner's counter. Names can come back after a
+delete; ids cannot, so metadata keys, chunk names, caches and garbage never mix two lives of one name (hole 2).
+"""
+
+from __future__ import annotations
+
+_COUNTER_BITS = 32
+COUNTER_MAX = (1 << _COUNTER_BITS) - 1
+
+
+def segment_id(epoch: int, counter: int) -> int:
+    """The id of the ``counter``-th segment (from 1) that the owner of ``epoch`` creates."""
+    if not 0 < counter <= COUNTER_MAX or not 0 < epoch < 1 << 31:
+        raise ValueError(f"epoch {epoch} or counter {counter} out of range")
+
+    return epoch << _COUNTER_BITS | counter
+
+
+def epoch_of(sid: int) -> int:
+    return sid >> _COUNTER_BITS
+
+
+def counter_of(sid: int) -> int:
+    return sid & COUNTER_MAX

@@ -1,0 +1,85 @@
+"""The public nouns of a segment: what ``segment_info`` tells, and how attributes are changed.
+
+Owns: ``SegmentInfo``, ``AttributeUpdate`` and their ranges. The same values travel between an app, a container and (later) the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+
+import attrs
+
+from .errors import InvalidArgument
+
+ATTRIBUTE_MIN = -(1 << 63)
+ATTRIBUTE_MAX = (1 << 63) - 1
+ATTRIBUTE_NAME_BYTES_MAX = 128
+
+
+class AttributeUpdateKind(Enum):
+    """The five ways to change an attribute. A missing attribute counts as 0 for ``ACCUMULATE``."""
+
+    NONE = "none"
+    """Set it only if it is not there yet."""
+    REPLACE = "replace"
+    REPLACE_IF_GREATER = "replace-if-greater"
+    """Set it if it is missing, or the new value is greater."""
+    ACCUMULATE = "accumulate"
+    """Add the value."""
+    REPLACE_IF_EQUALS = "replace-if-equals"
+    """Set it if it equals ``expected`` (None: if it is missing)."""
+
+
+@attrs.frozen
+class AttributeUpdate:
+    """One change of one attribute: ``AttributeUpdate("epoch", 7, AttributeUpdateKind.REPLACE_IF_EQUALS, expected=6)``."""
+
+    name: str
+    """1 to 128 UTF-8 bytes."""
+    value: int
+    """A signed 64-bit integer."""
+    kind: AttributeUpdateKind = AttributeUpdateKind.REPLACE
+    expected: int | None = None
+    """For ``REPLACE_IF_EQUALS`` only."""
+
+    def __attrs_post_init__(self) -> None:
+        _check_name(self.name)
+        for value in (self.value, 0 if self.expected is None else self.expected):
+            _check_value(self.name, value)
+
+        if not isinstance(_as_object(self.kind), AttributeUpdateKind):
+            raise InvalidArgument(f"attribute {self.name!r}: kind is an AttributeUpdateKind, not {self.kind!r}")
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "replace")) <= ATTRIBUTE_NAME_BYTES_MAX:
+        raise InvalidArgument(f"an attribute name is a str of 1 to {ATTRIBUTE_NAME_BYTES_MAX} UTF-8 bytes, not {name!r}")
+
+
+def _check_value(name: str, value: object) -> None:
+    if type(value) is not int or not ATTRIBUTE_MIN <= value <= ATTRIBUTE_MAX:
+        raise InvalidArgument(f"attribute {name!r}: a value is a signed 64-bit integer, not {value!r}")
+
+
+@attrs.frozen
+class SegmentInfo:
+    """One segment at one moment; everything in it is durable."""
+
+    name: str
+    segment_id: int
+    """Unique for ever: a segment that was deleted and created again has another id."""
+    length: int
+    """The offset after the last byte: where the next append goes."""
+    start_offset: int
+    """The first byte that can be read."""
+    sealed: bool
+    attributes: Mapping[str, int]
+    flushed_length: int
+    """Bytes that are in long-term storage; the rest is in the write-ahead log and the cache."""
+    container: int
+
+
+def _as_object(value: object) -> object:
+    """Forget the static type: callers without a type checker pass anything."""
+    return value

@@ -1,0 +1,211 @@
+"""``SegmentTransaction``: what one transaction on one segment has done so far, and how it ends.
+
+Owns: the segment's buffered record, the names of created and dropped chunks, and the end: exactly one of commit, abort or doubt. Each tells
+the garbage sink about every name once. Does not own: the operations (``operations/``), which change it through the verbs here.
+
+Ordering: track a name, create the chunk, commit the metadata, then release what the commit dropped. States: ``open`` ->
+``ended``; an operation that raises moves it to ``failed``, from which only ``abort`` leads on, because its buffered records may
+be half changed. Cancellation: inside an operation it fails the transaction; inside ``commit`` the outcome is unknown and every
+name goes to ``doubt``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Literal, Self
+
+import attrs
+
+from ..base.errors import InvalidArgument, MetadataConflict, NotOwner, SegmentNotFound, StorageFull, Unavailable
+from .core import Core
+from .records import ChunkRecord, IndexRecord, SegmentRecord
+from .transaction import MetadataTransaction
+
+_NOTHING_CHANGED = (MetadataConflict, Unavailable, StorageFull)
+"""What a commit may raise that proves it was not applied."""
+
+
+class SegmentTransaction:
+    """Made by ``ChunkedSegmentStorage.begin``; give it to the storage's operations, then ``commit``."""
+
+    def __init__(self, core: Core, segment: int, *, create: bool, rolling_size: int | None) -> None:
+        if not 0 <= segment < 1 << 64 or (rolling_size is not None and rolling_size < 1):
+            raise InvalidArgument(f"segment id {segment} must fit 64 bits and rolling size {rolling_size} be at least 1")
+
+        core.hold(segment)
+        self.core = core
+        self.id = segment
+        self.metadata = MetadataTransaction(core.metadata)
+        self._create = create
+        self._rolling_size = rolling_size or core.options.rolling_size
+        self._held = [segment]
+        self._state: Literal["open", "busy", "failed", "ended"] = "open"
+        self._created: dict[str, None] = {}
+        self._dropped: dict[str, None] = {}
+        self._tails: dict[str, int] = {}
+
+    # --- for the caller -------------------------------------------------------------------------------------
+
+    async def commit(self) -> None:
+        """Make the changes durable and visible, all at once. Errors as in ``ChunkMetadataStore.commit``; after any of them it has ended."""
+        self._require_open()
+        self._state = "busy"
+        try:
+            await self.metadata.commit()
+        except _NOTHING_CHANGED:
+            self.abort()
+            raise
+        except BaseException:
+            self._doubt()
+            raise
+        self._settle()
+
+    def abort(self) -> None:
+        """Give everything up. The names of created chunks go to the garbage sink. Does nothing once ended."""
+        if self._state == "ended":
+            return
+
+        self._end()
+        self.core.aborts += 1
+        self.core.garbage.release(list(self._created))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.abort()
+
+    # --- for the operations ---------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def operation(self) -> AsyncIterator[None]:
+        """Around one operation: nothing else may run meanwhile, and an error fails the transaction."""
+        self._require_open()
+        self._state = "busy"
+        try:
+            yield
+        except BaseException:
+            self._state = "failed"
+            raise
+        self._state = "open"
+
+    async def segment(self) -> SegmentRecord:
+        """The segment's record as this transaction sees it; created if that was asked for."""
+        record = await self.load(self.id)
+        if record is not None:
+            return record
+
+        if not self._create:
+            raise SegmentNotFound(f"segment {self.id:016x} has no record in tier 2", segment=f"{self.id:016x}")
+
+        self._create = False
+        return self.update(SegmentRecord(self.id, rolling_size=self._rolling_size))
+
+    async def load(self, segment: int) -> SegmentRecord | None:
+        """Any segment's record, if this owner may change it."""
+        record = await self.metadata.segment(segment)
+        if record is not None and record.owner_epoch > self.core.epoch:
+            raise NotOwner(f"segment {segment:016x} belongs to epoch {record.owner_epoch}, this owner has {self.core.epoch}")
+
+        return record
+
+    def update(self, record: SegmentRecord, **changes: Any) -> SegmentRecord:
+        """Buffer the segment's record with ``changes``, under this owner's epoch."""
+        changed: SegmentRecord = attrs.evolve(record, **changes, owner_epoch=self.core.epoch)
+        self.metadata.put(changed)
+        return changed
+
+    async def take_source(self, segment: int) -> SegmentRecord | None:
+        """Another segment's record, held by this transaction from now on."""
+        self.core.hold(segment)
+        self._held.append(segment)
+        return await self.load(segment)
+
+    async def name_chunk(self, offset: int) -> str:
+        """A new name for a chunk that starts at segment offset ``offset``, tracked before it is used (rule S2, PDP-53)."""
+        name = self.core.new_chunk_name(self.id, offset)
+        self._created[name] = None
+        await self.core.garbage.track([name])
+        self.core.chunks_created += 1
+        return name
+
+    def room(self, segment: SegmentRecord, chunk: ChunkRecord) -> int:
+        """Bytes that may still be appended to ``chunk``: none unless this instance made it and knows its exact length (rule S3)."""
+        known = self._tails.get(chunk.name, self.core.appendable.get(chunk.name))
+        if not self.core.chunks.capabilities.append or known != chunk.length:
+            return 0
+
+        return max(0, segment.rolling_size - chunk.length)
+
+    def begin_append(self, name: str) -> int | None:
+        """Before bytes go to a chunk: until the append is known to have worked, nobody may append again.
+
+        Returns its length at the last commit, if it had no bytes of this transaction yet."""
+        self._tails.pop(name, None)
+        return self.core.appendable.pop(name, None)
+
+    def undo_append(self, name: str, committed: int | None) -> None:
+        """Nothing reached the chunk after all: the next transaction may append to what was committed."""
+        if committed is not None:
+            self.core.remember(name, committed)
+
+    def end_append(self, name: str, length: int) -> None:
+        """The chunk is exactly ``length`` bytes long. Other transactions may rely on it only after the commit."""
+        self._tails[name] = length
+
+    def link(self, last: ChunkRecord, name: str) -> None:
+        """Let the chunk ``name`` follow ``last``, which is thereby complete."""
+        self.metadata.put(attrs.evolve(last, next_chunk=name))
+        self.begin_append(last.name)
+
+    def grow_index(self, chunk: str, chunk_start: int, start: int, end: int) -> None:
+        """Write the index records of the multiples in ``start .. end``, all inside ``chunk``."""
+        spacing = self.core.options.index_spacing
+        for offset in range(max(spacing, -(-start // spacing) * spacing), end, spacing):
+            self.metadata.put(IndexRecord(self.id, offset, chunk, chunk_start))
+
+    async def drop_index(self, segment: int, start: int, end: int) -> None:
+        """Delete the index records of the multiples in ``start .. end``."""
+        spacing = self.core.options.index_spacing
+        for offset in range(max(spacing, -(-start // spacing) * spacing), end, spacing):
+            record = await self.metadata.index(segment, offset)
+            if record is not None:
+                self.metadata.drop(record)
+
+    def drop_chunk(self, record: ChunkRecord) -> None:
+        """Delete a chunk's record; the chunk itself is released after the commit."""
+        self.metadata.drop(record)
+        self._dropped[record.name] = None
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        if self._state != "open":
+            raise RuntimeError(f"the transaction on segment {self.id:016x} is {self._state}; begin another")
+
+    def _end(self) -> None:
+        self._state = "ended"
+        self.core.held.difference_update(self._held)
+
+    def _settle(self) -> None:
+        """After a successful commit."""
+        self._forget_layouts()
+        self._end()
+        self.core.commits += 1
+        for name in self._dropped:
+            self.begin_append(name)
+        for name, length in self._tails.items():
+            self.core.remember(name, length)
+        self.core.garbage.keep([name for name in self._created if name not in self._dropped])
+        self.core.garbage.release(list(self._dropped))
+
+    def _doubt(self) -> None:
+        self._forget_layouts()
+        self._end()
+        self.core.garbage.doubt(list(self._created | self._dropped))
+
+    def _forget_layouts(self) -> None:
+        for segment in self._held:
+            self.core.layouts.forget(segment)

@@ -1,0 +1,246 @@
+"""``FileSystemChunkStorage``: chunks as plain files below a root folder, on a local disk or an NFS mount.
+
+Owns: the files below its root. A chunk's file has the chunk's name and exactly the user's bytes (rule S1). Dot names are never
+chunks: ``.tmp-<id>`` in the root is an object that is being written, ``.tierlog-chunks`` marks the root. Does not own: retries
+and deadlines (the storage actor), the threads (the file layer).
+
+Ordering: a whole object is written to a temporary name, synced, linked to its name (which fails if that is taken), and the folder
+is synced (rule S2, hole 31). An append checks the size, writes at the offset and syncs. A new folder is made durable, parent by
+parent, before anything is linked into it. ``delete`` syncs the folder too, and removes folders that became empty. Cancellation: a
+program runs to its end, so nothing is torn in memory; the caller does not learn how it ended. Crash: a temporary name is left, or
+an append's prefix. ``open`` sweeps all temporary names, those of living owners too: what they were creating then fails with
+``Unavailable`` and is created anew.
+
+Read-only is a file permission, which the superuser's processes are not bound by; this instance also remembers what it made
+read-only itself. A missing chunk is believed only while the root's mark can be seen: an unmounted root is ``Unavailable``, never
+"not found".
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
+
+from ..base.checksum import Buffer
+from ..base.chunk_storage import Capabilities, ChunkInfo, ChunkRange
+from ..base.errors import ChunkNotFound, ChunkReadOnly, InvalidArgument, Unavailable
+from ..base.files import (
+    Close,
+    FileHandle,
+    Files,
+    FolderEntry,
+    ListFolder,
+    Open,
+    Program,
+    Read,
+    SetReadOnly,
+    Size,
+    Sync,
+    SyncFolder,
+    Write,
+)
+from ..base.world import World
+from .counted import CountedChunkStorage, bad_offset, size_of
+from .filesystem_programs import MARK, TEMPORARY, Folders, Progress, copy_ranges, discard, mapped, publish, remove, with_file
+
+T = TypeVar("T")
+
+
+class FileSystemChunkStorage(CountedChunkStorage):
+    """``root`` is an absolute path; ``threads`` bounds the calls that run at a time. ``world`` gives ids for temporary names."""
+
+    def __init__(self, files: Files, root: str, world: World, *, threads: int = 8) -> None:
+        super().__init__()
+        if not root.startswith("/"):
+            raise InvalidArgument(f"the root of a chunk storage must be an absolute path, not {root!r}")
+
+        self._files = files.lane("chunks", threads)
+        self._root = root.rstrip("/")
+        self._world = world
+        self._folders = Folders(self._root)
+        self._read_only: set[str] = set()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(append=True, concat=True)
+
+    async def open(self) -> None:
+        await self._run("", lambda progress: self._prepare())
+        self._is_open = True
+
+    async def close(self) -> None:
+        self._is_open = False
+
+    async def exists(self, name: str) -> bool:
+        try:
+            await self.info(name)
+        except ChunkNotFound:
+            return False
+        return True
+
+    async def info(self, name: str) -> ChunkInfo:
+        self._check(name)
+        return ChunkInfo(name, await self._run(name, lambda progress: with_file(Open(self._path(name)), _length)))
+
+    async def create(self, name: str) -> None:
+        await self.create_with_content(name, [])
+
+    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        self._check(name)
+        size = size_of(data)
+
+        def fill(handle: FileHandle) -> Program[int]:
+            if size:
+                yield Write(handle, 0, data)
+            return size
+
+        return await self._publish(name, fill)
+
+    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        self._check(name, offset)
+        if name in self._read_only:
+            raise ChunkReadOnly(f"chunk {name} is read-only", chunk=name)
+
+        size = size_of(data)
+
+        def program(progress: Progress) -> Program[int]:
+            return with_file(Open(self._path(name), write=True), lambda handle: append(handle, progress))
+
+        def append(handle: FileHandle, progress: Progress) -> Program[int]:
+            length = yield Size(handle)
+            if length != offset:
+                raise bad_offset(name, length, offset)
+
+            if size:
+                progress.changed = True
+                yield Write(handle, offset, data)
+                yield Sync(handle)
+            return offset + size
+
+        end = await self._run(name, program)
+        self._count_write(size)
+        return end
+
+    async def read(self, name: str, offset: int, size: int) -> bytes:
+        self._check(name, offset, size)
+
+        def body(handle: FileHandle) -> Program[bytes]:
+            data: bytes = yield Read(handle, offset, size)
+            return data
+
+        data = await self._run(name, lambda progress: with_file(Open(self._path(name)), body))
+        self._count_read(len(data))
+        return data
+
+    async def delete(self, name: str) -> None:
+        self._check(name)
+        await self._run(name, lambda progress: remove(self._path(name), self._folders, progress))
+        self._read_only.discard(name)
+        self._deletes += 1
+
+    async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
+        self._check_concat(name, ranges)
+        return await self._publish(name, lambda handle: copy_ranges(handle, ranges, self._path))
+
+    async def set_read_only(self, name: str, read_only: bool) -> None:
+        self._check(name)
+
+        def program(progress: Progress) -> Program[None]:
+            yield SetReadOnly(self._path(name), read_only)
+
+        await self._run(name, program)
+        if read_only:
+            self._read_only.add(name)
+        else:
+            self._read_only.discard(name)
+
+    async def list(self, prefix: str) -> AsyncIterator[ChunkInfo]:
+        self._check_open()
+        pending = [("", FolderEntry("", is_folder=True, size=0))]
+        while pending:
+            path, entry = pending.pop()
+            if not entry.is_folder:
+                yield ChunkInfo(path, entry.size)
+                continue
+
+            inside = await self._entries(path)
+            pending.extend(reversed([(name, each) for name, each in inside if _may_match(name, each, prefix)]))
+
+    async def used_space(self) -> int:
+        """The sum of all chunks' lengths; costs a walk over all folders."""
+        return sum([info.length async for info in self.list("")])
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _prepare(self) -> Program[None]:
+        yield from self._folders.make_root()
+        entries: Sequence[FolderEntry] = yield ListFolder(self._root)
+        for entry in entries:
+            if entry.name.startswith(TEMPORARY):
+                yield from discard(f"{self._root}/{entry.name}")
+        try:
+            handle = yield Open(f"{self._root}/{MARK}", write=True, create=True)
+        except FileExistsError:
+            return
+        yield Close(handle)
+        yield SyncFolder(self._root)
+
+    async def _publish(self, name: str, fill: Callable[[FileHandle], Program[int]]) -> int:
+        temporary = f"{self._root}/{TEMPORARY}{self._world.new_id()}"
+        size = await self._run(name, lambda progress: publish(self._path(name), temporary, fill, self._folders, progress))
+        self._count_create(size)
+        return size
+
+    async def _entries(self, path: str) -> Sequence[tuple[str, FolderEntry]]:
+        """(chunk or folder name, entry) of one folder, in the order of the chunk names below them."""
+
+        def program(progress: Progress) -> Program[Sequence[FolderEntry]]:
+            try:
+                entries: Sequence[FolderEntry] = yield ListFolder(f"{self._root}/{path}".rstrip("/"))
+            except (FileNotFoundError, NotADirectoryError):
+                if path:
+                    return []  # It was removed meanwhile.
+                raise
+            return entries
+
+        found = await self._run(path, program)
+        # "/" sorts after "-" and ".": a folder takes its place with the slash that its chunks have there.
+        found = sorted(found, key=lambda entry: f"{entry.name}/" if entry.is_folder else entry.name)
+        parent = f"{path}/" if path else ""
+        return [(parent + entry.name, entry) for entry in found if not entry.name.startswith(".")]
+
+    async def _run(self, name: str, program: Callable[[Progress], Program[T]]) -> T:
+        """Drive a program; an ``OSError`` becomes the error that says what to do."""
+        progress = Progress()
+        try:
+            return await self._files.run(program(progress))
+        except OSError as error:
+            answer = mapped(error, name, progress)
+            if isinstance(answer, ChunkNotFound) and not await self._root_is_there():
+                raise Unavailable(f"the chunk root {self._root} is not there (unmounted?); mount it and try again") from error
+
+            raise answer from error
+
+    async def _root_is_there(self) -> bool:
+        try:
+            await self._files.run(with_file(Open(f"{self._root}/{MARK}"), _length))
+        except OSError:
+            return False
+        return True
+
+
+def _length(handle: FileHandle) -> Program[int]:
+    # A folder opens like a file; reading from it does not work, which tells them apart.
+    yield Read(handle, 0, 1)
+    length: int = yield Size(handle)
+    return length
+
+
+def _may_match(name: str, entry: FolderEntry, prefix: str) -> bool:
+    if not entry.is_folder:
+        return name.startswith(prefix)
+
+    return f"{name}/".startswith(prefix) or prefix.startswith(f"{name}/")

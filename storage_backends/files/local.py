@@ -1,0 +1,317 @@
+"""Drives I/O programs on the operating system (see ``base/files.py`` for the vocabulary).
+
+Owns: the one place where tierlog makes a thread and touches a descriptor. A whole program runs in one hop into a worker thread.
+Does not own: what the calls mean for durability (the WAL and the chunk stores do) nor the mapping of ``OSError``.
+
+Ordering: every lane has a ``CapacityLimiter`` of its own, never anyio's shared one, which the host app may hold (rule W7).
+Cancellation: before the first call a program is dropped; after it, ``run`` waits for the last call, even if asyncio cancels the
+task past anyio's shield, because a call that is still running owns its descriptor (rule W7, hole 11).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import stat
+from _thread import LockType, allocate_lock
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import attrs
+
+from ..base.checksum import Buffer
+from ..base.files import (
+    Allocate,
+    Close,
+    FileHandle,
+    Files,
+    FilesStatistics,
+    FolderEntry,
+    FreeSpace,
+    IoCall,
+    Link,
+    ListFolder,
+    Lock,
+    MakeFolder,
+    Open,
+    Program,
+    Read,
+    RemoveFolder,
+    Rename,
+    SetReadOnly,
+    Size,
+    Sync,
+    SyncFolder,
+    T,
+    Unlink,
+    Unlock,
+    Write,
+)
+
+_BUFFERS_MAX = os.sysconf("SC_IOV_MAX")
+_KEEP_SIZE = 1
+_fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+
+
+def _find_fallocate() -> Callable[[int, int, int, int], int] | None:
+    """The C library's ``fallocate``: Python only has the POSIX form, which changes the file's length."""
+    function = getattr(ctypes.CDLL(None, use_errno=True), "fallocate", None)
+    if function is not None:
+        function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+        function.restype = ctypes.c_int
+    return function
+
+
+_fallocate = _find_fallocate()
+
+
+class LocalHandle(FileHandle):
+    """A descriptor; ``fd`` is -1 once closed, so that a use after the close fails instead of touching another file."""
+
+    __slots__ = ("_path", "fd")
+
+    def __init__(self, path: str, fd: int) -> None:
+        self._path = path
+        self.fd = fd
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    def __repr__(self) -> str:
+        return f"<LocalHandle {self._path} fd={self.fd}>"
+
+
+def _fd(handle: FileHandle) -> int:
+    return handle.fd  # type: ignore[attr-defined, no-any-return]
+
+
+def _open(call: Open) -> LocalHandle:
+    flags = os.O_CLOEXEC | (os.O_RDWR if call.write or call.create else os.O_RDONLY)
+    if call.create:
+        flags |= os.O_CREAT | os.O_EXCL
+    return LocalHandle(call.path, os.open(call.path, flags, 0o644))
+
+
+def _close(call: Close) -> None:
+    handle = call.handle
+    assert isinstance(handle, LocalHandle)
+    # Forget the number first: whatever close() answers, the kernel has released it (rule W7).
+    fd, handle.fd = handle.fd, -1
+    os.close(fd)
+
+
+def _read(call: Read) -> bytes:
+    fd = _fd(call.handle)
+    data = os.pread(fd, call.size, call.offset)
+    if len(data) == call.size or not data:
+        return data
+
+    # The kernel caps one read at 2 GiB; only an empty answer is the end of the file.
+    parts = [data]
+    done = len(data)
+    while done < call.size and (data := os.pread(fd, call.size - done, call.offset + done)):
+        parts.append(data)
+        done += len(data)
+    return b"".join(parts)
+
+
+def _write(call: Write) -> None:
+    fd = _fd(call.handle)
+    buffers = call.buffers
+    offset = call.offset
+    for start in range(0, len(buffers), _BUFFERS_MAX):
+        offset = _write_batch(fd, buffers[start : start + _BUFFERS_MAX], offset)
+
+
+def _write_batch(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+    size = sum(map(len, buffers))
+    written = os.pwritev(fd, buffers, offset) if size else 0
+    if written < size:
+        _write_rest(fd, b"".join(buffers), offset, written)
+    return offset + size
+
+
+def _write_rest(fd: int, data: bytes, offset: int, done: int) -> None:
+    """A short write happens at 2 GiB, on a full disk and after a signal; going on either completes it or gives the error."""
+    view = memoryview(data)
+    while done < len(view):
+        written = os.pwrite(fd, view[done:], offset + done)
+        if not written:
+            raise OSError(errno.EIO, "write made no progress")
+        done += written
+
+
+def _allocate(call: Allocate) -> None:
+    if _fallocate is None:
+        return
+
+    while _fallocate(_fd(call.handle), _KEEP_SIZE, call.offset, call.size):
+        code = ctypes.get_errno()
+        if code in (errno.EOPNOTSUPP, errno.ENOSYS):
+            return
+        if code != errno.EINTR:
+            raise OSError(code, os.strerror(code), call.handle.path)
+
+
+def _lock(call: Lock) -> bool:
+    try:
+        fcntl.flock(_fd(call.handle), fcntl.LOCK_EX | (0 if call.wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _sync_folder(call: SyncFolder) -> None:
+    fd = os.open(call.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _list_folder(call: ListFolder) -> list[FolderEntry]:
+    entries = []
+    with os.scandir(call.path) as found:
+        for entry in found:
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue  # It was removed between the listing and the look at it: as if it had never been listed.
+            entries.append(FolderEntry(name=entry.name, is_folder=stat.S_ISDIR(info.st_mode), size=info.st_size))
+    return sorted(entries, key=lambda entry: entry.name)
+
+
+def _free_space(call: FreeSpace) -> int:
+    info = os.statvfs(call.path)
+    return info.f_bavail * info.f_frsize
+
+
+_PERFORM: dict[type[IoCall], Callable[[Any], Any]] = {
+    Open: _open,
+    Close: _close,
+    Read: _read,
+    Write: _write,
+    Sync: lambda call: _fdatasync(call.handle.fd),
+    Size: lambda call: os.fstat(call.handle.fd).st_size,
+    Allocate: _allocate,
+    Lock: _lock,
+    Unlock: lambda call: fcntl.flock(call.handle.fd, fcntl.LOCK_UN),
+    MakeFolder: lambda call: os.makedirs(call.path, exist_ok=True),
+    SyncFolder: _sync_folder,
+    ListFolder: _list_folder,
+    Unlink: lambda call: os.unlink(call.path),
+    RemoveFolder: lambda call: os.rmdir(call.path),
+    Link: lambda call: os.link(call.source, call.target, follow_symlinks=False),
+    Rename: lambda call: os.rename(call.source, call.target),
+    SetReadOnly: lambda call: os.chmod(call.path, 0o444 if call.read_only else 0o644),
+    FreeSpace: _free_space,
+}
+
+
+def drive(program: Program[T]) -> T:
+    """Drive ``program`` to its end in the calling thread; for code that has no event loop."""
+    perform = _PERFORM
+    send = program.send
+    try:
+        call = next(program)
+        while True:
+            try:
+                result = perform[type(call)](call)
+            except OSError as error:
+                call = program.throw(error)
+            else:
+                call = send(result)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+
+
+@attrs.define
+class _Counts:
+    programs: int = 0
+    running: int = 0
+
+
+class _Job:
+    """One program on its way through a thread. Whoever takes ``claim`` first decides whether it runs at all."""
+
+    __slots__ = ("_counts", "_program", "claim", "done")
+
+    def __init__(self, program: Program[Any], counts: _Counts) -> None:
+        self._program = program
+        self._counts = counts
+        self.claim: LockType = allocate_lock()
+        self.done: LockType = allocate_lock()
+        self.done.acquire()
+
+    def __call__(self) -> Any:
+        if not self.claim.acquire(blocking=False):
+            return None
+        try:
+            return drive(self._program)
+        finally:
+            self._counts.running -= 1
+            self.done.release()
+
+
+class LocalFiles(Files):
+    """Files of the operating system. ``width`` is how many programs of this lane may be in threads at once."""
+
+    def __init__(self, name: str = "files", width: int = 4) -> None:
+        self._name = name
+        self._width = width
+        self._counts = _Counts()
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    async def run(self, program: Program[T]) -> T:
+        limiter = self._limiter
+        if limiter is None:
+            # Made here, because a limiter belongs to the event loop that first uses it.
+            limiter = self._limiter = anyio.CapacityLimiter(self._width)
+        job = _Job(program, self._counts)
+        self._counts.programs += 1
+        self._counts.running += 1
+        try:
+            value: T = await anyio.to_thread.run_sync(job, abandon_on_cancel=False, limiter=limiter)
+        except BaseException:
+            if job.claim.acquire(blocking=False):
+                self._counts.running -= 1
+                program.close()
+            else:
+                await _outlive(job)
+            raise
+        return value
+
+    def lane(self, name: str, width: int = 1) -> LocalFiles:
+        lane = LocalFiles(name, width)
+        lane._counts = self._counts
+        return lane
+
+    def peek(self, handle: FileHandle, offset: int, size: int) -> bytes:
+        return os.pread(_fd(handle), size, offset)
+
+    def statistics(self) -> FilesStatistics:
+        return FilesStatistics(programs=self._counts.programs, running=self._counts.running)
+
+    def __repr__(self) -> str:
+        return f"<LocalFiles {self._name} width={self._width} running={self._counts.running}>"
+
+
+async def _outlive(job: _Job) -> None:
+    """W7: wait until the thread is through, whatever asyncio's own ``Task.cancel`` (which passes anyio's shields) does meanwhile."""
+    while job.done.locked():
+        try:
+            with anyio.CancelScope(shield=True):
+                await anyio.to_thread.run_sync(_wait_for, job.done, limiter=anyio.CapacityLimiter(1))
+        except anyio.get_cancelled_exc_class():
+            continue  # The first cancellation is re-raised by the caller; this one says nothing new.
+
+
+def _wait_for(done: LockType) -> None:
+    done.acquire()
+    done.release()

@@ -1,0 +1,192 @@
+"""``FaultyChunkStorage``: a chunk storage that goes wrong on purpose, call by call.
+
+Owns: the script's vocabulary (``Fault``) and what each fault does to a call. Does not own: when, which a script decides from the
+call: its verb, its chunk and its number. Faults are honest to the contract: ``Unavailable`` and ``StorageFull`` come before any
+effect; whatever may have had one raises ``OutcomeUnknown``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from enum import Enum
+from typing import TypeVar
+
+import anyio
+import attrs
+
+from ..storage_backends.base.checksum import Buffer
+from ..storage_backends.base.chunk_storage import Capabilities, ChunkInfo, ChunkRange, ChunkStorage, ChunkStorageStatistics
+from ..storage_backends.base.errors import OutcomeUnknown, StorageFull, Unavailable
+
+T = TypeVar("T")
+
+
+class FaultKind(Enum):
+    BEFORE = "before"
+    """``Unavailable``; nothing happened."""
+    AFTER = "after"
+    """It happened; the answer is lost: ``OutcomeUnknown``."""
+    LOST = "lost"
+    """It did not happen, and the caller cannot know: ``OutcomeUnknown``."""
+    PARTIAL = "partial"
+    """The first ``keep`` bytes of a ``write`` arrive, then ``OutcomeUnknown``; other verbs: as LOST, they are all or nothing."""
+    FULL = "full"
+    """``StorageFull``; nothing happened."""
+    HANG = "hang"
+    """The call never returns; only a cancellation ends it."""
+    DELAY = "delay"
+    """The call waits ``seconds`` first."""
+    FLIP = "flip"
+    """A ``read`` comes back with bit ``bit`` of its bytes flipped."""
+    STALE_LIST = "stale-list"
+    """A ``list`` gives what the last one with the same prefix gave, or nothing."""
+
+
+@attrs.frozen
+class Fault:
+    kind: FaultKind
+    keep: int = 0
+    seconds: float = 0
+    bit: int = 0
+
+
+@attrs.frozen
+class Call:
+    number: int
+    """Counts all calls of the storage from 1."""
+    verb: str
+    name: str
+
+
+Script = Callable[[Call], Fault | None]
+
+
+def nth(number: int, fault: Fault, *verbs: str) -> Script:
+    """``fault`` at the ``number``-th call (from 1) of one of ``verbs``, or of any verb."""
+    seen = 0
+
+    def script(call: Call) -> Fault | None:
+        nonlocal seen
+        seen += not verbs or call.verb in verbs
+        return fault if seen == number and (not verbs or call.verb in verbs) else None
+
+    return script
+
+
+def every(fault: Fault, *verbs: str) -> Script:
+    """``fault`` at every call of ``verbs``, or of any verb."""
+    return lambda call: fault if not verbs or call.verb in verbs else None
+
+
+class FaultyChunkStorage(ChunkStorage):
+    """``inner`` with faults. Set ``script`` at any time; None lets everything pass."""
+
+    def __init__(self, inner: ChunkStorage, script: Script | None = None) -> None:
+        self.inner = inner
+        self.script = script
+        self.calls: list[Call] = []
+        self._listed: dict[str, list[ChunkInfo]] = {}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self.inner.capabilities
+
+    async def open(self) -> None:
+        await self.inner.open()
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+    async def exists(self, name: str) -> bool:
+        return await self._call("exists", name, lambda: self.inner.exists(name))
+
+    async def info(self, name: str) -> ChunkInfo:
+        return await self._call("info", name, lambda: self.inner.info(name))
+
+    async def create(self, name: str) -> None:
+        await self._call("create", name, lambda: self.inner.create(name))
+
+    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        return await self._call("create_with_content", name, lambda: self.inner.create_with_content(name, data))
+
+    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        async def prefix(keep: int) -> None:
+            await self.inner.write(name, offset, [b"".join(data)[:keep]])
+
+        return await self._call("write", name, lambda: self.inner.write(name, offset, data), prefix)
+
+    async def read(self, name: str, offset: int, size: int) -> bytes:
+        fault = self._next("read", name)
+        data = await self._apply(fault, name, lambda: self.inner.read(name, offset, size), None)
+        if fault is None or fault.kind is not FaultKind.FLIP or not data:
+            return data
+
+        flipped = bytearray(data)
+        flipped[fault.bit // 8 % len(data)] ^= 1 << fault.bit % 8
+        return bytes(flipped)
+
+    async def delete(self, name: str) -> None:
+        await self._call("delete", name, lambda: self.inner.delete(name))
+
+    async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
+        return await self._call("concat", name, lambda: self.inner.concat(name, ranges))
+
+    async def truncate(self, name: str, length: int) -> None:
+        await self._call("truncate", name, lambda: self.inner.truncate(name, length))
+
+    async def set_read_only(self, name: str, read_only: bool) -> None:
+        await self._call("set_read_only", name, lambda: self.inner.set_read_only(name, read_only))
+
+    async def list(self, prefix: str) -> AsyncIterator[ChunkInfo]:
+        fault = self._next("list", prefix)
+        stale = self._listed.get(prefix, [])
+        self._listed[prefix] = await self._apply(fault, prefix, lambda: _gather(self.inner.list(prefix)), None)
+        for info in stale if fault is not None and fault.kind is FaultKind.STALE_LIST else self._listed[prefix]:
+            yield info
+
+    async def used_space(self) -> int:
+        return await self._call("used_space", "", self.inner.used_space)
+
+    def statistics(self) -> ChunkStorageStatistics:
+        return self.inner.statistics()
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _next(self, verb: str, name: str) -> Fault | None:
+        call = Call(len(self.calls) + 1, verb, name)
+        self.calls.append(call)
+        return self.script(call) if self.script else None
+
+    async def _call(
+        self, verb: str, name: str, act: Callable[[], Awaitable[T]], prefix: Callable[[int], Awaitable[None]] | None = None
+    ) -> T:
+        return await self._apply(self._next(verb, name), name, act, prefix)
+
+    async def _apply(
+        self, fault: Fault | None, name: str, act: Callable[[], Awaitable[T]], prefix: Callable[[int], Awaitable[None]] | None
+    ) -> T:
+        kind = fault.kind if fault else None
+        if kind is FaultKind.BEFORE:
+            raise Unavailable(f"scripted: {name} cannot be reached")
+
+        if kind is FaultKind.FULL:
+            raise StorageFull(f"scripted: no room for {name}")
+
+        if kind is FaultKind.HANG:
+            await anyio.sleep_forever()
+        if fault and kind is FaultKind.DELAY:
+            await anyio.sleep(fault.seconds)
+        if fault and kind is FaultKind.PARTIAL and prefix:
+            await prefix(fault.keep)
+        if kind in (FaultKind.PARTIAL, FaultKind.LOST):
+            raise OutcomeUnknown(f"scripted: no answer for {name}")
+
+        result = await act()
+        if kind is FaultKind.AFTER:
+            raise OutcomeUnknown(f"scripted: the answer for {name} is lost")
+
+        return result
+
+
+async def _gather(infos: AsyncIterator[ChunkInfo]) -> list[ChunkInfo]:
+    return [info async for info in infos]

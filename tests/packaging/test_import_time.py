@@ -1,0 +1,43 @@
+"""``import tierlog`` is cheap: what is heavy is imported by the call that needs it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HEAVY = {"aiobotocore", "cattrs", "httpx", "prometheus_client", "pyarrow", "pyspark", "rich", "trio", "typer", "uvicorn"}
+
+BARE_PYTHON_SECONDS = 0.024
+"""What ``python -c pass`` took on the machine on which the budget was set."""
+BUDGET_SECONDS = 0.150
+NOISE = 1.5
+
+
+def run(*arguments: str, cwd: Path) -> str:
+    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=True).stderr
+
+
+def seconds(program: str, cwd: Path) -> float:
+    begin = time.perf_counter()
+    run("-c", program, cwd=cwd)
+
+    return time.perf_counter() - begin
+
+
+def test_importing_tierlog_imports_nothing_heavy(tmp_path: Path) -> None:
+    lines = run("-X", "importtime", "-c", "import tierlog", cwd=tmp_path).splitlines()
+    imported = {line.rpartition("|")[2].strip().split(".")[0] for line in lines if line.startswith("import time:")}
+
+    assert "tierlog" in imported
+    assert imported & HEAVY == set()
+
+
+def test_importing_tierlog_stays_within_its_budget(tmp_path: Path) -> None:
+    """The figure is a ratio to starting Python, so that it means the same on a slow or busy machine."""
+    rounds = [(seconds("pass", tmp_path), seconds("import tierlog", tmp_path)) for _ in range(7)]
+    bare = min(first for first, _ in rounds)
+    whole = min(second for _, second in rounds)
+
+    assert (whole - bare) / bare <= NOISE * BUDGET_SECONDS / BARE_PYTHON_SECONDS

@@ -1,0 +1,49 @@
+"""The setup that all scripts share: it refuses with a reason, and touches nothing that is not its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ("bench", "check", "quickstart", "test")
+TOOLS = ("basename", "cat", "dirname", "ls", "mkdir", "rm", "sh")
+
+
+def run(script: Path, environment: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["sh", str(script)], env=environment, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_machine_without_python_is_told_what_was_looked_for(script: str, tmp_path: Path) -> None:
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in TOOLS:
+        (tools / tool).symlink_to(shutil.which(tool) or tool)
+
+    done = run(ROOT / "scripts" / script, {"PATH": str(tools), "TIERLOG_VENV": str(tmp_path / "venv")}, tmp_path)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"{script}: no suitable Python found. Tried python3, python3.13, ")
+    assert not (tmp_path / "venv").exists()
+
+
+def test_a_folder_that_is_no_environment_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+
+    done = run(ROOT / "scripts" / "test", {**os.environ, "TIERLOG_VENV": str(tmp_path)}, tmp_path)
+
+    assert done.returncode == 1
+    assert done.stderr == f"test: {tmp_path} exists and is no virtual environment; remove it or name another folder with TIERLOG_VENV.\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_every_script_can_be_executed() -> None:
+    assert [name for name in ("scripts/" + script for script in SCRIPTS) if not os.access(ROOT / name, os.X_OK)] == []
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -1,0 +1,132 @@
+"""Persisted records: golden bytes, round trips, decoders that meet anything, and invariants by name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tierlog.storage_backends.base.checksum import crc32c
+from tierlog.storage_backends.base.codec import DecodeError
+from tierlog.storage_backends.base.errors import DataCorruption
+from tierlog.storage_backends.chunked.records import BLOCK, ChunkRecord, IndexRecord, Record, SegmentRecord
+from tierlog.storage_backends.chunked.transaction import decode_record
+
+SEGMENT = SegmentRecord(0x1_0000_0002, 300, 120, "c/first", "c/last", 100, 200, 2, sealed=True, owner_epoch=7, rolling_size=1 << 20)
+CHUNK = ChunkRecord("c/first", 100, "c/last", bytes.fromhex("01020304"), bytes.fromhex("00000000000000000000000000000050"))
+INDEX = IndexRecord(0x1_0000_0002, 128, "c/first", 100)
+
+GOLDEN: Sequence[tuple[Record, str, str]] = [
+    (
+        SEGMENT,
+        "s:0000000100000002",
+        "0101" "0000000100000002" "000000000000012c" "0000000000000078" "0007632f6669727374" "0006632f6c617374"
+        "0000000000000064" "00000000000000c8" "0000000000000002" "01" "0000000000000007" "0000000000100000",
+    ),
+    (
+        CHUNK,
+        "c:c/first",
+        "0201" "0007632f6669727374" "0000000000000064" "0006632f6c617374" "00000004" "01020304"
+        "00000010" "0000000000000000" "0000000000000050",
+    ),
+    (INDEX, "i:0000000100000002:0000000000000080", "0301" "0000000100000002" "0000000000000080" "0007632f6669727374" "0000000000000064"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("record", "key", "golden"), GOLDEN)
+def test_the_persisted_form_does_not_change(record: Record, key: str, golden: str) -> None:
+    """A change of these bytes is a new format version: keep this test, add another."""
+    assert record.broken() == []
+    assert record.key == key
+    assert record.encode().hex() == golden
+    assert type(record).decode(bytes.fromhex(golden)) == record
+
+
+@pytest.mark.parametrize("record", [SEGMENT, CHUNK, INDEX])
+def test_a_damaged_record_does_not_decode(record: Record) -> None:
+    data = record.encode()
+    for damaged in (data[:-1], data + b"\0", b"", bytes([9]) + data[1:], data[:1] + b"\2" + data[2:]):
+        with pytest.raises(DecodeError):
+            type(record).decode(damaged)
+
+
+@given(st.binary(max_size=200), st.sampled_from([SegmentRecord, ChunkRecord, IndexRecord]))
+def test_any_bytes_give_a_sound_record_or_corruption(
+    data: bytes, kind: type[SegmentRecord | ChunkRecord | IndexRecord]
+) -> None:
+    for value in (data, bytes([1, 1]) + data, bytes([2, 1]) + data, bytes([3, 1]) + data):
+        try:
+            assert decode_record(kind, "k", value).broken() == []
+        except DataCorruption as error:
+            assert error.file == "k"
+
+
+def test_c2_a_record_under_another_key_is_corruption() -> None:
+    assert decode_record(SegmentRecord, SEGMENT.key, SEGMENT.encode()) == SEGMENT
+    with pytest.raises(DataCorruption, match="belongs to"):
+        decode_record(SegmentRecord, "s:0000000000000003", SEGMENT.encode())
+
+
+EMPTY = SegmentRecord(1, 50, 50, "", "", 50, 50, 0)
+ONE = SegmentRecord(1, 50, 10, "a", "a", 0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("record", "changes"),
+    [
+        (SEGMENT, {"owner_epoch": -1}),
+        (SEGMENT, {"start_offset": 99}),
+        (SEGMENT, {"start_offset": 301}),
+        (SEGMENT, {"last_chunk_start": 99}),
+        (SEGMENT, {"last_chunk_start": 300}),
+        (SEGMENT, {"chunk_count": 1}),
+        (SEGMENT, {"chunk_count": 102}),
+        (SEGMENT, {"first_chunk": ""}),
+        (SEGMENT, {"last_chunk": ""}),
+        (SEGMENT, {"rolling_size": 0}),
+        (EMPTY, {"start_offset": 49}),
+        (EMPTY, {"first_chunk_start": 49}),
+        (EMPTY, {"last_chunk_start": 49}),
+        (EMPTY, {"chunk_count": 1}),
+        (ONE, {"chunk_count": 2}),
+        (ONE, {"last_chunk_start": 1}),
+        (CHUNK, {"name": ""}),
+        (CHUNK, {"length": 0}),
+        (CHUNK, {"length": BLOCK + 1}),
+        (CHUNK, {"next_chunk": "c/first"}),
+        (CHUNK, {"packed_crcs": b""}),
+        (CHUNK, {"packed_starts": bytes(9)}),
+        (CHUNK, {"packed_starts": bytes(16)}),
+        (CHUNK, {"packed_starts": (100).to_bytes(8, "big")}),
+        (INDEX, {"chunk": ""}),
+        (INDEX, {"chunk_start": 129}),
+        (INDEX, {"offset": 0, "chunk_start": 0}),
+    ],
+)
+def test_every_invariant_notices_its_breach(record: Record, changes: dict[str, object]) -> None:
+    assert record.broken() == []
+    assert attrs.evolve(record, **changes).broken() != []
+
+
+@given(st.lists(st.integers(0, 3 * BLOCK // 2), min_size=1, max_size=4))
+def test_s5_block_checksums_do_not_depend_on_how_the_bytes_arrived(sizes: list[int]) -> None:
+    data = bytes(range(251)) * (sum(sizes) // 251 + 1)
+    data = data[: sum(sizes)]
+    record, at = ChunkRecord("a"), 0
+    for size in sizes:
+        part = data[at : at + size]
+        record, at = record.grown([part[: size // 2], bytearray(part[size // 2 :])]), at + size
+
+    assert record.length == len(data)
+    assert list(record.crcs) == [crc32c(data[start : start + BLOCK]) for start in range(0, len(data), BLOCK)]
+
+
+def test_s5_append_starts_are_kept_about_every_mib() -> None:
+    record = ChunkRecord("a").grown([bytes(3 * BLOCK)], [0, 10, BLOCK - 1, BLOCK, BLOCK + 5, 2 * BLOCK + 7])
+    record = record.grown([bytes(BLOCK)], [3 * BLOCK, 3 * BLOCK + 7])
+
+    assert list(record.starts) == [0, BLOCK, 2 * BLOCK + 7, 3 * BLOCK + 7]
+    assert record.broken() == []

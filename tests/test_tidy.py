@@ -1,0 +1,183 @@
+"""Checks of the text itself: sizes, charters, leftovers, links, and rule numbers that code, docs and tests share.
+
+Each test gathers every violation before it fails, so that one run shows all there is to mend.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("actors", "journal", "spark_bridge", "storage_backends", "testing")
+PROGRAMS = ("benchmarks", "scripts", "tests")
+TEXTS = ("*.py", "*.md", "*.toml", "*.sh", "*.cfg", "*.in")
+
+MODULE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+
+RULE = re.compile(r"\b([WCSFGJA]\d{1,2})\b")
+RULE_RANGE = re.compile(r"\b([WCSFGJA])(\d{1,2})(?: to |-)\1(\d{1,2})\b")
+DEFINITION = re.compile(r"^\s*(?:[-*|]\s+|#+\s+)?\**([WCSFGJA]\d{1,2})\b", re.MULTILINE)
+LEFTOVER = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
+LOCAL_PATH = re.compile(r"(?<![\w.])/(?:root|home|work|Users|mnt|opt)/[\w.]+")
+LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def files(folders: tuple[str, ...], pattern: str = "*.py") -> list[Path]:
+    found = [path for folder in folders for path in (ROOT / folder).rglob(pattern)]
+
+    return sorted(path for path in found if "__pycache__" not in path.parts)
+
+
+def source_modules() -> list[Path]:
+    return [ROOT / "__init__.py", *files(PACKAGES)]
+
+
+def python_files() -> list[Path]:
+    return [*source_modules(), *files(PROGRAMS)]
+
+
+def scripts() -> list[Path]:
+    """The shell scripts, which carry no suffix."""
+    return sorted(path for folder in ("scripts", ".ci") for path in (ROOT / folder).iterdir() if path.is_file() and not path.suffix)
+
+
+def texts() -> list[Path]:
+    found = [path for pattern in TEXTS for path in [*ROOT.glob(pattern), *files((*PACKAGES, *PROGRAMS, "docs"), pattern)]]
+
+    return sorted({*found, *scripts()})
+
+
+@cache
+def text_of(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(text_of(path), filename=str(path))
+
+
+def name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def places(pattern: re.Pattern[str], paths: list[Path]) -> list[str]:
+    """Where a pattern occurs, as ``file:line: match``."""
+    found = []
+    for path in paths:
+        for number, line in enumerate(text_of(path).splitlines(), 1):
+            found += [f"{name(path)}:{number}: {match[0]}" for match in pattern.finditer(line)]
+
+    return found
+
+
+def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+
+
+def rules_in(paths: list[Path]) -> set[str]:
+    single = {rule for path in paths for rule in RULE.findall(text_of(path))}
+    ranges = [found for path in paths for found in RULE_RANGE.findall(text_of(path))]
+
+    return single | {f"{letter}{number}" for letter, first, last in ranges for number in range(int(first), int(last) + 1)}
+
+
+def rules_defined() -> set[str]:
+    return {rule for path in files(("docs/protocols",), "*.md") for rule in DEFINITION.findall(text_of(path))}
+
+
+def none(violations: Iterable[object]) -> None:
+    """Fail with one violation a line."""
+    found = sorted(str(violation) for violation in violations)
+
+    assert not found, "\n" + "\n".join(found)
+
+
+def test_no_module_is_too_long_to_read_in_one_go() -> None:
+    lengths = {name(path): len(text_of(path).splitlines()) for path in python_files()}
+
+    none(f"{path}: {lines} lines" for path, lines in lengths.items() if lines > MODULE_LINES_MAX)
+
+
+def test_no_function_is_too_long_to_keep_in_mind() -> None:
+    lengths = {
+        f"{name(path)}:{node.lineno} {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
+        for path in python_files()
+        for node in functions(path)
+    }
+
+    none(f"{place}: {lines} lines" for place, lines in lengths.items() if lines > FUNCTION_LINES_MAX)
+
+
+def test_every_source_module_opens_with_its_charter() -> None:
+    none(name(path) for path in source_modules() if not (ast.get_docstring(tree_of(path)) or "").strip())
+
+
+def test_nothing_is_left_for_later() -> None:
+    none(places(LEFTOVER, texts()))
+
+
+def test_no_file_knows_the_machine_it_was_written_on() -> None:
+    none(places(LOCAL_PATH, texts()))
+
+
+def test_every_skip_gives_its_reason() -> None:
+    none(place for path in files(("tests", "testing")) for place in skips_without_reason(path))
+
+
+def skips_without_reason(path: Path) -> Iterator[str]:
+    calls = {id(node.func): node for node in ast.walk(tree_of(path)) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Attribute) and ast.unparse(node) in SKIPS:
+            call = calls.get(id(node))
+            if call is None or not gives_reason(call):
+                yield f"{name(path)}:{node.lineno}"
+
+
+SKIPS = ("pytest.mark.skip", "pytest.mark.skipif", "pytest.mark.xfail", "pytest.skip", "pytest.xfail")
+
+
+def gives_reason(call: ast.Call) -> bool:
+    # `skipif` takes its condition first; the others may give the reason as their first argument.
+    positional = bool(call.args) and not ast.unparse(call.func).endswith(("skipif", "mark.xfail"))
+
+    return positional or any(keyword.arg == "reason" for keyword in call.keywords)
+
+
+def test_every_rule_that_code_cites_is_written_down() -> None:
+    none(rules_in(source_modules()) - rules_defined())
+
+
+def test_every_rule_that_code_cites_is_cited_by_a_test() -> None:
+    tests = [path for path in files(("tests", "testing")) if path != Path(__file__)]
+    in_names = {rule.upper() for path in tests for rule in re.findall(r"_([wcsfgja]\d{1,2})_", text_of(path))}
+
+    none(rules_in(source_modules()) - rules_in(tests) - in_names)
+
+
+def test_every_hole_that_code_cites_is_a_test() -> None:
+    cited = {int(number) for path in source_modules() for number in re.findall(r"\bholes? (\d{1,2})\b", text_of(path))}
+    tested = {int(number) for path in files(("tests", "testing")) for number in re.findall(r"test_hole_(\d{1,2})_", text_of(path))}
+
+    none(f"hole {number}" for number in cited - tested)
+
+
+def test_every_link_between_documents_leads_somewhere() -> None:
+    documents = [*ROOT.glob("*.md"), *files(("docs",), "*.md")]
+    links = [(path, target) for path in documents for target in LINK.findall(text_of(path))]
+
+    none(f"{name(path)}: {target}" for path, target in links if not (path.parent / target).exists())
+
+
+def test_the_map_of_folders_names_every_package() -> None:
+    architecture = text_of(ROOT / "docs" / "ARCHITECTURE.md")
+    packages = {name(path.parent) for path in files(PACKAGES) if path.name == "__init__.py"}
+
+    none(package for package in packages if f"{package}/" not in architecture)
