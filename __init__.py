@@ -1,0 +1,91 @@
+"""tierlog: a tiered segment store.
+
+``async with tierlog.open_store("data") as store: await store.append("app/events", b"...")``; the README shows the rest.
+
+This is the public door and nothing else. Names are loaded at their first use, so that ``import tierlog`` stays quick.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .actors.config import StoreConfig, load_config
+    from .actors.node import open_store
+    from .actors.store import SegmentStore, StoreStatistics
+    from .storage_backends.base.errors import (
+        AttributeConflict,
+        BadOffset,
+        ClosedError,
+        ConfigError,
+        DataCorruption,
+        InvalidArgument,
+        NotOwner,
+        OutcomeUnknown,
+        OutOfOrder,
+        SegmentExists,
+        SegmentNotFound,
+        SegmentNotSealed,
+        SegmentSealed,
+        SegmentTruncated,
+        StorageFull,
+        StoreMismatch,
+        Throttled,
+        TierlogError,
+        Unavailable,
+        UnknownWriter,
+        Unsupported,
+    )
+    from .storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind, SegmentInfo
+
+_HOMES = {
+    "actors.config": ("StoreConfig", "load_config"),
+    "actors.node": ("open_store",),
+    "actors.store": ("SegmentStore", "StoreStatistics"),
+    "storage_backends.base.segments": ("AttributeUpdate", "AttributeUpdateKind", "SegmentInfo"),
+}
+
+__all__ = [
+    "AttributeConflict",
+    "AttributeUpdate",
+    "AttributeUpdateKind",
+    "BadOffset",
+    "ClosedError",
+    "ConfigError",
+    "DataCorruption",
+    "InvalidArgument",
+    "NotOwner",
+    "OutOfOrder",
+    "OutcomeUnknown",
+    "SegmentExists",
+    "SegmentInfo",
+    "SegmentNotFound",
+    "SegmentNotSealed",
+    "SegmentSealed",
+    "SegmentStore",
+    "SegmentTruncated",
+    "StorageFull",
+    "StoreConfig",
+    "StoreMismatch",
+    "StoreStatistics",
+    "Throttled",
+    "TierlogError",
+    "Unavailable",
+    "UnknownWriter",
+    "Unsupported",
+    "load_config",
+    "open_store",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    home = next((module for module, names in _HOMES.items() if name in names), "storage_backends.base.errors")
+    value = getattr(import_module(f".{home}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -4,10 +4,12 @@ Owns: how a snapshot becomes metric families, and the text format. Does not own:
 ``statistics()`` and know nothing of metrics. Never imports a container or any other live part: it reads attrs classes, whichever they are.
 
 Names: ``ContainerStatistics.append_bytes`` marked as a counter is ``tierlog_container_append_bytes_total``; the class gives the first
-part, the field the second. A nested snapshot gives its own class name and inherits the labels above it; in a mapping its key is one more
-label, named after the field in the singular (``lanes: Mapping[str, LaneStatistics]`` gives ``lane="user"``). Text without a mark, None
-and private fields are left out. Two snapshots that would give one series twice raise ``ValueError`` with its name: a scrape that counts
-twice, or drops one of two numbers, is worse than none.
+part, the field the second. A field named like its own class (``ContainerStatistics.container``) is a label without a mark. A nested
+snapshot gives its own class name and inherits the labels above it; in a mapping its key is one more label, named after the field in the
+singular (``lanes: Mapping[str, LaneStatistics]`` gives ``lane="user"``). Where several fields hold snapshots of one class, the field's name
+is a label named after that class (``normal: LaneStatistics`` beside ``internal: LaneStatistics`` gives ``lane="normal"``). Text without
+a mark, None and private fields are left out. Two snapshots that would give one series twice raise ``ValueError`` with its name: a scrape
+that counts twice, or drops one of two numbers, is worse than none.
 
 Collecting is synchronous and touches no live state but through the callable that makes the snapshots: call it in the event loop's thread.
 ``prometheus_client`` is imported on first use, because it costs half of the import budget.
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+Labels = tuple[tuple[str, str], ...]
+
 Snapshots = Callable[[], Iterable[object]]
 """Makes the snapshots of one scrape, all of them attrs instances."""
 
@@ -43,7 +47,7 @@ class Sample:
     kind: str
     """``counter``, ``gauge`` or ``unknown``."""
     help: str
-    labels: tuple[tuple[str, str], ...]
+    labels: Labels
     value: float
 
 
@@ -84,7 +88,7 @@ def render_metrics(snapshots: Snapshots) -> bytes:
 
 def samples(snapshots: Iterable[object]) -> Iterator[Sample]:
     """Every number in the snapshots and in those nested in them. ``ValueError`` when two have the same name and labels."""
-    seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
+    seen: set[tuple[str, Labels]] = set()
     for snapshot in snapshots:
         for sample in _of_snapshot(snapshot, ()):
             key = (sample.name, sample.labels)
@@ -96,34 +100,36 @@ def samples(snapshots: Iterable[object]) -> Iterator[Sample]:
             yield sample
 
 
-def _of_snapshot(snapshot: Any, outer: tuple[tuple[str, str], ...]) -> Iterator[Sample]:
-    fields = attrs.fields(type(snapshot))
-    own = tuple((field.name, _word(getattr(snapshot, field.name))) for field in fields if _kind_of(field) is MetricKind.LABEL)
-    labels = outer + own
-    prefix = f"tierlog_{_subsystem(type(snapshot))}_"
-    for field in fields:
-        if not field.name.startswith("_") and _kind_of(field) is not MetricKind.LABEL:
-            yield from _of_field(field, getattr(snapshot, field.name), prefix, labels)
+def _of_snapshot(snapshot: Any, outer: Labels) -> Iterator[Sample]:
+    subsystem = _subsystem(type(snapshot))
+    fields = [(field, getattr(snapshot, field.name)) for field in attrs.fields(type(snapshot)) if not field.name.startswith("_")]
+    own = tuple((field.name, _word(value)) for field, value in fields if _is_label(field, subsystem))
+    labels = _merged(outer, own)
+    classes = [type(value) for _, value in fields]
+    for field, value in fields:
+        if attrs.has(type(value)):
+            apart = ((_subsystem(type(value)), field.name),) if classes.count(type(value)) > 1 else ()
+            yield from _of_snapshot(value, _merged(labels, apart))
+        elif not _is_label(field, subsystem):
+            yield from _of_field(field, value, f"tierlog_{subsystem}_", labels)
 
 
-def _of_field(field: attrs.Attribute[Any], value: Any, prefix: str, labels: tuple[tuple[str, str], ...]) -> Iterator[Sample]:
+def _of_field(field: attrs.Attribute[Any], value: Any, prefix: str, labels: Labels) -> Iterator[Sample]:
     mark = field.metadata.get(Metric)
     name = prefix + field.name
     if mark is not None and mark.kind is MetricKind.STATE:
-        yield Sample(name, "gauge", mark.help, (*labels, (field.name, _word(value))), 1)
+        yield Sample(name, "gauge", mark.help, _merged(labels, ((field.name, _word(value)),)), 1)
     elif isinstance(value, int | float):
         kind = "unknown" if mark is None else mark.kind.value
         yield Sample(_base_name(name, kind), kind, "" if mark is None else mark.help, labels, value)
     else:
-        for extra, nested in _nested(field.name, value):
-            yield from _of_snapshot(nested, labels + extra)
+        for extra, nested in _held(field.name, value):
+            yield from _of_snapshot(nested, _merged(labels, extra))
 
 
-def _nested(name: str, value: Any) -> Iterator[tuple[tuple[tuple[str, str], ...], Any]]:
-    """The snapshots that a field holds, each with the labels that its place in the field gives it."""
-    if attrs.has(type(value)):
-        yield (), value
-    elif isinstance(value, Mapping):
+def _held(name: str, value: Any) -> Iterator[tuple[Labels, Any]]:
+    """The snapshots in a mapping or a sequence, each with the labels that its place gives it."""
+    if isinstance(value, Mapping):
         for key, nested in value.items():
             if attrs.has(type(nested)):
                 yield ((name.removesuffix("s"), _word(key)),), nested
@@ -133,9 +139,14 @@ def _nested(name: str, value: Any) -> Iterator[tuple[tuple[tuple[str, str], ...]
                 yield (), nested
 
 
-def _kind_of(field: attrs.Attribute[Any]) -> MetricKind | None:
+def _merged(outer: Labels, inner: Labels) -> Labels:
+    """Both, the inner one where they share a name: it stands closer to the number."""
+    return tuple({**dict(outer), **dict(inner)}.items()) if inner else outer
+
+
+def _is_label(field: attrs.Attribute[Any], subsystem: str) -> bool:
     mark = field.metadata.get(Metric)
-    return None if mark is None else mark.kind
+    return field.name == subsystem if mark is None else mark.kind is MetricKind.LABEL
 
 
 def _base_name(name: str, kind: str) -> str:

@@ -176,13 +176,9 @@ class SimulatedDisk:
         if inode not in survivors:
             content = inode.after_power_loss(keep, self.random)
             self._inodes += 1
-            survivors[inode] = SimulatedInode(
-                self._inodes,
-                bytearray(content),
-                bytearray(content),
-                blocks=max(inode.blocks, _blocks(len(content))),
-                read_only=inode.read_only,
-            )
+            blocks = max(inode.blocks, _blocks(len(content)))
+            copy = SimulatedInode(self._inodes, bytearray(content), content, blocks=blocks, read_only=inode.read_only)
+            survivors[inode] = copy
         return survivors[inode]
 
     # --- bytes from outside, for tests ---

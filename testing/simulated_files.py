@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import anyio
 import anyio.lowlevel
@@ -47,14 +47,17 @@ from ..storage_backends.base.files import (
     Unlock,
     Write,
 )
-from .simulated_disk import SimulatedDisk, SimulatedInode
+from .simulated_disk import SECTOR, SimulatedDisk, SimulatedInode
 
 __all__ = ["Fail", "Fault", "Hang", "LosePower", "OnCall", "Pause", "SimulatedDisk", "SimulatedFiles"]
 
 
 @attrs.frozen
 class Fail:
-    """Raise ``error`` instead of the call; of a write, its first ``written`` bytes happen. A failed ``Sync`` loses what it should have saved."""
+    """Raise ``error`` instead of the call; of a write, its first ``written`` bytes happen.
+
+    A failed ``Sync`` loses what it should have saved.
+    """
 
     error: OSError
     written: int = 0
@@ -74,7 +77,10 @@ class Pause:
 
 @attrs.frozen
 class LosePower:
-    """Power is lost at this call; of a write, its first ``written`` bytes are in the page cache (not: on the disk)."""
+    """Power is lost at this call; of a write, its first ``written`` bytes, down to a sector border, are in the page cache.
+
+    A sector is never torn: what is written inside one is there or not.
+    """
 
     written: int = 0
 
@@ -86,6 +92,13 @@ OnCall = Callable[[int, IoCall], Fault | None]
 
 class _Stopped(BaseException):
     """Thrown into a program whose world has ended, so that it unwinds without any further I/O."""
+
+
+class _Step(NamedTuple):
+    """How a program goes on: with a call's result, or with its error."""
+
+    feed: Callable[[Any], IoCall]
+    answer: Any
 
 
 class SimulatedHandle(FileHandle):
@@ -193,21 +206,20 @@ class SimulatedFiles(Files):
 
     async def _drive(self, program: Program[T]) -> T:
         with anyio.CancelScope(shield=True) as scope:
-            try:
-                call = next(program)
-                while True:
-                    try:
-                        result = await self._call(call, scope)
-                    except OSError as error:
-                        call = program.throw(error)
-                    else:
-                        call = program.send(result)
-            except StopIteration as stop:
-                value: T = stop.value
-            except anyio.get_cancelled_exc_class():
-                _bury(program)
-                raise
-        return value
+            step = _Step(program.send, None)
+            while True:
+                try:
+                    call = step.feed(step.answer)
+                except StopIteration as stop:
+                    return stop.value  # type: ignore[no-any-return]
+                try:
+                    step = _Step(program.send, await self._call(call, scope))
+                except OSError as error:
+                    step = _Step(program.throw, error)
+                except anyio.get_cancelled_exc_class():
+                    _bury(program)
+                    raise
+        raise AssertionError("nobody cancels this scope itself")
 
     async def _call(self, call: IoCall, scope: anyio.CancelScope) -> Any:
         await anyio.lowlevel.checkpoint()
@@ -233,7 +245,10 @@ class SimulatedFiles(Files):
             case Pause(until):
                 await until.wait()
             case LosePower(written):
-                self._write_part(call, written)
+                if isinstance(call, Write):
+                    self._write_part(
+                        call, written if written >= sum(map(len, call.buffers)) else written - (call.offset + written) % SECTOR
+                    )
                 self.disk.lose_power()
         await self._hang_if_stopped(scope)
 
@@ -242,7 +257,7 @@ class SimulatedFiles(Files):
             await _hang(scope)
 
     def _write_part(self, call: IoCall, size: int) -> None:
-        if size and isinstance(call, Write):
+        if size > 0 and isinstance(call, Write):
             self.disk.write(_inode(call.handle), call.offset, b"".join(call.buffers)[:size])
 
     # --- calls ---
@@ -286,16 +301,11 @@ class SimulatedFiles(Files):
 
     def _list_folder(self, call: ListFolder) -> list[FolderEntry]:
         names = self.disk.folder(call.path).names
-        return [
-            FolderEntry(name, entry is None, 0 if entry is None else len(entry.cache)) for name, entry in sorted(names.items(), key=_name)
-        ]
+        entries = [FolderEntry(name, entry is None, 0 if entry is None else len(entry.cache)) for name, entry in names.items()]
+        return sorted(entries, key=lambda entry: entry.name)
 
     def _set_read_only(self, call: SetReadOnly) -> None:
         self.disk.find(call.path).read_only = call.read_only
-
-
-def _name(item: tuple[str, object]) -> str:
-    return item[0]
 
 
 def _inode(handle: FileHandle) -> SimulatedInode:

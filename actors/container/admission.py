@@ -39,7 +39,9 @@ class AdmissionStatistics:
 
 
 class Admission:
-    def __init__(self, state: ContainerState, cache: TailCache, log: DurableDataLog, writer: StorageWriter, options: AdmissionOptions) -> None:
+    def __init__(
+        self, state: ContainerState, cache: TailCache, log: DurableDataLog, writer: StorageWriter, options: AdmissionOptions
+    ) -> None:
         self._state = state
         self._cache = cache
         self._log = log

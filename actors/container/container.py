@@ -19,7 +19,6 @@ from typing import Any
 
 import anyio
 import attrs
-import structlog
 
 from ...journal.operations.barrier import Barrier
 from ...journal.operations.forget_segment import ForgetSegment
@@ -30,6 +29,7 @@ from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, Segment
 from ...storage_backends.base.world import World
 from ...storage_backends.chunked.core import ChunkedStatistics
 from ...storage_backends.chunked.storage import ChunkedSegmentStorage
+from ..core.log import get_logger
 from ..core.mailbox import Lane, Mailbox, MailboxOptions, MailboxStatistics
 from ..core.reply import Reply
 from ..core.shutdown import finish_within
@@ -46,11 +46,11 @@ from .metadata_store import LoggedMetadataStore
 from .pipeline import Pipeline, PipelineOptions, PipelineStatistics
 from .publish import Publisher
 from .recovery import Recovery, RecoveryReport
-from .requests import LogRequest, Request, SettleRequest
+from .requests import AppendRequest, LogRequest, Request, SettleRequest
 from .segments import SegmentState
 from .state import ContainerState
 
-_log = structlog.stdlib.get_logger("tierlog.container")
+_log = get_logger("container")
 
 
 @attrs.frozen
@@ -86,6 +86,20 @@ class ContainerStatistics:
     chunked: ChunkedStatistics
 
 
+@attrs.frozen
+class _Parts:
+    """What an ownership consists of once its epoch is known."""
+
+    pipeline: Pipeline
+    publisher: Publisher
+    collector: Collector
+    storage: ChunkedSegmentStorage
+    reader: Reader
+    checkpointer: Checkpointer
+    writer: StorageWriter
+    admission: Admission
+
+
 class Container:
     """One ownership. Made for one ``run``; a restart is a new object with a new log."""
 
@@ -101,9 +115,23 @@ class Container:
         self._claimed = False
         self._stop = anyio.Event()
         self._logged = anyio.Event()
+        self._built: _Parts | None = None
+        self._recovery = RecoveryReport(0, 0, 0)
         self.mailbox: Mailbox[Request] = Mailbox(options.mailbox)
         self.state = ContainerState()
         self.cache = TailCache(options.cache_bytes)
+
+    @property
+    def is_poisoned(self) -> bool:
+        """A sync step was torn: memory is not to be trusted (rule C5)."""
+        return self._built is not None and self._built.pipeline.poisoned
+
+    @property
+    def _parts(self) -> _Parts:
+        if self._built is None:
+            raise Unavailable(f"container {self.index} is not open yet")
+
+        return self._built
 
     # --- life -------------------------------------------------------------------------------------------------
 
@@ -112,14 +140,14 @@ class Container:
         clean = False
         try:
             opened = await self._open()
-            self._build(opened)
-            await self._recover(opened)
-            await self._serve(started)
+            parts = self._built = self._build()
+            self._recovery = await Recovery(self.log, opened, self.state, parts.publisher, self.cache).run()
+            _log.info("recovered", container=self.index, **attrs.asdict(self._recovery))
+            await self._serve(parts, started)
             clean = True
         finally:
             self._answer_everybody(clean)
-            poisoned = hasattr(self, "pipeline") and self.pipeline.poisoned
-            if not await finish_within(self.options.close_timeout, lambda: self.log.close(clean=clean and not poisoned)):
+            if not await finish_within(self.options.close_timeout, lambda: self.log.close(clean=clean and not self.is_poisoned)):
                 _log.error("log_close_timed_out", container=self.index)
 
     def stop(self) -> None:
@@ -168,65 +196,57 @@ class Container:
 
         self._claimed = True
 
-    def _build(self, opened: OpenedLog) -> None:
-        options = self.options
-        self.publisher = Publisher(self.state, self.cache, due_bytes=options.flush_bytes, on_due=self._segment_due)
-        self.pipeline = Pipeline(self.state, self.log, self.mailbox, self.publisher, self.index, options.pipeline, self._group_published)
-        self.collector = Collector(
+    def _build(self) -> _Parts:
+        options, state = self.options, self.state
+        collector = Collector(
             self._chunks,
             container=self.index,
-            epoch=self.state.epoch,
-            referenced=_ReferencedChunks(self.state),
+            epoch=state.epoch,
+            referenced=_ReferencedChunks(state),
             barrier=lambda: self.log_operation(Barrier()),
-            request_cycle=lambda: self.writer.request_cycle(),
+            request_cycle=lambda: writer.request_cycle(),
             options=options.collector,
         )
-        self.storage = ChunkedSegmentStorage(
-            self._chunks,
-            LoggedMetadataStore(self.state, self.ask_internal),
-            container=self.index,
-            epoch=self.state.epoch,
-            world=self._world,
-            garbage=self.collector,
+        metadata = LoggedMetadataStore(state, self.ask_internal)
+        storage = ChunkedSegmentStorage(
+            self._chunks, metadata, container=self.index, epoch=state.epoch, world=self._world, garbage=collector
         )
-        self.reader = Reader(self.cache, self.storage, self.state.segments.by_id.get)
-        self.checkpointer = Checkpointer(self.state, self.cache, self.log, self.ask_internal, options.checkpoint)
-
-    async def _recover(self, opened: OpenedLog) -> None:
-        self.writer: StorageWriter
-        self._due_at_recovery: dict[int, None] = {}
-        self.recovery = await Recovery(self.log, opened, self.state, self.publisher, self.cache).run()
         source = _Source(self)
-        flusher = SegmentFlusher(self.storage, self.cache, source.segment_of, source.forget)
-        self.writer = StorageWriter(
-            source, flusher, self.collector, self._claim_late, self.options.writer, last_cut=self.state.cycle.cut if self.state.cycle.full else 0
+        flusher = SegmentFlusher(storage, self.cache, source.segment_of, source.forget)
+        writer = StorageWriter(source, flusher, collector, self._claim_late, options.writer)
+        publisher = Publisher(state, self.cache, due_bytes=options.flush_bytes, on_due=writer.segment_due)
+        return _Parts(
+            Pipeline(state, self.log, self.mailbox, publisher, self.index, options.pipeline, self._group_published),
+            publisher,
+            collector,
+            storage,
+            Reader(self.cache, storage, state.segments.by_id.get),
+            Checkpointer(state, self.cache, self.log, self.ask_internal, options.checkpoint),
+            writer,
+            Admission(state, self.cache, self.log, writer, options.admission),
         )
-        self.admission = Admission(self.state, self.cache, self.log, self.writer, self.options.admission)
-        for sid in self._due_at_recovery:
-            self.writer.segment_due(sid)
-        _log.info("recovered", container=self.index, **attrs.asdict(self.recovery))
 
-    async def _serve(self, started: Callable[[], None]) -> None:
+    async def _serve(self, parts: _Parts, started: Callable[[], None]) -> None:
+        last_full_cut = self.state.cycle.cut if self.state.cycle.full else 0
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.pipeline.run)
+            tasks.start_soon(parts.pipeline.run)
             async with anyio.create_task_group() as helpers:
-                helpers.start_soon(self.writer.run)
-                helpers.start_soon(self.collector.run)
-                helpers.start_soon(self.checkpointer.run, lambda: self._logged)
+                helpers.start_soon(parts.writer.run, last_full_cut)
+                helpers.start_soon(parts.collector.run)
+                helpers.start_soon(parts.checkpointer.run, lambda: self._logged)
                 started()
                 await self._stop.wait()
-                self.writer.stop(ClosedError("the store is closing"))
                 helpers.cancel_scope.cancel()
 
-            # The mailbox refuses new requests; what is inside is finished before the pipeline ends.
-            await self.ask_internal(SettleRequest(), 0)
-            self._fail_requests(self.mailbox.close(ClosedError("the store is closing")))
+            # What was taken in before the stop is finished; then the mailbox refuses, and the pipeline ends.
+            await self.settle()
+            self._fail_requests(self.mailbox.close(ClosedError("the store is closed")))
 
     def _answer_everybody(self, clean: bool) -> None:
         error = ClosedError("the store is closed") if clean else Unavailable(f"container {self.index} stopped; it is being recovered")
         self._fail_requests(self.mailbox.close(error))
-        if hasattr(self, "writer"):
-            self.writer.stop(OutcomeUnknown(f"container {self.index} stopped before the flush was complete"))
+        if self._built is not None:
+            self._built.writer.stop(OutcomeUnknown(f"container {self.index} stopped before the flush was complete"))
         for segment in self.state.segments.by_id.values():
             segment.wake()
 
@@ -235,15 +255,10 @@ class Container:
         for request in requests:
             request.reply.fail(error)
 
-    def _segment_due(self, sid: int) -> None:
-        if hasattr(self, "writer"):
-            self.writer.segment_due(sid)
-        else:
-            self._due_at_recovery[sid] = None
-
     def _group_published(self) -> None:
-        self.writer.operations_logged()
-        if not self._logged.is_set() and self.checkpointer.is_due():
+        parts = self._parts
+        parts.writer.operations_logged()
+        if not self._logged.is_set() and parts.checkpointer.is_due():
             self._logged.set()
             self._logged = anyio.Event()
 
@@ -260,6 +275,16 @@ class Container:
         request.reply = Reply(self.mailbox.events)
         await self.mailbox.put(request, size, Lane.INTERNAL)
         return await request.reply.wait()
+
+    async def append(self, request: AppendRequest) -> int | None:
+        """Admit an append, then ask."""
+        await self._parts.admission.admit(request.name, request.size)
+        offset: int | None = await self.ask(request, request.size)
+        return offset
+
+    async def flush(self) -> None:
+        """Return when a flush cycle with everything acked so far is complete."""
+        await self._parts.writer.flush()
 
     async def log_operation(self, op: Operation) -> Any:
         return await self.ask_internal(LogRequest(op), 64)
@@ -286,7 +311,7 @@ class Container:
         segment = await self.find_durable(name)
         if offset < segment.start_offset:
             await self.settle()  # the truncation may not be durable yet
-        data = await self.reader.read(segment, offset, size)
+        data = await self._parts.reader.read(segment, offset, size)
         self.log.check_owner()
         return data
 
@@ -315,20 +340,21 @@ class Container:
             await segment.waiter.wait()
 
     def statistics(self) -> ContainerStatistics:
+        parts = self._parts
         return ContainerStatistics(
             self.index,
             self.state.epoch,
             len(self.state.segments),
-            self.recovery,
+            self._recovery,
             self.log.statistics(),
             self.mailbox.statistics(),
-            self.pipeline.statistics(),
+            parts.pipeline.statistics(),
             self.cache.statistics(),
-            self.admission.statistics(),
-            self.writer.statistics(),
-            self.checkpointer.statistics(),
-            self.collector.statistics(),
-            self.storage.statistics(),
+            parts.admission.statistics(),
+            parts.writer.statistics(),
+            parts.checkpointer.statistics(),
+            parts.collector.statistics(),
+            parts.storage.statistics(),
         )
 
 
@@ -375,4 +401,3 @@ class _Source:
 
     async def forget(self, sid: int) -> object:
         return await self._container.log_operation(ForgetSegment(sid))
-

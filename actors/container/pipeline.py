@@ -262,4 +262,3 @@ class Pipeline:
 
     def statistics(self) -> PipelineStatistics:
         return PipelineStatistics(self._operations, self._groups, self._bytes, self._refused)
-

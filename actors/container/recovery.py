@@ -106,7 +106,9 @@ class Recovery:
             for data in images:
                 self._restore_segment(data)
         except (DecodeError, ValueError) as error:
-            raise DataCorruption(f"the checkpoint at group {end.begin_group} is damaged: {error}", file=f"group {end.begin_group}") from error
+            raise DataCorruption(
+                f"the checkpoint at group {end.begin_group} is damaged: {error}", file=f"group {end.begin_group}"
+            ) from error
 
         self._state.restored(end.begin_sequence, end.cycle)
 
@@ -129,7 +131,9 @@ class Recovery:
 
         apply = self._state.apply
         if ops and self._state.sequence != first + skip - 1:
-            raise DataCorruption(f"group {number} begins with operation {first + skip}, after {self._state.sequence}", file=f"group {number}")
+            raise DataCorruption(
+                f"group {number} begins with operation {first + skip}, after {self._state.sequence}", file=f"group {number}"
+            )
 
         try:
             for op in ops:

@@ -17,13 +17,13 @@ from collections.abc import Awaitable, Callable, Container, Sequence
 
 import anyio
 import attrs
-import structlog
 
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, TierlogError
+from ..core.log import get_logger
 from .rules import Garbage, is_ready, orphans
 
-_log = structlog.stdlib.get_logger("tierlog.gc")
+_log = get_logger("gc")
 
 
 @attrs.frozen

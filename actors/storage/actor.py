@@ -4,9 +4,9 @@ Owns: the backend's open and close, the two queues and their limits, retries (th
 answers to everybody who asked. Does not own: chunk names, nor what a chunk is for. Others see a ``StorageClient``, which is a
 ``ChunkStorage`` itself.
 
-Rules upheld: S3 and hole 13 (the only layer that retries, and only what is safe to), S7 and hole 28 (the breaker), C6 (the store's own
-chunks and deletes go by the internal lane and pass the quota), W7 and hole 11 (an operation past its deadline is answered, never
-abandoned: it keeps its place until the backend returns, and is counted as late).
+Rules upheld: A12, S3 and hole 13 (the only layer that retries, and only what is safe to), A13, W7 and hole 11 (an operation past its
+deadline is answered, never abandoned: it keeps its place until the backend returns, and is counted as late), A14, A15 and C6 (the
+store's own chunks and deletes go by the internal lane and pass the quota), A16, S7 and hole 28 (the breaker).
 
 Stop order (rule A11): refuse new asks, let queue and running operations finish within ``drain_deadline``, answer whoever is left, cancel
 what still runs, close the backend. Cancelling ``run`` skips the draining, not the answers.

@@ -1,4 +1,4 @@
-"""Trying again: the only retries of the whole store (rule S3, hole 13).
+"""Trying again: the only retries of the whole store (rules A12 and S3, hole 13).
 
 Owns: the table of what follows which error (``next_step``, sync and pure), reading back, and the loop around them.
 Does not own: deadlines and limits (the actor's).

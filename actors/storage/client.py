@@ -24,6 +24,7 @@ from ...storage_backends.base.chunk_storage import (
     check_chunk_name,
 )
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown
+from ..core.lifecycle import Unreachable
 from . import operations as op
 from .actor import StorageActor, StorageActorStatistics
 
@@ -56,8 +57,13 @@ class StorageClient(ChunkStorage):
         return self._actor.capabilities
 
     async def open(self) -> None:
-        """Wait until the actor serves. Raises ``Unreachable`` if it has ended."""
-        await self._actor.wait_active()
+        """Wait until the actor serves; a closed client can be opened again. Raises ``ClosedError`` if the actor has ended."""
+        try:
+            await self._actor.wait_active()
+        except Unreachable as error:
+            raise ClosedError(f"the storage actor has ended: {error}") from error
+
+        self._closed = False
 
     async def close(self) -> None:
         """Refuse further use of this client. The actor and its backend stay."""

@@ -2,7 +2,7 @@
 
 Owns: its mailbox, the number of running operations, and those that are late. Does not own: the operations' tasks (the actor's).
 
-Reads and writes have separate queues as well as limits, so that writes that wait never stand in front of a read.
+Rule A14: reads and writes have separate queues as well as limits, so that writes that wait never stand in front of a read.
 Cancellation: a cancelled ``take`` has taken nothing.
 """
 

@@ -1,4 +1,4 @@
-"""The quota: users' chunks stop growing while the storage holds more than its safe size.
+"""The quota: users' chunks stop growing while the storage holds more than its safe size (rule A15).
 
 Owns: the comparison; sync and pure. Does not own: measuring (the actor polls ``used_space``), nor the lane of an operation.
 

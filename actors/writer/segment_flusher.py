@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
+from typing import Protocol
 
 from ...storage_backends.base.errors import SegmentNotFound
 from ...storage_backends.chunked.segment_transaction import SegmentTransaction
 from ...storage_backends.chunked.storage import ChunkedSegmentStorage
-from ..reading.tail_cache import TailCache
 from .aggregation import DataPiece, FlushableSegment, Piece, SegmentFlush
 
 PIECE_BYTES = 4 << 20
@@ -24,11 +24,17 @@ PIECE_BYTES = 4 << 20
 _PIECES_PER_COMMIT = 4
 
 
+class UnflushedBytes(Protocol):
+    """Where the bytes that are only in the log and in memory are."""
+
+    def slices(self, sid: int, offset: int, end: int) -> list[bytes]: ...
+
+
 class SegmentFlusher:
     def __init__(
         self,
         storage: ChunkedSegmentStorage,
-        cache: TailCache,
+        cache: UnflushedBytes,
         segment_of: Callable[[int], FlushableSegment | None],
         forget: Callable[[int], Awaitable[object]],
     ) -> None:
@@ -98,4 +104,3 @@ class SegmentFlusher:
             await self._storage.truncate(txn, plan.start_offset)
         if plan.sealed:
             await self._storage.seal(txn)
-

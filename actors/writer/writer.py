@@ -17,18 +17,18 @@ from typing import Protocol
 
 import anyio
 import attrs
-import structlog
 
 from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.errors import DataCorruption, MetadataConflict, NotOwner, SegmentNotFound, StoreMismatch, TierlogError
+from ..core.log import get_logger
 from ..core.reply import Reply
 from .aggregation import FlushableSegment, SegmentFlush, capture
 from .due import decide_due
 from .flush_order import schedule
 from .segment_flusher import SegmentFlusher
 
-_log = structlog.stdlib.get_logger("tierlog.writer")
+_log = get_logger("writer")
 
 
 class FlushSource(Protocol):
@@ -78,16 +78,14 @@ class StorageWriter:
         observer: CycleObserver,
         claim: Callable[[], Awaitable[None]],
         options: WriterOptions,
-        *,
-        last_cut: int,
     ) -> None:
-        """``claim()`` returns once this owner may write to long-term storage; ``last_cut``: the cut of the newest full cycle in the log."""
+        """``claim()`` returns once this owner may write to long-term storage."""
         self._source = source
         self._flusher = flusher
         self._observer = observer
         self._claim = claim
         self._options = options
-        self._cut = last_cut
+        self._cut = 0
         self._cycle = 0
         self._due: dict[int, None] = {}
         self._failing: dict[int, TierlogError] = {}
@@ -142,7 +140,9 @@ class StorageWriter:
 
     # --- the loop ---------------------------------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def run(self, last_cut: int) -> None:
+        """Run cycles until cancelled. ``last_cut``: the cut of the newest full cycle that recovery found."""
+        self._cut = last_cut
         self.operations_logged()
         while True:
             self._wake = anyio.Event()

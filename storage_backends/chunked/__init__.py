@@ -1,1 +1,1 @@
-"""Segments made of chunks: records, transactions, layout, and one file per operation. ``docs/protocols/chunked-storage.md`` holds the rules."""
+"""Segments made of chunks: records, transactions, layout, one file per operation. The rules: ``docs/protocols/chunked-storage.md``."""

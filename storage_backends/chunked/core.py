@@ -36,7 +36,7 @@ class ChunkedOptions:
     """Bytes after which a chunk is not appended to, for segments created from now on."""
     index_spacing: int = attrs.field(default=64 << 20, validator=_positive)
     """Bytes between index records. Part of a store's format: once there are segments it must not change."""
-    read_request: int = attrs.field(default=4 << 20, validator=_whole_blocks)
+    read_request: int = attrs.field(default=16 << 20, validator=_whole_blocks)
     """The largest single chunk read, in bytes."""
     read_parallelism: int = attrs.field(default=4, validator=_positive)
     """Chunk reads in flight for one call."""

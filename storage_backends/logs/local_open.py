@@ -148,21 +148,10 @@ def _inspect_once(context: LogContext, image: RegisterImage | None, names: list[
 
 
 def _make_folder(folder: str) -> Program[None]:
-    """Make the folder and its parents, with durable names."""
-    missing = folder
-    while True:
-        try:
-            yield ListFolder(missing)
-            break
-        except FileNotFoundError:
-            missing = missing.rpartition("/")[0] or "/"
-    if missing == folder:
-        return
-    yield MakeFolder(folder)
-    path = folder
-    while path != missing:
-        path = path.rpartition("/")[0] or "/"
-        yield SyncFolder(path)
+    try:
+        yield ListFolder(folder)
+    except FileNotFoundError:
+        yield MakeFolder(folder)
 
 
 def _open_register(context: LogContext, names: Sequence[FileId]) -> Program[FileHandle]:
@@ -172,16 +161,24 @@ def _open_register(context: LogContext, names: Sequence[FileId]) -> Program[File
         _refuse_missing_register(context, names)
         register = yield from create_register(layout.folder, layout.register, context.log_id)
     if not names:
-        # Whoever made the register or the folders may have died before their names were durable; no WAL file may come to rest before them.
-        for path in _ancestry(layout.folder):
-            yield SyncFolder(path)
+        yield from _sync_ancestry(layout.folder)
     return register
 
 
-def _ancestry(folder: str) -> list[str]:
-    """The log's folder, the WAL folder and the store's folder."""
-    wal = folder.rpartition("/")[0] or "/"
-    return [folder, wal, wal.rpartition("/")[0] or "/"]
+def _sync_ancestry(folder: str) -> Program[None]:
+    """Make the names of the register, of the folder and of all its parents durable, before a WAL file can come to rest under them.
+
+    All of them, because an earlier opener, or whoever made the store's folder, may have died before doing so.
+    """
+    path = folder
+    while True:
+        try:
+            yield SyncFolder(path)
+        except PermissionError:
+            return  # Nobody who may not read this folder has made anything in it.
+        if path == "/":
+            return
+        path = path.rpartition("/")[0] or "/"
 
 
 def _refuse_missing_register(context: LogContext, names: Sequence[FileId]) -> None:

@@ -46,6 +46,24 @@ class ContainerStatistics:
 
 
 @attrs.frozen
+class HostStatistics:
+    host: int
+    load: int
+
+
+@attrs.frozen
+class OuterStatistics:
+    host: int = attrs.field(metadata=label())
+    inner: HostStatistics
+
+
+@attrs.frozen
+class MailboxStatistics:
+    normal: LaneStatistics
+    internal: LaneStatistics
+
+
+@attrs.frozen
 class StoreStatistics:
     containers: Sequence[ContainerStatistics]
 
@@ -79,6 +97,21 @@ def test_a_mapping_gives_its_keys_as_labels() -> None:
         'tierlog_lane_waiting{container="3",lane="user"} 1.0',
         'tierlog_lane_waiting{container="3",lane="internal"} 2.0',
     ]
+
+
+def test_a_field_named_like_its_class_is_a_label() -> None:
+    assert lines(HostStatistics(1, 20), HostStatistics(2, 30)) == ['tierlog_host_load{host="1"} 20.0', 'tierlog_host_load{host="2"} 30.0']
+
+
+def test_fields_that_hold_one_class_are_told_apart_by_their_names() -> None:
+    assert lines(MailboxStatistics(normal=LaneStatistics(1), internal=LaneStatistics(2))) == [
+        'tierlog_lane_waiting{lane="normal"} 1.0',
+        'tierlog_lane_waiting{lane="internal"} 2.0',
+    ]
+
+
+def test_a_label_that_occurs_twice_has_its_inner_value() -> None:
+    assert [sample.labels for sample in samples([OuterStatistics(1, HostStatistics(2, 20))])] == [(("host", "2"),)]
 
 
 def test_a_state_is_a_one_with_the_state_as_label() -> None:

@@ -18,8 +18,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 NOT_SOURCE = (".*", "build", "dist", "*.egg-info", "__pycache__")
 
-# One process builds and installs, whichever test asks first; the rest of the run goes on beside it.
-pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("wheel")]
+# The first test of the module builds and installs.
+pytestmark = pytest.mark.timeout(300)
 
 
 def run(*command: str | Path, cwd: Path) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 import attrs
 
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
+from tierlog.storage_backends.base.errors import Unavailable
 from tierlog.storage_backends.base.world import World
 from tierlog.storage_backends.chunked.core import ChunkedOptions
 from tierlog.storage_backends.chunked.memory_store import MemoryMetadataState, MemoryMetadataStore
@@ -34,8 +35,12 @@ class RememberingSink:
     kept: list[str] = attrs.field(factory=list)
     released: list[str] = attrs.field(factory=list)
     doubted: list[str] = attrs.field(factory=list)
+    refuses: bool = False
 
     async def track(self, names: Sequence[str]) -> None:
+        if self.refuses:
+            raise Unavailable("scripted: nothing can be tracked")
+
         self.tracked += names
 
     def keep(self, names: Sequence[str]) -> None:
@@ -46,6 +51,28 @@ class RememberingSink:
 
     def doubt(self, names: Sequence[str]) -> None:
         self.doubted += names
+
+
+class FaultyMetadataStore(MemoryMetadataStore):
+    """Raises ``error`` around the ``number``-th commit (from 1): before its effect, or after it."""
+
+    def __init__(self, state: MemoryMetadataState, number: int, error: BaseException, *, after: bool) -> None:
+        super().__init__(state)
+        self._number = number
+        self._error = error
+        self._after = after
+        self.commits = 0
+
+    async def commit(self, expected: Mapping[str, int], writes: Mapping[str, bytes | None]) -> int:
+        self.commits += 1
+        if self.commits == self._number and not self._after:
+            raise self._error
+
+        version = await super().commit(expected, writes)
+        if self.commits == self._number:
+            raise self._error
+
+        return version
 
 
 @attrs.define

@@ -106,9 +106,23 @@ async def test_a_cancelled_wait_leaves_no_trace() -> None:
     assert not door._watchers
 
 
-def test_hole_26_36_fenced_and_corrupt_are_never_restarted() -> None:
+def test_the_restart_table_names_every_exit() -> None:
     assert {kind for kind in ExitKind if RESTARTABLE[kind]} == {ExitKind.FAILED, ExitKind.POISONED}
     assert set(RESTARTABLE) == set(ExitKind)
+
+
+def test_hole_26_an_actor_that_was_fenced_is_never_restarted() -> None:
+    assert not RESTARTABLE[exit_kind_of(ExceptionGroup("tasks", [NotOwner("epoch 8")]))]
+
+
+def test_hole_36_an_actor_that_found_corrupt_data_is_never_restarted() -> None:
+    assert not RESTARTABLE[exit_kind_of(DataCorruption("bits", file="wal-1", offset=4096))]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), SystemExit(1)], ids=repr)
+def test_hole_42_what_can_strike_inside_a_sync_step_means_poisoned(error: BaseException) -> None:
+    """Rule C5: memory cannot be trusted after it."""
+    assert exit_kind_of(ExceptionGroup("tasks", [error]) if isinstance(error, Exception) else error) is ExitKind.POISONED
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
-"""Mailbox: rules A1 to A4."""
+"""Mailbox: rules A1 to A4, C6 and C9."""
 
 from __future__ import annotations
+
+from random import Random
 
 import anyio
 import anyio.abc
@@ -112,6 +114,49 @@ async def test_a_put_cancelled_after_room_was_granted_is_whole_or_absent() -> No
 
     assert seen == sorted(finished)
     assert mailbox.statistics().normal.size_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_under_random_cancellations_what_was_put_is_what_is_drained(seed: int) -> None:
+    mailbox = small(count=3)
+    random = Random(seed)
+    finished: list[str] = []
+    drained: list[str] = []
+
+    async def put(item: str, patience: int) -> None:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_cancel_after, patience, scope)
+                await mailbox.put(item, 1)
+                finished.append(item)
+                tasks.cancel_scope.cancel()
+
+    async def consume() -> None:
+        while True:
+            drained.extend(await mailbox.drain(random.randint(1, 3), 1000))
+            await _checkpoints(random.randint(0, 4))
+
+    async with anyio.create_task_group() as consumer:
+        consumer.start_soon(consume)
+        async with anyio.create_task_group() as putters:
+            for number in range(200):
+                putters.start_soon(put, str(number), random.randint(0, 60))
+        await anyio.wait_all_tasks_blocked()
+        consumer.cancel_scope.cancel()
+
+    assert 0 < len(finished) < 200
+    assert sorted(drained) == sorted(finished)
+    assert mailbox.statistics().normal.size_bytes == 0
+
+
+async def _checkpoints(count: int) -> None:
+    for _ in range(count):
+        await anyio.lowlevel.checkpoint()
+
+
+async def _cancel_after(checkpoints: int, scope: anyio.CancelScope) -> None:
+    await _checkpoints(checkpoints)
+    scope.cancel()
 
 
 async def test_a_granted_putter_that_has_not_run_blocks_those_behind_it() -> None:

@@ -154,6 +154,25 @@ async def test_an_exit_answers_everything_owed() -> None:
         await replies[2].wait()
 
 
+async def test_hole_38_an_exit_answers_in_the_order_of_the_asks() -> None:
+    answered: list[int] = []
+
+    class Noted(Reply[int]):
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self.number = number
+
+        def fail(self, error: BaseException) -> bool:
+            answered.append(self.number)
+            return super().fail(error)
+
+    outstanding = Outstanding()
+    for number in range(100):
+        outstanding.add(Noted(number))
+    outstanding.fail_all(ClosedError("stopped"))
+    assert answered == list(range(100))
+
+
 async def test_one_error_for_many_does_not_gather_their_tracebacks() -> None:
     error = ClosedError("stopped")
     replies: list[Reply[int]] = [Reply() for _ in range(50)]

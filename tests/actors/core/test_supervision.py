@@ -1,4 +1,4 @@
-"""Supervision (A9, A10), backoff and shutdown with a deadline (A11), in virtual time."""
+"""Supervision (A9, A10; durations as C8 says), backoff and shutdown with a deadline (A11), in virtual time."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Supervised:
 
 
 @pytest.mark.parametrize("kind", [ExitKind.CLEAN, ExitKind.FENCED, ExitKind.CORRUPT])
-async def test_hole_26_36_a_terminal_exit_is_returned_and_not_restarted(kind: ExitKind) -> None:
+async def test_a_terminal_exit_is_returned_and_not_restarted(kind: ExitKind) -> None:
     worker = Supervised((0, ActorExit(kind)))
     assert (await worker.supervise()).kind is kind
     assert worker.steps == [SupervisionStep.STARTED, SupervisionStep.ENDED]

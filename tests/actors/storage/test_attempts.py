@@ -1,4 +1,4 @@
-"""What is tried again, and what surfaces once (rule S3)."""
+"""What is tried again, and what surfaces once (rules A12 and S3)."""
 
 from __future__ import annotations
 

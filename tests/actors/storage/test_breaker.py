@@ -1,4 +1,4 @@
-"""The breaker's table (rule S7)."""
+"""The breaker's table (rules A16 and S7)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -11,7 +10,7 @@ import anyio
 import anyio.abc
 import pytest
 
-from tierlog.actors.storage.actor import StorageActor
+from tierlog.actors.storage.actor import StorageActor, StorageState
 from tierlog.actors.storage.client import StorageClient
 from tierlog.actors.storage.options import StorageOptions
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
@@ -24,12 +23,12 @@ class ActorClient(StorageClient):
 
     def __init__(self, chunks: ChunkStorage) -> None:
         super().__init__(StorageActor(chunks, StorageOptions(), Random(1)))
+        self._chunks = chunks
         self._stack = AsyncExitStack()
-        self._is_running = False
 
     async def open(self) -> None:
-        if not self._is_running:
-            self._is_running = True
+        if self._actor.state is not StorageState.ACTIVE:
+            self._actor = StorageActor(self._chunks, StorageOptions(), Random(1))
             tasks: anyio.abc.TaskGroup = await self._stack.enter_async_context(anyio.create_task_group())
             await tasks.start(lambda *, task_status: self._actor.run(task_status=task_status))
         await super().open()

@@ -1,4 +1,4 @@
-"""The quota: what is refused above the safe size, and what never is."""
+"""The quota (rules A15 and C6): what is refused above the safe size, and what never is."""
 
 from __future__ import annotations
 

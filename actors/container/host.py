@@ -1,0 +1,161 @@
+"""The host of one container: runs ownership after ownership, and leads callers to the one that is alive.
+
+Owns: supervision (restart with backoff, give up at a limit), the wait of callers for a recovering container, and the error they get when
+there will be none. Does not own: what a container does.
+
+A failed container is recovered while the app goes on. A fenced one stays fenced (hole 26), a corrupt one stays stopped (hole 36): callers get the
+reason. A call that was refused because the container stopped before it was taken in is tried again on the next ownership, within the wait's
+limit; one whose outcome is unknown never is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import TypeVar
+
+import anyio
+import attrs
+
+from ...storage_backends.base.errors import ClosedError, NotOwner, TierlogError, Unavailable
+from ..core.lifecycle import CLEAN_EXIT, ActorExit, ExitKind, exit_of
+from ..core.log import get_logger
+from ..core.supervision import RestartPolicy, SupervisionEvent, supervise
+from .container import Container, ContainerStatistics
+
+T = TypeVar("T")
+_log = get_logger("host")
+
+
+@attrs.frozen
+class HostStatistics:
+    container: int
+    state: str
+    """``starting``, ``active``, ``recovering``, ``closed``, or the kind of its last exit."""
+    restarts: int
+    current: ContainerStatistics | None
+
+
+class ContainerHost:
+    def __init__(self, index: int, make: Callable[[], Container], policy: RestartPolicy, random: Random, unavailable_wait: float) -> None:
+        """``make()`` builds a fresh ownership; ``unavailable_wait``: seconds that a call waits for a recovering container."""
+        self.index = index
+        self._make = make
+        self._policy = policy
+        self._random = random
+        self._wait_limit = unavailable_wait
+        self.active: Container | None = None
+        """The ownership that answers now. The hot path looks here first."""
+        self._running: Container | None = None
+        self._ended: ActorExit | None = None
+        self._stopping = False
+        self._restarts = 0
+        self._changed = anyio.Event()
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Supervise until ``stop``, a fence, corruption, or too many failures."""
+        try:
+            self._ended = await supervise(f"container-{self.index}", self._run_once, self._policy, self._on_event, self._random)
+        finally:
+            if self._ended is None:
+                self._ended = CLEAN_EXIT
+            self._change(None)
+
+    async def _run_once(self) -> ActorExit:
+        container = self._running = self._make()
+        if self._stopping:
+            return CLEAN_EXIT
+
+        try:
+            await container.run(lambda: self._change(container))
+        except Exception as error:
+            kind = exit_of(error)
+            if container.is_poisoned:
+                kind = attrs.evolve(kind, kind=ExitKind.POISONED)
+            return kind
+        finally:
+            self._running = None
+            self._change(None)
+
+        return CLEAN_EXIT
+
+    def stop(self) -> None:
+        """Ask for a clean end; ``run`` returns soon after."""
+        self._stopping = True
+        if self._running is not None:
+            self._running.stop()
+
+    def _change(self, active: Container | None) -> None:
+        self.active = active
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    def _on_event(self, event: SupervisionEvent) -> None:
+        self._restarts = event.restarts
+        _log.info("supervision", container=self.index, step=event.step.value, exit=str(event.exit or ""), delay=event.delay)
+
+    # --- callers ----------------------------------------------------------------------------------------------
+
+    async def wait_started(self) -> None:
+        """Return when the container answers; raise why if it never will."""
+        while self.active is None:
+            self._check_ended()
+            await self._changed.wait()
+
+    async def call(self, verb: Callable[[Container], Awaitable[T]]) -> T:
+        """Run ``verb`` on the ownership that is alive, waiting for one up to the limit."""
+        deadline: float | None = None
+        while True:
+            container = self.active
+            if container is None:
+                if deadline is None:
+                    deadline = anyio.current_time() + self._wait_limit
+                await self._wait_until(deadline)
+                continue
+
+            try:
+                return await verb(container)
+            except (Unavailable, ClosedError):
+                if self.active is container:
+                    raise  # the container lives: it is something beneath it that is unavailable
+
+    async def _wait_until(self, deadline: float) -> None:
+        self._check_ended()
+        with anyio.CancelScope(deadline=deadline) as scope:
+            await self._changed.wait()
+        if scope.cancelled_caught:
+            raise Unavailable(f"container {self.index} is still recovering after {self._wait_limit:g} s: nothing was done, try again")
+
+    def _check_ended(self) -> None:
+        ended = self._ended
+        if ended is None:
+            return
+
+        cause = _first_error(ended.error)
+        if ended.kind is ExitKind.CLEAN:
+            raise ClosedError("the store is closed")
+
+        if ended.kind is ExitKind.FENCED:
+            raise NotOwner(f"container {self.index} was opened by another owner; this one was fenced") from cause
+
+        if isinstance(cause, TierlogError):
+            raise cause.with_traceback(None)
+
+        raise Unavailable(f"container {self.index} stopped for good: {ended}") from cause
+
+    def statistics(self) -> HostStatistics:
+        if self.active is not None:
+            return HostStatistics(self.index, "active", self._restarts, self.active.statistics())
+
+        state = self._ended.kind.value if self._ended is not None else "recovering" if self._restarts else "starting"
+        return HostStatistics(self.index, state, self._restarts, None)
+
+
+def _first_error(error: BaseException | None) -> BaseException | None:
+    """The first leaf of an exception group."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+
+    return error

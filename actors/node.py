@@ -1,0 +1,261 @@
+"""The only place that names implementations and wires them: files, logs, chunk storage, the storage actor, containers, the store.
+
+Owns: ``open_store``, the start and stop order of a process's parts, and what comes from the outside world (clock, randomness, ids, process id).
+Does not own: anything that the parts do.
+
+Start: read or make the store's identity, announce the opening, start the storage actor, start every container and wait until each answers; if one
+never will, the opening fails with its reason. Stop, also on cancellation and Ctrl-C: refuse new calls, stop the containers (each finishes what
+it took in), stop the storage actor, withdraw the announcement. ``close`` does not flush: what is acked is in the log.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import anyio
+import attrs
+import sniffio
+
+from ..storage_backends.base.chunk_storage import ChunkStorage
+from ..storage_backends.base.errors import InvalidArgument, StorageFull, StoreMismatch, Unavailable
+from ..storage_backends.base.files import Files, Program, T
+from ..storage_backends.base.world import World
+from ..storage_backends.chunks.filesystem import FileSystemChunkStorage
+from ..storage_backends.files.local import LocalFiles
+from ..storage_backends.logs.local import LocalLog
+from ..storage_backends.logs.local_layout import LocalLogOptions
+from . import presence
+from .config import StoreConfig
+from .container.admission import AdmissionOptions
+from .container.checkpointer import CheckpointOptions
+from .container.claim import Identity
+from .container.container import Container, ContainerOptions
+from .container.host import ContainerHost
+from .container.pipeline import PipelineOptions
+from .core.backoff import Backoff
+from .core.mailbox import LaneBounds, MailboxOptions
+from .core.supervision import RestartPolicy
+from .gc.collector import CollectorOptions
+from .identity import StoreIdentity, create_identity, read_identity
+from .storage.actor import StorageActor
+from .storage.client import StorageClient
+from .storage.options import StorageOptions
+from .store import SegmentStore
+from .writer.writer import WriterOptions
+
+
+def system_world() -> World:
+    """The real clock, real randomness, real ids."""
+    return World(time.time, Random(), lambda: uuid.uuid4().hex)
+
+
+async def identify(files: Files, wal: str, containers: int | None, config: StoreConfig, world: World) -> StoreIdentity:
+    """The folder's identity, made if it is new. ``StoreMismatch`` if it was made with another number of containers."""
+    found = await _run(files, read_identity(wal), wal)
+    if found is None:
+        count = config.containers if containers is None else containers
+        fresh = StoreIdentity(bytes.fromhex(world.new_id()), bytes.fromhex(world.new_id()), count, int(world.wall_clock() * 1000))
+        found = await _run(files, create_identity(wal, fresh, f".store-{world.new_id()}"), wal)
+    if containers is not None and found.containers != containers:
+        raise StoreMismatch(
+            f"{wal} was made with {found.containers} containers, not {containers}: the number is fixed when a folder is made; open it without one"
+        )
+
+    return found
+
+
+async def _run(files: Files, program: Program[T], path: str) -> T:
+    try:
+        return await files.run(program)
+    except OSError as error:
+        kind = StorageFull if error.errno == 28 else Unavailable
+        raise kind(f"{path}: {error.strerror or error}") from error
+
+
+def log_options(config: StoreConfig) -> LocalLogOptions:
+    return LocalLogOptions(file_size=config.wal.file_size, reserve=config.wal.reserve, low_water=config.wal.low_water)
+
+
+def storage_options(config: StoreConfig) -> StorageOptions:
+    storage = config.storage
+    return StorageOptions(
+        reads_max=storage.concurrent_calls,
+        writes_max=storage.concurrent_calls,
+        attempts=storage.attempts,
+        backoff=Backoff(first=storage.backoff, maximum=storage.backoff_max),
+        read_deadline=storage.read_deadline,
+        write_deadline=storage.write_deadline,
+        safe_size_bytes=storage.safe_size,
+        safe_size_interval=storage.safe_size_interval,
+        breaker_interval=storage.probe_interval,
+    )
+
+
+def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
+    cache = config.cache
+    return ContainerOptions(
+        cache_bytes=cache.bytes,
+        flush_bytes=config.writer.flush_bytes,
+        admission=AdmissionOptions(
+            soft_bytes=int(cache.bytes * cache.soft), hard_bytes=int(cache.bytes * cache.hard), segment_bytes=cache.bytes // 4
+        ),
+        mailbox=MailboxOptions(normal=LaneBounds(count=config.mailbox.count, size_bytes=config.mailbox.bytes)),
+        pipeline=PipelineOptions(config.group.bytes, config.group.count),
+        writer=WriterOptions(config.writer.flush_age, config.writer.concurrent_segments, config.writer.error_pause),
+        collector=CollectorOptions(config.gc.delay, config.gc.attempts, config.gc.concurrent_deletes),
+        checkpoint=CheckpointOptions(config.checkpoint.wal_bytes, 4 * config.checkpoint.wal_bytes),
+        close_timeout=config.timeouts.close,
+        adopt=adopt,
+    )
+
+
+def restart_policy(config: StoreConfig) -> RestartPolicy:
+    supervision = config.supervision
+    return RestartPolicy(
+        backoff=Backoff(first=supervision.backoff, maximum=supervision.backoff_max),
+        restarts_max=supervision.restarts,
+        window=supervision.period,
+    )
+
+
+def _check_path(path: object) -> str:
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise InvalidArgument(f"a data folder is a path, not {path!r}")
+
+    return os.path.abspath(os.fsdecode(os.fspath(path)))
+
+
+def _protected(run: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Coroutine[Any, Any, None]]:
+    """On trio, keep Ctrl-C out of the containers' sync steps (rule C5, hole 42): it reaches the app's own tasks instead."""
+    if sniffio.current_async_library() != "trio":
+        return run
+
+    import trio
+
+    return trio.lowlevel.enable_ki_protection(run)
+
+
+@asynccontextmanager
+async def open_store(
+    path: str | os.PathLike[str],
+    *,
+    containers: int | None = None,
+    config: StoreConfig | None = None,
+    storage: ChunkStorage | None = None,
+    adopt: bool = False,
+    world: World | None = None,
+    files: Files | None = None,
+) -> AsyncIterator[SegmentStore]:
+    """Open the store in the folder ``path``, made if it is missing: ``async with open_store("data", containers=4) as store``.
+
+    ``containers`` is fixed when the folder is made. ``storage`` replaces the folder's own ``lts/`` as long-term storage. ``adopt`` opens a
+    copied or restored folder although long-term storage knows a newer owner. ``world`` and ``files`` are for simulations.
+
+    Opening fences every earlier owner: an app that has the folder open gets ``NotOwner``. Raises ``StoreMismatch``, ``DataCorruption`` (file, offset),
+    ``StorageFull``, ``Unavailable``, ``InvalidArgument``.
+    """
+    folder = _check_path(path)
+    config = config or StoreConfig()
+    if containers is not None and (type(containers) is not int or not 1 <= containers <= 1024):
+        raise InvalidArgument(f"containers is an int from 1 to 1024, not {containers!r}")
+
+    node = Node(folder, config, storage, adopt, world or system_world(), files or LocalFiles())
+    async with node.running(containers) as store:
+        yield store
+
+
+class Node:
+    """One process's parts of one store."""
+
+    def __init__(self, folder: str, config: StoreConfig, storage: ChunkStorage | None, adopt: bool, world: World, files: Files) -> None:
+        self._wal = f"{folder}/wal"
+        self._config = config
+        self._adopt = adopt
+        self._world = world
+        self._files = files
+        self._chunks = storage or FileSystemChunkStorage(files, f"{folder}/lts", world)
+
+    @asynccontextmanager
+    async def running(self, containers: int | None) -> AsyncIterator[SegmentStore]:
+        identity = await identify(self._files, self._wal, containers, self._config, self._world)
+        owner = presence.Owner(self._world.new_id(), os.getpid(), socket.gethostname(), int(self._world.wall_clock() * 1000))
+        owners = f"{self._wal}/owners"
+        announced = await _run(self._files, presence.announce(owners, owner), owners)
+        try:
+            async with self._serving(identity, owner.owner_id) as store:
+                yield store
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._files.run(presence.withdraw(owners, owner, announced))
+
+    @asynccontextmanager
+    async def _serving(self, identity: StoreIdentity, owner_id: str) -> AsyncIterator[SegmentStore]:
+        actor = StorageActor(self._chunks, storage_options(self._config), self._world.random)
+        hosts = [self._host(index, identity, owner_id, StorageClient(actor)) for index in range(identity.containers)]
+        store = SegmentStore(hosts, append_bytes_max=self._config.append_bytes_max, rolling_size=self._config.writer.rolling_size)
+        async with _background(actor.run, actor.stop):
+            await actor.wait_active()
+            async with _all_running(hosts):
+                try:
+                    for host in hosts:
+                        await host.wait_started()
+                    yield store
+                finally:
+                    store.mark_closed()
+
+    def _host(self, index: int, identity: StoreIdentity, owner_id: str, chunks: ChunkStorage) -> ContainerHost:
+        config = self._config
+        options = container_options(config, adopt=self._adopt)
+        log_id = identity.container_log_id(index)
+
+        def make() -> Container:
+            log = LocalLog(self._files, f"{self._wal}/{index:04d}", log_id, log_options(config))
+            who = Identity(identity.store_id, log_id, bytes.fromhex(owner_id))
+            return Container(index, log, chunks, who, self._world, options)
+
+        return ContainerHost(index, make, restart_policy(config), self._world.random, config.timeouts.unavailable)
+
+
+@asynccontextmanager
+async def _background(run: Callable[[], Awaitable[Any]], stop: Callable[[], None]) -> AsyncIterator[None]:
+    """Run ``run`` beside the body; at the body's end, however it ends, ask it to stop and wait for it, out of the cancellation's reach."""
+    async with anyio.create_task_group() as tasks:
+        done = anyio.Event()
+
+        async def shielded() -> None:
+            # The parts end by their own order (drain, footer), not where a cancellation of the app happens to strike.
+            with anyio.CancelScope(shield=True):
+                try:
+                    await run()
+                finally:
+                    done.set()
+
+        tasks.start_soon(_protected(shielded))
+        try:
+            yield
+        finally:
+            stop()
+            with anyio.CancelScope(shield=True):
+                await done.wait()
+
+
+@asynccontextmanager
+async def _all_running(hosts: list[ContainerHost]) -> AsyncIterator[None]:
+    async def run() -> None:
+        async with anyio.create_task_group() as tasks:
+            for host in hosts:
+                tasks.start_soon(host.run)
+
+    def stop() -> None:
+        for host in hosts:
+            host.stop()
+
+    async with _background(run, stop):
+        yield

@@ -1,0 +1,82 @@
+"""Who has a data folder open: one locked file for each opening, in ``wal/owners``.
+
+Owns: the files and their meaning. It is information for people and for the command line, never a fence: the log's epoch alone decides who owns
+a container, and a second opening of an embedded store simply fences the first.
+
+A file is locked as long as its process lives; an unlocked one is left over and is swept by the next opening. Nothing here is durable.
+"""
+
+from __future__ import annotations
+
+import json
+
+import attrs
+
+from ..storage_backends.base.files import Close, FileHandle, ListFolder, Lock, MakeFolder, Open, Program, Read, Unlink, Write
+
+_FILE_BYTES_MAX = 4096
+
+
+@attrs.frozen
+class Owner:
+    """One opening."""
+
+    owner_id: str
+    pid: int
+    host: str
+    since_ms: int
+    """Wall time, for display."""
+    alive: bool = True
+
+
+def announce(folder: str, owner: Owner) -> Program[FileHandle]:
+    """Say that ``owner`` has the folder open, and sweep what dead ones left. The handle keeps it said."""
+    yield MakeFolder(folder)
+    for left in (yield from list_owners(folder)):
+        if not left.alive:
+            try:
+                yield Unlink(f"{folder}/{left.owner_id}")
+            except FileNotFoundError:
+                pass  # another opening swept it first
+
+    handle: FileHandle = yield Open(f"{folder}/{owner.owner_id}", write=True, create=True)
+    yield Lock(handle, wait=False)
+    yield Write(handle, 0, [json.dumps({"pid": owner.pid, "host": owner.host, "since_ms": owner.since_ms}).encode()])
+    return handle
+
+
+def withdraw(folder: str, owner: Owner, handle: FileHandle) -> Program[None]:
+    yield Unlink(f"{folder}/{owner.owner_id}")
+    yield Close(handle)
+
+
+def list_owners(folder: str) -> Program[list[Owner]]:
+    """Everybody who said so, dead or alive."""
+    try:
+        entries = yield ListFolder(folder)
+    except FileNotFoundError:
+        return []
+
+    owners = []
+    for entry in entries:
+        owner = yield from _inspect(folder, entry.name)
+        if owner is not None:
+            owners.append(owner)
+
+    return owners
+
+
+def _inspect(folder: str, name: str) -> Program[Owner | None]:
+    try:
+        handle = yield Open(f"{folder}/{name}")
+    except FileNotFoundError:
+        return None  # withdrawn meanwhile
+
+    free = yield Lock(handle, wait=False)
+    data = yield Read(handle, 0, _FILE_BYTES_MAX)
+    yield Close(handle)
+    try:
+        said = json.loads(data)
+        return Owner(name, int(said["pid"]), str(said["host"]), int(said["since_ms"]), alive=not free)
+    except (ValueError, KeyError, TypeError):
+        return Owner(name, 0, "unknown", 0, alive=not free)  # torn by a crash, or not written yet

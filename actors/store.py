@@ -1,0 +1,348 @@
+"""``SegmentStore``: the embedded store's public verbs.
+
+Owns: argument checks (every call raises the one error that says what to do), placement of names on containers, and the refusal of forked
+children (hole 39). Does not own: rules, durability or restarts (containers do), nor wiring (``node.py``).
+
+All verbs are safe to call from many tasks of the event loop that opened the store. Cancelling one that changes something leaves its outcome unknown;
+an append with a writer id and event number can simply be sent again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+from uuid import UUID
+
+import anyio
+import attrs
+
+from ..storage_backends.base.checksum import Buffer
+from ..storage_backends.base.errors import ClosedError, InvalidArgument
+from ..storage_backends.base.names import check_segment_name, container_of, placement_key
+from ..storage_backends.base.segments import AttributeUpdate, SegmentInfo
+from .container.container import Container
+from .container.host import ContainerHost, HostStatistics
+from .container.requests import (
+    AppendRequest,
+    AttributesRequest,
+    CreateRequest,
+    DeleteRequest,
+    ExpireWritersRequest,
+    InfoRequest,
+    ListRequest,
+    MergeRequest,
+    Request,
+    SealRequest,
+    TruncateRequest,
+    WriterRequest,
+)
+
+WriterId = str | bytes | UUID
+WRITER_ID_BYTES_MAX = 64
+EVENT_NUMBER_MAX = (1 << 63) - 1
+READ_BYTES_MAX = 64 << 20
+EVENTS_MAX = 1 << 20
+"""The most events of one ``append_many``."""
+
+
+@attrs.frozen
+class StoreStatistics:
+    containers: tuple[HostStatistics, ...]
+
+
+class SegmentStore:
+    """Made by ``open_store``; usable inside its ``async with`` body."""
+
+    def __init__(self, hosts: Sequence[ContainerHost], *, append_bytes_max: int, rolling_size: int) -> None:
+        self._hosts = hosts
+        self._append_bytes_max = append_bytes_max
+        self._rolling_size = rolling_size
+        self._pid = os.getpid()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<SegmentStore {len(self._hosts)} containers{', closed' if self._closed else ''}>"
+
+    # --- changing ---------------------------------------------------------------------------------------------
+
+    async def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
+        """Make an empty segment. ``rolling_size``: bytes after which its chunks roll (default: the configuration's). ``SegmentExists``."""
+        size = self._rolling_size if rolling_size is None else _int("rolling_size", rolling_size, 1, 1 << 40)
+        await self._ask(name, CreateRequest(name, size))
+
+    async def append(
+        self,
+        name: str,
+        data: Buffer,
+        *,
+        writer_id: WriterId | None = None,
+        event_number: int | None = None,
+        previous_event_number: int | None = None,
+        expected_offset: int | None = None,
+    ) -> int | None:
+        """Append ``data``; returns the offset at which it starts, once it is durable.
+
+        With ``writer_id`` and ``event_number`` the append is idempotent (rule C3): a repeat of an applied number changes nothing and returns the
+        original's offset if it is the writer's latest, else None. A writer's first number is its own choice; then numbers are contiguous, unless
+        ``previous_event_number`` names the one before. With ``expected_offset`` it is applied only at that offset.
+
+        Raises ``SegmentNotFound``, ``SegmentSealed``, ``BadOffset``, ``OutOfOrder`` (retry when the predecessor is acked), ``UnknownWriter``, ``Throttled``,
+        ``StorageFull``, ``Unavailable``, ``NotOwner``, ``OutcomeUnknown``, ``InvalidArgument``.
+        """
+        size = self._check_data(data)
+        writer, count = _writer(writer_id), 1
+        if writer:
+            if event_number is None:
+                raise InvalidArgument("an append with a writer_id needs its event_number")
+            first = _int("event_number", event_number, 0, EVENT_NUMBER_MAX)
+        elif event_number is not None or previous_event_number is not None:
+            raise InvalidArgument("event numbers need a writer_id")
+        else:
+            first = count = 0
+        if type(data) is not bytes:
+            data = bytes(data)  # the caller may reuse its buffer (hole 39)
+        request = AppendRequest(
+            name, (data,), size, writer, first, count, _previous(previous_event_number, first), _offset(expected_offset)
+        )
+        return await self._append(name, request)
+
+    async def append_many(
+        self,
+        name: str,
+        events: Iterable[Buffer],
+        *,
+        writer_id: WriterId | None = None,
+        first_event_number: int | None = None,
+        previous_event_number: int | None = None,
+        expected_offset: int | None = None,
+    ) -> int | None:
+        """Append many events one behind the other, all or nothing, durable when it returns; returns the first one's offset.
+
+        With ``writer_id`` the events take the numbers from ``first_event_number`` on; the batch is wholly new or wholly old (rule C3).
+        At least one event; the sum of their sizes is bounded like one append's. Errors as ``append``.
+        """
+        batch = [event if type(event) is bytes else bytes(event) for event in events]
+        if not 0 < len(batch) <= EVENTS_MAX:
+            raise InvalidArgument(f"append_many takes 1 to {EVENTS_MAX} events, not {len(batch)}")
+
+        data = b"".join(batch)
+        size = self._check_data(data)
+        writer, first, count = _writer(writer_id), 0, 0
+        if writer:
+            if first_event_number is None:
+                raise InvalidArgument("append_many with a writer_id needs its first_event_number")
+            count = len(batch)
+            first = _int("first_event_number", first_event_number, 0, EVENT_NUMBER_MAX - count)
+        elif first_event_number is not None or previous_event_number is not None:
+            raise InvalidArgument("event numbers need a writer_id")
+        request = AppendRequest(
+            name, (data,), size, writer, first, count, _previous(previous_event_number, first), _offset(expected_offset)
+        )
+        return await self._append(name, request)
+
+    async def seal_segment(self, name: str) -> int:
+        """Refuse appends from now on; returns the final length. Sealing a sealed segment is fine."""
+        length: int = await self._ask(name, SealRequest(name))
+        return length
+
+    async def truncate_segment(self, name: str, offset: int) -> None:
+        """Drop the bytes before ``offset``: they can no longer be read, and their chunks are collected. ``BadOffset`` past the length."""
+        await self._ask(name, TruncateRequest(name, _int("offset", offset, 0, 1 << 62)))
+
+    async def delete_segment(self, name: str) -> None:
+        """Remove the segment; its name can be used again at once."""
+        await self._ask(name, DeleteRequest(name))
+
+    async def merge_segments(self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()) -> int:
+        """Move the bytes of sealed ``sources``, in order, to the target's tail, all or nothing; returns where the first one begins.
+
+        The sources are gone afterwards. ``attribute_updates`` change the target's attributes in the same step, and their conditions guard it.
+        Sources must live in the target's container: give them the target's name and a suffix, such as ``app/events#part-1``.
+        """
+        check_segment_name(target)
+        if isinstance(sources, str) or not sources or len(set(sources)) != len(sources) or len(sources) > 0xFFFF:
+            raise InvalidArgument(f"merge_segments takes a sequence of 1 to 65535 different source names, not {sources!r}")
+
+        home = self._index(target)
+        for source in sources:
+            check_segment_name(source)
+            if self._index(source) != home:
+                raise InvalidArgument(
+                    f"{source!r} lives in another container than {target!r}: name it {placement_key(target)}#something to keep them together"
+                )
+
+        offset: int = await self._ask(target, MergeRequest(target, tuple(sources), tuple(attribute_updates)))
+        return offset
+
+    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]:
+        """Change attributes, all or nothing; returns the new values of the named ones. ``AttributeConflict`` if a condition does not hold."""
+        updates = tuple(updates)
+        if not updates or not all(isinstance(update, AttributeUpdate) for update in updates):
+            raise InvalidArgument("update_attributes takes at least one AttributeUpdate")
+
+        values: dict[str, int] = await self._ask(name, AttributesRequest(name, updates))
+        return values
+
+    async def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
+        """Forget these writers' event numbers on purpose; returns how many were known. Their next append raises ``UnknownWriter``."""
+        writers = tuple(_writer(writer) for writer in writer_ids)
+        if not writers or not all(writers):
+            raise InvalidArgument("expire_writers takes at least one writer id")
+
+        known: int = await self._ask(name, ExpireWritersRequest(name, writers))
+        return known
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    async def read(self, name: str, offset: int, size: int) -> bytes:
+        """Up to ``size`` bytes at ``offset``, possibly fewer; ``b""`` at or past the tail, of a sealed segment too.
+
+        Raises ``SegmentNotFound``, ``SegmentTruncated`` (before the start), ``DataCorruption``, ``Unavailable``.
+        """
+        _int("offset", offset, 0, 1 << 62)
+        _int("size", size, 1, READ_BYTES_MAX)
+        host = self._host(name)
+        return await host.call(lambda container: container.read(name, offset, size))
+
+    async def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncIterator[bytes]:
+        """Blocks of at most ``block_size`` bytes from ``offset`` on, waiting at the tail; ends when the segment is sealed and read through.
+
+        A recovery of the container in between is not noticed. Raises as ``read``; ``SegmentNotFound`` if the segment is deleted meanwhile.
+        """
+        _int("offset", offset, 0, 1 << 62)
+        _int("block_size", block_size, 1, READ_BYTES_MAX)
+        host = self._host(name)
+        position = offset
+
+        async def wait(container: Container) -> bool:
+            return await container.wait_beyond(name, position)
+
+        while await host.call(wait):
+            block = await self.read(name, position, block_size)
+            position += len(block)
+            yield block
+
+    async def segment_info(self, name: str) -> SegmentInfo:
+        """Length, start, seal, attributes and more, at one moment; all of it durable."""
+        info: SegmentInfo = await self._ask(name, InfoRequest(name))
+        return info
+
+    async def list_segments(self, prefix: str = "") -> list[str]:
+        """The names that begin with ``prefix``, sorted."""
+        names: list[str] = []
+        for host in self._checked_hosts():
+            names += await host.call(lambda container: container.ask(ListRequest(prefix)))
+
+        return sorted(names)
+
+    async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
+        """The number of the writer's latest event in the segment, or None: where a restarted writer goes on."""
+        writer = _writer(writer_id)
+        if not writer:
+            raise InvalidArgument("last_event_number needs a writer_id")
+
+        number: int | None = await self._ask(name, WriterRequest(name, writer))
+        return number
+
+    # --- the whole store --------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """Return when everything acked so far is in long-term storage, in a complete flush cycle of every container."""
+        errors: list[Exception] = []
+
+        async def flush(host: ContainerHost) -> None:
+            try:
+                await host.call(lambda container: container.flush())
+            except Exception as error:  # reported below; the other containers' cycles go on
+                errors.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            for host in self._checked_hosts():
+                tasks.start_soon(flush, host)
+
+        if errors:
+            raise errors[0]
+
+    def statistics(self) -> StoreStatistics:
+        """A frozen snapshot of every container."""
+        return StoreStatistics(tuple(host.statistics() for host in self._hosts))
+
+    def container_of(self, name: str) -> int:
+        """The index of the container that hosts ``name``."""
+        check_segment_name(name)
+        return self._index(name)
+
+    def mark_closed(self) -> None:
+        """Refuse further calls; called when the ``async with`` body ends."""
+        self._closed = True
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _index(self, name: str) -> int:
+        return container_of(name, len(self._hosts))
+
+    def _checked_hosts(self) -> Sequence[ContainerHost]:
+        if self._closed:
+            raise ClosedError("the store is closed: use it inside its `async with` body")
+
+        if os.getpid() != self._pid:
+            raise ClosedError("this store was opened by the parent of this forked process: open one here, after the fork")
+
+        return self._hosts
+
+    def _host(self, name: str) -> ContainerHost:
+        check_segment_name(name)
+        return self._checked_hosts()[self._index(name)]
+
+    async def _ask(self, name: str, request: Request) -> Any:
+        return await self._host(name).call(lambda container: container.ask(request, 256))
+
+    async def _append(self, name: str, request: AppendRequest) -> int | None:
+        host = self._host(name)
+        return await host.call(lambda container: container.append(request))
+
+    def _check_data(self, data: object) -> int:
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise InvalidArgument(f"data is bytes, bytearray or memoryview, not {type(data).__name__}")
+
+        size = data.nbytes if isinstance(data, memoryview) else len(data)
+        if size > self._append_bytes_max:
+            raise InvalidArgument(
+                f"an append holds at most {self._append_bytes_max} bytes, not {size}: split it, or raise append_bytes_max"
+            )
+
+        return size
+
+
+def _int(what: str, value: object, low: int, high: int) -> int:
+    if type(value) is not int or not low <= value <= high:
+        raise InvalidArgument(f"{what} is an int from {low} to {high}, not {value!r}")
+
+    return value
+
+
+def _offset(value: int | None) -> int | None:
+    return None if value is None else _int("expected_offset", value, 0, 1 << 62)
+
+
+def _previous(value: int | None, first: int) -> int | None:
+    return None if value is None else _int("previous_event_number", value, -1, first - 1)
+
+
+def _writer(writer_id: WriterId | None) -> bytes:
+    """A writer id as 1 to 64 bytes; empty for none."""
+    if writer_id is None:
+        return b""
+
+    if isinstance(writer_id, UUID):
+        return writer_id.bytes
+
+    if not isinstance(writer_id, (str, bytes)):
+        raise InvalidArgument(f"a writer_id is a str, bytes or UUID, not {type(writer_id).__name__}")
+
+    writer = writer_id.encode() if isinstance(writer_id, str) else writer_id
+    if not 0 < len(writer) <= WRITER_ID_BYTES_MAX:
+        raise InvalidArgument(f"a writer_id has 1 to {WRITER_ID_BYTES_MAX} bytes, {writer_id!r} has {len(writer)}")
+
+    return writer

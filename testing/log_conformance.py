@@ -1,0 +1,283 @@
+"""The ``DurableDataLog`` contract as tests: subclass it, give it a factory, run it with pytest and anyio.
+
+Owns: what every log must do, whatever it is made of. Does not own: crashes and damage, which are each log's own business.
+
+    class TestMyLog(DurableDataLogConformance):
+        async def make_log(self) -> DurableDataLog:
+            return MyLog(...)          # each call: a new owner-to-be of the *same* log
+
+All of it runs on asyncio and on trio, if the project's ``anyio_backend`` fixture says so.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import anyio
+import pytest
+
+from ..storage_backends.base.data_log import GROUP_BYTES_MAX, DurableDataLog, OpenedLog
+from ..storage_backends.base.errors import ClosedError, InvalidArgument, NotOwner
+
+
+async def contents(log: DurableDataLog, first: int = 0) -> dict[int, bytes]:
+    """Everything ``log`` reads from ``first`` on, by number."""
+    return {number: bytes(payload) async for number, payload in log.read(first)}
+
+
+class DurableDataLogConformance(ABC):
+    pytestmark = pytest.mark.anyio
+
+    @abstractmethod
+    async def make_log(self) -> DurableDataLog:
+        """A new object for the log of this test; every call within one test means the same log."""
+
+    async def opened(self, above: int = 0) -> tuple[DurableDataLog, OpenedLog]:
+        log = await self.make_log()
+        return log, await log.open(above=above)
+
+    async def reopened(self) -> dict[int, bytes]:
+        """What a next owner reads."""
+        log, _ = await self.opened()
+        found = await contents(log)
+        await log.close()
+        return found
+
+    async def test_a_fresh_log_is_empty_and_starts_at_group_one(self) -> None:
+        log, found = await self.opened()
+
+        assert (found.history_epoch, list(found.groups), found.next_group, log.next_group) == (0, [], 1, 1)
+        assert found.epoch > 0
+        assert await contents(log) == {}
+        await log.close()
+
+    async def test_groups_come_back_in_order_with_their_numbers_tags_and_sizes(self) -> None:
+        log, _ = await self.opened()
+        assert [await log.append([b"one"], tag=7), await log.append([b"t", b"wo"]), await log.append([])] == [1, 2, 3]
+        await log.close()
+
+        log, found = await self.opened()
+        assert [(group.number, group.tag, group.size) for group in found.groups] == [(1, 7, 3), (2, 0, 3), (3, 0, 0)]
+        assert list((await contents(log)).items()) == [(1, b"one"), (2, b"two"), (3, b"")]
+        assert list(await contents(log, 3)) == [3]
+        await log.close()
+
+    async def test_all_kinds_of_buffers_and_large_groups_survive(self) -> None:
+        log, _ = await self.opened()
+        large = bytes(range(256)) * 2048
+        await log.append([b"a", bytearray(b"b"), memoryview(b"c")])
+        await log.append([large[:1], memoryview(large)[1:]])
+        await log.close()
+
+        assert await self.reopened() == {1: b"abc", 2: large}
+
+    async def test_every_open_takes_a_larger_epoch_and_knows_the_one_before(self) -> None:
+        log, first = await self.opened()
+        await log.close()
+        log, second = await self.opened(above=100)
+        await log.close()
+        log, third = await self.opened()
+        await log.close()
+
+        assert first.epoch == second.history_epoch
+        assert second.epoch > 100
+        assert third.epoch > second.epoch == third.history_epoch
+
+    async def test_the_last_group_is_relogged_under_the_new_epoch(self) -> None:
+        log, first = await self.opened()
+        await log.append([b"x"], tag=3)
+        await log.append([b"y"], tag=4)
+        await log.close()
+
+        log, second = await self.opened()
+        assert [(group.epoch, group.tag) for group in second.groups] == [(first.epoch, 3), (second.epoch, 4)]
+        await log.close()
+
+    async def test_a_later_owner_fences_an_earlier_one(self) -> None:
+        old, _ = await self.opened()
+        await old.append([b"acked"])
+        new, _ = await self.opened()
+
+        with pytest.raises(NotOwner):
+            old.check_owner()
+        with pytest.raises(NotOwner):
+            await old.append([b"zombie"])
+        with pytest.raises(NotOwner):
+            await old.append([b"zombie again"])
+        new.check_owner()
+        await new.append([b"new"])
+        await old.close()
+        await new.close()
+        assert await self.reopened() == {1: b"acked", 2: b"new"}
+
+    async def test_a_fenced_append_is_in_no_later_read(self) -> None:
+        """Fenced before it began, it never appears."""
+        old, _ = await self.opened()
+        await old.append([b"acked"])
+        new, _ = await self.opened()
+        with pytest.raises(NotOwner):
+            await old.append([b"zombie"])
+        await old.close()
+        await new.close(clean=False)
+
+        assert await self.reopened() == {1: b"acked"}
+
+    async def test_a_second_concurrent_append_is_a_bug_of_the_caller(self) -> None:
+        log, _ = await self.opened()
+        refused = []
+
+        async def append() -> None:
+            try:
+                await log.append([b"x"])
+            except RuntimeError as error:
+                refused.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(append)
+            tasks.start_soon(append)
+        assert len(refused) == 1
+        assert log.next_group == 2
+        await log.append([b"sound"])
+        await log.close()
+
+    async def test_an_append_that_was_cancelled_before_it_began_breaks_the_log(self) -> None:
+        """The caller cannot know whether it began."""
+        log, _ = await self.opened()
+        await log.append([b"acked"])
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await log.append([b"unknown"])
+        with pytest.raises(Exception, match="open it again"):
+            await log.append([b"later"])
+        await log.close()
+
+        found = await self.reopened()
+        assert found[1] == b"acked"
+        assert b"later" not in found.values()
+
+    async def test_truncation_forgets_what_lies_below_its_address(self) -> None:
+        log, _ = await self.opened()
+        for index in range(1, 6):
+            await log.append([b"%d" % index], truncate_before=4 if index == 5 else 0)
+        await log.truncate()
+        await log.truncate()
+        await log.close()
+
+        log, found = await self.opened()
+        assert [group.number for group in found.groups] == [4, 5]
+        assert await contents(log) == {4: b"4", 5: b"5"}
+        assert found.next_group == 6
+        await log.close()
+
+    async def test_a_log_can_be_truncated_to_its_newest_group_again_and_again(self) -> None:
+        for index in range(1, 5):
+            log, _ = await self.opened()
+            assert await log.append([b"checkpoint"], truncate_before=index) == index
+            await log.truncate()
+            await log.close()
+
+        assert await self.reopened() == {4: b"checkpoint"}
+
+    async def test_a_fenced_owner_may_not_truncate(self) -> None:
+        old, _ = await self.opened()
+        await old.append([b"a"])
+        await old.append([b"b"], truncate_before=2)
+        new, _ = await self.opened()
+        with pytest.raises(NotOwner):
+            await old.truncate()
+        await old.close()
+        await new.close()
+
+    async def test_a_truncation_address_above_its_own_group_is_refused_and_harmless(self) -> None:
+        log, _ = await self.opened()
+        with pytest.raises(InvalidArgument):
+            await log.append([b"x"], truncate_before=2)
+        with pytest.raises(InvalidArgument):
+            await log.append([b"x"], tag=1 << 32)
+        assert await log.append([b"x"], truncate_before=1) == 1
+        await log.close()
+
+    async def test_a_group_above_the_limit_is_refused_and_harmless(self) -> None:
+        log, _ = await self.opened()
+        half = memoryview(bytes(GROUP_BYTES_MAX // 2 + 1))
+        with pytest.raises(InvalidArgument):
+            await log.append([half, half])
+        assert await log.append([b"x"]) == 1
+        await log.close()
+
+    async def test_raise_epoch_keeps_everything_and_stays_the_owner(self) -> None:
+        log, found = await self.opened()
+        await log.append([b"a"])
+        await log.close()
+        log, found = await self.opened()
+
+        assert await log.raise_epoch(found.epoch + 5) == found.epoch + 6
+        assert await contents(log) == {1: b"a"}
+        log.check_owner()
+        await log.append([b"b"])
+        with pytest.raises(RuntimeError):
+            await log.raise_epoch(found.epoch + 50)
+        await log.close()
+        log, after = await self.opened()
+        assert after.history_epoch == found.epoch + 6
+        assert await contents(log) == {1: b"a", 2: b"b"}
+        await log.close()
+
+    async def test_raise_epoch_of_a_fenced_owner_is_refused(self) -> None:
+        """Raising blindly would fence an owner whose groups this one never read."""
+        old, found = await self.opened()
+        new, _ = await self.opened()
+        await new.append([b"acked"])
+        with pytest.raises(NotOwner):
+            await old.raise_epoch(found.epoch + 10)
+        new.check_owner()
+        await old.close()
+        await new.close()
+
+    async def test_inspect_sees_what_is_there_and_fences_nobody(self) -> None:
+        log, found = await self.opened()
+        await log.append([b"a"], tag=9)
+        reader = await self.make_log()
+        seen = await reader.inspect()
+
+        assert (seen.epoch, [group.tag for group in seen.groups], seen.next_group) == (found.epoch, [9], 2)
+        assert await contents(reader) == {1: b"a"}
+        with pytest.raises(RuntimeError):
+            await reader.append([b"not mine"])
+        await reader.close()
+        log.check_owner()
+        assert await log.append([b"b"]) == 2
+        await log.close()
+
+    async def test_a_closed_log_refuses_and_closes_again(self) -> None:
+        log, _ = await self.opened()
+        await log.close()
+        await log.close()
+        with pytest.raises(ClosedError):
+            await log.append([b"x"])
+        with pytest.raises(ClosedError):
+            log.check_owner()
+
+    async def test_opening_one_object_twice_is_a_bug_of_the_caller(self) -> None:
+        log, _ = await self.opened()
+        with pytest.raises(RuntimeError):
+            await log.open()
+        await log.close()
+
+    async def test_reading_after_an_append_is_a_bug_of_the_caller(self) -> None:
+        log, _ = await self.opened()
+        await log.append([b"x"])
+        with pytest.raises(RuntimeError):
+            await contents(log)
+        await log.close()
+
+    async def test_statistics_and_room_of_a_healthy_log(self) -> None:
+        log, found = await self.opened()
+        await log.append([b"12345"])
+        statistics = log.statistics()
+
+        assert (statistics.epoch, statistics.next_group) == (found.epoch, 2)
+        assert (statistics.appended_groups, statistics.appended_bytes) == (1, 5)
+        assert statistics.retained_bytes >= 5
+        assert log.has_room(1000)
+        await log.close()
