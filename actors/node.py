@@ -20,7 +20,6 @@ from random import Random
 from typing import Any
 
 import anyio
-import attrs
 import sniffio
 
 from ..storage_backends.base.chunk_storage import ChunkStorage
@@ -47,7 +46,7 @@ from .identity import StoreIdentity, create_identity, read_identity
 from .storage.actor import StorageActor
 from .storage.client import StorageClient
 from .storage.options import StorageOptions
-from .store import SegmentStore
+from .store import SegmentStore, SpanHook
 from .writer.writer import WriterOptions
 
 
@@ -106,6 +105,7 @@ def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         admission=AdmissionOptions(
             soft_bytes=int(cache.bytes * cache.soft), hard_bytes=int(cache.bytes * cache.hard), segment_bytes=cache.bytes // 4
         ),
+        active_segments_max=config.segments.active_max,
         mailbox=MailboxOptions(normal=LaneBounds(count=config.mailbox.count, size_bytes=config.mailbox.bytes)),
         pipeline=PipelineOptions(config.group.bytes, config.group.count),
         writer=WriterOptions(config.writer.flush_age, config.writer.concurrent_segments, config.writer.error_pause),
@@ -150,13 +150,14 @@ async def open_store(
     config: StoreConfig | None = None,
     storage: ChunkStorage | None = None,
     adopt: bool = False,
+    span: SpanHook | None = None,
     world: World | None = None,
     files: Files | None = None,
 ) -> AsyncIterator[SegmentStore]:
     """Open the store in the folder ``path``, made if it is missing: ``async with open_store("data", containers=4) as store``.
 
     ``containers`` is fixed when the folder is made. ``storage`` replaces the folder's own ``lts/`` as long-term storage. ``adopt`` opens a
-    copied or restored folder although long-term storage knows a newer owner. ``world`` and ``files`` are for simulations.
+    copied or restored folder although long-term storage knows a newer owner. ``span`` is called around every append. ``world`` and ``files`` are for simulations.
 
     Opening fences every earlier owner: an app that has the folder open gets ``NotOwner``. Raises ``StoreMismatch``, ``DataCorruption`` (file, offset),
     ``StorageFull``, ``Unavailable``, ``InvalidArgument``.
@@ -166,7 +167,7 @@ async def open_store(
     if containers is not None and (type(containers) is not int or not 1 <= containers <= 1024):
         raise InvalidArgument(f"containers is an int from 1 to 1024, not {containers!r}")
 
-    node = Node(folder, config, storage, adopt, world or system_world(), files or LocalFiles())
+    node = Node(folder, config, storage, adopt, span, world or system_world(), files or LocalFiles())
     async with node.running(containers) as store:
         yield store
 
@@ -174,7 +175,17 @@ async def open_store(
 class Node:
     """One process's parts of one store."""
 
-    def __init__(self, folder: str, config: StoreConfig, storage: ChunkStorage | None, adopt: bool, world: World, files: Files) -> None:
+    def __init__(
+        self,
+        folder: str,
+        config: StoreConfig,
+        storage: ChunkStorage | None,
+        adopt: bool,
+        span: SpanHook | None,
+        world: World,
+        files: Files,
+    ) -> None:
+        self._span = span
         self._wal = f"{folder}/wal"
         self._config = config
         self._adopt = adopt
@@ -199,7 +210,9 @@ class Node:
     async def _serving(self, identity: StoreIdentity, owner_id: str) -> AsyncIterator[SegmentStore]:
         actor = StorageActor(self._chunks, storage_options(self._config), self._world.random)
         hosts = [self._host(index, identity, owner_id, StorageClient(actor)) for index in range(identity.containers)]
-        store = SegmentStore(hosts, append_bytes_max=self._config.append_bytes_max, rolling_size=self._config.writer.rolling_size)
+        store = SegmentStore(
+            hosts, append_bytes_max=self._config.append_bytes_max, rolling_size=self._config.writer.rolling_size, span=self._span
+        )
         async with _background(actor.run, actor.stop):
             await actor.wait_active()
             async with _all_running(hosts):
@@ -226,6 +239,7 @@ class Node:
 @asynccontextmanager
 async def _background(run: Callable[[], Awaitable[Any]], stop: Callable[[], None]) -> AsyncIterator[None]:
     """Run ``run`` beside the body; at the body's end, however it ends, ask it to stop and wait for it, out of the cancellation's reach."""
+    failure: BaseException | None = None
     async with anyio.create_task_group() as tasks:
         done = anyio.Event()
 
@@ -240,10 +254,16 @@ async def _background(run: Callable[[], Awaitable[Any]], stop: Callable[[], None
         tasks.start_soon(_protected(shielded))
         try:
             yield
+        except BaseException as error:
+            # Raised again outside the task group, so that an app's own exception does not come back wrapped in a group.
+            failure = error
         finally:
             stop()
             with anyio.CancelScope(shield=True):
                 await done.wait()
+
+    if failure is not None:
+        raise failure
 
 
 @asynccontextmanager

@@ -10,7 +10,8 @@ an append with a writer id and event number can simply be sent again.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +19,7 @@ import anyio
 import attrs
 
 from ..storage_backends.base.checksum import Buffer
-from ..storage_backends.base.errors import ClosedError, InvalidArgument
+from ..storage_backends.base.errors import ClosedError, InvalidArgument, Unavailable
 from ..storage_backends.base.names import check_segment_name, container_of, placement_key
 from ..storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from .container.container import Container
@@ -46,6 +47,12 @@ EVENTS_MAX = 1 << 20
 """The most events of one ``append_many``."""
 
 
+SpanHook = Callable[[str, Mapping[str, object]], AbstractContextManager[object]]
+"""``span(name, attributes)`` gives a context manager that is entered around the work: a tracer's ``start_as_current_span`` fits."""
+_PLACES_MAX = 65_536
+"""Names whose check and placement are remembered; forgotten all at once above it."""
+
+
 @attrs.frozen
 class StoreStatistics:
     containers: tuple[HostStatistics, ...]
@@ -54,10 +61,12 @@ class StoreStatistics:
 class SegmentStore:
     """Made by ``open_store``; usable inside its ``async with`` body."""
 
-    def __init__(self, hosts: Sequence[ContainerHost], *, append_bytes_max: int, rolling_size: int) -> None:
+    def __init__(self, hosts: Sequence[ContainerHost], *, append_bytes_max: int, rolling_size: int, span: SpanHook | None = None) -> None:
         self._hosts = hosts
         self._append_bytes_max = append_bytes_max
         self._rolling_size = rolling_size
+        self._span = span
+        self._places: dict[str, int] = {}
         self._pid = os.getpid()
         self._closed = False
 
@@ -268,6 +277,12 @@ class SegmentStore:
         """A frozen snapshot of every container."""
         return StoreStatistics(tuple(host.statistics() for host in self._hosts))
 
+    def metrics(self) -> bytes:
+        """All statistics in Prometheus' text format."""
+        from .metrics import render_metrics
+
+        return render_metrics(lambda: self.statistics().containers)
+
     def container_of(self, name: str) -> int:
         """The index of the container that hosts ``name``."""
         check_segment_name(name)
@@ -292,15 +307,41 @@ class SegmentStore:
         return self._hosts
 
     def _host(self, name: str) -> ContainerHost:
-        check_segment_name(name)
-        return self._checked_hosts()[self._index(name)]
+        hosts = self._checked_hosts()
+        index = self._places.get(name) if type(name) is str else None
+        if index is None:
+            check_segment_name(name)
+            index = self._index(name)
+            if len(self._places) >= _PLACES_MAX:
+                self._places.clear()
+            self._places[name] = index
+
+        return hosts[index]
 
     async def _ask(self, name: str, request: Request) -> Any:
         return await self._host(name).call(lambda container: container.ask(request, 256))
 
     async def _append(self, name: str, request: AppendRequest) -> int | None:
+        if self._span is not None:
+            with self._span("tierlog.append", {"segment": name, "bytes": request.size}):
+                return await self._append_unspanned(name, request)
+
+        return await self._append_unspanned(name, request)
+
+    async def _append_unspanned(self, name: str, request: AppendRequest) -> int | None:
         host = self._host(name)
-        return await host.call(lambda container: container.append(request))
+        container = host.active
+        if container is None:
+            return await host.call(lambda active: active.append(request))
+
+        # The hot path: one call less than ``host.call``, and no closure.
+        try:
+            return await container.append(request)
+        except (Unavailable, ClosedError):
+            if host.active is container:
+                raise
+
+        return await host.call(lambda active: active.append(request))
 
     def _check_data(self, data: object) -> int:
         if not isinstance(data, (bytes, bytearray, memoryview)):

@@ -163,6 +163,10 @@ class SimulatedFiles(Files):
         return self._process.calls
 
     @property
+    def open_handles(self) -> int:
+        return len(self._process.handles)
+
+    @property
     def alive(self) -> bool:
         return self._process.alive and not self.disk.dead
 

@@ -14,6 +14,7 @@ import attrs
 
 from ...storage_backends.base.data_log import DurableDataLog
 from ...storage_backends.base.errors import StorageFull, Throttled
+from ...storage_backends.base.statistics import counter
 from ..reading.tail_cache import TailCache
 from ..writer.writer import StorageWriter
 from .state import ContainerState
@@ -33,9 +34,9 @@ class AdmissionOptions:
 
 @attrs.frozen
 class AdmissionStatistics:
-    delayed: int
-    throttled: int
-    refused_full: int
+    delayed: int = attrs.field(metadata=counter("Appends that waited because much is unflushed."))
+    throttled: int = attrs.field(metadata=counter("Appends refused because too much is unflushed."))
+    refused_full: int = attrs.field(metadata=counter("Appends refused because the disk is nearly full."))
 
 
 class Admission:

@@ -21,6 +21,7 @@ from ...journal.operations.checkpoint import CheckpointEnd, CheckpointPart
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus
 from ...storage_backends.base.data_log import DurableDataLog
+from ...storage_backends.base.statistics import counter, gauge
 from ..reading.tail_cache import TailCache
 from .requests import LogRequest, Request, SnapshotRequest
 from .segments import SegmentState
@@ -42,9 +43,9 @@ class CheckpointOptions:
 
 @attrs.frozen
 class CheckpointStatistics:
-    checkpoints: int
-    last_bytes: int
-    relogged_bytes: int
+    checkpoints: int = attrs.field(metadata=counter("Checkpoints completed."))
+    last_bytes: int = attrs.field(metadata=gauge("Size of the newest checkpoint in bytes."))
+    relogged_bytes: int = attrs.field(metadata=counter("Unflushed bytes said again at the log's tail."))
 
 
 class Checkpointer:

@@ -25,7 +25,8 @@ from ...journal.operations.forget_segment import ForgetSegment
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.data_log import DurableDataLog, LogStatistics, OpenedLog
-from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, SegmentNotFound, TierlogError, Unavailable
+from ...storage_backends.base.errors import ClosedError, SegmentNotFound, TierlogError, Unavailable
+from ...storage_backends.base.statistics import gauge, label
 from ...storage_backends.base.world import World
 from ...storage_backends.chunked.core import ChunkedStatistics
 from ...storage_backends.chunked.storage import ChunkedSegmentStorage
@@ -41,7 +42,7 @@ from ..writer.segment_flusher import SegmentFlusher
 from ..writer.writer import StorageWriter, WriterOptions, WriterStatistics
 from .admission import Admission, AdmissionOptions, AdmissionStatistics
 from .checkpointer import Checkpointer, CheckpointOptions, CheckpointStatistics
-from .claim import Identity, judge, place, survey
+from .claim import Identity, claim_prefix, judge, place, survey
 from .metadata_store import LoggedMetadataStore
 from .pipeline import Pipeline, PipelineOptions, PipelineStatistics
 from .publish import Publisher
@@ -59,6 +60,8 @@ class ContainerOptions:
     flush_bytes: int
     """A segment with this many unflushed bytes is flushed before its age makes it due."""
     admission: AdmissionOptions
+    active_segments_max: int = 25_000
+    """Segments kept in full; idle ones above it are kept as their images only."""
     mailbox: MailboxOptions = MailboxOptions()
     pipeline: PipelineOptions = PipelineOptions()
     writer: WriterOptions = WriterOptions()
@@ -71,9 +74,10 @@ class ContainerOptions:
 
 @attrs.frozen
 class ContainerStatistics:
-    container: int
-    epoch: int
-    segments: int
+    container: int = attrs.field(metadata=label())
+    epoch: int = attrs.field(metadata=gauge("The epoch of this ownership."))
+    segments: int = attrs.field(metadata=gauge("Live segments."))
+    active_segments: int = attrs.field(metadata=gauge("Segments kept in full in memory."))
     recovery: RecoveryReport
     log: LogStatistics
     mailbox: MailboxStatistics
@@ -189,6 +193,7 @@ class Container:
         if self._claimed:
             return
 
+        self.log.check_owner()
         if not self.options.adopt:
             judge(await survey(self._chunks, self.index), self.state.epoch, self._identity)
         if not await place(self._chunks, self.index, self.state.epoch, self._identity):
@@ -202,6 +207,7 @@ class Container:
             self._chunks,
             container=self.index,
             epoch=state.epoch,
+            claims_prefix=claim_prefix(self.index),
             referenced=_ReferencedChunks(state),
             barrier=lambda: self.log_operation(Barrier()),
             request_cycle=lambda: writer.request_cycle(),
@@ -220,7 +226,7 @@ class Container:
             publisher,
             collector,
             storage,
-            Reader(self.cache, storage, state.segments.by_id.get),
+            Reader(self.cache, storage, state.segments.get),
             Checkpointer(state, self.cache, self.log, self.ask_internal, options.checkpoint),
             writer,
             Admission(state, self.cache, self.log, writer, options.admission),
@@ -246,7 +252,7 @@ class Container:
         error = ClosedError("the store is closed") if clean else Unavailable(f"container {self.index} stopped; it is being recovered")
         self._fail_requests(self.mailbox.close(error))
         if self._built is not None:
-            self._built.writer.stop(OutcomeUnknown(f"container {self.index} stopped before the flush was complete"))
+            self._built.writer.stop(Unavailable(f"container {self.index} stopped before the flush was complete: flush again"))
         for segment in self.state.segments.by_id.values():
             segment.wake()
 
@@ -258,6 +264,7 @@ class Container:
     def _group_published(self) -> None:
         parts = self._parts
         parts.writer.operations_logged()
+        parts.publisher.evict_idle(self.options.active_segments_max)
         if not self._logged.is_set() and parts.checkpointer.is_due():
             self._logged.set()
             self._logged = anyio.Event()
@@ -345,6 +352,7 @@ class Container:
             self.index,
             self.state.epoch,
             len(self.state.segments),
+            len(self.state.segments.by_id),
             self._recovery,
             self.log.statistics(),
             self.mailbox.statistics(),
@@ -391,7 +399,7 @@ class _Source:
         return self._state.segments.by_id.values()
 
     def segment_of(self, sid: int) -> FlushableSegment | None:
-        return self._state.segments.by_id.get(sid)
+        return self._state.segments.get(sid)
 
     async def settle(self) -> None:
         await self._container.settle()

@@ -253,7 +253,7 @@ def decide_commit(state: ContainerState, request: CommitRequest) -> Decision:
 
     for key, value in request.writes.items():
         if key.startswith(SEGMENT_PREFIX):
-            segment = state.segments.by_id.get(int(key[len(SEGMENT_PREFIX) :], 16))
+            segment = state.segments.get(int(key[len(SEGMENT_PREFIX) :], 16))
             if segment is None or (segment.status is SegmentStatus.DELETED and value is not None):
                 raise MetadataConflict(f"the segment of metadata {key!r} was deleted")
 

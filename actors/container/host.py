@@ -18,6 +18,7 @@ import anyio
 import attrs
 
 from ...storage_backends.base.errors import ClosedError, NotOwner, TierlogError, Unavailable
+from ...storage_backends.base.statistics import counter, label, state
 from ..core.lifecycle import CLEAN_EXIT, ActorExit, ExitKind, exit_of
 from ..core.log import get_logger
 from ..core.supervision import RestartPolicy, SupervisionEvent, supervise
@@ -29,10 +30,9 @@ _log = get_logger("host")
 
 @attrs.frozen
 class HostStatistics:
-    container: int
-    state: str
-    """``starting``, ``active``, ``recovering``, ``closed``, or the kind of its last exit."""
-    restarts: int
+    container: int = attrs.field(metadata=label())
+    state: str = attrs.field(metadata=state("Where the container is: starting, active, recovering, or how it ended."))
+    restarts: int = attrs.field(metadata=counter("Recoveries after a failure."))
     current: ContainerStatistics | None
 
 
@@ -149,8 +149,8 @@ class ContainerHost:
         if self.active is not None:
             return HostStatistics(self.index, "active", self._restarts, self.active.statistics())
 
-        state = self._ended.kind.value if self._ended is not None else "recovering" if self._restarts else "starting"
-        return HostStatistics(self.index, state, self._restarts, None)
+        now = self._ended.kind.value if self._ended is not None else "recovering" if self._restarts else "starting"
+        return HostStatistics(self.index, now, self._restarts, None)
 
 
 def _first_error(error: BaseException | None) -> BaseException | None:

@@ -27,6 +27,7 @@ from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.data_log import DurableDataLog
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, TierlogError
 from ...storage_backends.base.segments import SegmentInfo
+from ...storage_backends.base.statistics import counter
 from ..core.mailbox import Mailbox
 from . import decisions
 from .group import Group
@@ -54,13 +55,10 @@ from .state import ContainerState
 
 @attrs.frozen
 class PipelineStatistics:
-    operations: int
-    """Operations made durable by this owner."""
-    groups: int
-    bytes: int
-    """Payload bytes made durable by this owner."""
-    refused: int
-    """Requests that were answered with an error."""
+    operations: int = attrs.field(metadata=counter("Operations made durable by this owner."))
+    groups: int = attrs.field(metadata=counter("Groups made durable by this owner."))
+    payload_bytes: int = attrs.field(metadata=counter("Payload bytes made durable by this owner."))
+    refused: int = attrs.field(metadata=counter("Requests answered with an error."))
 
 
 @attrs.frozen

@@ -34,8 +34,12 @@ BORDER_BYTES = 1 << 20
 class Publisher:
     def __init__(self, state: ContainerState, cache: TailCache, *, due_bytes: int, on_due: Callable[[int], None]) -> None:
         """``on_due(sid)`` is called when a segment has at least ``due_bytes`` unflushed bytes."""
+        self._state = state
+        self._evict_above = 0
+        state.segments.on_thaw = self._thaw
         self._due_bytes = due_bytes
         self._on_due = on_due
+        self._table = state.segments
         self._segments = state.segments.by_id
         self._cache = cache
         self._others: dict[type, Callable[[Any, int], None]] = {
@@ -65,9 +69,24 @@ class Publisher:
         if segment.status is not SegmentStatus.DELETED:
             self._cache.open_segment(segment.sid, segment.flushed)
 
+    def _thaw(self, segment: SegmentState) -> None:
+        self._state.load_record(segment)
+        self._cache.open_segment(segment.sid, segment.flushed)
+
+    def evict_idle(self, active_max: int) -> None:
+        """Keep about ``active_max`` segments in full: drop a tenth of them, idle ones, when there are more."""
+        if len(self._segments) <= max(active_max, self._evict_above):
+            return
+
+        for sid in self._table.evict(len(self._segments) - active_max + active_max // 10):
+            self._cache.drop_segment(sid)
+
+        # If few were idle, do not search them all again after every group.
+        self._evict_above = len(self._segments) + active_max // 10
+
     def restore_data(self, sid: int, offset: int, data: Buffer, group: int) -> None:
         """Recovery: bytes from before the checkpoint that it counts, but that long-term storage may not have yet."""
-        segment = self._segments.get(sid)
+        segment = self._table.get(sid)
         if segment is not None and sid in self._cache and offset + len(data) > segment.flushed:
             self._cache.append(sid, offset, data)
             self._mark(segment, offset + len(data), group)
@@ -126,12 +145,12 @@ class Publisher:
         target.durable_length = op.offset + sum(length for _, length in op.sources)
         target.wake()
         for sid, _ in op.sources:
-            source = self._segments.get(sid)
+            source = self._table.get(sid)
             if source is not None:
                 source.wake()
 
     def _relog(self, op: RelogData, group: int) -> None:
-        segment = self._segments.get(op.sid)
+        segment = self._table.get(op.sid)
         end = op.offset + len(op.data)
         if segment is None or end <= segment.flushed or op.sid not in self._cache:
             return
@@ -148,7 +167,7 @@ class Publisher:
                 self._flushed(int(key[len(SEGMENT_PREFIX) :], 16))
 
     def _flushed(self, sid: int) -> None:
-        segment = self._segments.get(sid)
+        segment = self._table.get(sid)
         if segment is None:
             self._cache.drop_segment(sid)
             return

@@ -23,6 +23,7 @@ from ...journal.operations.vocabulary import Operation, decode_group
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.data_log import DurableDataLog, OpenedLog
 from ...storage_backends.base.errors import DataCorruption
+from ...storage_backends.base.statistics import gauge
 from ..reading.tail_cache import TailCache
 from .checkpointer import TAG_CHECKPOINT_END
 from .publish import Publisher
@@ -32,10 +33,10 @@ from .state import ContainerState
 
 @attrs.frozen
 class RecoveryReport:
-    groups: int
-    operations: int
-    """Operations applied after the checkpoint."""
+    groups: int = attrs.field(metadata=gauge("Log groups read at the last recovery."))
+    operations: int = attrs.field(metadata=gauge("Operations applied after the checkpoint at the last recovery."))
     checkpoint_sequence: int
+    """The operation sequence of the checkpoint that was loaded; 0 for none."""
 
 
 def _decode(number: int, payload: memoryview) -> tuple[int, list[Operation]]:

@@ -1,7 +1,7 @@
 """A container's segments in memory: ``SegmentState`` and the one table that maps names to ids.
 
-Owns: the fields and the two maps (rule C2: only this table knows names). Does not own: when they change (``state.py`` applies operations)
-nor what is allowed (``decisions.py``).
+Owns: the fields, the maps (rule C2: only this table knows names), and the eviction of idle segments. Does not own: when they change
+(``state.py`` applies operations) nor what is allowed (``decisions.py``).
 
 There is one state, the *speculative* one: it includes every operation that was given a sequence. ``durable_length`` alone lags behind and
 is what readers see; it is -1 until the creation itself is durable. No rollback exists: if the log fails, the container stops and recovery builds the state again.
@@ -9,11 +9,13 @@ is what readers see; it is -1 until the creation itself is durable. No rollback 
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
+from collections.abc import Callable
 
 import anyio
 
-from ...journal.operations.segment_image import MergedRange, SegmentImage, SegmentStatus, WriterState, encode_image
+from ...journal.operations.segment_image import MergedRange, SegmentImage, SegmentStatus, WriterState, decode_image, encode_image
 
 
 class SegmentState:
@@ -37,6 +39,7 @@ class SegmentState:
         "sid",
         "start_offset",
         "status",
+        "touched",
         "waiter",
         "writers",
     )
@@ -49,6 +52,8 @@ class SegmentState:
         self.length = 0
         self.durable_length = -1
         self.start_offset = 0
+        self.touched = 0
+        """The sequence of the last change, for eviction."""
         self.sealed = False
         self.attributes: dict[str, int] = {}
         self.writers: dict[bytes, WriterState] = {}
@@ -84,6 +89,11 @@ class SegmentState:
     def needs_flush(self) -> bool:
         """A flush cycle has work here. A merged segment is its target's work."""
         return self.status is SegmentStatus.DELETED or (self.status is SegmentStatus.LIVE and not self.is_flushed)
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing but the fields of its image and of long-term storage's record is known of it."""
+        return self.status is SegmentStatus.LIVE and self.durable_length == self.length and self.waiter is None and self.is_flushed
 
     def wake(self) -> None:
         if self.waiter is not None:
@@ -122,26 +132,52 @@ class SegmentState:
         return segment
 
 
+class _ById(dict[int, SegmentState]):
+    """The segments in memory; looking up an evicted one by ``[]`` brings it back."""
+
+    __slots__ = ("thaw",)
+    thaw: Callable[[int], SegmentState]
+
+    def __missing__(self, sid: int) -> SegmentState:
+        return self.thaw(sid)
+
+
 class SegmentTable:
-    """Every segment by id, and the live ones by name."""
+    """Every segment by id, and the live ones by name.
+
+    Idle segments can be evicted: what is left of one is its image, the very bytes that a checkpoint keeps. It is thawed in the sync step that
+    needs it, so nothing is ever parked and nothing can overtake (hole 23 is closed by construction; rule C4).
+    """
 
     def __init__(self) -> None:
-        self.by_id: dict[int, SegmentState] = {}
-        self._by_name: dict[str, SegmentState] = {}
+        self.by_id = _ById()
+        self.by_id.thaw = self._thaw
+        self.evicted: dict[int, bytes] = {}
+        """Images of evicted segments."""
+        self._by_name: dict[str, int] = {}
+        self.on_thaw: Callable[[SegmentState], None] = lambda segment: None
+        """Called with a segment that comes back, before anybody sees it."""
 
     def __len__(self) -> int:
         return len(self._by_name)
 
     def find(self, name: str) -> SegmentState | None:
-        return self._by_name.get(name)
+        sid = self._by_name.get(name)
+        return None if sid is None else self.by_id[sid]
+
+    def get(self, sid: int) -> SegmentState | None:
+        """The segment of that id, evicted or not; None if there is none."""
+        segment = self.by_id.get(sid)
+        return self._thaw(sid) if segment is None and sid in self.evicted else segment
 
     def add(self, segment: SegmentState) -> None:
-        if segment.sid in self.by_id or (segment.status is SegmentStatus.LIVE and segment.name in self._by_name):
+        known = segment.sid in self.by_id or segment.sid in self.evicted
+        if known or (segment.status is SegmentStatus.LIVE and segment.name in self._by_name):
             raise ValueError(f"{segment!r} is in the table already")
 
         self.by_id[segment.sid] = segment
         if segment.status is SegmentStatus.LIVE:
-            self._by_name[segment.name] = segment
+            self._by_name[segment.name] = segment.sid
 
     def unname(self, segment: SegmentState, status: SegmentStatus) -> None:
         """The segment was merged away or deleted: its name is free, its id is still known."""
@@ -155,3 +191,18 @@ class SegmentTable:
 
     def names(self, prefix: str) -> list[str]:
         return sorted(name for name in self._by_name if name.startswith(prefix))
+
+    def evict(self, count: int) -> list[int]:
+        """Evict up to ``count`` idle segments, least recently changed first; returns their ids."""
+        idle = heapq.nsmallest(count, (s for s in self.by_id.values() if s.is_idle), key=lambda segment: segment.touched)
+        for segment in idle:
+            self.evicted[segment.sid] = segment.image()
+            del self.by_id[segment.sid]
+
+        return [segment.sid for segment in idle]
+
+    def _thaw(self, sid: int) -> SegmentState:
+        segment = SegmentState.from_image(decode_image(self.evicted.pop(sid)))
+        self.by_id[sid] = segment
+        self.on_thaw(segment)
+        return segment

@@ -42,11 +42,11 @@ NO_CYCLE = CycleComplete(0, 0, 0, False)
 class Snapshot:
     """The state at one sequence, kept while it is encoded in parts: a segment is encoded before its first change (rule C7, hole 29)."""
 
-    def __init__(self, sequence: int, segments: dict[int, SegmentState], entries: dict[str, tuple[int, bytes]]) -> None:
+    def __init__(self, sequence: int, segments: SegmentTable, entries: dict[str, tuple[int, bytes]]) -> None:
         self.sequence = sequence
         self.cycle = NO_CYCLE
-        self._pending = segments
-        self._saved: list[bytes] = []
+        self._pending = dict(segments.by_id)
+        self._saved = list(segments.evicted.values())
         # Entries are immutable, so a shallow copy is a snapshot.
         self._entries = entries
 
@@ -118,7 +118,7 @@ class ContainerState:
         if self.snapshot is not None:
             raise RuntimeError("a checkpoint is under way already")
 
-        self.snapshot = Snapshot(self.sequence, dict(self.segments.by_id), dict(self.metadata))
+        self.snapshot = Snapshot(self.sequence, self.segments, dict(self.metadata))
         self.snapshot.cycle = self.cycle
         return self.snapshot
 
@@ -128,6 +128,7 @@ class ContainerState:
     def _change(self, sid: int) -> SegmentState:
         """The segment, about to be changed."""
         segment = self.segments.by_id[sid]
+        segment.touched = self.sequence
         if self.snapshot is not None:
             self.snapshot.before_change(segment)
 
@@ -139,10 +140,7 @@ class ContainerState:
         """Changes no state; its place in the log is its meaning."""
 
     def _append(self, op: Append) -> None:
-        segment = self.segments.by_id[op.sid]
-        if self.snapshot is not None:
-            self.snapshot.before_change(segment)
-
+        segment = self._change(op.sid)
         if segment.length != op.offset:
             raise ValueError(f"append at {op.offset} to {segment!r}")
 
@@ -221,24 +219,26 @@ class ContainerState:
                 self.segments.remove(sid)  # spliced: its chunks belong to the target's record now
             return
 
+        self._take_record(segment, value)
+        while segment.merges and segment.merges[0].offset + segment.merges[0].length <= segment.flushed:
+            segment.merges.pop(0)
+
+    def load_record(self, segment: SegmentState) -> None:
+        """Take over what long-term storage's record says of a segment that came out of an image."""
+        entry = self.metadata.get(f"{SEGMENT_PREFIX}{segment.sid:016x}")
+        if entry is not None:
+            self._take_record(segment, entry[1])
+
+    def _take_record(self, segment: SegmentState, value: bytes) -> None:
         record = SegmentRecord.decode(value)
         segment.has_record = True
         segment.flushed = record.length
         segment.flushed_start = record.start_offset
         segment.flushed_sealed = record.sealed
-        while segment.merges and segment.merges[0].offset + segment.merges[0].length <= record.length:
-            segment.merges.pop(0)
 
     def restore(self, segment: SegmentState) -> None:
         """Recovery: put a segment of a checkpoint into place; the metadata entries are there already."""
-        entry = self.metadata.get(f"{SEGMENT_PREFIX}{segment.sid:016x}")
-        if entry is not None:
-            record = SegmentRecord.decode(entry[1])
-            segment.has_record = True
-            segment.flushed = record.length
-            segment.flushed_start = record.start_offset
-            segment.flushed_sealed = record.sealed
-
+        self.load_record(segment)
         self.segments.add(segment)
 
     def restored(self, sequence: int, cycle: CycleComplete) -> None:

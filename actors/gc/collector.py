@@ -20,6 +20,7 @@ import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, TierlogError
+from ...storage_backends.base.statistics import counter, gauge
 from ..core.log import get_logger
 from .rules import Garbage, is_ready, orphans
 
@@ -38,13 +39,12 @@ class CollectorOptions:
 
 @attrs.frozen
 class CollectorStatistics:
-    queued: int
-    deleted: int
-    already_gone: int
-    retried: int
-    set_aside: int
-    """Names whose deletion failed too often; the next owner's listing finds them again."""
-    orphans_found: int
+    queued: int = attrs.field(metadata=gauge("Names that wait for their deletion."))
+    deleted: int = attrs.field(metadata=counter("Chunks deleted."))
+    already_gone: int = attrs.field(metadata=counter("Chunks that were gone when they were to be deleted."))
+    retried: int = attrs.field(metadata=counter("Failed deletions that are tried again."))
+    set_aside: int = attrs.field(metadata=counter("Names given up after too many failures; the next opening lists them again."))
+    orphans_found: int = attrs.field(metadata=gauge("Names of dead owners found at the opening."))
 
 
 class Collector:
@@ -54,14 +54,16 @@ class Collector:
         *,
         container: int,
         epoch: int,
+        claims_prefix: str,
         referenced: Container[str],
         barrier: Callable[[], Awaitable[object]],
         request_cycle: Callable[[], None],
         options: CollectorOptions,
     ) -> None:
-        """``referenced``: the chunk names that durable metadata knows; ``barrier()`` returns once a fenced append is durable;
+        """``claims_prefix``: where owners claim long-term storage; claims of dead owners are garbage. ``referenced``: the chunk names that durable metadata knows; ``barrier()`` returns once a fenced append is durable;
         ``request_cycle()`` asks for a flush cycle, because what a dead owner left may belong to one that was never completed."""
         self._chunks = chunks
+        self._claims = claims_prefix
         self._prefix = f"containers/{container:04d}/"
         self._epoch = epoch
         self._referenced = referenced
@@ -141,6 +143,7 @@ class Collector:
     async def _find_orphans(self) -> None:
         try:
             listed = [(info.name, self._epoch_of(info.name)) async for info in self._chunks.list(self._prefix)]
+            listed += [(info.name, self._epoch_of(info.name)) async for info in self._chunks.list(self._claims)]
         except TierlogError as error:
             _log.warning("gc_listing_failed", prefix=self._prefix, error=str(error))
             return
@@ -156,8 +159,8 @@ class Collector:
             self._request_cycle()
 
     def _epoch_of(self, name: str) -> int:
-        """The epoch in ``containers/<c>/<segment>/<epoch>-<offset>-<id>``; a name of another form is nobody's garbage."""
-        epoch, _, _ = name.rsplit("/", 1)[-1].partition("-")
+        """The epoch in ``.../<epoch>-<offset>-<id>`` or in a claim's ``.../epoch.<epoch>``; a name of another form is nobody's garbage."""
+        epoch = name.rsplit("/", 1)[-1].removeprefix("epoch.").partition("-")[0]
         try:
             return int(epoch, 16)
         except ValueError:

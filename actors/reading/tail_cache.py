@@ -18,6 +18,7 @@ from collections import OrderedDict
 import attrs
 
 from ...storage_backends.base.checksum import Buffer
+from ...storage_backends.base.statistics import counter, gauge
 
 BLOCK_BYTES = 64 << 10
 BLOCK_OVERHEAD = 160
@@ -38,13 +39,11 @@ class _Tail:
 
 @attrs.frozen
 class TailCacheStatistics:
-    segments: int
-    total_bytes: int
-    """Charged bytes: data plus overhead."""
-    pinned_bytes: int
-    """Data that only the log holds besides the cache."""
-    limit_bytes: int
-    evicted_bytes: int
+    segments: int = attrs.field(metadata=gauge("Segments with cached bytes."))
+    total_bytes: int = attrs.field(metadata=gauge("Charged bytes: data plus overhead."))
+    pinned_bytes: int = attrs.field(metadata=gauge("Data that only the log holds besides the cache."))
+    limit_bytes: int = attrs.field(metadata=gauge("The limit of charged bytes."))
+    evicted_bytes: int = attrs.field(metadata=counter("Data dropped to make room."))
 
 
 class TailCache:

@@ -21,6 +21,7 @@ import attrs
 from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.errors import DataCorruption, MetadataConflict, NotOwner, SegmentNotFound, StoreMismatch, TierlogError
+from ...storage_backends.base.statistics import counter, gauge
 from ..core.log import get_logger
 from ..core.reply import Reply
 from .aggregation import FlushableSegment, SegmentFlush, capture
@@ -62,12 +63,12 @@ class WriterOptions:
 
 @attrs.frozen
 class WriterStatistics:
-    cycles: int
-    flushed_bytes: int
-    failing_segments: int
+    cycles: int = attrs.field(metadata=counter("Flush cycles begun."))
+    flushed_bytes: int = attrs.field(metadata=counter("Bytes written to long-term storage."))
+    failing_segments: int = attrs.field(metadata=gauge("Segments whose last flush failed."))
     last_cut: int
-    """The cut of the newest full cycle of this owner."""
-    due_segments: int
+    """The operation sequence up to which the newest full cycle flushed."""
+    due_segments: int = attrs.field(metadata=gauge("Segments with enough unflushed bytes for a cycle."))
 
 
 class StorageWriter:
@@ -172,9 +173,11 @@ class StorageWriter:
             for sid, error in failed.items():
                 _log.warning("flush_failed", segment=plans[sid].name if sid in plans else hex(sid), error=str(error))
 
-        complete = full and not failed
-        await self._source.log(CycleComplete(self._source.epoch, self._cycle, cut, complete))
-        self._observer.cycle_completed(self._cycle)
+            self._dirty_since = anyio.current_time() - self._options.flush_age  # a full cycle follows the pause
+        if not failed or len(failed) < len(plans):
+            # A cycle in which nothing got through says nothing: long-term storage's trouble must not feed the log (rule S7).
+            await self._source.log(CycleComplete(self._source.epoch, self._cycle, cut, full and not failed))
+            self._observer.cycle_completed(self._cycle)
         if full:
             self._end_full_cycle(cut, failed)
         self._report_progress()
@@ -262,7 +265,6 @@ class StorageWriter:
             del self._failing[sid]
 
         if failed:
-            self._dirty_since = anyio.current_time() - self._options.flush_age  # try again after the pause
             outcome: TierlogError | None = next(iter(failed.values()))
         else:
             self._cut = cut

@@ -96,6 +96,12 @@ class ChunkStorage(ABC):
     @abstractmethod
     async def close(self) -> None: ...
 
+    def admit(self, name: str) -> None:
+        """Raise ``Unavailable`` or ``StorageFull`` if a new chunk of that name would surely be refused now (rule S7).
+
+        Asked before a chunk is named and tracked, so that trouble below costs nothing above. Never suspends; here nothing is ever refused.
+        """
+
     @abstractmethod
     async def exists(self, name: str) -> bool: ...
 

@@ -126,6 +126,7 @@ class SegmentTransaction:
     async def name_chunk(self, offset: int) -> str:
         """A new name for a chunk that starts at segment offset ``offset``, tracked before it is used (rule S2, PDP-53)."""
         name = self.core.new_chunk_name(self.id, offset)
+        self.core.chunks.admit(name)
         self._created[name] = None
         await self.core.garbage.track([name])
         self.core.chunks_created += 1

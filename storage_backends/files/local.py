@@ -87,7 +87,10 @@ class LocalHandle(FileHandle):
 
 
 def _fd(handle: FileHandle) -> int:
-    return handle.fd  # type: ignore[attr-defined, no-any-return]
+    fd: int = handle.fd  # type: ignore[attr-defined]
+    if fd < 0:
+        raise OSError(errno.EBADF, os.strerror(errno.EBADF), handle.path)
+    return fd
 
 
 def _open(call: Open) -> LocalHandle:
@@ -101,7 +104,7 @@ def _close(call: Close) -> None:
     handle = call.handle
     assert isinstance(handle, LocalHandle)
     # Forget the number first: whatever close() answers, the kernel has released it (rule W7).
-    fd, handle.fd = handle.fd, -1
+    fd, handle.fd = _fd(handle), -1
     os.close(fd)
 
 
@@ -196,11 +199,11 @@ _PERFORM: dict[type[IoCall], Callable[[Any], Any]] = {
     Close: _close,
     Read: _read,
     Write: _write,
-    Sync: lambda call: _fdatasync(call.handle.fd),
-    Size: lambda call: os.fstat(call.handle.fd).st_size,
+    Sync: lambda call: _fdatasync(_fd(call.handle)),
+    Size: lambda call: os.fstat(_fd(call.handle)).st_size,
     Allocate: _allocate,
     Lock: _lock,
-    Unlock: lambda call: fcntl.flock(call.handle.fd, fcntl.LOCK_UN),
+    Unlock: lambda call: fcntl.flock(_fd(call.handle), fcntl.LOCK_UN),
     MakeFolder: lambda call: os.makedirs(call.path, exist_ok=True),
     SyncFolder: _sync_folder,
     ListFolder: _list_folder,

@@ -24,14 +24,14 @@ import attrs
 from ..base.checksum import Buffer
 from ..base.data_log import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, LogStatistics, OpenedLog
 from ..base.errors import InvalidArgument, NotOwner, StorageFull, Unavailable
-from ..base.files import FileHandle, Files, FreeSpace, Program, Read, Sync, SyncFolder, Unlink, Write
+from ..base.files import FileHandle, Files, FreeSpace, Program, Read, Sync, SyncFolder, Write
 from ..registers.local import EPOCH_RECORD_BYTES, confirm_epoch, encode_epoch, fenced
 from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, Seal, encode_frame
 from .lifecycle import LogLifecycle, LogState, LogStep
 from .local_history import History, Part, list_wal_files, payloads, read_whole
 from .local_layout import LocalLogOptions, LogLayout
 from .local_open import Inspected, Opened, TakenOver, inspect_log, note_watermark, open_log, raise_own_epoch
-from .local_writer import CurrentFile, LogContext, Room, allocate_ahead, is_full, look_at_room, roll
+from .local_writer import CurrentFile, LogContext, Room, allocate_ahead, is_full, look_at_room, roll, unlink_files
 from .space import SpaceGauge
 
 
@@ -247,9 +247,7 @@ class LocalLog(DurableDataLog):
         """W5: every file before the current one that is not needed goes; the address is durable, the register is asked afresh (hole 4)."""
         names = yield from list_wal_files(self._context.layout)
         yield from confirm_epoch(register, self._context.log_id, self._epoch)
-        for file in names:
-            if file < current.file and file not in kept:
-                yield Unlink(self._context.layout.wal(file))
+        yield from unlink_files(self._context.layout, [file for file in names if file < current.file and file not in kept])
         yield SyncFolder(self._context.layout.folder)
         return (yield from look_at_room(self._context, current))
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import attrs
 
 from ..base.errors import DataCorruption, NotOwner
-from ..base.files import Close, FileHandle, ListFolder, MakeFolder, Program, Sync, SyncFolder, Unlink, Write
+from ..base.files import Close, FileHandle, ListFolder, MakeFolder, Program, Sync, SyncFolder, Write
 from ..registers.local import (
     RegisterImage,
     Watermark,
@@ -34,7 +34,7 @@ from ..registers.local import (
 )
 from .frames import FileId
 from .local_history import History, HistoryReader, Part, list_wal_files
-from .local_writer import CurrentFile, LogContext, Room, begin_file, look_at_room
+from .local_writer import CurrentFile, LogContext, Room, begin_file, look_at_room, unlink_files
 
 _INSPECTIONS_MAX = 5
 
@@ -199,9 +199,4 @@ def _unlink_unnamed(context: LogContext, names: Sequence[FileId], parts: Sequenc
     The register was checked after that, so no later owner has read an older header. Files of later epochs are never touched (hole 4).
     """
     named = [part.seal.file for part in parts]
-    for file in names:
-        if file.epoch < epoch and file not in named:
-            try:
-                yield Unlink(context.layout.wal(file))
-            except FileNotFoundError:
-                continue  # An older owner's truncation came first.
+    yield from unlink_files(context.layout, [file for file in names if file.epoch < epoch and file not in named])

@@ -162,6 +162,15 @@ def roll(
     return fresh, register
 
 
+def unlink_files(layout: LogLayout, files: Sequence[FileId]) -> Program[None]:
+    """Remove WAL files that nobody needs; another owner, for whom they were as needless, may have come first."""
+    for file in files:
+        try:
+            yield Unlink(layout.wal(file))
+        except FileNotFoundError:
+            continue
+
+
 # --- keeping room ---------------------------------------------------------------------------------------------
 
 

@@ -258,3 +258,15 @@ async def test_a_tail_that_was_forgotten_costs_a_chunk_and_nothing_else(monkeypa
     assert await owner.lengths(OTHER) == [2]
     assert await owner.lengths() == [1, 1]
     assert await owner.content() == b"ab"
+
+
+async def test_only_the_last_chunk_of_a_segment_is_remembered_as_its_tail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment that rolls often does not push out the tails of others."""
+    monkeypatch.setattr(core, "APPENDABLE_MAX", 2)
+    owner = await Tier2().owner()
+    await owner.write(0, b"x", sid=OTHER)
+    for offset in range(5):
+        await owner.write(offset, b"a", rolling_size=1)
+    await owner.write(1, b"y", sid=OTHER)
+
+    assert await owner.lengths(OTHER) == [2]

@@ -18,8 +18,10 @@ from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, nth
 
 IDS = st.sampled_from([1, 2, 3])
 DATA = st.binary(max_size=12)
-FAULTS = st.none() | st.tuples(
-    st.integers(1, 3), st.sampled_from([FaultKind.BEFORE, FaultKind.AFTER, FaultKind.LOST, FaultKind.FULL, FaultKind.PARTIAL])
+FAULTS = (
+    st.none()
+    | st.none()
+    | st.tuples(st.integers(1, 3), st.sampled_from([FaultKind.BEFORE, FaultKind.AFTER, FaultKind.LOST, FaultKind.FULL, FaultKind.PARTIAL]))
 )
 
 
@@ -52,7 +54,14 @@ class Segments(RuleBasedStateMachine):
         for chunk in self.tier2.chunks.chunks.values():
             chunk.data += b"zombie"
 
-    @rule(sid=IDS, data=DATA, more=DATA, rolling_size=st.integers(1, 9), end=st.sampled_from(["commit", "abort", "seal"]), fault=FAULTS)
+    @rule(
+        sid=IDS,
+        data=DATA,
+        more=DATA,
+        rolling_size=st.integers(1, 9),
+        end=st.sampled_from(["commit", "commit", "abort", "seal"]),
+        fault=FAULTS,
+    )
     def write(self, sid: int, data: bytes, more: bytes, rolling_size: int, end: str, fault: tuple[int, FaultKind] | None) -> None:
         model = self.models.get(sid, Model())
         if model.sealed:
@@ -99,10 +108,16 @@ class Segments(RuleBasedStateMachine):
     @precondition(lambda self: len(self.models) > 1)
     @rule(data=st.data())
     def concat(self, data: st.DataObject) -> None:
-        target, source = data.draw(st.permutations(sorted(self.models)))[:2]
-        if self.models[target].sealed or not self.models[source].sealed or self.models[source].start:
+        targets = [sid for sid, model in self.models.items() if not model.sealed]
+        sources = [sid for sid, model in self.models.items() if not model.start]
+        pairs = [(target, source) for target in targets for source in sources if source != target]
+        if not pairs:
             return
 
+        target, source = data.draw(st.sampled_from(pairs))
+
+        if not self.models[source].sealed:
+            run(lambda: self.owner.write(len(self.models[source].data), sid=source, seal=True))
         run(lambda: self.owner.concat(source, target))
         self.models[target].data += self.models.pop(source).data
 
@@ -137,7 +152,7 @@ class SegmentsWithoutAppend(Segments):
     append = False
 
 
-SETTINGS = settings(max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SETTINGS = settings(max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @pytest.mark.parametrize("machine", [Segments, SegmentsWithoutAppend], ids=["append", "no-append"])

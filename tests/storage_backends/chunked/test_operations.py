@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from support.chunked import OTHER, SID, Tier2
+from support.chunked import OTHER, SID, Owner, Tier2
 from tierlog.storage_backends.base.errors import (
     BadOffset,
     InvalidArgument,
@@ -74,8 +74,8 @@ async def test_s1_chunks_hold_exactly_the_users_bytes(tier2: Tier2) -> None:
     assert b"".join(bytes(tier2.chunks.chunks[name].data) for _, name in await placed(owner)) == b"hello world"
 
 
-async def placed(owner: object) -> list[tuple[int, str]]:
-    return [(start, record.name) for start, record in await owner.storage.chunks(SID)]  # type: ignore[attr-defined]
+async def placed(owner: Owner) -> list[tuple[int, str]]:
+    return [(start, record.name) for start, record in await owner.storage.chunks(SID)]
 
 
 async def test_s2_chunk_names_carry_container_segment_epoch_offset_and_an_id(tier2: Tier2) -> None:

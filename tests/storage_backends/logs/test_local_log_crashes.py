@@ -6,8 +6,8 @@ from random import Random
 
 import anyio
 import pytest
-from support.log_world import Ledger, live, make_log, power_loss_at, scripted_life, takeover
 
+from support.log_world import Ledger, live, make_log, power_loss_at, scripted_life, takeover
 from tierlog.storage_backends.base.files import IoCall
 from tierlog.testing.simulated_disk import Keep
 from tierlog.testing.simulated_files import Fault, Hang, SimulatedDisk, SimulatedFiles

@@ -1,0 +1,110 @@
+"""Power loss at every I/O call of the filesystem chunk storage: what was answered is there, whole objects are whole or absent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import anyio
+import pytest
+
+from support.chunked import world_of
+from tierlog.storage_backends.base.chunk_storage import ChunkRange
+from tierlog.storage_backends.base.files import IoCall
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
+from tierlog.testing.chunk_conformance import ChunkStorageConformance
+from tierlog.testing.simulated_disk import Keep, SimulatedDisk
+from tierlog.testing.simulated_files import LosePower, SimulatedFiles
+
+ROOT = "/data/lts"
+FIRST, SECOND, MORE = b"1" * 1500, b"2" * 700, b"3" * 900
+
+
+class TestOnASimulatedDisk(ChunkStorageConformance):
+    disks: dict[Path, SimulatedDisk] = {}  # noqa: RUF012 - shared by the instances of one test through its folder.
+
+    def make(self, folder: Path) -> FileSystemChunkStorage:
+        disk = self.disks.setdefault(folder, SimulatedDisk(Random(1)))
+        return FileSystemChunkStorage(SimulatedFiles(disk), ROOT, world_of(Random().getrandbits(64)))
+
+
+class Workload:
+    """What was begun and what was answered, by chunk."""
+
+    def __init__(self) -> None:
+        self.answered: dict[str, bytes | None] = {}
+        self.begun: dict[str, bytes | None] = {}
+
+    async def run(self, storage: FileSystemChunkStorage) -> None:
+        await storage.open()
+        await self.step("a/b/1", FIRST, storage.create_with_content("a/b/1", [FIRST]))
+        await self.step("a/2", SECOND, storage.create_with_content("a/2", [SECOND]))
+        await self.step("a/b/1", FIRST + MORE, storage.write("a/b/1", len(FIRST), [MORE]))
+        joined = storage.concat("c", [ChunkRange("a/b/1", 0, len(FIRST)), ChunkRange("a/2", 0, len(SECOND))])
+        await self.step("c", FIRST + SECOND, joined)
+        await self.step("a/2", None, storage.delete("a/2"))
+
+    async def step(self, name: str, content: bytes | None, call: object) -> None:
+        self.begun[name] = content
+        await call  # type: ignore[misc]
+        self.answered[name] = self.begun.pop(name)
+
+
+async def crash_at(call: int, keep: Keep, seed: int) -> bool:
+    """Lose power at the ``call``-th I/O; returns whether the workload had ended before."""
+    disk = SimulatedDisk(Random(seed))
+    over = anyio.Event()
+    workload = Workload()
+    ended = False
+
+    def lose_power(index: int, _: IoCall) -> LosePower | None:
+        if index != call:
+            return None
+        over.set()
+        return LosePower(written=512)
+
+    async def work() -> None:
+        nonlocal ended
+        await workload.run(FileSystemChunkStorage(SimulatedFiles(disk, lose_power), ROOT, world_of(seed)))
+        ended = True
+        over.set()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(work)
+        await over.wait()
+        group.cancel_scope.cancel()
+
+    after = FileSystemChunkStorage(SimulatedFiles(disk.crash(keep)), ROOT, world_of(seed + 1))
+    await after.open()
+    found = {info.name: await after.read(info.name, 0, info.length) async for info in after.list("")}
+    check(workload, found)
+    await after.create_with_content("a/b/new", [FIRST])
+    return ended
+
+
+def check(workload: Workload, found: dict[str, bytes]) -> None:
+    for name, content in workload.answered.items():
+        if name not in workload.begun:
+            assert found.get(name) == content
+    for name, content in workload.begun.items():
+        before = workload.answered.get(name)
+        if before is None:
+            assert found.get(name) in (None, content)
+        elif content is None:
+            assert found.get(name) in (None, before)
+        else:
+            # An append without an answer: the committed length is safe, what lies behind it is anything.
+            assert found[name][: len(before)] == before
+            assert len(found[name]) <= len(content)
+    assert set(found) <= {*workload.answered, *workload.begun}
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("keep", ["none", "all", "random"])
+async def test_hole_31_power_loss_at_every_call(keep: Keep) -> None:
+    call, ended = 0, False
+    while not ended:
+        ended = await crash_at(call, keep, seed=call)
+        call += 1
+
+    assert call > 40

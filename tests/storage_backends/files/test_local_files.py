@@ -1,0 +1,286 @@
+"""Programs on the operating system: every call, errors at their yield, and threads that are never abandoned (W7)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from tierlog.storage_backends.base.files import (
+    Allocate,
+    Close,
+    FileHandle,
+    FolderEntry,
+    FreeSpace,
+    Link,
+    ListFolder,
+    Lock,
+    MakeFolder,
+    Open,
+    Program,
+    Read,
+    RemoveFolder,
+    Rename,
+    SetReadOnly,
+    Size,
+    Sync,
+    SyncFolder,
+    Unlink,
+    Unlock,
+    Write,
+)
+from tierlog.storage_backends.files import local
+from tierlog.storage_backends.files.local import LocalFiles, drive
+
+pytestmark = pytest.mark.anyio
+
+
+def put(path: str, *buffers: bytes) -> Program[None]:
+    handle = yield Open(path, write=True, create=True)
+    yield Write(handle, 0, buffers)
+    yield Sync(handle)
+    yield Close(handle)
+
+
+def get(path: str) -> Program[bytes]:
+    handle = yield Open(path)
+    data = yield Read(handle, 0, (yield Size(handle)) + 10)
+    yield Close(handle)
+    return bytes(data)
+
+
+async def test_a_program_writes_and_reads_in_one_go(tmp_path: Path) -> None:
+    files, path = LocalFiles(), str(tmp_path / "a")
+    await files.run(put(path, b"one ", b"", b"two"))
+
+    assert await files.run(get(path)) == b"one two"
+    assert files.statistics() == attrs_of(programs=2, running=0)
+
+
+def attrs_of(programs: int, running: int) -> object:
+    return local.FilesStatistics(programs=programs, running=running)
+
+
+async def test_more_buffers_than_one_system_call_takes(tmp_path: Path) -> None:
+    files, path = LocalFiles(), str(tmp_path / "a")
+    parts = [b"%d," % index for index in range(3000)]
+    await files.run(put(path, *parts))
+    assert await files.run(get(path)) == b"".join(parts)
+
+
+async def test_a_write_that_the_system_cuts_short_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(fd: int, buffers: Any, offset: int) -> int:
+        return os.pwrite(fd, b"".join(buffers)[:3], offset)
+
+    monkeypatch.setattr(local.os, "pwritev", short)
+    files, path = LocalFiles(), str(tmp_path / "a")
+    await files.run(put(path, b"abcdef", b"ghi"))
+    assert await files.run(get(path)) == b"abcdefghi"
+
+
+async def test_names(tmp_path: Path) -> None:
+    root = str(tmp_path)
+
+    def program() -> Program[list[FolderEntry]]:
+        yield MakeFolder(f"{root}/x/y")
+        yield MakeFolder(f"{root}/x/y")
+        yield from put(f"{root}/x/b", b"12345")
+        yield Link(f"{root}/x/b", f"{root}/x/c")
+        yield Rename(f"{root}/x/b", f"{root}/x/a")
+        yield SyncFolder(f"{root}/x")
+        yield SetReadOnly(f"{root}/x/c", True)
+        assert (yield FreeSpace(root)) > 0
+        found = yield ListFolder(f"{root}/x")
+        yield Unlink(f"{root}/x/c")
+        yield RemoveFolder(f"{root}/x/y")
+        return list(found)
+
+    found = await LocalFiles().run(program())
+    assert found == [FolderEntry("a", False, 5), FolderEntry("c", False, 5), FolderEntry("y", True, found[2].size)]
+    assert os.listdir(tmp_path / "x") == ["a"]
+    assert os.stat(tmp_path / "x" / "a").st_mode & 0o222 == 0
+
+
+async def test_errors_are_raised_at_their_yield_and_the_program_goes_on(tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+
+    def program() -> Program[list[type[OSError]]]:
+        seen: list[type[OSError]] = []
+        for call in (Open(path), ListFolder(path), Unlink(path), Link(path, path + "2")):
+            try:
+                yield call
+            except OSError as error:
+                seen.append(type(error))
+        yield from put(path, b"")
+        try:
+            yield Open(path, create=True)
+        except OSError as error:
+            seen.append(type(error))
+        return seen
+
+    assert await LocalFiles().run(program()) == [FileNotFoundError] * 4 + [FileExistsError]
+
+
+async def test_a_handle_that_was_closed_can_neither_be_closed_nor_used_again(tmp_path: Path) -> None:
+    """W7: a descriptor number is never used after its close."""
+    path = str(tmp_path / "a")
+
+    def program() -> Program[FileHandle]:
+        handle = yield Open(path, write=True, create=True)
+        yield Close(handle)
+        for call in (Close(handle), Write(handle, 0, [b"x"]), Sync(handle), Read(handle, 0, 1)):
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                yield call
+        return handle  # type: ignore[no-any-return]
+
+    handle = await LocalFiles().run(program())
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        LocalFiles().peek(handle, 0, 1)
+
+
+async def test_allocation_reserves_blocks_and_keeps_the_length(tmp_path: Path) -> None:
+    def program() -> Program[tuple[int, int]]:
+        handle = yield Open(str(tmp_path / "a"), write=True, create=True)
+        yield Allocate(handle, 0, 1 << 20)
+        size = yield Size(handle)
+        blocks = os.stat(tmp_path / "a").st_blocks * 512
+        yield Close(handle)
+        return size, blocks
+
+    size, blocks = await LocalFiles().run(program())
+    assert size == 0
+    assert blocks in (0, *range(1 << 20, 2 << 20))
+
+
+async def test_peek_reads_without_a_thread(tmp_path: Path) -> None:
+    files, path = LocalFiles(), str(tmp_path / "a")
+    await files.run(put(path, b"abcdef"))
+
+    def opening() -> Program[FileHandle]:
+        return (yield Open(path))  # type: ignore[no-any-return]
+
+    def closing(handle: FileHandle) -> Program[None]:
+        yield Close(handle)
+
+    handle = await files.run(opening())
+    before = files.statistics()
+    assert files.peek(handle, 2, 3) == b"cde"
+    assert files.statistics() == before
+    await files.run(closing(handle))
+
+
+async def test_a_flock_excludes_another_handle_until_it_is_unlocked(tmp_path: Path) -> None:
+    path = str(tmp_path / "a")
+
+    def program() -> Program[list[bool]]:
+        yield from put(path, b"")
+        one = yield Open(path, write=True)
+        two = yield Open(path, write=True)
+        answers = [(yield Lock(one)), (yield Lock(two, wait=False))]
+        yield Unlock(one)
+        answers.append((yield Lock(two, wait=False)))
+        yield Close(two)
+        answers.append((yield Lock(one, wait=False)))
+        yield Close(one)
+        return answers
+
+    assert await LocalFiles().run(program()) == [True, False, True, True]
+
+
+def waiting(entered: Callable[[], None], go: threading.Event, path: str) -> Program[str]:
+    """Blocks its thread between two calls, as a slow disk would inside one."""
+    yield from put(path, b"x")
+    entered()
+    go.wait()
+    yield Unlink(path)
+    return "done"
+
+
+async def test_hole_11_a_cancelled_program_is_waited_for(tmp_path: Path) -> None:
+    """W7: its thread may still use its descriptor, so nothing goes on before it has returned."""
+    files, go, order = LocalFiles(), threading.Event(), []
+    token = anyio.lowlevel.current_token()
+    entered = anyio.Event()
+
+    async def run() -> None:
+        try:
+            await files.run(waiting(lambda: anyio.from_thread.run_sync(entered.set, token=token), go, str(tmp_path / "a")))
+        finally:
+            order.append("returned")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(run)
+        await entered.wait()
+        tasks.cancel_scope.cancel()
+        assert files.statistics().running == 1
+        order.append("cancelled")
+        go.set()
+    assert order == ["cancelled", "returned"]
+    assert os.listdir(tmp_path) == []
+    assert files.statistics().running == 0
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_hole_11_asyncio_cannot_abandon_a_program_either(tmp_path: Path) -> None:
+    """``Task.cancel`` passes anyio's shields."""
+    files, go = LocalFiles(), threading.Event()
+    loop, entered = asyncio.get_running_loop(), asyncio.Event()
+    task = asyncio.create_task(files.run(waiting(lambda: loop.call_soon_threadsafe(entered.set) and None, go, str(tmp_path / "a"))))
+    await entered.wait()
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+    assert not task.done()
+    assert files.statistics().running == 1
+    go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert os.listdir(tmp_path) == []
+    assert files.statistics().running == 0
+
+
+async def test_a_program_that_was_cancelled_before_it_began_never_runs(tmp_path: Path) -> None:
+    files = LocalFiles()
+    with anyio.CancelScope() as scope:
+        scope.cancel()
+        await files.run(put(str(tmp_path / "a"), b"x"))
+    assert os.listdir(tmp_path) == []
+    assert files.statistics().running == 0
+
+
+async def test_lanes_do_not_delay_each_other_and_a_lane_runs_one_program_at_a_time(tmp_path: Path) -> None:
+    """W7: and the host app may hold all of anyio's own threads."""
+    files, go = LocalFiles(), threading.Event()
+    token, entered = anyio.lowlevel.current_token(), anyio.Event()
+    slow, quick = files.lane("slow"), files.lane("quick")
+    shared = anyio.to_thread.current_default_thread_limiter()
+    held = [object() for _ in range(int(shared.available_tokens))]
+    for token_holder in held:
+        shared.acquire_on_behalf_of_nowait(token_holder)
+    finished = []
+
+    async def second() -> None:
+        await slow.run(put(str(tmp_path / "second"), b""))
+        finished.append("second")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(slow.run, waiting(lambda: anyio.from_thread.run_sync(entered.set, token=token), go, str(tmp_path / "first")))
+        await entered.wait()
+        tasks.start_soon(second)
+        await quick.run(put(str(tmp_path / "quick"), b""))
+        assert finished == []
+        go.set()
+    assert finished == ["second"]
+    for token_holder in held:
+        shared.release_on_behalf_of(token_holder)
+
+
+def test_drive_runs_a_program_in_the_calling_thread(tmp_path: Path) -> None:
+    drive(put(str(tmp_path / "a"), b"abc"))
+    assert drive(get(str(tmp_path / "a"))) == b"abc"
