@@ -2,12 +2,15 @@
 
 Owns: the record, its encoding and the programs that create and read it. Does not own: claims in long-term storage (``container/claim.py``).
 
-It is written once, whole, by the file layer's link protocol (temporary name, sync, link, sync of the folder; hole 31) and never changed. A newer
-format version is refused and left untouched. Layout: ``magic u32, version u16, store id 16 bytes, log id 16 bytes, containers u32, created f64 as
-u64 milliseconds, CRC32C u32``.
+It is written once, whole, by the file layer's link protocol (temporary name, sync, link, sync of the folder; hole 31) and never changed.
+A newer format version is refused and left untouched.
+
+Layout: ``magic u32, version u16, store id 16 bytes, log id 16 bytes, containers u32, created u64 (milliseconds since 1970), CRC32C u32``.
 """
 
 from __future__ import annotations
+
+from contextlib import suppress
 
 import attrs
 
@@ -88,10 +91,9 @@ def create_identity(folder: str, identity: StoreIdentity, temporary: str) -> Pro
     yield Write(handle, 0, [encode(identity)])
     yield Sync(handle)
     yield Close(handle)
-    try:
+    with suppress(FileExistsError):  # the other process won: its identity is read below
         yield Link(f"{folder}/{temporary}", path)
-    except FileExistsError:
-        pass  # the other process won: its identity is read below
+
     yield Unlink(f"{folder}/{temporary}")
     yield SyncFolder(folder)
     yield SyncFolder(folder.rpartition("/")[0] or "/")

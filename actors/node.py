@@ -1,11 +1,12 @@
 """The only place that names implementations and wires them: files, logs, chunk storage, the storage actor, containers, the store.
 
-Owns: ``open_store``, the start and stop order of a process's parts, and what comes from the outside world (clock, randomness, ids, process id).
-Does not own: anything that the parts do.
+Owns: ``open_store``, the start and stop order of a process's parts, and what comes from the outside world (clock, randomness, ids,
+process id). Does not own: anything that the parts do.
 
-Start: read or make the store's identity, announce the opening, start the storage actor, start every container and wait until each answers; if one
-never will, the opening fails with its reason. Stop, also on cancellation and Ctrl-C: refuse new calls, stop the containers (each finishes what
-it took in), stop the storage actor, withdraw the announcement. ``close`` does not flush: what is acked is in the log.
+Start: read or make the store's identity, announce the opening, start the storage actor, start every container and wait until each
+answers; if one
+never will, the opening fails with its reason. Stop, also on cancellation and Ctrl-C: refuse new calls, stop the containers (each
+finishes what it took in), stop the storage actor, withdraw the announcement. ``close`` does not flush: what is acked is in the log.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ async def identify(files: Files, wal: str, containers: int | None, config: Store
         found = await _run(files, create_identity(wal, fresh, f".store-{world.new_id()}"), wal)
     if containers is not None and found.containers != containers:
         raise StoreMismatch(
-            f"{wal} was made with {found.containers} containers, not {containers}: the number is fixed when a folder is made; open it without one"
+            f"{wal} was made with {found.containers} containers, not {containers}: the number is fixed when a folder is made"
         )
 
     return found
@@ -157,9 +158,11 @@ async def open_store(
     """Open the store in the folder ``path``, made if it is missing: ``async with open_store("data", containers=4) as store``.
 
     ``containers`` is fixed when the folder is made. ``storage`` replaces the folder's own ``lts/`` as long-term storage. ``adopt`` opens a
-    copied or restored folder although long-term storage knows a newer owner. ``span`` is called around every append. ``world`` and ``files`` are for simulations.
+    copied or restored folder although long-term storage knows a newer owner. ``span`` is called around every append. ``world`` and
+    ``files`` are for simulations.
 
-    Opening fences every earlier owner: an app that has the folder open gets ``NotOwner``. Raises ``StoreMismatch``, ``DataCorruption`` (file, offset),
+    Opening fences every earlier owner: an app that has the folder open gets ``NotOwner``. Raises ``StoreMismatch``, ``DataCorruption``
+    (file, offset),
     ``StorageFull``, ``Unavailable``, ``InvalidArgument``.
     """
     folder = _check_path(path)
@@ -254,7 +257,7 @@ async def _background(run: Callable[[], Awaitable[Any]], stop: Callable[[], None
         tasks.start_soon(_protected(shielded))
         try:
             yield
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - raised again below
             # Raised again outside the task group, so that an app's own exception does not come back wrapped in a group.
             failure = error
         finally:

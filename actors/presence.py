@@ -1,7 +1,7 @@
 """Who has a data folder open: one locked file for each opening, in ``wal/owners``.
 
-Owns: the files and their meaning. It is information for people and for the command line, never a fence: the log's epoch alone decides who owns
-a container, and a second opening of an embedded store simply fences the first.
+Owns: the files and their meaning. It is information for people and for the command line, never a fence: the log's epoch alone decides
+who owns a container, and a second opening of an embedded store simply fences the first.
 
 A file is locked as long as its process lives; an unlocked one is left over and is swept by the next opening. Nothing here is durable.
 """
@@ -9,6 +9,7 @@ A file is locked as long as its process lives; an unlocked one is left over and 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 
 import attrs
 
@@ -34,10 +35,8 @@ def announce(folder: str, owner: Owner) -> Program[FileHandle]:
     yield MakeFolder(folder)
     for left in (yield from list_owners(folder)):
         if not left.alive:
-            try:
+            with suppress(FileNotFoundError):  # another opening swept it first
                 yield Unlink(f"{folder}/{left.owner_id}")
-            except FileNotFoundError:
-                pass  # another opening swept it first
 
     handle: FileHandle = yield Open(f"{folder}/{owner.owner_id}", write=True, create=True)
     yield Lock(handle, wait=False)

@@ -3,8 +3,8 @@
 Owns: argument checks (every call raises the one error that says what to do), placement of names on containers, and the refusal of forked
 children (hole 39). Does not own: rules, durability or restarts (containers do), nor wiring (``node.py``).
 
-All verbs are safe to call from many tasks of the event loop that opened the store. Cancelling one that changes something leaves its outcome unknown;
-an append with a writer id and event number can simply be sent again.
+All verbs are safe to call from many tasks of the event loop that opened the store. Cancelling one that changes something leaves its
+outcome unknown; an append with a writer id and event number can simply be sent again.
 """
 
 from __future__ import annotations
@@ -92,11 +92,13 @@ class SegmentStore:
     ) -> int | None:
         """Append ``data``; returns the offset at which it starts, once it is durable.
 
-        With ``writer_id`` and ``event_number`` the append is idempotent (rule C3): a repeat of an applied number changes nothing and returns the
-        original's offset if it is the writer's latest, else None. A writer's first number is its own choice; then numbers are contiguous, unless
+        With ``writer_id`` and ``event_number`` the append is idempotent (rule C3): a repeat of an applied number changes nothing and
+        returns the original's offset if it is the writer's latest, else None. A writer's first number is its own choice; then numbers are
+        contiguous, unless
         ``previous_event_number`` names the one before. With ``expected_offset`` it is applied only at that offset.
 
-        Raises ``SegmentNotFound``, ``SegmentSealed``, ``BadOffset``, ``OutOfOrder`` (retry when the predecessor is acked), ``UnknownWriter``, ``Throttled``,
+        Raises ``SegmentNotFound``, ``SegmentSealed``, ``BadOffset``, ``OutOfOrder`` (retry when the predecessor is acked),
+        ``UnknownWriter``, ``Throttled``,
         ``StorageFull``, ``Unavailable``, ``NotOwner``, ``OutcomeUnknown``, ``InvalidArgument``.
         """
         size = self._check_data(data)
@@ -166,8 +168,8 @@ class SegmentStore:
     async def merge_segments(self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()) -> int:
         """Move the bytes of sealed ``sources``, in order, to the target's tail, all or nothing; returns where the first one begins.
 
-        The sources are gone afterwards. ``attribute_updates`` change the target's attributes in the same step, and their conditions guard it.
-        Sources must live in the target's container: give them the target's name and a suffix, such as ``app/events#part-1``.
+        The sources are gone afterwards. ``attribute_updates`` change the target's attributes in the same step, and their conditions
+        guard it. Sources must live in the target's container: give them the target's name and a suffix, such as ``app/events#part-1``.
         """
         check_segment_name(target)
         if isinstance(sources, str) or not sources or len(set(sources)) != len(sources) or len(sources) > 0xFFFF:
@@ -177,15 +179,14 @@ class SegmentStore:
         for source in sources:
             check_segment_name(source)
             if self._index(source) != home:
-                raise InvalidArgument(
-                    f"{source!r} lives in another container than {target!r}: name it {placement_key(target)}#something to keep them together"
-                )
+                raise InvalidArgument(f"{source!r} lives in another container than {target!r}: name it {placement_key(target)}#something")
 
         offset: int = await self._ask(target, MergeRequest(target, tuple(sources), tuple(attribute_updates)))
         return offset
 
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]:
-        """Change attributes, all or nothing; returns the new values of the named ones. ``AttributeConflict`` if a condition does not hold."""
+        """Change attributes, all or nothing; returns the new values of the named ones. ``AttributeConflict`` if a condition does not
+        hold."""
         updates = tuple(updates)
         if not updates or not all(isinstance(update, AttributeUpdate) for update in updates):
             raise InvalidArgument("update_attributes takes at least one AttributeUpdate")
@@ -263,7 +264,7 @@ class SegmentStore:
         async def flush(host: ContainerHost) -> None:
             try:
                 await host.call(lambda container: container.flush())
-            except Exception as error:  # reported below; the other containers' cycles go on
+            except Exception as error:  # noqa: BLE001 - reported below; the other containers' cycles go on
                 errors.append(error)
 
         async with anyio.create_task_group() as tasks:

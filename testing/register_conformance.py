@@ -33,8 +33,7 @@ class RegisterConformance(ABC):
 
         async def raise_often() -> None:
             register = await self.make_register()
-            for _ in range(10):
-                values.append(await register.raise_above(0))
+            values.extend([await register.raise_above(0) for _ in range(10)])
 
         async with anyio.create_task_group() as tasks:
             for _ in range(4):

@@ -1,10 +1,10 @@
 """Admission: what a client append must pass before it enters the mailbox (rule C6).
 
-Owns: the three gates, in this order: free disk (rule W6), a segment that cannot be flushed (rule F4), and unflushed memory. Does not own: the
-mailbox's own bounds, nor internal requests, which pass no gate because they relieve what the gates measure (hole 17).
+Owns: the three gates, in this order: free disk (rule W6), a segment that cannot be flushed (rule F4), and unflushed memory. Does not
+own: the mailbox's own bounds, nor internal requests, which pass no gate because they relieve what the gates measure (hole 17).
 
-Between the soft and the hard limit an append waits in proportion, until a flush cycle makes progress or its delay is over; above the hard limit
-it is refused as Throttled. Nothing was done for a refused append. Cancellation: nothing is held.
+Between the soft and the hard limit an append waits in proportion, until a flush cycle makes progress or its delay is over; above the
+hard limit it is refused as Throttled. Nothing was done for a refused append. Cancellation: nothing is held.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ class Admission:
         self._delayed = self._throttled = self._full = 0
 
     async def admit(self, name: str, size: int) -> None:
-        """Return when an append of ``size`` bytes may go on; ``StorageFull`` or ``Throttled`` otherwise. Does not suspend when all is well."""
+        """Return when an append of ``size`` bytes may go on; ``StorageFull`` or ``Throttled`` otherwise. Does not suspend when all is
+        well."""
         if not self._log.has_room(size):
             self._full += 1
             raise StorageFull("free disk space is below the low-water mark: appends are refused; free space, truncate or delete segments")

@@ -112,11 +112,7 @@ class Checkpointer:
             total += size
 
     def _lowest_needed_group(self, begin_group: int) -> int:
-        needed = begin_group
-        for segment in self._unflushed():
-            needed = min(needed, min(group for _, group in segment.marks))
-
-        return needed
+        return min((begin_group, *(group for segment in self._unflushed() for _, group in segment.marks)))
 
     def _unflushed(self) -> Iterator[SegmentState]:
         return (s for s in self._state.segments.by_id.values() if s.marks and s.status is not SegmentStatus.DELETED)

@@ -3,7 +3,8 @@
 Owns: the parts (log, state, cache, pipeline, writer, collector, checkpointer), their start and stop order, and the verbs that clients call.
 Does not own: restarts (``host.py``), rules (``decisions.py``), placement of names (the store).
 
-Start: open the log (fences every earlier owner), judge and place the claim in long-term storage (rule W8), recover, then start the pipeline,
+Start: open the log (fences every earlier owner), judge and place the claim in long-term storage (rule W8), recover, then start the
+pipeline,
 the writer, the collector and the checkpointer, then answer. Long-term storage may be down at the start: the claim is then placed before the
 first write there. Stop: refuse new requests, let the pipeline finish what it has, stop the others, close the log with its footer.
 ``close`` does not flush.
@@ -139,8 +140,11 @@ class Container:
 
     # --- life -------------------------------------------------------------------------------------------------
 
-    async def run(self, started: Callable[[], None]) -> None:
-        """Own the container until ``stop`` is called (returns) or something fails (raises). ``started()`` is called when it can answer."""
+    async def run(self, started: Callable[[], None], ending: Callable[[], None]) -> None:
+        """Own the container until ``stop`` is called (returns) or something fails (raises).
+
+        ``started()`` is called when it can answer, ``ending()`` before the first request is refused because of the end.
+        """
         clean = False
         try:
             opened = await self._open()
@@ -150,6 +154,7 @@ class Container:
             await self._serve(parts, started)
             clean = True
         finally:
+            ending()
             self._answer_everybody(clean)
             if not await finish_within(self.options.close_timeout, lambda: self.log.close(clean=clean and not self.is_poisoned)):
                 _log.error("log_close_timed_out", container=self.index)
@@ -210,7 +215,7 @@ class Container:
             claims_prefix=claim_prefix(self.index),
             referenced=_ReferencedChunks(state),
             barrier=lambda: self.log_operation(Barrier()),
-            request_cycle=lambda: writer.request_cycle(),
+            request_cycle=lambda: writer.request_cycle(),  # noqa: PLW0108 - the writer is made below
             options=options.collector,
         )
         metadata = LoggedMetadataStore(state, self.ask_internal)

@@ -3,7 +3,8 @@
 Owns: supervision (restart with backoff, give up at a limit), the wait of callers for a recovering container, and the error they get when
 there will be none. Does not own: what a container does.
 
-A failed container is recovered while the app goes on. A fenced one stays fenced (hole 26), a corrupt one stays stopped (hole 36): callers get the
+A failed container is recovered while the app goes on. A fenced one stays fenced (hole 26), a corrupt one stays stopped (hole 36):
+callers get the
 reason. A call that was refused because the container stopped before it was taken in is tried again on the next ownership, within the wait's
 limit; one whose outcome is unknown never is.
 """
@@ -69,8 +70,8 @@ class ContainerHost:
             return CLEAN_EXIT
 
         try:
-            await container.run(lambda: self._change(container))
-        except Exception as error:
+            await container.run(lambda: self._change(container), lambda: self._change(None))
+        except Exception as error:  # noqa: BLE001 - whatever ended it, supervision decides by its kind
             kind = exit_of(error)
             if container.is_poisoned:
                 kind = attrs.evolve(kind, kind=ExitKind.POISONED)

@@ -1,7 +1,7 @@
 """The chunk metadata store that rides in the container's own log (section 5 of the design, until table segments exist).
 
-Owns: the ``ChunkMetadataStore`` contract over the container's state. A commit is one internal operation: conditional because it is decided in
-sequence with everything else, durable and fenced because it is logged, and part of every checkpoint (rule S6).
+Owns: the ``ChunkMetadataStore`` contract over the container's state. A commit is one internal operation: conditional because it is
+decided in sequence with everything else, durable and fenced because it is logged, and part of every checkpoint (rule S6).
 
 Reads see the newest commit that was given a sequence; ``commit`` returns once it is durable.
 """

@@ -4,11 +4,11 @@ Owns: the order of everything that enters the log, and the moment when an effect
 changes (``state.py``), bytes on disk (the log).
 
 Two tasks: ``_prepare`` drains the mailbox in batches, decides each request against the speculative state, applies it and adds it to the
-group being built; ``_commit`` takes that group, makes it durable, then publishes it: durable lengths, tail cache, waiters, answers. While one
-group is in the disk's hands the next is built. A group starts only after the one before is durable (rule W2).
+group being built; ``_commit`` takes that group, makes it durable, then publishes it: durable lengths, tail cache, waiters, answers.
+While one group is in the disk's hands the next is built. A group starts only after the one before is durable (rule W2).
 
-Rules: C1 (nothing is readable or answered before it is durable, refusals included; hole 12), C5 (an exception out of a sync step poisons the
-container: no answer says success, nothing more is logged; hole 42), C6 (internal requests come in their own lane).
+Rules: C1 (nothing is readable or answered before it is durable, refusals included; hole 12), C5 (an exception out of a sync step poisons
+the container: no answer says success, nothing more is logged; hole 42), C6 (internal requests come in their own lane).
 
 Cancellation: an append that was cancelled leaves its group in doubt; the pipeline ends and every waiter gets ``OutcomeUnknown``.
 Crash: recovery reads the log.

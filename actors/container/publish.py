@@ -1,7 +1,7 @@
 """Publishing: what a durable operation makes visible. The only writer of durable lengths, the tail cache and the log marks.
 
-Owns: the step from "durable" to "readable" (rule C1), live and in replay. Does not own: the state's other fields (``state.py`` set them when
-the operation was given its sequence). Synchronous; an exception poisons the container.
+Owns: the step from "durable" to "readable" (rule C1), live and in replay. Does not own: the state's other fields (``state.py`` set them
+when the operation was given its sequence). Synchronous; an exception poisons the container.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX
 from ..reading.tail_cache import TailCache
 from .segments import SegmentState
 from .state import ContainerState
-
 
 BORDER_BYTES = 1 << 20
 """Append starts are kept about this often (rule S5), so that readers can split a segment where an append begins."""

@@ -1,7 +1,7 @@
 """Recovery: a container's state out of its log.
 
-Owns: the way from recovered groups to a state in which every acked append is readable. Does not own: fencing, sealing or torn tails (the log
-has done that before ``read``), nor long-term storage.
+Owns: the way from recovered groups to a state in which every acked append is readable. Does not own: fencing, sealing or torn tails (the
+log has done that before ``read``), nor long-term storage.
 
 Order: find the newest complete checkpoint by its tag; load its parts; then read from the truncation address on. What lies at or before the
 checkpoint's sequence only gives bytes that are not flushed yet, the rest is applied and published with the very code that does it live.
@@ -166,5 +166,5 @@ class Recovery:
             gap = self._cache.first_gap(segment.sid, start, end)
             if gap < end:
                 raise DataCorruption(
-                    f"segment {segment.name!r} ({segment.sid:#x}): bytes from {gap} are neither in the log nor flushed (to {segment.flushed})"
+                    f"segment {segment.name!r} ({segment.sid:#x}): bytes from {gap} are not in the log, nor flushed (to {segment.flushed})"
                 )

@@ -4,7 +4,8 @@ Owns: the fields, the maps (rule C2: only this table knows names), and the evict
 (``state.py`` applies operations) nor what is allowed (``decisions.py``).
 
 There is one state, the *speculative* one: it includes every operation that was given a sequence. ``durable_length`` alone lags behind and
-is what readers see; it is -1 until the creation itself is durable. No rollback exists: if the log fails, the container stops and recovery builds the state again.
+is what readers see; it is -1 until the creation itself is durable. No rollback exists: if the log fails, the container stops and
+recovery builds the state again.
 """
 
 from __future__ import annotations
@@ -145,8 +146,8 @@ class _ById(dict[int, SegmentState]):
 class SegmentTable:
     """Every segment by id, and the live ones by name.
 
-    Idle segments can be evicted: what is left of one is its image, the very bytes that a checkpoint keeps. It is thawed in the sync step that
-    needs it, so nothing is ever parked and nothing can overtake (hole 23 is closed by construction; rule C4).
+    Idle segments can be evicted: what is left of one is its image, the very bytes that a checkpoint keeps. It is thawed in the sync step
+    that needs it, so nothing is ever parked and nothing can overtake (hole 23 is closed by construction; rule C4).
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """The state of a container, and what each operation does to it: the same code live and in replay.
 
 Owns: segments, chunk metadata entries, sequence and id counters, the newest complete flush cycle, and the copy-on-write snapshot of a
-checkpoint under way. Does not own: whether an operation is allowed (``decisions.py`` made sure of that; apply is total, rule C5), durability
-(``pipeline.py``), or bytes (``TailCache``).
+checkpoint under way. Does not own: whether an operation is allowed (``decisions.py`` made sure of that; apply is total, rule C5),
+durability (``pipeline.py``), or bytes (``TailCache``).
 
 Ordering: operations are applied in sequence order, each once, synchronously. An exception out of ``apply`` poisons the container live and
 is corruption in replay (holes 36 and 42).

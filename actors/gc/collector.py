@@ -4,7 +4,8 @@ Owns: the queue of garbage in memory, its delay, and the names of transactions u
 Does not own: what is garbage (``rules.py``), nor the durable queue (its own issue): until then the queue is rebuilt by listing at open,
 so that a crash leaks nothing.
 
-Order (rule G1): decide on durable state; append a barrier to the log; only when that is durable under this owner's epoch, delete. Nothing goes
+Order (rule G1): decide on durable state; append a barrier to the log; only when that is durable under this owner's epoch, delete.
+Nothing goes
 before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done; a failing delete is tried again later, and after
 ``attempts`` set aside and counted; one slow or failing name does not hold up the others (rule G2).
 
@@ -60,7 +61,8 @@ class Collector:
         request_cycle: Callable[[], None],
         options: CollectorOptions,
     ) -> None:
-        """``claims_prefix``: where owners claim long-term storage; claims of dead owners are garbage. ``referenced``: the chunk names that durable metadata knows; ``barrier()`` returns once a fenced append is durable;
+        """``claims_prefix``: where owners claim long-term storage; claims of dead owners are garbage. ``referenced``: the chunk names
+        that durable metadata knows; ``barrier()`` returns once a fenced append is durable;
         ``request_cycle()`` asks for a flush cycle, because what a dead owner left may belong to one that was never completed."""
         self._chunks = chunks
         self._claims = claims_prefix

@@ -2,8 +2,8 @@
 
 Owns: the two decisions. Does not own: time, storage, the queue.
 
-A chunk is garbage if durable metadata has no record of it and the transaction that could add one is over. Garbage is monotone: names are never
-used twice and no owner adds another's chunk, so what is garbage once stays garbage, and a delete that is delayed does no harm.
+A chunk is garbage if durable metadata has no record of it and the transaction that could add one is over. Garbage is monotone: names are
+never used twice and no owner adds another's chunk, so what is garbage once stays garbage, and a delete that is delayed does no harm.
 """
 
 from __future__ import annotations

@@ -20,7 +20,8 @@ class Due:
 def decide_due(
     *, requested: bool, segments_by_size: int, dirty_since: float | None, now: float, flush_age: float, not_before: float
 ) -> Due:
-    """``dirty_since``: when the oldest caused operation outside a full cycle was first seen; ``not_before``: the end of a pause after a failure.
+    """``dirty_since``: when the oldest caused operation outside a full cycle was first seen; ``not_before``: the end of a pause after a
+    failure.
 
     All times are monotonic seconds of one ownership (rule C8).
     """

@@ -4,8 +4,8 @@ Owns: when a cycle begins, its cut, its end record, and who is told. Does not ow
 segment's flush (``segment_flusher.py``), deletion (the collector).
 
 A cycle: fix the cut and capture what is to be flushed (sync); wait until the cut is durable; claim long-term storage before the first write
-(rule W8); flush wave by wave; log ``CycleComplete``. A segment that fails does not stop the cycle: its metadata keeps stating flushed lengths
-(rule F4), it is tried again in a later cycle, and a requested flush gets its error. Only NotOwner and corruption end the writer.
+(rule W8); flush wave by wave; log ``CycleComplete``. A segment that fails does not stop the cycle: its metadata keeps stating flushed
+lengths (rule F4), it is tried again in a later cycle, and a requested flush gets its error. Only NotOwner and corruption end the writer.
 
 Rules: F1 to F5. Cancellation: the cycle is simply not complete. Crash: the next owner reads how far each segment got from the metadata.
 """

@@ -1,6 +1,7 @@
 """A checkpoint: begin, parts, end (rule C7).
 
-``CheckpointBegin`` fixes the sequence whose state the checkpoint shows; parts carry segment images and metadata entries encoded before their first
+``CheckpointBegin`` fixes the sequence whose state the checkpoint shows; parts carry segment images and metadata entries encoded before
+their first
 change after the begin; ``CheckpointEnd`` makes it valid and names where a reader must start. A checkpoint without its end does not exist.
 
 Layouts: begin ``id u64``; part ``id u64, images u32 [blob], entries u32 [key text, version u64, value blob]``;

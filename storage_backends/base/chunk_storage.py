@@ -96,7 +96,7 @@ class ChunkStorage(ABC):
     @abstractmethod
     async def close(self) -> None: ...
 
-    def admit(self, name: str) -> None:
+    def admit(self, name: str) -> None:  # noqa: B027 - refusing nothing is a right answer
         """Raise ``Unavailable`` or ``StorageFull`` if a new chunk of that name would surely be refused now (rule S7).
 
         Asked before a chunk is named and tracked, so that trouble below costs nothing above. Never suspends; here nothing is ever refused.

@@ -75,8 +75,8 @@ async def test_two_processes_fight_over_one_folder_and_no_acked_group_is_lost(tm
 
     assert not set(told[0]) & set(told[1])
     assert list(found) == list(range(1, len(found) + 1))
+    assert len(told[0]) + len(told[1]) >= 40
     for acked in told:
-        assert acked
         assert {number: found[number] for number in acked} == acked
 
 
