@@ -19,7 +19,8 @@ from ...journal.operations.append import Append
 from ...journal.operations.checkpoint import CheckpointEnd, CheckpointPart
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus, decode_image
-from ...journal.operations.vocabulary import Operation, decode_group
+from ...journal.operations.vocabulary import Operation
+from ...journal.wal.payload import decode_group
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.data_log import DurableDataLog, OpenedLog
 from ...storage_backends.base.errors import DataCorruption

@@ -1,9 +1,7 @@
-"""All operations, and groups of them.
+"""All operations: the one table of their types.
 
-A group's payload is ``first sequence u64`` and then operations, each ``type u8, body length u32, body``. Operation ``i`` of a group has the
-sequence ``first + i``; sequences are dense over the life of a container. Type numbers are permanent.
-
-Owns: the table of types. A decode error here is corruption: the frame's checksum was right, so a bug or damage in memory wrote it.
+An operation is ``type u8, body length u32, body``; type numbers are permanent. Owns: the table, and one operation's bytes. Does not own: groups of
+them (``journal/wal``).
 """
 
 from __future__ import annotations
@@ -63,9 +61,7 @@ Operation: TypeAlias = (
     | UpdateAttributes
 )
 
-_FIRST = struct.Struct(">Q")
 _OP = struct.Struct(">BI")
-GROUP_HEAD_BYTES = _FIRST.size
 OP_HEAD_BYTES = _OP.size
 
 
@@ -112,10 +108,6 @@ _DECODERS: dict[int, Callable[[memoryview, int, int], Operation]] = {
 }
 
 
-def encode_group_head(first_sequence: int) -> bytes:
-    return _FIRST.pack(first_sequence)
-
-
 def encode_operation(op: Operation) -> bytes:
     """Type, length and body. Appends on the hot path use ``encode_append_head`` instead and leave their data where it is."""
     number, encode = _ENCODERS[type(op)]
@@ -129,21 +121,17 @@ def encode_append_head(op: Append, data_size: int) -> bytes:
     return _OP.pack(append.TYPE, len(head) + data_size) + head
 
 
-def decode_group(payload: memoryview) -> tuple[int, list[Operation]]:
-    """(first sequence, operations) of a group's payload; ``DecodeError`` for anything else. Append data are views into ``payload``."""
-    end = len(payload)
-    if end < _FIRST.size:
-        raise DecodeError(f"a group of {end} bytes has no sequence")
-
+def decode_operations(payload: memoryview, position: int) -> list[Operation]:
+    """The operations from ``position`` to the end; ``DecodeError`` for anything else. Append data are views into ``payload``."""
     operations: list[Operation] = []
+    end = len(payload)
     add, unpack, decoders = operations.append, _OP.unpack_from, _DECODERS
-    position = _FIRST.size
     while position < end:
-        if position + 5 > end:
+        if position + OP_HEAD_BYTES > end:
             raise DecodeError(f"operation head at {position} is cut short")
 
         number, size = unpack(payload, position)
-        position += 5
+        position += OP_HEAD_BYTES
         stop = position + size
         decode = decoders.get(number)
         if decode is None or stop > end:
@@ -152,4 +140,4 @@ def decode_group(payload: memoryview) -> tuple[int, list[Operation]]:
         add(decode(payload, position, stop))
         position = stop
 
-    return _FIRST.unpack_from(payload)[0], operations
+    return operations

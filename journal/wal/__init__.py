@@ -1,0 +1,1 @@
+"""What one log group carries: its payload, packed and unpacked without I/O."""
