@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -21,16 +22,15 @@ from random import Random
 from typing import Any
 
 import anyio
-import sniffio
 
 from ..storage_backends.base.chunk_storage import ChunkStorage
-from ..storage_backends.base.errors import InvalidArgument, StorageFull, StoreMismatch, Unavailable
-from ..storage_backends.base.files import Files, Program, T
+from ..storage_backends.base.errors import InvalidArgument, StoreMismatch
+from ..storage_backends.base.files import Files
 from ..storage_backends.base.world import World
 from ..storage_backends.chunks.filesystem import FileSystemChunkStorage
 from ..storage_backends.files.local import LocalFiles
 from ..storage_backends.logs.local import LocalLog
-from ..storage_backends.logs.local_layout import LocalLogOptions
+from ..storage_backends.logs.local_layout import LocalLogOptions, log_folder
 from . import presence
 from .config import StoreConfig
 from .container.admission import AdmissionOptions
@@ -38,10 +38,11 @@ from .container.checkpointer import CheckpointOptions
 from .container.claim import Identity
 from .container.container import Container, ContainerOptions
 from .container.host import ContainerHost
-from .container.pipeline import PipelineOptions
+from .container.pipeline import PipelineOptions, Protect, unprotected
 from .core.backoff import Backoff
 from .core.mailbox import LaneBounds, MailboxOptions
 from .core.supervision import RestartPolicy
+from .folder import StoreFolder, check_path, run_program
 from .gc.collector import CollectorOptions
 from .identity import StoreIdentity, create_identity, read_identity
 from .storage.actor import StorageActor
@@ -58,25 +59,17 @@ def system_world() -> World:
 
 async def identify(files: Files, wal: str, containers: int | None, config: StoreConfig, world: World) -> StoreIdentity:
     """The folder's identity, made if it is new. ``StoreMismatch`` if it was made with another number of containers."""
-    found = await _run(files, read_identity(wal), wal)
+    found = await run_program(files, read_identity(wal), wal)
     if found is None:
         count = config.containers if containers is None else containers
         fresh = StoreIdentity(bytes.fromhex(world.new_id()), bytes.fromhex(world.new_id()), count, int(world.wall_clock() * 1000))
-        found = await _run(files, create_identity(wal, fresh, f".store-{world.new_id()}"), wal)
+        found = await run_program(files, create_identity(wal, fresh, f".store-{world.new_id()}"), wal)
     if containers is not None and found.containers != containers:
         raise StoreMismatch(
             f"{wal} was made with {found.containers} containers, not {containers}: the number is fixed when a folder is made"
         )
 
     return found
-
-
-async def _run(files: Files, program: Program[T], path: str) -> T:
-    try:
-        return await files.run(program)
-    except OSError as error:
-        kind = StorageFull if error.errno == 28 else Unavailable
-        raise kind(f"{path}: {error.strerror or error}") from error
 
 
 def log_options(config: StoreConfig) -> LocalLogOptions:
@@ -113,6 +106,7 @@ def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         collector=CollectorOptions(config.gc.delay, config.gc.attempts, config.gc.concurrent_deletes),
         checkpoint=CheckpointOptions(config.checkpoint.wal_bytes, 4 * config.checkpoint.wal_bytes),
         close_timeout=config.timeouts.close,
+        protect=_protection(),
         adopt=adopt,
     )
 
@@ -126,21 +120,14 @@ def restart_policy(config: StoreConfig) -> RestartPolicy:
     )
 
 
-def _check_path(path: object) -> str:
-    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-        raise InvalidArgument(f"a data folder is a path, not {path!r}")
+def _protection() -> Protect:
+    """On trio, keep Ctrl-C out of the containers' tasks (rule C5, hole 42): it reaches the app's own tasks instead."""
+    trio = sys.modules.get("trio")
+    if trio is None or not trio.lowlevel.in_trio_run():
+        return unprotected
 
-    return os.path.abspath(os.fsdecode(os.fspath(path)))
-
-
-def _protected(run: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Coroutine[Any, Any, None]]:
-    """On trio, keep Ctrl-C out of the containers' sync steps (rule C5, hole 42): it reaches the app's own tasks instead."""
-    if sniffio.current_async_library() != "trio":
-        return run
-
-    import trio
-
-    return trio.lowlevel.enable_ki_protection(run)
+    protect: Protect = trio.lowlevel.enable_ki_protection
+    return protect
 
 
 @asynccontextmanager
@@ -165,7 +152,7 @@ async def open_store(
     (file, offset),
     ``StorageFull``, ``Unavailable``, ``InvalidArgument``.
     """
-    folder = _check_path(path)
+    folder = check_path(path)
     config = config or StoreConfig()
     if containers is not None and (type(containers) is not int or not 1 <= containers <= 1024):
         raise InvalidArgument(f"containers is an int from 1 to 1024, not {containers!r}")
@@ -180,7 +167,7 @@ class Node:
 
     def __init__(
         self,
-        folder: str,
+        folder: StoreFolder,
         config: StoreConfig,
         storage: ChunkStorage | None,
         adopt: bool,
@@ -189,19 +176,19 @@ class Node:
         files: Files,
     ) -> None:
         self._span = span
-        self._wal = f"{folder}/wal"
+        self._folder = folder
         self._config = config
         self._adopt = adopt
         self._world = world
         self._files = files
-        self._chunks = storage or FileSystemChunkStorage(files, f"{folder}/lts", world)
+        self._chunks = storage or FileSystemChunkStorage(files, folder.chunks, world)
 
     @asynccontextmanager
     async def running(self, containers: int | None) -> AsyncIterator[SegmentStore]:
-        identity = await identify(self._files, self._wal, containers, self._config, self._world)
+        identity = await identify(self._files, self._folder.wal, containers, self._config, self._world)
         owner = presence.Owner(self._world.new_id(), os.getpid(), socket.gethostname(), int(self._world.wall_clock() * 1000))
-        owners = f"{self._wal}/owners"
-        announced = await _run(self._files, presence.announce(owners, owner), owners)
+        owners = self._folder.owners
+        announced = await run_program(self._files, presence.announce(owners, owner), owners)
         try:
             async with self._serving(identity, owner.owner_id) as store:
                 yield store
@@ -232,7 +219,7 @@ class Node:
         log_id = identity.container_log_id(index)
 
         def make() -> Container:
-            log = LocalLog(self._files, f"{self._wal}/{index:04d}", log_id, log_options(config))
+            log = LocalLog(self._files, log_folder(self._folder.wal, index), log_id, log_options(config))
             who = Identity(identity.store_id, log_id, bytes.fromhex(owner_id))
             return Container(index, log, chunks, who, self._world, options)
 
@@ -254,7 +241,7 @@ async def _background(run: Callable[[], Awaitable[Any]], stop: Callable[[], None
                 finally:
                     done.set()
 
-        tasks.start_soon(_protected(shielded))
+        tasks.start_soon(shielded)
         try:
             yield
         except BaseException as error:  # noqa: BLE001 - raised again below

@@ -13,7 +13,6 @@ import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
-from uuid import UUID
 
 import anyio
 import attrs
@@ -22,6 +21,7 @@ from ..storage_backends.base.checksum import Buffer
 from ..storage_backends.base.errors import ClosedError, InvalidArgument, Unavailable
 from ..storage_backends.base.names import check_segment_name, container_of, placement_key
 from ..storage_backends.base.segments import AttributeUpdate, SegmentInfo
+from .arguments import EVENT_NUMBER_MAX, WriterId, check_int, check_offset, check_size, required_writer, writer_bytes
 from .container.container import Container
 from .container.host import ContainerHost, HostStatistics
 from .container.requests import (
@@ -39,10 +39,6 @@ from .container.requests import (
     WriterRequest,
 )
 
-WriterId = str | bytes | UUID
-WRITER_ID_BYTES_MAX = 64
-EVENT_NUMBER_MAX = (1 << 63) - 1
-READ_BYTES_MAX = 64 << 20
 EVENTS_MAX = 1 << 20
 """The most events of one ``append_many``."""
 
@@ -77,7 +73,7 @@ class SegmentStore:
 
     async def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
         """Make an empty segment. ``rolling_size``: bytes after which its chunks roll (default: the configuration's). ``SegmentExists``."""
-        size = self._rolling_size if rolling_size is None else _int("rolling_size", rolling_size, 1, 1 << 40)
+        size = self._rolling_size if rolling_size is None else check_int("rolling_size", rolling_size, 1, 1 << 40)
         await self._ask(name, CreateRequest(name, size))
 
     async def append(
@@ -102,11 +98,11 @@ class SegmentStore:
         ``StorageFull``, ``Unavailable``, ``NotOwner``, ``OutcomeUnknown``, ``InvalidArgument``.
         """
         size = self._check_data(data)
-        writer, count = _writer(writer_id), 1
+        writer, count = writer_bytes(writer_id), 1
         if writer:
             if event_number is None:
                 raise InvalidArgument("an append with a writer_id needs its event_number")
-            first = _int("event_number", event_number, 0, EVENT_NUMBER_MAX)
+            first = check_int("event_number", event_number, 0, EVENT_NUMBER_MAX)
         elif event_number is not None or previous_event_number is not None:
             raise InvalidArgument("event numbers need a writer_id")
         else:
@@ -139,12 +135,12 @@ class SegmentStore:
 
         data = b"".join(batch)
         size = self._check_data(data)
-        writer, first, count = _writer(writer_id), 0, 0
+        writer, first, count = writer_bytes(writer_id), 0, 0
         if writer:
             if first_event_number is None:
                 raise InvalidArgument("append_many with a writer_id needs its first_event_number")
             count = len(batch)
-            first = _int("first_event_number", first_event_number, 0, EVENT_NUMBER_MAX - count)
+            first = check_int("first_event_number", first_event_number, 0, EVENT_NUMBER_MAX - count)
         elif first_event_number is not None or previous_event_number is not None:
             raise InvalidArgument("event numbers need a writer_id")
         request = AppendRequest(
@@ -159,7 +155,7 @@ class SegmentStore:
 
     async def truncate_segment(self, name: str, offset: int) -> None:
         """Drop the bytes before ``offset``: they can no longer be read, and their chunks are collected. ``BadOffset`` past the length."""
-        await self._ask(name, TruncateRequest(name, _int("offset", offset, 0, 1 << 62)))
+        await self._ask(name, TruncateRequest(name, check_offset(offset)))
 
     async def delete_segment(self, name: str) -> None:
         """Remove the segment; its name can be used again at once."""
@@ -196,8 +192,8 @@ class SegmentStore:
 
     async def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
         """Forget these writers' event numbers on purpose; returns how many were known. Their next append raises ``UnknownWriter``."""
-        writers = tuple(_writer(writer) for writer in writer_ids)
-        if not writers or not all(writers):
+        writers = tuple(required_writer(writer, "expire_writers") for writer in writer_ids)
+        if not writers:
             raise InvalidArgument("expire_writers takes at least one writer id")
 
         known: int = await self._ask(name, ExpireWritersRequest(name, writers))
@@ -210,8 +206,8 @@ class SegmentStore:
 
         Raises ``SegmentNotFound``, ``SegmentTruncated`` (before the start), ``DataCorruption``, ``Unavailable``.
         """
-        _int("offset", offset, 0, 1 << 62)
-        _int("size", size, 1, READ_BYTES_MAX)
+        check_offset(offset)
+        check_size(size)
         host = self._host(name)
         return await host.call(lambda container: container.read(name, offset, size))
 
@@ -220,8 +216,8 @@ class SegmentStore:
 
         A recovery of the container in between is not noticed. Raises as ``read``; ``SegmentNotFound`` if the segment is deleted meanwhile.
         """
-        _int("offset", offset, 0, 1 << 62)
-        _int("block_size", block_size, 1, READ_BYTES_MAX)
+        check_offset(offset)
+        check_size(block_size, "block_size")
         host = self._host(name)
         position = offset
 
@@ -248,10 +244,7 @@ class SegmentStore:
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         """The number of the writer's latest event in the segment, or None: where a restarted writer goes on."""
-        writer = _writer(writer_id)
-        if not writer:
-            raise InvalidArgument("last_event_number needs a writer_id")
-
+        writer = required_writer(writer_id, "last_event_number")
         number: int | None = await self._ask(name, WriterRequest(name, writer))
         return number
 
@@ -357,34 +350,9 @@ class SegmentStore:
         return size
 
 
-def _int(what: str, value: object, low: int, high: int) -> int:
-    if type(value) is not int or not low <= value <= high:
-        raise InvalidArgument(f"{what} is an int from {low} to {high}, not {value!r}")
-
-    return value
-
-
 def _offset(value: int | None) -> int | None:
-    return None if value is None else _int("expected_offset", value, 0, 1 << 62)
+    return None if value is None else check_offset(value, "expected_offset")
 
 
 def _previous(value: int | None, first: int) -> int | None:
-    return None if value is None else _int("previous_event_number", value, -1, first - 1)
-
-
-def _writer(writer_id: WriterId | None) -> bytes:
-    """A writer id as 1 to 64 bytes; empty for none."""
-    if writer_id is None:
-        return b""
-
-    if isinstance(writer_id, UUID):
-        return writer_id.bytes
-
-    if not isinstance(writer_id, (str, bytes)):
-        raise InvalidArgument(f"a writer_id is a str, bytes or UUID, not {type(writer_id).__name__}")
-
-    writer = writer_id.encode() if isinstance(writer_id, str) else writer_id
-    if not 0 < len(writer) <= WRITER_ID_BYTES_MAX:
-        raise InvalidArgument(f"a writer_id has 1 to {WRITER_ID_BYTES_MAX} bytes, {writer_id!r} has {len(writer)}")
-
-    return writer
+    return None if value is None else check_int("previous_event_number", value, -1, first - 1)

@@ -45,7 +45,7 @@ from .admission import Admission, AdmissionOptions, AdmissionStatistics
 from .checkpointer import Checkpointer, CheckpointOptions, CheckpointStatistics
 from .claim import Identity, claim_prefix, judge, place, survey
 from .metadata_store import LoggedMetadataStore
-from .pipeline import Pipeline, PipelineOptions, PipelineStatistics
+from .pipeline import Pipeline, PipelineOptions, PipelineStatistics, Protect, unprotected
 from .publish import Publisher
 from .recovery import Recovery, RecoveryReport
 from .requests import AppendRequest, LogRequest, Request, SettleRequest
@@ -69,6 +69,8 @@ class ContainerOptions:
     collector: CollectorOptions = CollectorOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
     close_timeout: float = 10.0
+    protect: Protect = unprotected
+    """Keeps Ctrl-C out of the container's tasks (rule C5, hole 42)."""
     adopt: bool = False
     """Go on although long-term storage was claimed by another log's owner (a restored or copied folder, on purpose)."""
 
@@ -227,7 +229,7 @@ class Container:
         writer = StorageWriter(source, flusher, collector, self._claim_late, options.writer)
         publisher = Publisher(state, self.cache, due_bytes=options.flush_bytes, on_due=writer.segment_due)
         return _Parts(
-            Pipeline(state, self.log, self.mailbox, publisher, self.index, options.pipeline, self._group_published),
+            Pipeline(state, self.log, self.mailbox, publisher, self.index, options.pipeline, self._group_published, options.protect),
             publisher,
             collector,
             storage,
@@ -242,9 +244,10 @@ class Container:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(parts.pipeline.run)
             async with anyio.create_task_group() as helpers:
-                helpers.start_soon(parts.writer.run, last_full_cut)
-                helpers.start_soon(parts.collector.run)
-                helpers.start_soon(parts.checkpointer.run, lambda: self._logged)
+                protect = self.options.protect
+                helpers.start_soon(protect(parts.writer.run), last_full_cut)
+                helpers.start_soon(protect(parts.collector.run))
+                helpers.start_soon(protect(parts.checkpointer.run), lambda: self._logged)
                 started()
                 await self._stop.wait()
                 helpers.cancel_scope.cancel()

@@ -26,7 +26,6 @@ from ...journal.operations.checkpoint import CheckpointBegin
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.data_log import DurableDataLog
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, TierlogError
-from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.base.statistics import counter
 from ..core.mailbox import Mailbox
 from . import decisions
@@ -68,6 +67,15 @@ class PipelineOptions:
     group_count: int = 4096
 
 
+Protect = Callable[[Callable[..., Any]], Callable[..., Any]]
+"""Wraps a task's function so that no KeyboardInterrupt is raised inside it; how depends on the event loop."""
+
+
+def unprotected(run: Callable[..., Any]) -> Callable[..., Any]:
+    """For loops that raise KeyboardInterrupt between steps only (asyncio)."""
+    return run
+
+
 class Pipeline:
     def __init__(
         self,
@@ -78,8 +86,10 @@ class Pipeline:
         container: int,
         options: PipelineOptions,
         on_published: Callable[[], None],
+        protect: Protect = unprotected,
     ) -> None:
-        """``on_published()`` is called after each group that logged something."""
+        """``on_published()`` is called after each group that logged something; ``protect`` keeps Ctrl-C out of the sync steps (rule C5)."""
+        self._protect = protect
         self._on_published = on_published
         self._state = state
         self._log = log
@@ -113,10 +123,11 @@ class Pipeline:
 
     async def run(self) -> None:
         """Work until the mailbox is closed and everything in it is answered, or until something fails (the error is raised)."""
+        self._building = Group(self._state.sequence + 1)  # recovery may have moved it since this object was made
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._commit)
-                await self._prepare()
+                tasks.start_soon(self._protect(self._commit))
+                await self._protect(self._prepare)()
                 self._wake_committer()
         finally:
             # Only reached with something left if the log, a sync step, or a cancellation ended the pipeline.
@@ -201,17 +212,7 @@ class Pipeline:
         group.group_answers.append((request.reply, extra))
 
     def _info(self, state: ContainerState, request: InfoRequest) -> decisions.Decision:
-        segment = decisions.require(state, request.name)
-        return None, SegmentInfo(
-            name=segment.name,
-            segment_id=segment.sid,
-            length=segment.length,
-            start_offset=segment.start_offset,
-            sealed=segment.sealed,
-            attributes=dict(segment.attributes),
-            flushed_length=segment.flushed,
-            container=self._container,
-        )
+        return None, decisions.require(state, request.name).info(self._container)
 
     # --- commit: make durable, then publish -------------------------------------------------------------------
 

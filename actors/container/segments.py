@@ -17,6 +17,7 @@ from collections.abc import Callable
 import anyio
 
 from ...journal.operations.segment_image import MergedRange, SegmentImage, SegmentStatus, WriterState, decode_image, encode_image
+from ...storage_backends.base.segments import SegmentInfo
 
 
 class SegmentState:
@@ -100,6 +101,19 @@ class SegmentState:
         if self.waiter is not None:
             self.waiter.set()
             self.waiter = None
+
+    def info(self, container: int) -> SegmentInfo:
+        """What users see of it."""
+        return SegmentInfo(
+            name=self.name,
+            segment_id=self.sid,
+            length=self.length,
+            start_offset=self.start_offset,
+            sealed=self.sealed,
+            attributes=dict(self.attributes),
+            flushed_length=self.flushed,
+            container=container,
+        )
 
     def image(self) -> bytes:
         """What a checkpoint keeps."""

@@ -1,0 +1,181 @@
+"""``scripts/bench``: run benchmarks of the embedded store and show each figure beside its reference.
+
+Exit status: 0 when every benchmark ran, 1 when one failed (or, with ``--strict``, missed its goal), 2 for wrong arguments, 130 after Ctrl-C.
+Results go to standard output, progress and failures to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import NoReturn
+
+import anyio
+from rich.console import Console
+
+from . import appends, reading, recovery, report, starting
+from .harness import Benchmark, BenchmarkError, Result, Setting, is_interactive
+
+BENCHMARKS = {benchmark.name: benchmark for module in (appends, recovery, reading, starting) for benchmark in module.BENCHMARKS}
+
+DESCRIPTION = """\
+Benchmarks of the embedded store. Each figure is measured in turns with a reference (store, reference, store, reference, ...), and the ratio
+is the median of the rounds' ratios, so that a busy machine disturbs both sides alike. What was written is read back; a benchmark whose data is not
+there fails. Without names all run, in about two minutes.
+"""
+
+EPILOG = """\
+examples:
+  scripts/bench                          all, as a table
+  scripts/bench append_1k recovery       two of them
+  scripts/bench --json > figures.jsonl   one object a line: name, value, unit, reference, ratio, goal, lower_is_better,
+                                         goal_of (whether the goal is for the ratio or for the value)
+  scripts/bench --backend trio           the same on trio
+  scripts/bench --quick                  seconds instead of minutes; shows that all run, its figures mean nothing
+
+Run it on the disk that matters: a folder in memory syncs for free.
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"bench: {message}\nbench: `scripts/bench --help` shows what it takes\n")
+
+
+def parser() -> Parser:
+    made = Parser(prog="scripts/bench", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run (default: all; --list shows them)")
+    made.add_argument("--json", action="store_true", help="print one JSON object a line, each as soon as it is known")
+    made.add_argument("--list", action="store_true", help="show the benchmarks, what they measure and their goals, and run none")
+    made.add_argument("--quick", action="store_true", help="tiny sizes and one round: does it run?")
+    made.add_argument("--strict", action="store_true", help="exit with 1 when a goal is missed")
+    made.add_argument(
+        "--data", metavar="FOLDER", default=".", help="put the data into a new folder in FOLDER, removed afterwards (default: here)"
+    )
+    made.add_argument(
+        "--backend", choices=("asyncio+uvloop", "asyncio", "trio"), help="event loop (default: asyncio+uvloop if uvloop is installed)"
+    )
+    made.add_argument("--from", dest="start", default=".", help=argparse.SUPPRESS)
+    return made
+
+
+def choose(names: Sequence[str], made: Parser) -> list[Benchmark]:
+    for name in names:
+        if name not in BENCHMARKS:
+            close = difflib.get_close_matches(name, BENCHMARKS, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(BENCHMARKS)}"
+            made.error(f"there is no benchmark {name!r}; {hint}")
+
+    return [BENCHMARKS[name] for name in dict.fromkeys(names)] or list(BENCHMARKS.values())
+
+
+def make_folder(options: argparse.Namespace, made: Parser) -> str:
+    parent = os.path.join(options.start, options.data)
+    try:
+        folder = tempfile.mkdtemp(prefix="tierlog-bench-", dir=parent)
+    except OSError as error:
+        made.error(f"no data can be put into {parent}: {error.strerror}; name another folder with --data")
+
+    if file_system(folder) in {"tmpfs", "ramfs"}:
+        print(f"bench: {parent} is in memory, where a sync costs nothing: these figures say little; see --data", file=sys.stderr)
+    return os.path.abspath(folder)
+
+
+def file_system(path: str) -> str:
+    """The kind of the file system that holds ``path``, or nothing where the system does not say."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8") as stream:
+            mounts = [line.split() for line in stream]
+    except OSError:
+        return ""
+
+    device = os.stat(path).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    return next((fields[fields.index("-") + 1] for fields in mounts if fields[2] == wanted), "")
+
+
+def default_backend() -> str:
+    return "asyncio+uvloop" if find_spec("uvloop") else "asyncio"
+
+
+def show_progress(name: str, text: str) -> None:
+    if is_interactive():
+        print(f"\r\x1b[K{name}: {text}" if text else "\r\x1b[K", end="", file=sys.stderr, flush=True)
+    elif text == "warming up":
+        print(f"{name} ...", file=sys.stderr, flush=True)
+
+
+def run_one(benchmark: Benchmark, folder: str, options: argparse.Namespace, backend: str) -> Result:
+    """One benchmark in an event loop and a folder of its own."""
+    own = f"{folder}/{benchmark.name}"
+    os.mkdir(own)
+    setting = Setting(own, options.quick, backend, lambda text: show_progress(benchmark.name, text))
+    loop, _, variant = backend.partition("+")
+    try:
+        pairs = anyio.run(benchmark.run, setting, backend=loop, backend_options={"use_uvloop": True} if variant else {})
+    finally:
+        show_progress(benchmark.name, "")
+        shutil.rmtree(own)
+
+    return benchmark.result(pairs)
+
+
+def run_all(benchmarks: Sequence[Benchmark], folder: str, options: argparse.Namespace, backend: str) -> tuple[list[Result], int]:
+    """(results, how many failed). One that fails does not keep the others from running."""
+    results: list[Result] = []
+    failed = 0
+    for benchmark in benchmarks:
+        try:
+            result = run_one(benchmark, folder, options, backend)
+        except Exception as error:
+            failed += 1
+            print(f"bench: {benchmark.name} failed: {describe(error)}", file=sys.stderr)
+            continue
+
+        results.append(result)
+        if options.json:
+            print(report.json_line(result), flush=True)
+
+    return results, failed
+
+
+def describe(error: BaseException) -> str:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+
+    return str(error) if isinstance(error, BenchmarkError) else f"{type(error).__name__}: {error}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    made = parser()
+    options = made.parse_args(arguments)
+    benchmarks = choose(options.names, made)
+    console = Console()
+    if options.list:
+        report.print_list(benchmarks, console)
+        return 0
+
+    backend = options.backend or default_backend()
+    folder = make_folder(options, made)
+    try:
+        results, failed = run_all(benchmarks, folder, options, backend)
+    except KeyboardInterrupt:
+        print("bench: interrupted; the data is removed", file=sys.stderr)
+        return 130
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+    if results and not options.json:
+        report.print_table(results, BENCHMARKS, console, f"tierlog, {backend}{', quick: figures mean nothing' if options.quick else ''}")
+    missed = options.strict and not all(result.is_met for result in results)
+    return 1 if failed or missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

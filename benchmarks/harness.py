@@ -1,0 +1,187 @@
+"""What every benchmark shares: what it declares, how it measures in pairs, and what comes out.
+
+Owns: the records, the alternation of subject and reference, the medians, the check that what was written is there. Does not own: any workload.
+
+A figure alone says little on a shared machine. So each round measures the reference and then the store (A B A B ...), each round gives one ratio,
+and the ratio that is reported is the median of them: a slow minute of the machine slows both halves of a round alike.
+The first round warms up and does not count.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import statistics
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Literal
+
+import attrs
+import tierlog
+
+ROUNDS = 7
+
+
+class BenchmarkError(Exception):
+    """The benchmark did not do what it says: its figure would be a lie."""
+
+
+@attrs.frozen
+class Pair:
+    """One round: the store's figure and the reference's, in the benchmark's unit."""
+
+    value: float
+    reference: float
+
+
+@attrs.frozen
+class Result:
+    """One line of the report; the field names are those of ``--json``."""
+
+    name: str
+    value: float
+    """The median of the store's figures."""
+    unit: str
+    reference: float
+    """The median of the reference's figures, in the same unit."""
+    ratio: float
+    """The median of the rounds' value / reference."""
+    goal: float
+    lower_is_better: bool
+    goal_of: Literal["ratio", "value"]
+    """What the goal is about."""
+
+    @property
+    def is_met(self) -> bool:
+        judged = self.ratio if self.goal_of == "ratio" else self.value
+        return judged <= self.goal if self.lower_is_better else judged >= self.goal
+
+
+@attrs.frozen
+class Setting:
+    """What the command line decided, and where the data goes."""
+
+    folder: str
+    quick: bool
+    backend: str
+    progress: Callable[[str], None]
+
+    def size(self, full: int, quick: int) -> int:
+        """How much to do."""
+        return quick if self.quick else full
+
+    def fresh(self, name: str) -> str:
+        """A new, empty folder."""
+        return tempfile.mkdtemp(prefix=f"{name}-", dir=self.folder)
+
+
+@attrs.frozen
+class Benchmark:
+    name: str
+    summary: str
+    """One line for the table and ``--list``."""
+    detail: str
+    """What is measured against what, and what is left out."""
+    unit: str
+    goal: float
+    run: Callable[[Setting], Awaitable[Sequence[Pair]]]
+    lower_is_better: bool = False
+    goal_of: Literal["ratio", "value"] = "ratio"
+
+    def result(self, pairs: Sequence[Pair]) -> Result:
+        if not pairs or any(pair.value <= 0 or pair.reference <= 0 for pair in pairs):
+            raise BenchmarkError(f"{self.name} measured nothing: {pairs}")
+
+        return Result(
+            self.name,
+            statistics.median(pair.value for pair in pairs),
+            self.unit,
+            statistics.median(pair.reference for pair in pairs),
+            statistics.median(pair.value / pair.reference for pair in pairs),
+            self.goal,
+            self.lower_is_better,
+            self.goal_of,
+        )
+
+
+Measure = Callable[[], Awaitable[float]]
+
+
+async def alternate(setting: Setting, value: Measure, reference: Measure, rounds: int = ROUNDS) -> list[Pair]:
+    """Measure reference and value in turns; the first round is not counted."""
+    pairs: list[Pair] = []
+    count = setting.size(rounds, 1)
+    for number in range(count + 1):
+        setting.progress(f"round {number} of {count}" if number else "warming up")
+        gc.collect()
+        measured_reference = await reference()
+        gc.collect()
+        pairs.append(Pair(await value(), measured_reference))
+
+    return pairs[1:]
+
+
+@asynccontextmanager
+async def store_in(folder: str, *, containers: int = 1, config: tierlog.StoreConfig | None = None) -> AsyncIterator[tierlog.SegmentStore]:
+    async with tierlog.open_store(folder, containers=containers, config=config) as store:
+        yield store
+
+
+@attrs.frozen
+class Written:
+    """One acked append, to be looked for later."""
+
+    segment: str
+    offset: int
+    data: bytes
+
+
+async def verify(store: tierlog.SegmentStore, samples: Sequence[Written]) -> None:
+    """Read samples back; a store that lost or never wrote them fails the benchmark."""
+    if not samples:
+        raise BenchmarkError("no append was acked")
+
+    for sample in samples:
+        found = bytearray()
+        while len(found) < len(sample.data):
+            block = await store.read(sample.segment, sample.offset + len(found), len(sample.data) - len(found))
+            if not block:
+                break
+            found += block
+        if found != sample.data:
+            raise BenchmarkError(f"{sample.segment} at {sample.offset} does not hold what was acked there")
+
+
+async def verify_length(store: tierlog.SegmentStore, segment: str, expected: int) -> None:
+    length = (await store.segment_info(segment)).length
+    if length != expected:
+        raise BenchmarkError(f"{segment} is {length} bytes long after appends of {expected}")
+
+
+def payloads(size: int, count: int = 64) -> list[bytes]:
+    """Different random blocks, so that a mix-up shows and nothing below can compress them away."""
+    return [os.urandom(size) for _ in range(count)]
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))]
+
+
+def is_interactive() -> bool:
+    return sys.stderr.isatty()
+
+
+def event_class() -> Any:
+    """The running loop's own event, without a layer over it: the reference must not pay for our portability."""
+    import sniffio
+
+    if sniffio.current_async_library() == "trio":
+        import trio
+
+        return trio.Event
+
+    import asyncio
+
+    return asyncio.Event

@@ -1,0 +1,190 @@
+"""Benchmarks of reads: flushed data that is in no cache of the store, and the way of a fresh append to a waiting reader."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from crc32c import crc32c
+
+from .harness import Benchmark, BenchmarkError, Pair, Setting, alternate, event_class, payloads, quantile, store_in
+
+SEGMENT = "bench/reading"
+BLOCK = 4 << 20
+
+
+# --- cold reads -----------------------------------------------------------------------------------------------
+
+
+async def cold_read(setting: Setting) -> Sequence[Pair]:
+    size = setting.size(192 << 20, 8 << 20)
+    folder = setting.fresh("cold")
+    expected = await _fill(folder, size)
+    chunks = _chunk_files(f"{folder}/lts", size)
+
+    async def value() -> float:
+        async with store_in(folder) as store:
+            begin = time.perf_counter()
+            blocks = await _read_segment(store, size)
+            seconds = time.perf_counter() - begin
+            _check(blocks, expected)
+            return size / seconds / 1e6
+
+    async def reference() -> float:
+        limiter = anyio.CapacityLimiter(1)
+        blocks = []
+        begin = time.perf_counter()
+        for path in chunks:
+            with open(path, "rb", buffering=0) as stream:
+                while block := await anyio.to_thread.run_sync(stream.read, BLOCK, limiter=limiter):
+                    blocks.append(block)
+        seconds = time.perf_counter() - begin
+        if sum(map(len, blocks)) != size:
+            raise BenchmarkError("the chunk files do not hold the segment's bytes")
+
+        return size / seconds / 1e6
+
+    return await alternate(setting, value, reference, 6)
+
+
+async def _fill(folder: str, size: int) -> int:
+    """Write and flush a segment; returns the CRC32C of its bytes."""
+    crc = 0
+    async with store_in(folder) as store:
+        await store.create_segment(SEGMENT)
+        for number, block in enumerate(payloads(1 << 20, size >> 20)):
+            await store.append(SEGMENT, block)
+            crc = crc32c(block, crc)
+            if number % 32 == 31:
+                await store.flush()
+        await store.flush()
+        info = await store.segment_info(SEGMENT)
+        if info.flushed_length != size:
+            raise BenchmarkError(f"{info.flushed_length} of {size} bytes are in long-term storage after a flush")
+
+    return crc
+
+
+def _chunk_files(folder: str, size: int) -> list[str]:
+    """The files that hold user bytes: all but the store's own small ones."""
+    paths = [os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names if "_system" not in parent]
+    found = sum(os.path.getsize(path) for path in paths)
+    if found != size:
+        raise BenchmarkError(f"the chunk files in {folder} hold {found} bytes, not {size}")
+
+    return sorted(paths)
+
+
+async def _read_segment(store: Any, size: int) -> list[bytes]:
+    blocks: list[bytes] = []
+    position = 0
+    while position < size:
+        block = await store.read(SEGMENT, position, BLOCK)
+        if not block:
+            raise BenchmarkError(f"nothing to read at {position} of {size}")
+        blocks.append(block)
+        position += len(block)
+
+    return blocks
+
+
+def _check(blocks: Sequence[bytes], expected: int) -> None:
+    crc = 0
+    for block in blocks:
+        crc = crc32c(block, crc)
+    if crc != expected:
+        raise BenchmarkError("what was read is not what was written")
+
+
+# --- tail wake-up ---------------------------------------------------------------------------------------------
+
+
+async def tail_wakeup(setting: Setting) -> Sequence[Pair]:
+    count, items = setting.size(600, 20), payloads(1024)
+    event = event_class()
+    async with store_in(setting.fresh("tail")) as store:
+        await store.create_segment(SEGMENT)
+        start = 0
+
+        async def value() -> float:
+            nonlocal start
+            acked: list[float] = []
+            seen: list[float] = []
+
+            async def reader() -> None:
+                position = start
+                async for block in store.tail(SEGMENT, start):
+                    now = time.perf_counter()
+                    if block != items[(position - start) // 1024 % len(items)]:
+                        raise BenchmarkError(f"the tail reader got other bytes than were appended at {position}")
+                    position += len(block)
+                    seen.append(now)
+                    progress.set()
+                    if len(seen) == count:
+                        return
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(reader)
+                for number in range(count):
+                    progress = event()
+                    await store.append(SEGMENT, items[number % len(items)])
+                    acked.append(time.perf_counter())
+                    await progress.wait()
+
+            start += count * 1024
+            # A reader may be woken before the writer's own task runs again: that is no wait at all.
+            return quantile([max(0.001, (s - a) * 1000) for s, a in zip(seen, acked, strict=True)], 0.99)
+
+        return await alternate(setting, value, lambda: _bare_wakeup(count, event), 7)
+
+
+async def _bare_wakeup(count: int, event: Any) -> float:
+    """p99 from setting an event to the waiting task, in ms."""
+    waits: list[float] = []
+    begin = 0.0
+
+    async def waiter() -> None:
+        nonlocal answer
+        while len(waits) < count:
+            await question.wait()
+            waits.append(time.perf_counter() - begin)
+            answer.set()
+
+    question, answer = event(), event()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(waiter)
+        for _ in range(count):
+            await anyio.lowlevel.checkpoint()
+            old, question, answer = question, event(), event()
+            begin = time.perf_counter()
+            old.set()
+            await answer.wait()
+
+    return max(0.001, quantile(waits, 0.99) * 1000)
+
+
+BENCHMARKS = (
+    Benchmark(
+        "cold_read",
+        "flushed bytes, in blocks of 4 MiB",
+        "The store is opened afresh for each round, so that only the system's page cache helps both sides; checksums are verified. Against reading "
+        "the same chunk files in a worker thread with blocks of the same size and no checks.",
+        "MB/s",
+        0.7,
+        cold_read,
+    ),
+    Benchmark(
+        "tail_wakeup",
+        "from an append's ack to the tail reader's block, p99",
+        "One writer and one tail reader in one process, each append on its own. Against the p99 of a bare event between two tasks.",
+        "ms",
+        1.0,
+        tail_wakeup,
+        lower_is_better=True,
+        goal_of="value",
+    ),
+)

@@ -1,0 +1,57 @@
+"""How results are shown: a table for people, one JSON object a line for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import attrs
+from rich.console import Console
+from rich.table import Table
+
+from .harness import Benchmark, Result
+
+
+def json_line(result: Result) -> str:
+    values = attrs.asdict(result)
+    return json.dumps({key: round(value, 4) if isinstance(value, float) else value for key, value in values.items()})
+
+
+def number(value: float) -> str:
+    """Three figures that matter: 61,234 and 0.42 rather than 61234.5678 and 0.4234."""
+    if value >= 1000:
+        return f"{value:,.0f}"
+
+    return f"{value:.1f}" if value >= 100 else f"{value:.2f}" if value >= 1 else f"{value:.3f}"
+
+
+def goal_text(benchmark: Benchmark | Result) -> str:
+    sign = "<=" if benchmark.lower_is_better else ">="
+    unit = f" {benchmark.unit}" if benchmark.goal_of == "value" else " x"
+    return f"{sign} {benchmark.goal:,g}{unit}"
+
+
+def print_table(results: Sequence[Result], benchmarks: dict[str, Benchmark], console: Console, title: str) -> None:
+    table = Table(title=title, title_justify="left", header_style="bold", caption_justify="left")
+    table.add_column("benchmark", no_wrap=True)
+    table.add_column("what")
+    for heading in ("store", "reference", "ratio", "goal"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("met")
+    for result in results:
+        table.add_row(
+            result.name,
+            benchmarks[result.name].summary,
+            f"{number(result.value)} {result.unit}",
+            number(result.reference),
+            f"{result.ratio:.2f}",
+            goal_text(result),
+            "[green]yes[/]" if result.is_met else "[red]no[/]",
+        )
+    console.print(table)
+
+
+def print_list(benchmarks: Sequence[Benchmark], console: Console) -> None:
+    for benchmark in benchmarks:
+        console.print(f"[bold]{benchmark.name}[/]: {benchmark.summary} (goal {goal_text(benchmark)})", highlight=False)
+        console.print(f"    {benchmark.detail}", highlight=False)

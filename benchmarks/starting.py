@@ -1,0 +1,103 @@
+"""Benchmarks of starting: the import, and a fresh folder's way to its first ack. Each measurement is a Python process of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+
+import anyio.to_thread
+
+from .harness import Benchmark, BenchmarkError, Pair, Setting, alternate
+
+_FIRST_ACK = """\
+import sys, time
+import anyio, tierlog
+
+async def main(folder):
+    begin = time.perf_counter()
+    async with tierlog.open_store(folder) as store:
+        await store.create_segment("bench/first")
+        offset = await store.append("bench/first", b"first")
+        seconds = time.perf_counter() - begin
+        assert await store.read("bench/first", offset, 5) == b"first"
+    print(seconds * 1000)
+
+anyio.run(main, sys.argv[1], backend=sys.argv[2], backend_options={"use_uvloop": True} if sys.argv[3] == "uvloop" else {})
+"""
+
+_BARE_ACK = """\
+import os, sys, time
+
+begin = time.perf_counter()
+os.makedirs(sys.argv[1] + "/wal")
+fd = os.open(sys.argv[1] + "/wal/log", os.O_RDWR | os.O_CREAT)
+os.fsync(fd)
+for folder in (sys.argv[1] + "/wal", sys.argv[1]):
+    handle = os.open(folder, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
+os.pwrite(fd, b"first", 0)
+os.fdatasync(fd)
+print((time.perf_counter() - begin) * 1000)
+"""
+
+
+def _run(folder: str, program: str, *arguments: str) -> str:
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=False, cwd=folder)
+    if done.returncode:
+        raise BenchmarkError(f"the measured process ended with {done.returncode}: {done.stderr.strip()}")
+
+    return done.stdout
+
+
+async def open_first_ack(setting: Setting) -> Sequence[Pair]:
+    backend, _, loop = setting.backend.partition("+")
+
+    async def measure(program: str) -> float:
+        folder = f"{setting.fresh('first')}/data"
+        return float(await anyio.to_thread.run_sync(_run, setting.folder, program, folder, backend, loop))
+
+    return await alternate(setting, lambda: measure(_FIRST_ACK), lambda: measure(_BARE_ACK), 7)
+
+
+async def import_time(setting: Setting) -> Sequence[Pair]:
+    """Whole processes: with the import, less those without."""
+
+    def seconds(program: str) -> float:
+        begin = time.perf_counter()
+        _run(setting.folder, program)
+        return time.perf_counter() - begin
+
+    async def measure(program: str) -> float:
+        return await anyio.to_thread.run_sync(seconds, program) * 1000
+
+    pairs = await alternate(setting, lambda: measure("import tierlog"), lambda: measure("pass"), 15)
+    # Noise may make a single difference negative; the median of them is not.
+    return [Pair(max(0.001, pair.value - pair.reference), pair.reference) for pair in pairs]
+
+
+BENCHMARKS = (
+    Benchmark(
+        "open_first_ack",
+        "open of a fresh folder to the first ack",
+        "In a fresh process that has imported tierlog: open_store with its default of 4 containers, create a segment, append; what is imported at the "
+        "first open counts. Against making a folder and a file and syncing one write.",
+        "ms",
+        150.0,
+        open_first_ack,
+        lower_is_better=True,
+        goal_of="value",
+    ),
+    Benchmark(
+        "import",
+        "import tierlog, over bare Python",
+        "The time of a process that imports tierlog less that of one that does nothing; the reference is the latter.",
+        "ms",
+        150.0,
+        import_time,
+        lower_is_better=True,
+        goal_of="value",
+    ),
+)

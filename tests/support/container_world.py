@@ -1,0 +1,181 @@
+"""One container on memory backends, without threads: what outlives its owners, and a store's verbs on one owner.
+
+Virtual time works here (``virtual_time``). A crash is a cancellation: nothing of a container writes on its way out unless it was stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any, TypeVar
+
+import anyio
+import anyio.lowlevel
+import attrs
+import pytest
+from trio.testing import MockClock
+
+from tierlog.actors.container.admission import AdmissionOptions
+from tierlog.actors.container.checkpointer import CheckpointOptions
+from tierlog.actors.container.claim import Identity
+from tierlog.actors.container.container import Container, ContainerOptions
+from tierlog.actors.gc.collector import CollectorOptions
+from tierlog.actors.store import SegmentStore
+from tierlog.actors.writer.writer import WriterOptions
+from tierlog.storage_backends.base.data_log import DurableDataLog
+from tierlog.storage_backends.base.world import World
+from tierlog.storage_backends.chunked.records.segment import SEGMENT_PREFIX
+from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
+from tierlog.storage_backends.logs.memory import MemoryLogService
+from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
+
+T = TypeVar("T")
+
+virtual_time = pytest.mark.parametrize("anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["trio-virtual"])
+
+MIB = 1 << 20
+OPTIONS = ContainerOptions(
+    cache_bytes=64 * MIB,
+    flush_bytes=MIB,
+    admission=AdmissionOptions(soft_bytes=32 * MIB, hard_bytes=48 * MIB, segment_bytes=16 * MIB),
+    writer=WriterOptions(flush_age=30, error_pause=1),
+    collector=CollectorOptions(delay=60),
+    checkpoint=CheckpointOptions(wal_bytes=64 * MIB),
+)
+ROLLING = 64 << 10
+
+
+def fresh_ids() -> Callable[[], str]:
+    numbers: Iterator[int] = iter(range(1, 1 << 30))
+    return lambda: f"{next(numbers):032x}"
+
+
+@attrs.define(eq=False)
+class Owner:
+    """One ownership: its container, and the public verbs on it."""
+
+    container: Container
+    store: SegmentStore
+    scope: anyio.CancelScope = attrs.field(factory=anyio.CancelScope)
+    started: anyio.Event = attrs.field(factory=anyio.Event)
+    ended: anyio.Event = attrs.field(factory=anyio.Event)
+    error: BaseException | None = None
+
+    async def run(self) -> None:
+        try:
+            with self.scope:
+                await self.container.run(self.started.set, lambda: None)
+        except Exception as error:
+            self.error = first_leaf(error)
+        finally:
+            self.ended.set()
+            self.started.set()
+
+    async def stop(self) -> None:
+        """The clean end."""
+        self.container.stop()
+        await self.ended.wait()
+
+    async def crash(self) -> None:
+        self.scope.cancel()
+        await self.ended.wait()
+
+    async def checkpoint(self) -> None:
+        await self.container._parts.checkpointer.checkpoint()
+
+    @property
+    def log_bytes(self) -> int:
+        return self.container.log.statistics().appended_bytes
+
+
+class _Host:
+    """Leads every call to one ownership, restarting nothing."""
+
+    def __init__(self, container: Container) -> None:
+        self.active = container
+
+    async def call(self, verb: Callable[[Container], Awaitable[T]]) -> T:
+        return await verb(self.active)
+
+
+def first_leaf(error: BaseException) -> BaseException:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+
+    return error
+
+
+class ContainerWorld:
+    """What outlives the owners: log and chunks. ``chunks.script`` breaks long-term storage."""
+
+    def __init__(self, options: ContainerOptions = OPTIONS) -> None:
+        self.options = options
+        self.logs = MemoryLogService()
+        self.memory = MemoryChunkState()
+        self.chunks = FaultyChunkStorage(MemoryChunkStorage(self.memory))
+        self.world = World(lambda: 0.0, Random(7), fresh_ids())
+        self.store_id = bytes(15) + b"s"
+
+    def make(self, options: ContainerOptions | None = None, log: DurableDataLog | None = None, log_id: bytes = b"l" * 16) -> Owner:
+        identity = Identity(self.store_id, log_id, bytes.fromhex(self.world.new_id()))
+        container = Container(0, log or self.logs.log("c0"), self.chunks, identity, self.world, options or self.options)
+        host: Any = _Host(container)
+        return Owner(container, SegmentStore([host], append_bytes_max=8 * MIB, rolling_size=ROLLING))
+
+    @asynccontextmanager
+    async def owner(self, options: ContainerOptions | None = None, **made: Any) -> AsyncIterator[Owner]:
+        """An owner for the body; stopped cleanly at its end unless it has ended by then."""
+        async with anyio.create_task_group() as tasks:
+            owner = await self.start(tasks, options, **made)
+            try:
+                yield owner
+            finally:
+                owner.container.stop()
+                with anyio.CancelScope(shield=True):
+                    await owner.ended.wait()
+
+    async def start(self, tasks: anyio.abc.TaskGroup, options: ContainerOptions | None = None, **made: Any) -> Owner:
+        """An owner that lives until it is stopped, crashed or fails. Raises why it did not start."""
+        await self.chunks.open()
+        owner = self.make(options, **made)
+        tasks.start_soon(owner.run)
+        await owner.started.wait()
+        if owner.error is not None:
+            raise owner.error
+
+        return owner
+
+    @property
+    def chunk_names(self) -> set[str]:
+        """Users' chunks in long-term storage."""
+        return {name for name in self.memory.chunks if name.startswith("containers/")}
+
+
+def referenced_chunks(container: Container) -> set[str]:
+    return {key[2:] for key in container.state.metadata if key.startswith("c:")}
+
+
+def recorded_segments(container: Container) -> set[int]:
+    """The ids of segments that long-term storage has a record of."""
+    return {int(key[len(SEGMENT_PREFIX) :], 16) for key in container.state.metadata if key.startswith(SEGMENT_PREFIX)}
+
+
+async def read_all(store: SegmentStore, name: str, start: int = 0, size: int = 1 << 20) -> bytes:
+    """Everything from ``start`` to the tail."""
+    parts = []
+    while block := await store.read(name, start, size):
+        parts.append(block)
+        start += len(block)
+
+    return b"".join(parts)
+
+
+async def until(holds: Callable[[], bool], limit: int = 10_000) -> None:
+    """Let the other tasks run until ``holds()``; fails after ``limit`` turns."""
+    for _ in range(limit):
+        if holds():
+            return
+        await anyio.lowlevel.checkpoint()
+
+    raise AssertionError("it did not come true")
