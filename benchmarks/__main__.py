@@ -1,6 +1,7 @@
 """``scripts/bench``: run benchmarks of the embedded store and show each figure beside its reference.
 
-Exit status: 0 when every benchmark ran, 1 when one failed (or, with ``--strict``, missed its goal), 2 for wrong arguments, 130 after Ctrl-C.
+Exit status: 0 when every benchmark ran, 1 when one failed (or, with ``--strict``, missed its goal), 2 for wrong arguments, 130 after
+Ctrl-C.
 Results go to standard output, progress and failures to standard error.
 """
 
@@ -26,8 +27,8 @@ BENCHMARKS = {benchmark.name: benchmark for module in (appends, recovery, readin
 
 DESCRIPTION = """\
 Benchmarks of the embedded store. Each figure is measured in turns with a reference (store, reference, store, reference, ...), and the ratio
-is the median of the rounds' ratios, so that a busy machine disturbs both sides alike. What was written is read back; a benchmark whose data is not
-there fails. Without names all run, in about two minutes.
+is the median of the rounds' ratios, so that a busy machine disturbs both sides alike. What was written is read back; a benchmark whose
+data is not there fails. Without names all run, in about two minutes.
 """
 
 EPILOG = """\
@@ -56,11 +57,9 @@ def parser() -> Parser:
     made.add_argument("--quick", action="store_true", help="tiny sizes and one round: does it run?")
     made.add_argument("--strict", action="store_true", help="exit with 1 when a goal is missed")
     made.add_argument(
-        "--data", metavar="FOLDER", default=".", help="put the data into a new folder in FOLDER, removed afterwards (default: here)"
+        "--data", metavar="FOLDER", default=".", help="where to put a folder with the data, removed afterwards (default: here)"
     )
-    made.add_argument(
-        "--backend", choices=("asyncio+uvloop", "asyncio", "trio"), help="event loop (default: asyncio+uvloop if uvloop is installed)"
-    )
+    made.add_argument("--backend", choices=("asyncio+uvloop", "asyncio", "trio"), help="event loop (default: asyncio+uvloop if installed)")
     made.add_argument("--from", dest="start", default=".", help=argparse.SUPPRESS)
     return made
 
@@ -133,7 +132,7 @@ def run_all(benchmarks: Sequence[Benchmark], folder: str, options: argparse.Name
     for benchmark in benchmarks:
         try:
             result = run_one(benchmark, folder, options, backend)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 it is reported, and the others run
             failed += 1
             print(f"bench: {benchmark.name} failed: {describe(error)}", file=sys.stderr)
             continue
@@ -156,7 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = parser()
     options = made.parse_args(arguments)
     benchmarks = choose(options.names, made)
-    console = Console()
+    # A pipe has no width: nothing is cut off there.
+    console = Console(width=None if sys.stdout.isatty() else 140)
     if options.list:
         report.print_list(benchmarks, console)
         return 0

@@ -1,7 +1,8 @@
 """Benchmarks of appends: many in flight, in batches, large, one after the other, and over many segments.
 
-All run the store as it is configured by default, with one container. Flush cycles start by themselves while the clock runs (a segment is flushed
-for each 4 MiB) and take their share of both cores; what is left unflushed at a round's end is flushed before the next round, off the clock.
+All run the store as it is configured by default, with one container. Flush cycles start by themselves while the clock runs (a segment
+is flushed for each 4 MiB) and take their share of both cores; what is left unflushed at a round's end is flushed before the next round,
+off the clock.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import anyio
 import attrs
+
 import tierlog
 
 from .ceiling import bare_log

@@ -1,7 +1,7 @@
 """The ceiling: the least that any group-committing log in Python must do, and nothing else.
 
-Per append: a frame with a CRC32C and one event. Per group: one pwritev and one fdatasync in a worker thread. No validation, no offsets per segment,
-no idempotence, no fencing, no cache, no flush. The file's blocks are allocated before the clock starts.
+Per append: a frame with a CRC32C and one event. Per group: one pwritev and one fdatasync in a worker thread. No validation, no offsets per
+segment, no idempotence, no fencing, no cache, no flush. The file's blocks are allocated before the clock starts.
 """
 
 from __future__ import annotations

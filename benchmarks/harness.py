@@ -1,9 +1,10 @@
 """What every benchmark shares: what it declares, how it measures in pairs, and what comes out.
 
-Owns: the records, the alternation of subject and reference, the medians, the check that what was written is there. Does not own: any workload.
+Owns: the records, the alternation of store and reference, the medians, the check that what was written is there. Does not own: any
+workload.
 
-A figure alone says little on a shared machine. So each round measures the reference and then the store (A B A B ...), each round gives one ratio,
-and the ratio that is reported is the median of them: a slow minute of the machine slows both halves of a round alike.
+A figure alone says little on a shared machine. So each round measures the reference and then the store (A B A B ...), each round gives one
+ratio, and the ratio that is reported is the median of them: a slow minute of the machine slows both halves of a round alike.
 The first round warms up and does not count.
 """
 
@@ -19,6 +20,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Literal
 
 import attrs
+
 import tierlog
 
 ROUNDS = 7

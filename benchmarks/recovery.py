@@ -1,7 +1,8 @@
 """The benchmark of recovery: how fast a container's state comes back out of its log.
 
-The log is written straight into the folder, with the store's own vocabulary and log but without its pipeline: half a million acks would take longer than
-the recovery that is measured. Each round opens its own copy, because an open store begins to flush, and the next recovery would find less to do.
+The log is written straight into the folder, with the store's own vocabulary and log but without its pipeline: half a million acks would
+take longer than the recovery that is measured. Each round opens its own copy, because an open store begins to flush, and the next recovery
+would find less to do.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from tierlog.actors.config import StoreConfig
 from tierlog.actors.identity import read_identity
 from tierlog.actors.node import log_options
-from tierlog.actors.config import StoreConfig
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.create_segment import CreateSegment
-from tierlog.journal.operations.vocabulary import decode_group, encode_append_head, encode_group_head
+from tierlog.journal.wal.payload import PayloadBuilder, decode_group
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.storage_backends.logs.local import LocalLog
 
@@ -84,11 +85,15 @@ async def _build(folder: str, count: int) -> tuple[list[bytes], list[Written]]:
     files = LocalFiles()
     wal = f"{os.path.abspath(folder)}/wal"
     identity = await files.run(read_identity(wal))
-    assert identity is not None
+    if identity is None:
+        raise BenchmarkError(f"{wal} holds no identity after a store was open there")
+
     log = LocalLog(files, f"{wal}/0000", identity.container_log_id(0), log_options(StoreConfig()))
     opened = await log.open()
     sequence, sids = await _segments(log)
-    assert len(sids) == len(SEGMENTS), opened
+    if len(sids) != len(SEGMENTS):
+        raise BenchmarkError(f"the log of {len(SEGMENTS)} fresh segments creates {len(sids)}: {opened}")
+
     return await _append_all(log, count, sequence, sids)
 
 
@@ -109,15 +114,14 @@ async def _append_all(log: LocalLog, count: int, sequence: int, sids: Sequence[i
     groups: list[bytes] = []
     samples: list[Written] = []
     for begin in range(0, count, PER_GROUP):
-        parts = [encode_group_head(sequence + begin + 1)]
+        payload = PayloadBuilder(sequence + begin + 1)
         for number in range(begin, min(begin + PER_GROUP, count)):
             segment, turn = number % len(sids), number // len(sids)
             data = blocks[(segment + turn) % len(blocks)]
             events = (WRITER, turn // 2, 1) if turn % 2 else (b"", 0, 0)
-            op = Append(sids[segment], turn * SIZE, data, *events)
-            parts += (encode_append_head(op, SIZE), data)
+            payload.add(Append(sids[segment], turn * SIZE, data, *events))
         samples.append(Written(SEGMENTS[segment], turn * SIZE, data))
-        groups.append(b"".join(parts))
+        groups.append(b"".join(payload.parts))
         await log.append([groups[-1]])
 
     await log.close()
@@ -151,9 +155,9 @@ BENCHMARKS = (
     Benchmark(
         "recovery",
         "replay of 100-byte appends at open",
-        "From open_store to a store that answers: reading and checking the log, decoding, applying, caching. Every second append carries an event "
-        "number. Against decoding the same operations in memory with struct alone.",
-        "operations/s",
+        "From open_store to a store that answers: reading and checking the log, decoding, applying, caching. Every second append carries "
+        "an event number. Against decoding the same operations in memory with struct alone.",
+        "ops/s",
         250_000,
         recovery,
         goal_of="value",

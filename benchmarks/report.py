@@ -27,26 +27,27 @@ def number(value: float) -> str:
 
 def goal_text(benchmark: Benchmark | Result) -> str:
     sign = "<=" if benchmark.lower_is_better else ">="
-    unit = f" {benchmark.unit}" if benchmark.goal_of == "value" else " x"
-    return f"{sign} {benchmark.goal:,g}{unit}"
+    return f"{sign} {benchmark.goal:,g}" if benchmark.goal_of == "value" else f"{sign} {benchmark.goal:g}x"
 
 
 def print_table(results: Sequence[Result], benchmarks: dict[str, Benchmark], console: Console, title: str) -> None:
     table = Table(title=title, title_justify="left", header_style="bold", caption_justify="left")
     table.add_column("benchmark", no_wrap=True)
-    table.add_column("what")
-    for heading in ("store", "reference", "ratio", "goal"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("met")
+    for heading in ("store", "reference", "unit", "ratio", "goal", "met"):
+        table.add_column(heading, justify="left" if heading in {"unit", "met"} else "right", no_wrap=True)
+    is_wide = console.width >= 120 or not console.is_terminal
+    if is_wide:
+        table.add_column("what")
     for result in results:
         table.add_row(
             result.name,
-            benchmarks[result.name].summary,
-            f"{number(result.value)} {result.unit}",
+            number(result.value),
             number(result.reference),
+            result.unit,
             f"{result.ratio:.2f}",
             goal_text(result),
             "[green]yes[/]" if result.is_met else "[red]no[/]",
+            *([benchmarks[result.name].summary] if is_wide else []),
         )
     console.print(table)
 

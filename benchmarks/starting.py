@@ -82,8 +82,8 @@ BENCHMARKS = (
     Benchmark(
         "open_first_ack",
         "open of a fresh folder to the first ack",
-        "In a fresh process that has imported tierlog: open_store with its default of 4 containers, create a segment, append; what is imported at the "
-        "first open counts. Against making a folder and a file and syncing one write.",
+        "In a fresh process that has imported tierlog: open_store with its default of 4 containers, create a segment, append; what is "
+        "imported at the first open counts. Against making a folder and a file and syncing one write.",
         "ms",
         150.0,
         open_first_ack,

@@ -30,6 +30,8 @@ class AdmissionOptions:
     """Unflushed bytes of one segment that keeps failing to flush, above which only its own appends are refused."""
     delay_max: float = 2.0
     """Seconds, just below the hard limit."""
+    space_interval: float = 1.0
+    """Seconds between two looks at a full disk."""
 
 
 @attrs.frozen
@@ -48,12 +50,13 @@ class Admission:
         self._log = log
         self._writer = writer
         self._options = options
+        self._look_again = 0.0
         self._delayed = self._throttled = self._full = 0
 
     async def admit(self, name: str, size: int) -> None:
         """Return when an append of ``size`` bytes may go on; ``StorageFull`` or ``Throttled`` otherwise. Does not suspend when all is
         well."""
-        if not self._log.has_room(size):
+        if not self._log.has_room(size) and not await self._has_room_after_all(size):
             self._full += 1
             raise StorageFull("free disk space is below the low-water mark: appends are refused; free space, truncate or delete segments")
 
@@ -61,6 +64,16 @@ class Admission:
             await self._delay()
         if self._writer.has_failing:
             self._check_segment(name)
+
+    async def _has_room_after_all(self, size: int) -> bool:
+        """Refused appends look at no disk, so look for them from time to time: appends resume when space was freed (rule W6)."""
+        now = anyio.current_time()
+        if now < self._look_again:
+            return False
+
+        self._look_again = now + self._options.space_interval
+        await self._log.check_space()
+        return self._log.has_room(size)
 
     def _check_segment(self, name: str) -> None:
         segment = self._state.segments.find(name)

@@ -68,7 +68,7 @@ async def survey(chunks: ChunkStorage, container: int) -> list[Claim]:
     """All claims on a container, lowest epoch first."""
     prefix = claim_prefix(container)
     claims = []
-    async for info in chunks.list(prefix):
+    for info in [info async for info in chunks.list(prefix)]:
         epoch_text = info.name[len(prefix) :]
         try:
             claims.append(Claim(int(epoch_text, 16), decode_claim(await chunks.read(info.name, 0, _BODY_BYTES + 1))))

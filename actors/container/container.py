@@ -36,6 +36,7 @@ from ..core.mailbox import Lane, Mailbox, MailboxOptions, MailboxStatistics
 from ..core.reply import Reply
 from ..core.shutdown import finish_within
 from ..gc.collector import Collector, CollectorOptions, CollectorStatistics
+from ..reading.read_ahead import ReadAhead, ReadAheadOptions, ReadAheadStatistics
 from ..reading.reader import Reader
 from ..reading.tail_cache import TailCache, TailCacheStatistics
 from ..writer.aggregation import FlushableSegment
@@ -68,6 +69,7 @@ class ContainerOptions:
     writer: WriterOptions = WriterOptions()
     collector: CollectorOptions = CollectorOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
+    read_ahead: ReadAheadOptions = ReadAheadOptions()
     close_timeout: float = 10.0
     protect: Protect = unprotected
     """Keeps Ctrl-C out of the container's tasks (rule C5, hole 42)."""
@@ -91,6 +93,7 @@ class ContainerStatistics:
     checkpoints: CheckpointStatistics
     collector: CollectorStatistics
     chunked: ChunkedStatistics
+    read_ahead: ReadAheadStatistics
 
 
 @attrs.frozen
@@ -102,6 +105,7 @@ class _Parts:
     collector: Collector
     storage: ChunkedSegmentStorage
     reader: Reader
+    read_ahead: ReadAhead
     checkpointer: Checkpointer
     writer: StorageWriter
     admission: Admission
@@ -224,6 +228,7 @@ class Container:
         storage = ChunkedSegmentStorage(
             self._chunks, metadata, container=self.index, epoch=state.epoch, world=self._world, garbage=collector
         )
+        ahead = ReadAhead(storage.read, options.read_ahead)
         source = _Source(self)
         flusher = SegmentFlusher(storage, self.cache, source.segment_of, source.forget)
         writer = StorageWriter(source, flusher, collector, self._claim_late, options.writer)
@@ -233,7 +238,8 @@ class Container:
             publisher,
             collector,
             storage,
-            Reader(self.cache, storage, state.segments.get),
+            Reader(self.cache, ahead, state.segments.get),
+            ahead,
             Checkpointer(state, self.cache, self.log, self.ask_internal, options.checkpoint),
             writer,
             Admission(state, self.cache, self.log, writer, options.admission),
@@ -247,6 +253,7 @@ class Container:
                 protect = self.options.protect
                 helpers.start_soon(protect(parts.writer.run), last_full_cut)
                 helpers.start_soon(protect(parts.collector.run))
+                helpers.start_soon(parts.read_ahead.run)
                 helpers.start_soon(protect(parts.checkpointer.run), lambda: self._logged)
                 started()
                 await self._stop.wait()
@@ -371,6 +378,7 @@ class Container:
             parts.checkpointer.statistics(),
             parts.collector.statistics(),
             parts.storage.statistics(),
+            parts.read_ahead.statistics(),
         )
 
 

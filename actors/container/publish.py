@@ -83,13 +83,14 @@ class Publisher:
         # If few were idle, do not search them all again after every group.
         self._evict_above = len(self._segments) + active_max // 10
 
-    def restore_data(self, sid: int, offset: int, data: Buffer, group: int) -> None:
+    def restore_data(self, op: Append | RelogData, group: int) -> None:
         """Recovery: bytes from before the checkpoint that it counts, but that long-term storage may not have yet."""
-        segment = self._table.get(sid)
-        if segment is not None and sid in self._cache and offset + len(data) > segment.flushed:
-            self._cache.append(sid, offset, data)
-            self._mark(segment, offset + len(data), group)
-            segment.borders.append(offset)
+        segment, end = self._table.get(op.sid), op.offset + len(op.data)
+        if segment is not None and op.sid in self._cache and end > segment.flushed:
+            self._cache.append(op.sid, op.offset, op.data)
+            self._mark(segment, end, group)
+            if type(op) is Append:  # what was re-logged begins anywhere
+                self._note_border(segment, op.offset)
 
     def _append(self, sid: int, offset: int, data: Buffer, group: int) -> None:
         segment = self._segments[sid]
@@ -101,13 +102,16 @@ class Publisher:
         if data:
             self._cache.append(sid, offset, data)
             self._mark(segment, end, group)
-            borders = segment.borders
-            if not borders or offset // BORDER_BYTES != borders[-1] // BORDER_BYTES:
-                borders.append(offset)
+            self._note_border(segment, offset)
             if end - segment.flushed >= self._due_bytes:
                 self._on_due(sid)
         if segment.waiter is not None:
             segment.wake()
+
+    def _note_border(self, segment: SegmentState, offset: int) -> None:
+        borders = segment.borders
+        if not borders or offset // BORDER_BYTES > borders[-1] // BORDER_BYTES:
+            borders.append(offset)
 
     def _mark(self, segment: SegmentState, end: int, group: int) -> None:
         """Note that the bytes up to ``end`` need ``group``: one mark for each group a segment has bytes in."""

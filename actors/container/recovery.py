@@ -12,6 +12,8 @@ An operation that cannot be decoded or applied is corruption, with its address; 
 
 from __future__ import annotations
 
+from contextlib import aclosing
+
 import anyio.lowlevel
 import attrs
 
@@ -65,14 +67,15 @@ class Recovery:
             raise DataCorruption(f"the log begins at group {first} and holds no checkpoint", file=f"group {first}")
 
         groups = operations = 0
-        async for number, payload in self._log.read():
-            first, ops = _decode(number, payload)
-            groups += 1
-            if number < begin_group:
-                self._restore_data(number, ops)
-            else:
-                operations += self._replay(number, first, ops, begin_sequence)
-            await anyio.lowlevel.checkpoint()
+        async with aclosing(self._log.read()) as recovered:
+            async for number, payload in recovered:
+                first, ops = _decode(number, payload)
+                groups += 1
+                if number < begin_group:
+                    self._restore_data(number, ops)
+                else:
+                    operations += self._replay(number, first, ops, begin_sequence)
+                await anyio.lowlevel.checkpoint()
 
         self._check_complete()
         return RecoveryReport(groups, operations, begin_sequence)
@@ -82,11 +85,12 @@ class Recovery:
         if not tagged:
             return None
 
-        async for number, payload in self._log.read(tagged[-1]):
-            for op in _decode(number, payload)[1]:
-                if type(op) is CheckpointEnd:
-                    return op
-            break
+        async with aclosing(self._log.read(tagged[-1])) as groups:
+            async for number, payload in groups:
+                for op in _decode(number, payload)[1]:
+                    if type(op) is CheckpointEnd:
+                        return op
+                break
 
         raise DataCorruption(f"group {tagged[-1]} is tagged as the end of a checkpoint and holds none", file=f"group {tagged[-1]}")
 
@@ -94,15 +98,16 @@ class Recovery:
         """The state as it was at the checkpoint's begin."""
         images: list[bytes] = []
         done = False
-        async for number, payload in self._log.read(end.begin_group):
-            for op in _decode(number, payload)[1]:
-                if type(op) is CheckpointPart and op.checkpoint == end.checkpoint:
-                    images.extend(op.images)
-                    self._state.metadata.update((key, (version, value)) for key, version, value in op.entries)
-                done = done or (type(op) is CheckpointEnd and op.checkpoint == end.checkpoint)
+        async with aclosing(self._log.read(end.begin_group)) as groups:
+            async for number, payload in groups:
+                for op in _decode(number, payload)[1]:
+                    if type(op) is CheckpointPart and op.checkpoint == end.checkpoint:
+                        images.extend(op.images)
+                        self._state.metadata.update((key, (version, value)) for key, version, value in op.entries)
+                    done = done or (type(op) is CheckpointEnd and op.checkpoint == end.checkpoint)
 
-            if done:
-                break
+                if done:
+                    break
 
         try:
             for data in images:
@@ -122,7 +127,7 @@ class Recovery:
     def _restore_data(self, number: int, ops: list[Operation]) -> None:
         for op in ops:
             if type(op) is Append or type(op) is RelogData:
-                self._publisher.restore_data(op.sid, op.offset, op.data, number)
+                self._publisher.restore_data(op, number)
 
     def _replay(self, number: int, first: int, ops: list[Operation], begin_sequence: int) -> int:
         """Apply and publish what comes after the checkpoint's begin; returns how many operations that were."""

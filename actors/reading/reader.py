@@ -43,7 +43,9 @@ class ReadableSegment(Protocol):
 
 
 class SegmentStorage(Protocol):
-    async def read(self, sid: int, offset: int, size: int) -> bytes: ...
+    async def read(self, sid: int, offset: int, size: int, limit: int) -> bytes:
+        """Bytes at ``offset``; ``limit`` is the end of what is flushed."""
+        ...
 
 
 class Reader:
@@ -100,7 +102,7 @@ class Reader:
         if stop <= offset:
             raise DataCorruption(f"segment {segment.name!r}: offset {offset} is neither cached nor flushed (to {segment.flushed})")
 
-        data = await self._storage.read(segment.sid, offset, stop - offset)
+        data = await self._storage.read(segment.sid, offset, stop - offset, segment.flushed)
         if not data:
             raise DataCorruption(f"segment {segment.name!r}: long-term storage holds nothing at {offset}, flushed to {segment.flushed}")
 

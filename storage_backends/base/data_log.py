@@ -21,7 +21,7 @@ Errors: ``NotOwner``, ``Unavailable``, ``StorageFull``, ``DataCorruption`` (file
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import attrs
 
@@ -81,7 +81,7 @@ class DurableDataLog(ABC):
         """As owner, before anything was appended: take a higher epoch (an LTS claim was taken, rule W8)."""
 
     @abstractmethod
-    def read(self, first: int = 0) -> AsyncIterator[tuple[int, memoryview]]:
+    def read(self, first: int = 0) -> AsyncGenerator[tuple[int, memoryview], None]:
         """(number, payload) of every recovered group from ``first`` on. After ``open`` or ``inspect``, before the first ``append``."""
 
     @abstractmethod
@@ -101,6 +101,10 @@ class DurableDataLog(ABC):
     def has_room(self, size: int) -> bool:
         """Whether a user append of ``size`` bytes may be accepted now. False below the low-water mark (rule W6); internal groups
         ignore it and live on the reserve."""
+
+    @abstractmethod
+    async def check_space(self) -> bool:
+        """Look at free space now, without appending; whether there is room for any user append. Logs without that notion say True."""
 
     @property
     @abstractmethod

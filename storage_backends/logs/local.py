@@ -14,7 +14,7 @@ Holes 3, 4, 10, 11, 14, 15, 16 and 18.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -133,7 +133,7 @@ class LocalLog(DurableDataLog):
                 self._own(epoch, owned)
         return epoch
 
-    async def read(self, first: int = 0) -> AsyncIterator[tuple[int, memoryview]]:
+    async def read(self, first: int = 0) -> AsyncGenerator[tuple[int, memoryview], None]:
         self._life.require("read", LogState.OPEN, LogState.INSPECTED)
         history = self._history
         if history is None:

@@ -8,7 +8,7 @@ Every change is one sync step after its last await, so a cancelled append has ha
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple
 
 import anyio.lowlevel
@@ -103,7 +103,7 @@ class MemoryLog(DurableDataLog):
         self._take_epoch(max(self._epoch, above))
         return self._epoch
 
-    async def read(self, first: int = 0) -> AsyncIterator[tuple[int, memoryview]]:
+    async def read(self, first: int = 0) -> AsyncGenerator[tuple[int, memoryview], None]:
         self._life.require("read", LogState.OPEN, LogState.INSPECTED)
         if self._recovered is None:
             raise RuntimeError("read is possible before the first append only")
@@ -152,6 +152,10 @@ class MemoryLog(DurableDataLog):
 
     def has_room(self, size: int) -> bool:
         return True
+
+    async def check_space(self) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return self.has_room(0)
 
     @property
     def next_group(self) -> int:

@@ -13,9 +13,7 @@ import attrs
 
 from tierlog.actors.store import SegmentStore
 
-from .segment_model import Family, Flush, Life, Op
-
-RACE = "race/"
+from .segment_model import Family, Op
 
 
 def race_record(racer: str, number: int, size: int) -> bytes:
@@ -74,14 +72,16 @@ class FamilyState:
 
 @attrs.define
 class RaceState:
-    """One segment that many append to; ``created`` by the script before the race."""
+    """One segment that many append to."""
 
+    created: bool = False
+    """Whether its creation was acked."""
     acked: dict[tuple[str, int], int] = attrs.field(factory=dict)
     tried: dict[str, int] = attrs.field(factory=dict)
     """The highest number each racer tried."""
 
     def copy(self) -> RaceState:
-        return RaceState(dict(self.acked), dict(self.tried))
+        return RaceState(self.created, dict(self.acked), dict(self.tried))
 
     def check(self, data: bytes) -> None:
         found: dict[tuple[str, int], int] = {}
@@ -121,8 +121,13 @@ class Oracle:
         assert answer == expected, f"{op} was answered with {answer!r} instead of {expected!r}"
         state.settled, state.pending = op.apply(state.settled), None
 
-    async def race(self, store: SegmentStore, name: str, racer: str, number: int, size: int) -> None:
+    async def create_race(self, store: SegmentStore, name: str) -> None:
         state = self.races.setdefault(name, RaceState())
+        await store.create_segment(name, rolling_size=900)
+        state.created = True
+
+    async def race(self, store: SegmentStore, name: str, racer: str, number: int, size: int) -> None:
+        state = self.races[name]
         self.writers[name] = self.writers.get(name, frozenset()) | {racer}
         state.tried[racer] = number
         offset = await store.append(name, race_record(racer, number, size), writer_id=racer, event_number=number)
@@ -160,8 +165,10 @@ class Oracle:
 
     def _check_race(self, name: str, race: RaceState, view: View) -> None:
         if name not in view.segments:
-            assert not race.acked, f"{name} with {len(race.acked)} acked events is gone"
+            assert not race.created, f"{name} with {len(race.acked)} acked events is gone"
             return
+
+        race.created = True
 
         _, data, _, _, writers = view.segments[name]
         assert isinstance(data, bytes) and isinstance(writers, dict)
@@ -204,6 +211,3 @@ def _brief(shown: tuple[object, ...] | None) -> str:
     start, data, *rest = shown
     assert isinstance(data, bytes)
     return f"[{start}+{len(data)} bytes {data[:12]!r}..{data[-12:]!r} {rest}]"
-
-
-__all__ = ["RACE", "Flush", "Life", "Oracle", "View", "observe", "race_record"]

@@ -1,0 +1,189 @@
+"""A crash at every I/O call of a scripted life of a store: nothing acked is lost, nothing happens twice, nothing leaks.
+
+The disk is simulated. ``none``, ``all`` and ``random`` are power losses that keep nothing, all or anything of what was not synced; ``kill``
+ends the process and the page cache survives. Each recovered store is checked against an oracle, then loses power again at a random call
+of its own, is checked again, flushes, and must have exactly the chunks that its metadata names.
+
+A failure names its case; ``TIERLOG_CRASH=script:schedule:mode:seed:call`` runs that one alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import lru_cache, partial
+from random import Random
+
+import anyio
+import attrs
+import pytest
+
+from support.crash_scripts import LIFE, Session, random_script
+from support.crash_world import Ending, after, check_chunks, fork, image_at, live_and_end, opened
+from support.oracle import Oracle, observe
+from support.virtual import run_virtual
+from tierlog.actors.store import SegmentStore
+from tierlog.storage_backends.base.files import IoCall
+from tierlog.testing.simulated_files import SimulatedDisk, SimulatedFiles
+
+pytestmark = pytest.mark.timeout(600)
+
+ONLY = os.environ.get("TIERLOG_CRASH", "")
+
+
+@attrs.frozen
+class Instant:
+    """The world at one I/O call."""
+
+    call: str
+    disk: SimulatedDisk
+    oracle: Oracle
+
+
+def script_of(name: str) -> list[Session]:
+    """``life``, or ``random-<seed>``."""
+    return LIFE if name == "life" else random_script(int(name.split("-")[1]), sessions=4, steps=14)
+
+
+# --- the life -------------------------------------------------------------------------------------------------
+
+
+async def live(script: Sequence[Session], seed: int) -> list[Instant]:
+    """Play the script; returns the world at each I/O call."""
+    random = Random(seed)
+    disk, oracle, instants = SimulatedDisk(random), Oracle(), list[Instant]()
+
+    def watch(index: int, call: IoCall) -> None:
+        instants.append(Instant(describe(call), image_at(disk, call, random), oracle.copy()))
+
+    for process, session in enumerate(script, 1):
+        ending = Ending(watch)
+        files = SimulatedFiles(disk, ending)
+        if session.killed:
+            await live_and_end(files, process, ending, lambda store, session=session: play(store, session, oracle))
+            disk, _ = fork(disk)
+        else:
+            async with opened(files, process) as store:
+                await play(store, session, oracle)
+    instants.append(Instant("the end", fork(disk)[0], oracle.copy()))
+    return instants
+
+
+def describe(call: IoCall) -> str:
+    path = getattr(call, "path", "") or getattr(call, "target", "") or getattr(getattr(call, "handle", None), "path", "")
+    return f"{type(call).__name__} {path}"
+
+
+async def play(store: SegmentStore, session: Session, oracle: Oracle) -> None:
+    if session.race and session.race not in oracle.races:
+        await oracle.create_race(store, session.race)
+
+    async def client(prefix: str) -> None:
+        for op in session.clients[prefix]:
+            await oracle.call(store, prefix, op)
+
+    async def racer(name: str, count: int) -> None:
+        done = oracle.races[session.race].tried.get(name, 0)
+        for number in range(done + 1, done + count + 1):
+            await oracle.race(store, session.race, name, number, size=40 + 17 * number)
+
+    async with anyio.create_task_group() as tasks:
+        for prefix in session.clients:
+            tasks.start_soon(client, prefix)
+        for name, count in session.racers.items():
+            tasks.start_soon(racer, name, count)
+
+
+@lru_cache(maxsize=2)
+def instants_of(script: str, schedule: int, backend: str = "trio") -> list[Instant]:
+    return run_virtual(partial(live, script_of(script), schedule), schedule, backend)
+
+
+# --- what every crash is followed by --------------------------------------------------------------------------
+
+
+async def recover(instant: Instant, mode: str, random: Random) -> None:
+    """Crash, recover, check; crash again somewhere in the recovered store's life, recover, check everything."""
+    oracle = instant.oracle.copy()
+    disk = after(instant.disk, mode, random)
+    disk = await second_owner(disk, oracle, random)
+    async with opened(SimulatedFiles(disk), 102) as store:
+        oracle.check(await observe(store, oracle.writers))
+        await oracle.repeat_doubtful(store)
+        await store.flush()
+        await check_chunks(store, disk)
+        oracle.check(await observe(store, oracle.writers))
+
+    # Everything from long-term storage and metadata alone, and no garbage left.
+    async with opened(SimulatedFiles(disk), 103) as store:
+        oracle.check(await observe(store, oracle.writers))
+
+
+async def second_owner(disk: SimulatedDisk, oracle: Oracle, random: Random) -> SimulatedDisk:
+    """Recover, check, work; lose power at one random call, with what was not synced. Returns the disk that the third owner finds."""
+    fatal = random.randrange(0, 190)
+    crashed: list[tuple[SimulatedDisk, Oracle]] = []
+
+    def watch(index: int, call: IoCall) -> None:
+        if index == fatal:
+            crashed.append((after(image_at(disk, call, random), random.choice(("none", "random")), random), oracle.copy()))
+            ending.end()
+
+    ending = Ending(watch)
+    async def work(store: SegmentStore) -> None:
+        oracle.check(await observe(store, oracle.writers))
+        await oracle.repeat_doubtful(store)
+        await store.flush()
+
+    await live_and_end(SimulatedFiles(disk, ending), 101, ending, work)
+    if not crashed:
+        return after(disk, "none", random)
+
+    disk, known = crashed[0]
+    oracle.families, oracle.races, oracle.writers = known.families, known.races, known.writers
+    return disk
+
+
+def crash_everywhere(script: str, schedule: int, mode: str, seed: int, backend: str = "trio") -> None:
+    instants = instants_of(script, schedule, backend)
+    calls = [int(ONLY.split(":")[4])] if ONLY else range(len(instants))
+    for call in calls:
+        case = f"{script}:{schedule}:{mode}:{seed}:{call}"
+        random = Random(case)
+        try:
+            run_virtual(partial(recover, instants[call], mode, random), seed, backend)
+        except BaseException as error:
+            error.add_note(f"crash before call {call} ({instants[call].call}); run it alone with TIERLOG_CRASH={case}")
+            raise
+
+
+# --- the tests ------------------------------------------------------------------------------------------------
+
+MODES = [("none", 0), ("all", 0), ("random", 0), ("random", 1), ("kill", 0)]
+CASES = [(script, schedule, *mode) for script, schedule in [("life", 0), ("random-1", 1)] for mode in MODES]
+LONG = [(f"random-{n}", n, *mode) for n in range(2, 40) for mode in [*MODES, ("random", 2), ("kill", 1)]]
+
+
+@pytest.mark.skipif(bool(ONLY), reason="TIERLOG_CRASH names one case")
+@pytest.mark.parametrize("script, schedule, mode, seed", CASES)
+def test_hole_03_and_38_a_crash_at_any_call_loses_nothing_acked(script: str, schedule: int, mode: str, seed: int) -> None:
+    crash_everywhere(script, schedule, mode, seed)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(bool(ONLY), reason="TIERLOG_CRASH names one case")
+@pytest.mark.parametrize("script, schedule, mode, seed", LONG)
+def test_hole_03_and_38_more_scripts_and_seeds(script: str, schedule: int, mode: str, seed: int) -> None:
+    crash_everywhere(script, schedule, mode, seed)
+
+
+@pytest.mark.skipif(bool(ONLY), reason="TIERLOG_CRASH names one case")
+@pytest.mark.parametrize("mode", ["random", "kill"])
+def test_a_crash_at_any_call_on_asyncio(mode: str) -> None:
+    crash_everywhere("life", 0, mode, 0, backend="asyncio")
+
+
+@pytest.mark.skipif(not ONLY, reason="set TIERLOG_CRASH to run one case")
+def test_one_case() -> None:
+    script, schedule, mode, seed, _ = ONLY.split(":")
+    crash_everywhere(script, int(schedule), mode, int(seed))

@@ -1,0 +1,222 @@
+"""Whole embedded stores on a simulated disk: small limits, processes that end in every way, and the disk as it would be after a crash now.
+
+A *crash image* is the disk at one I/O call of a running store. It is taken without disturbing that store, so one run of a script gives the
+images of all its calls, each with a copy of what the oracle knew at that instant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from random import Random
+from unittest import mock
+
+import anyio
+import attrs
+
+from tierlog.actors import node
+from tierlog.actors.config import StoreConfig
+from tierlog.actors.container.admission import AdmissionOptions
+from tierlog.actors.container.checkpointer import CheckpointOptions
+from tierlog.actors.container.container import Container, ContainerOptions
+from tierlog.actors.gc.collector import CollectorOptions
+from tierlog.actors.node import open_store
+from tierlog.actors.store import SegmentStore
+from tierlog.storage_backends.base.errors import TierlogError
+from tierlog.storage_backends.base.files import IoCall, Write
+from tierlog.storage_backends.logs.local_layout import LocalLogOptions
+from tierlog.testing.simulated_disk import Entry, Keep, SimulatedDisk, SimulatedInode, _Change, _Folder
+from tierlog.testing.simulated_files import Fault, SimulatedFiles, SimulatedHandle
+
+from .virtual import virtual_world
+
+FOLDER = "/data"
+CONFIG = StoreConfig(containers=1)
+WAL = LocalLogOptions(file_size=3000, reserve=4096, allocation_step=8192, low_water=0)
+
+
+def _small_container(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
+    """Limits so small that a script of a few dozen calls meets them all; they are below what an operator may configure."""
+    options: ContainerOptions = _usual_options(config, adopt=adopt)
+    return attrs.evolve(
+        options,
+        cache_bytes=1 << 20,
+        flush_bytes=1500,
+        admission=AdmissionOptions(soft_bytes=600_000, hard_bytes=900_000, segment_bytes=1 << 18),
+        active_segments_max=4,
+        checkpoint=CheckpointOptions(wal_bytes=3000, pinned_groups_bytes=9000),
+        collector=CollectorOptions(delay=0.0),
+    )
+
+
+_usual_options = node.container_options
+
+
+@contextmanager
+def small_limits() -> Iterator[None]:
+    with mock.patch.multiple(node, container_options=_small_container, log_options=lambda config: WAL):
+        yield
+
+
+@asynccontextmanager
+async def opened(files: SimulatedFiles, process: int) -> AsyncIterator[SegmentStore]:
+    """The store, opened by process number ``process``, with small limits."""
+    with small_limits():
+        async with open_store(FOLDER, containers=1, config=CONFIG, files=files, world=virtual_world(process)) as store:
+            yield store
+
+
+def container(store: SegmentStore) -> Container:
+    active = store._hosts[0].active
+    assert active is not None
+    return active
+
+
+# --- processes that end -----------------------------------------------------------------------------------------
+
+
+class Ending:
+    """An ``on_call`` hook: once ``end`` was called nothing of the process reaches the disk any more.
+
+    Its calls fail instead of hanging, so that the store in memory unwinds; whatever that does or answers is no longer asked about.
+    """
+
+    def __init__(self, watch: Callable[[int, IoCall], None] | None = None) -> None:
+        self._watch = watch
+        self.ended = False
+
+    def end(self) -> None:
+        self.ended = True
+
+    def __call__(self, index: int, call: IoCall) -> Fault | None:
+        if not self.ended and self._watch is not None:
+            self._watch(index, call)
+        if self.ended:
+            raise OSError(5, "this process has ended")
+        return None
+
+
+async def live_and_end(files: SimulatedFiles, process: int, ending: Ending, body: Callable[[SegmentStore], Awaitable[None]]) -> None:
+    """Open the store, run ``body``, and end the process without closing anything: then, or at the call that ``ending.end()`` was told at."""
+    try:
+        async with opened(files, process) as store:
+            try:
+                await body(store)
+            finally:
+                ending.end()
+    except Exception as error:
+        if not (ending.ended and _is_noise(error)):
+            raise
+
+
+def _is_noise(error: Exception) -> bool:
+    if isinstance(error, ExceptionGroup):
+        return all(_is_noise(inner) for inner in error.exceptions)
+
+    return isinstance(error, (OSError, TierlogError))
+
+
+# --- crash images -----------------------------------------------------------------------------------------------
+
+
+def fork(disk: SimulatedDisk) -> tuple[SimulatedDisk, dict[SimulatedInode, SimulatedInode]]:
+    """The same disk once more: page cache, platter and all that lies between them. Nobody holds a file or a lock on it."""
+    copy, twins = SimulatedDisk(disk.random, disk.capacity), dict[SimulatedInode, SimulatedInode]()
+
+    def twin(entry: Entry) -> Entry:
+        if entry is None:
+            return None
+        if entry not in twins:
+            twins[entry] = SimulatedInode(
+                entry.number, bytearray(entry.cache), bytearray(entry.durable), list(entry.pending), entry.blocks, entry.read_only
+            )
+        return twins[entry]
+
+    def names(entries: dict[str, Entry]) -> dict[str, Entry]:
+        return {name: twin(entry) for name, entry in entries.items()}
+
+    copy._folders = {
+        path: _Folder(
+            names(folder.names),
+            names(folder.durable),
+            [_Change(tuple((name, twin(entry)) for name, entry in change.sets), change.removes) for change in folder.pending],
+        )
+        for path, folder in disk._folders.items()
+    }
+    copy._inodes = disk._inodes
+    return copy, twins
+
+
+def image_at(disk: SimulatedDisk, call: IoCall, random: Random) -> SimulatedDisk:
+    """The disk at ``call``, which has not happened; of a write, any part may be in the page cache."""
+    copy, twins = fork(disk)
+    if isinstance(call, Write) and isinstance(call.handle, SimulatedHandle) and call.handle.inode in twins:
+        data = b"".join(call.buffers)
+        written = min(len(data), random.choice((0, 0, 512, 1024, len(data))))
+        if written < len(data):
+            written -= (call.offset + written) % 512
+        if written > 0:
+            copy.write(twins[call.handle.inode], call.offset, data[:written])
+    return copy
+
+
+def after(image: SimulatedDisk, mode: str, random: Random) -> SimulatedDisk:
+    """The disk that the next owner finds. ``kill``: the page cache survives; else a power loss that keeps ``mode`` of what was not synced."""
+    copy, _ = fork(image)
+    copy.random = random
+    if mode == "kill":
+        return copy
+
+    keep: dict[str, Keep] = {"none": "none", "all": "all", "random": "random"}
+    return copy.crash(keep[mode])
+
+
+# --- long-term storage against metadata -------------------------------------------------------------------------
+
+
+async def eventually(condition: Callable[[], bool], explain: Callable[[], str]) -> None:
+    """Wait until ``condition()`` holds; bounded, in virtual time."""
+    for _ in range(2000):
+        if condition():
+            return
+
+        await anyio.sleep(0.001)
+    raise AssertionError(explain())
+
+
+def stored_chunks(disk: SimulatedDisk) -> set[str]:
+    """The names of all data chunks on the disk, and of temporary objects."""
+    root = f"{FOLDER}/lts/"
+    found = set()
+    for path, folder in disk._folders.items():
+        if f"{path}/".startswith(root):
+            found |= {f"{path}/{name}".removeprefix(root) for name, entry in folder.names.items() if entry is not None}
+    return {name for name in found if not name.startswith("_system/") and name != ".tierlog-chunks"}
+
+
+async def check_chunks(store: SegmentStore, disk: SimulatedDisk) -> None:
+    """After a flush: the chunks hold every segment's bytes, none that metadata names is missing, and in the end no other is left."""
+    parts = container(store)._parts
+    referenced = set()
+    for name in await store.list_segments():
+        info = await store.segment_info(name)
+        assert info.flushed_length == info.length, f"{name} is flushed to {info.flushed_length} of {info.length}"
+        record = await parts.storage.info(info.segment_id)
+        assert (record.length, record.start_offset, record.sealed) == (info.length, info.start_offset, info.sealed), name
+        data, first = b"", None
+        for offset, chunk in await parts.storage.chunks(info.segment_id):
+            first = offset if first is None else first
+            content = disk.content(f"{FOLDER}/lts/{chunk.name}")
+            assert len(content) >= chunk.length, f"chunk {chunk.name} of {name} has {len(content)} of {chunk.length} bytes"
+            data += content[: chunk.length]
+            referenced.add(chunk.name)
+        begin = info.start_offset - (info.start_offset if first is None else first)
+        shown = b""
+        while len(shown) < info.length - info.start_offset:
+            shown += await store.read(name, info.start_offset + len(shown), 1 << 16)
+        assert data[begin:] == shown, f"the chunks of {name} do not hold its bytes"
+
+    await eventually(
+        lambda: stored_chunks(disk) == referenced,
+        lambda: f"left over: {sorted(stored_chunks(disk) - referenced)}, missing: {sorted(referenced - stored_chunks(disk))}",
+    )
