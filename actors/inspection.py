@@ -46,6 +46,7 @@ from .container.segments import SegmentState
 from .container.state import ContainerState
 from .folder import StoreFolder, check_path, existing_identity, list_files, run_program
 from .identity import StoreIdentity
+from .reading.read_ahead import ReadAhead, ReadAheadOptions
 from .reading.reader import Reader
 from .reading.tail_cache import TailCache
 
@@ -111,7 +112,9 @@ async def take_picture(index: int, log: DurableDataLog, chunks: ChunkStorage) ->
     # A log that was never opened has epoch 0, and nothing to read.
     epoch = max(1, opened.epoch)
     storage = ChunkedSegmentStorage(chunks, metadata, container=index, epoch=epoch, world=_NO_WORLD, garbage=_NoGarbage())
-    return ContainerPicture(opened, state, cache, storage, Reader(cache, storage, state.segments.get))
+    # Nobody runs the read-ahead: a picture has no tasks of its own, and each read goes to storage itself.
+    reader = Reader(cache, ReadAhead(storage.read, ReadAheadOptions()), state.segments.get)
+    return ContainerPicture(opened, state, cache, storage, reader)
 
 
 class ContainerView:

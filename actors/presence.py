@@ -39,7 +39,8 @@ def announce(folder: str, owner: Owner) -> Program[FileHandle]:
                 yield Unlink(f"{folder}/{left.owner_id}")
 
     handle: FileHandle = yield Open(f"{folder}/{owner.owner_id}", write=True, create=True)
-    yield Lock(handle, wait=False)
+    # Somebody who lists the owners may hold it for a moment.
+    yield Lock(handle)
     yield Write(handle, 0, [json.dumps({"pid": owner.pid, "host": owner.host, "since_ms": owner.since_ms}).encode()])
     return handle
 

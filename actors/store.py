@@ -21,7 +21,7 @@ from ..storage_backends.base.checksum import Buffer
 from ..storage_backends.base.errors import ClosedError, InvalidArgument, Unavailable
 from ..storage_backends.base.names import check_segment_name, container_of, placement_key
 from ..storage_backends.base.segments import AttributeUpdate, SegmentInfo
-from .arguments import EVENT_NUMBER_MAX, WriterId, check_int, check_offset, check_size, required_writer, writer_bytes
+from .arguments import EVENT_NUMBER_MAX, WriterId, check_int, check_many, check_offset, check_size, required_writer, writer_bytes
 from .container.container import Container
 from .container.host import ContainerHost, HostStatistics
 from .container.requests import (
@@ -41,6 +41,8 @@ from .container.requests import (
 
 EVENTS_MAX = 1 << 20
 """The most events of one ``append_many``."""
+SOURCES_MAX = 0xFFFF
+"""The most sources of one merge."""
 
 
 SpanHook = Callable[[str, Mapping[str, object]], AbstractContextManager[object]]
@@ -129,7 +131,7 @@ class SegmentStore:
         With ``writer_id`` the events take the numbers from ``first_event_number`` on; the batch is wholly new or wholly old (rule C3).
         At least one event; the sum of their sizes is bounded like one append's. Errors as ``append``.
         """
-        batch = [event if type(event) is bytes else bytes(event) for event in events]
+        batch = [event if type(event) is bytes else _copied(event) for event in check_many("events", events)]
         if not 0 < len(batch) <= EVENTS_MAX:
             raise InvalidArgument(f"append_many takes 1 to {EVENTS_MAX} events, not {len(batch)}")
 
@@ -168,31 +170,32 @@ class SegmentStore:
         guard it. Sources must live in the target's container: give them the target's name and a suffix, such as ``app/events#part-1``.
         """
         check_segment_name(target)
-        if isinstance(sources, str) or not sources or len(set(sources)) != len(sources) or len(sources) > 0xFFFF:
-            raise InvalidArgument(f"merge_segments takes a sequence of 1 to 65535 different source names, not {sources!r}")
-
+        names, updates = tuple(check_many("sources", sources)), _updates(attribute_updates)
         home = self._index(target)
-        for source in sources:
+        for source in names:
             check_segment_name(source)
             if self._index(source) != home:
                 raise InvalidArgument(f"{source!r} lives in another container than {target!r}: name it {placement_key(target)}#something")
 
-        offset: int = await self._ask(target, MergeRequest(target, tuple(sources), tuple(attribute_updates)))
+        if not 0 < len(names) <= SOURCES_MAX or len(set(names)) != len(names):
+            raise InvalidArgument(f"merge_segments takes 1 to {SOURCES_MAX} different source names, not {sources!r}")
+
+        offset: int = await self._ask(target, MergeRequest(target, names, updates))
         return offset
 
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]:
         """Change attributes, all or nothing; returns the new values of the named ones. ``AttributeConflict`` if a condition does not
         hold."""
-        updates = tuple(updates)
-        if not updates or not all(isinstance(update, AttributeUpdate) for update in updates):
+        wanted = _updates(updates)
+        if not wanted:
             raise InvalidArgument("update_attributes takes at least one AttributeUpdate")
 
-        values: dict[str, int] = await self._ask(name, AttributesRequest(name, updates))
+        values: dict[str, int] = await self._ask(name, AttributesRequest(name, wanted))
         return values
 
     async def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
         """Forget these writers' event numbers on purpose; returns how many were known. Their next append raises ``UnknownWriter``."""
-        writers = tuple(required_writer(writer, "expire_writers") for writer in writer_ids)
+        writers = tuple(required_writer(writer, "expire_writers") for writer in check_many("writer_ids", writer_ids))
         if not writers:
             raise InvalidArgument("expire_writers takes at least one writer id")
 
@@ -236,6 +239,9 @@ class SegmentStore:
 
     async def list_segments(self, prefix: str = "") -> list[str]:
         """The names that begin with ``prefix``, sorted."""
+        if not isinstance(prefix, str):
+            raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
+
         names: list[str] = []
         for host in self._checked_hosts():
             names += await host.call(lambda container: container.ask(ListRequest(prefix)))
@@ -356,3 +362,19 @@ def _offset(value: int | None) -> int | None:
 
 def _previous(value: int | None, first: int) -> int | None:
     return None if value is None else check_int("previous_event_number", value, -1, first - 1)
+
+
+def _copied(event: Buffer) -> bytes:
+    """One event's bytes, safe from what the caller does with its buffer later (hole 39)."""
+    if not isinstance(event, (bytes, bytearray, memoryview)):
+        raise InvalidArgument(f"an event is bytes, bytearray or memoryview, not {type(event).__name__}")
+
+    return bytes(event)
+
+
+def _updates(updates: Iterable[AttributeUpdate]) -> tuple[AttributeUpdate, ...]:
+    checked = tuple(check_many("attribute updates", updates))
+    if not all(isinstance(update, AttributeUpdate) for update in checked):
+        raise InvalidArgument("an attribute update is an AttributeUpdate")
+
+    return checked

@@ -159,16 +159,14 @@ async def tail_wakeup(setting: Setting) -> Sequence[Pair]:
 async def _bare_wakeup(count: int, event: Any) -> float:
     """p99 from setting an event to the waiting task, in ms."""
     waits: list[float] = []
-    begin = 0.0
+    question, answer, begin = event(), event(), 0.0
 
     async def waiter() -> None:
-        nonlocal answer
         while len(waits) < count:
             await question.wait()
             waits.append(time.perf_counter() - begin)
             answer.set()
 
-    question, answer = event(), event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(waiter)
         for _ in range(count):
@@ -185,8 +183,8 @@ BENCHMARKS = (
     Benchmark(
         "cold_read",
         "flushed bytes, in blocks of 4 MiB",
-        "The store is opened afresh with a tiny tail cache for each round, so that only the system's page cache helps both sides; checksums "
-        "are verified. Against reading the same chunk files in a worker thread with blocks of the same size and no checks.",
+        "The store is opened afresh with a tiny tail cache for each round, so that only the system's page cache helps both sides; "
+        "checksums are verified. Against reading the same chunk files in a worker thread with blocks of the same size and no checks.",
         "MB/s",
         0.7,
         cold_read,

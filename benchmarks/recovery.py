@@ -116,11 +116,11 @@ async def _append_all(log: LocalLog, count: int, sequence: int, sids: Sequence[i
     for begin in range(0, count, PER_GROUP):
         payload = PayloadBuilder(sequence + begin + 1)
         for number in range(begin, min(begin + PER_GROUP, count)):
-            segment, turn = number % len(sids), number // len(sids)
-            data = blocks[(segment + turn) % len(blocks)]
+            turn, segment = divmod(number, len(sids))
             events = (WRITER, turn // 2, 1) if turn % 2 else (b"", 0, 0)
-            payload.add(Append(sids[segment], turn * SIZE, data, *events))
-        samples.append(Written(SEGMENTS[segment], turn * SIZE, data))
+            payload.add(Append(sids[segment], turn * SIZE, blocks[number % len(blocks)], *events))
+        turn, segment = divmod(begin, len(sids))
+        samples.append(Written(SEGMENTS[segment], turn * SIZE, blocks[begin % len(blocks)]))
         groups.append(b"".join(payload.parts))
         await log.append([groups[-1]])
 

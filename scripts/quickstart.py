@@ -1,396 +1,329 @@
-"""Real text into an embedded store, its writer killed with SIGKILL in the middle, every byte read back and compared.
+"""Puts real text into an embedded store, kills its writer with SIGKILL in the middle, and proves that nothing was lost or doubled.
 
-What happens, in order:
-
-1. The input is cut into one share per segment; every line is an event. A child process appends all shares at the same time, each with
-   a writer id and event numbers, and reports what was acked.
-2. This process kills the child with SIGKILL at a random moment. A fresh child opens the folder, asks each segment for the writer's last
-   event number, sends the events before it once more (as a client does that never saw its answer) and goes on behind it.
+1. The input is cut into one share for each segment; every line is an event. A child process appends all shares at the same time, with a
+   writer id and event numbers, and reports what was acked.
+2. This process kills the child at a random moment. A fresh child opens the folder, finds the last event number of each segment, sends
+   the events before it once more (as a client does that never saw the answer) and goes on behind it.
 3. The store is opened here, flushed to long-term storage, and gets a last part that stays in the log.
-4. The store is opened again. Every segment is read back, from chunks and from the log, and compared with the input byte by byte, by
-   length and by SHA-256; the files under lts/ are compared with the input too, without the store.
+4. It is opened again. Every segment is read back, from chunks and from the log, and compared with the input byte by byte, by length and
+   by SHA-256. The files under lts/ are compared too, without the store's help.
 
-Between the processes: the child writes JSON lines to its standard output, and may be only WINDOW reports ahead of the confirmations
-(one line each) on its standard input. So a kill always comes in the middle, and a child whose parent is gone sees the end of its input
-and stops. Nothing waits for a clock.
-
-Exit status: 0 if all of it holds, 1 if something is wrong (the message says which segment, where and what), 2 for wrong arguments,
-130 after Ctrl-C.
+The last line says `verified <N> bytes in <M> segments, <K> kills, 0 lost`.
+Exit status: 0 if all of that holds; 1 if something does not, and the message says which segment, where and what; 2 for wrong arguments;
+130 after Ctrl-C, when the children are stopped and a temporary folder is removed.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import importlib.util
-import io
-import json
-import os
-import re
 import signal
 import sys
-import sysconfig
 import tempfile
 import time
-from array import array
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import ExitStack, asynccontextmanager
-from itertools import accumulate
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
-from random import Random
-from typing import Any
+from random import Random, SystemRandom
+from typing import Any, Self
 
 import anyio
 import attrs
-from anyio.abc import Process
-from anyio.streams.buffered import BufferedByteReceiveStream
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
 import tierlog
-from tierlog.actors.config import WriterConfig
+from quickstart_parts.checking import Report, verify
+from quickstart_parts.killing import Tally, Writers, choose_kill_points
+from quickstart_parts.shares import QuickstartError, Share, batch_bytes, read_input, split_input, store_config
+from quickstart_parts.writing import append_events, say, write_child
 from tierlog.actors.config_units import GiB, KiB, MiB, UnitError, size
 
-WRITER = "quickstart"
-WINDOW = 8
-"""Reports that a child may be ahead of its parent."""
-EVENT_BYTES_MAX = MiB
-"""A longer line is several events."""
-REPEATED = 100
-"""Events that a restarted writer sends again."""
-LOG_BYTES = 256 * KiB
-"""Of each segment, at most, appended after the flush; a twentieth of it if that is less."""
-MESSAGE_BYTES_MAX = 64 * KiB
 LIMIT = size(32 * MiB, KiB, 64 * GiB, "How much of the input is used.")
-_CHUNK_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})-[0-9a-f]{32}")
-
-
-class QuickstartError(Exception):
-    """Something that was promised does not hold, or the run cannot be made. The message says what and where."""
-
-
-# --- the input ------------------------------------------------------------------------------------------------
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @attrs.frozen
-class Share:
-    """What one segment shall hold."""
-
-    name: str
-    data: bytes
-    ends: array[int]
-    """Where each event ends."""
-    flushed_events: int
-    """The events that are appended before the flush; at least one comes after."""
-
-    @property
-    def flushed_bytes(self) -> int:
-        return self.bytes_of(self.flushed_events)
-
-    def bytes_of(self, events: int) -> int:
-        """The size of the first ``events`` events."""
-        return self.ends[events - 1] if events else 0
-
-    def batch(self, first: int, end: int, bytes_max: int) -> list[bytes]:
-        """Events from number ``first`` on, below ``end``: at least one, and no more than ``bytes_max`` bytes if they are several."""
-        events, at = [], self.bytes_of(first)
-        start = at
-        for stop in self.ends[first:end]:
-            if events and stop - start > bytes_max:
-                break
-            events.append(self.data[at:stop])
-            at = stop
-
-        return events
+class Options:
+    command: str
+    input: Path | None
+    limit: int
+    segments: int
+    kills: int
+    seed: int
+    data: Path | None
+    keep: bool
+    backend: str
 
 
-def stdlib_files() -> list[Path]:
-    """The source files of the Python that runs this."""
-    root = Path(sysconfig.get_path("stdlib"))
-    return sorted(path for path in root.rglob("*.py") if path.is_file() and "site-packages" not in path.parts)
+# --- what is shown --------------------------------------------------------------------------------------------
 
 
-def input_files(source: Path | None) -> list[Path]:
-    if source is None:
-        return stdlib_files()
+class Display:
+    """Bars while it runs, on a terminal; a table and one line at the end, anywhere."""
 
-    if source.is_dir():
-        return sorted(path for path in source.rglob("*") if path.is_file())
+    def __init__(self, shares: list[Share]) -> None:
+        self._console = Console()
+        self._shares = shares
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        self._progress = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
+        self._bars = [self._progress.add_task(f"write {share.name}", total=share.flushed_bytes) for share in shares]
 
-    return [source]
+    def __enter__(self) -> Self:
+        self._progress.start()
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
 
-def read_input(source: Path | None, limit: int) -> bytes:
-    parts: list[bytes] = []
-    left = limit
-    for path in input_files(source):
-        try:
-            with path.open("rb") as stream:
-                parts.append(stream.read(left))
-        except OSError as error:
-            raise QuickstartError(f"cannot read the input {path}: {error.strerror}") from error
-        left -= len(parts[-1])
-        if not left:
-            break
+    def note(self, text: str) -> None:
+        """A line that only people at a terminal see."""
+        if self._console.is_terminal:
+            self._progress.console.print(text, highlight=False)
 
-    return b"".join(parts)
+    def written(self, tally: Tally) -> None:
+        for bar, share, events in zip(self._bars, self._shares, tally.acked, strict=True):
+            self._progress.update(bar, completed=share.bytes_of(events))
 
+    def begin_reading(self) -> None:
+        for bar, share in zip(self._bars, self._shares, strict=True):
+            self._progress.reset(bar, total=len(share.data), description=f"read  {share.name}")
 
-def event_ends(data: bytes) -> array[int]:
-    lengths: list[int] = []
-    for line in io.BytesIO(data):
-        whole, rest = divmod(len(line), EVENT_BYTES_MAX)
-        lengths += [EVENT_BYTES_MAX] * whole + [rest] * (rest > 0)
+    def read(self, index: int, offset: int) -> None:
+        self._progress.update(self._bars[index], completed=offset)
 
-    return array("Q", accumulate(lengths))
-
-
-def split_input(data: bytes, segments: int) -> list[Share]:
-    """The input in order, one share of about equal size for each segment, cut between lines."""
-    shares, start = [], 0
-    for index in range(segments):
-        line = data.find(b"\n", max(start, len(data) * (index + 1) // segments - 1))
-        stop = len(data) if line < 0 or index == segments - 1 else line + 1
-        shares.append(_share(f"quickstart/part-{index + 1}", data[start:stop]))
-        start = stop
-
-    return shares
+    def table(self, report: Report, tally: Tally | None) -> None:
+        table = Table("segment", "events", "bytes", "in chunks", "in the log", "chunks", "sha256")
+        for column in table.columns[1:6]:
+            column.justify = "right"
+        for part in report.segments:
+            numbers = (part.events, part.length, part.flushed, part.length - part.flushed, part.chunks)
+            table.add_row(part.name.partition("/")[2], *map(str, numbers), part.sha256[:8])
+        self._console.print(table)
+        self._console.print(_rates(report, tally), highlight=False)
 
 
-def _share(name: str, data: bytes) -> Share:
-    ends = event_ends(data)
-    if len(ends) < 2:
-        raise QuickstartError("the input has too few lines for that many segments: give more input, or fewer --segments")
+def _rates(report: Report, tally: Tally | None) -> str:
+    read = f"read back at {report.length / 1e6 / report.read_seconds:.1f} MB/s"
+    if tally is None:
+        return read
 
-    in_log = min(len(data) // 20, LOG_BYTES)
-    flushed = len(ends) - 1
-    while flushed > 1 and len(data) - ends[flushed - 1] < in_log:
-        flushed -= 1
-
-    return Share(name, data, ends, flushed)
-
-
-def digest_of(shares: list[Share]) -> str:
-    return hashlib.sha256(b"".join(hashlib.sha256(share.data).digest() for share in shares)).hexdigest()
-
-
-# --- the store ------------------------------------------------------------------------------------------------
-
-
-def store_config(shares: list[Share]) -> tierlog.StoreConfig:
-    """Small enough flushes and chunks that every segment gets several, whatever the input's size; no flush by age."""
-    share = max(len(share.data) for share in shares)
-    writer = WriterConfig(
-        flush_bytes=min(max(share // 8, KiB), 4 * MiB), rolling_size=min(max(share // 4, 64 * KiB), 128 * MiB), flush_age=86_400.0
+    written = report.length / 1e6 / tally.write_seconds
+    return (
+        f"{tally.kills} kills, {tally.repeated} events sent twice on purpose, written at {written:.1f} MB/s "
+        f"(starts and recoveries included), flushed in {tally.flush_seconds:.2f} s, {read}"
     )
-    return tierlog.StoreConfig(writer=writer)
 
 
-def batch_bytes(shares: list[Share]) -> int:
-    """Small beside the input, so that WINDOW batches of every share are far from all of it."""
-    return min(sum(len(share.data) for share in shares) // 400, 256 * KiB)
+# --- what is done ---------------------------------------------------------------------------------------------
 
 
-async def append_events(
-    store: tierlog.SegmentStore, share: Share, first: int, end: int, bytes_max: int, on_acked: Callable[[int], Awaitable[None]]
-) -> None:
-    """Append the events ``first`` to ``end - 1``; ``on_acked(n)`` is awaited each time the first ``n`` events are acked."""
-    while first < end:
-        events = share.batch(first, end, bytes_max)
-        await store.append_many(share.name, events, writer_id=WRITER, first_event_number=first)
-        first += len(events)
-        await on_acked(first)
+async def run(options: Options, folder: Path, shares: list[Share]) -> None:
+    """Write, kill, flush, append, verify."""
+    tally = Tally([0] * len(shares))
+    with Display(shares) as display:
+        writers = Writers(
+            child_command(options, folder),
+            shares,
+            tally,
+            lambda: display.written(tally),
+            lambda acked: display.note(f"killed the writer with SIGKILL when {acked / 1e6:.1f} MB were acked; starting another"),
+        )
+        if options.kills:
+            display.note(f"kill points from --seed {options.seed}")
+        await writers.write_all(choose_kill_points(shares, options.kills, Random(options.seed)))
+        display.note("flushing to long-term storage, then a last part that stays in the log")
+        await finish(folder, shares, tally)
+        display.begin_reading()
+        report = await verify(folder, shares, display.read)
+
+    display.table(report, tally)
+    print(f"verified {report.length} bytes in {len(shares)} segments, {tally.kills} kills, 0 lost")
 
 
-async def find_acked(store: tierlog.SegmentStore, share: Share) -> int:
-    """How many events the segment holds; it is made if it is missing."""
+async def finish(folder: Path, shares: list[Share], tally: Tally) -> None:
+    """Flush what the children wrote, then append the rest, which stays in the log."""
+
+    async def count(index: int, events: int) -> None:
+        tally.acked[index] = events
+
+    async with tierlog.open_store(folder, config=store_config(shares)) as store:
+        begin = time.perf_counter()
+        await store.flush()
+        tally.flush_seconds = time.perf_counter() - begin
+        for index, share in enumerate(shares):
+            bytes_max = batch_bytes(shares)
+            await append_events(store, share, share.flushed_events, len(share.ends), bytes_max, partial(count, index))
+
+
+async def verify_only(folder: Path, shares: list[Share]) -> None:
+    with Display(shares) as display:
+        display.begin_reading()
+        report = await verify(folder, shares, display.read)
+
+    display.table(report, None)
+    print(f"verified {report.length} bytes in {len(shares)} segments")
+
+
+def child_command(options: Options, folder: Path) -> list[str]:
+    command = [sys.executable, __file__, "write", "--data", str(folder), "--backend", options.backend]
+    command += ["--limit", f"{options.limit} B", "--segments", str(options.segments)]
+    return command if options.input is None else [*command, "--input", str(options.input)]
+
+
+async def until_signalled(work: Callable[[], Awaitable[None]]) -> int:
+    """Do ``work``; returns the exit status. A signal cancels it, which stops its children."""
+    status = 1
+
+    async def watch(scope: anyio.CancelScope) -> None:
+        nonlocal status
+        with anyio.open_signal_receiver(*STOP_SIGNALS) as signals:
+            async for number in signals:
+                status = 128 + number
+                scope.cancel()
+                return
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch, tasks.cancel_scope)
+        status = await reported(work)
+        tasks.cancel_scope.cancel()
+
+    return status
+
+
+async def reported(work: Callable[[], Awaitable[None]]) -> int:
+    """0, or 1 with the reason on the standard error output."""
     try:
-        await store.create_segment(share.name)
-    except tierlog.SegmentExists:
-        last = await store.last_event_number(share.name, WRITER)
-        events = 0 if last is None else last + 1
-        await check_length(store, share, events)
-        return events
+        await work()
+    except (QuickstartError, tierlog.TierlogError) as error:
+        print(f"quickstart: {error}", file=sys.stderr)
+        return 1
 
     return 0
 
 
-async def check_length(store: tierlog.SegmentStore, share: Share, events: int) -> None:
-    info = await store.segment_info(share.name)
-    if info.length != share.bytes_of(events):
-        raise QuickstartError(
-            f"segment {share.name}: it is {info.length} bytes long, and its writer's {events} events are {share.bytes_of(events)} bytes"
-        )
-
-
-# --- the child ------------------------------------------------------------------------------------------------
-
-
-def say(event: str, **fields: object) -> None:
-    print(json.dumps({"event": event, **fields}), flush=True)
-
-
-class Confirmations:
-    """The child's view of its parent: what it has heard, and whether it is still there."""
-
-    def __init__(self) -> None:
-        self._window = anyio.Semaphore(WINDOW)
-        self._finished = False
-
-    async def say(self, event: str, **fields: object) -> None:
-        """Report, as soon as fewer than WINDOW reports are unconfirmed."""
-        await self._window.acquire()
-        say(event, **fields)
-
-    def finish(self) -> None:
-        """From now on the end of the input is the sign to leave."""
-        self._finished = True
-
-    async def listen(self) -> None:
-        while await anyio.to_thread.run_sync(sys.stdin.buffer.readline, abandon_on_cancel=True):
-            self._window.release()
-        if not self._finished:
-            raise QuickstartError("the parent process is gone")
-
-
-async def write_child(folder: Path, shares: list[Share]) -> None:
-    """Append what is missing of every share, then say so and wait until the parent has heard it."""
-    parent = Confirmations()
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(parent.listen)
-        async with tierlog.open_store(folder, config=store_config(shares)) as store:
-            first = [await find_acked(store, share) for share in shares]
-            await parent.say("ready", acked=first, digest=digest_of(shares))
-            repeated = sum([await repeat_last(store, share, events) for share, events in zip(shares, first, strict=True)])
-            async with anyio.create_task_group() as writers:
-                for index, share in enumerate(shares):
-                    writers.start_soon(write_share, store, share, index, first[index], batch_bytes(shares), parent)
-
-        parent.finish()
-        await parent.say("done", repeated=repeated)
-
-
-async def write_share(store: tierlog.SegmentStore, share: Share, index: int, first: int, bytes_max: int, parent: Confirmations) -> None:
-    async def report(events: int) -> None:
-        await parent.say("acked", segment=index, events=events)
-
-    await append_events(store, share, first, share.flushed_events, bytes_max, report)
-
-
-async def repeat_last(store: tierlog.SegmentStore, share: Share, acked: int) -> int:
-    """Send the last events again, as a client that never saw their answer; they must change nothing. Returns how many."""
-    first = max(0, acked - REPEATED)
-    if first == acked:
-        return 0
-
-    events = share.batch(first, acked, MiB)
-    await store.append_many(share.name, events, writer_id=WRITER, first_event_number=first)
-    await check_length(store, share, acked)
-    return len(events)
-
-
-# --- the parent: writing and killing --------------------------------------------------------------------------
-
-
-@attrs.define
-class Tally:
-    """What has happened so far."""
-
-    acked: list[int]
-    """Events of each share that a child reported as acked."""
-    kills: int = 0
-    repeated: int = 0
-    write_seconds: float = 0.0
-    flush_seconds: float = 0.0
-
-
-@attrs.frozen
-class Plan:
-    """One run."""
-
-    folder: Path
-    shares: list[Share]
-    kill_points: list[int]
-    """Acked bytes after which the child is killed, one after the other."""
-    child: list[str]
-    """The command that starts a child."""
-
-
-def kill_points(shares: list[Share], kills: int, random: Random) -> list[int]:
-    """One random point in each of ``kills`` equal slices of what lies between a tenth and nine tenths of the work."""
-    work = sum(share.flushed_bytes for share in shares)
-    return [int(work * (0.1 + 0.8 * (index + random.random()) / kills)) for index in range(kills)]
-
-
-async def write_all(plan: Plan, tally: Tally, display: Display) -> None:
-    begin = time.perf_counter()
-    for point in plan.kill_points:
-        await run_child(plan, tally, display, point)
-        tally.kills += 1
-        display.note(f"killed the writer with SIGKILL at {acked_bytes(plan, tally) / 1e6:.1f} MB acked")
-
-    await run_child(plan, tally, display, None)
-    tally.write_seconds = time.perf_counter() - begin
-
-
-def acked_bytes(plan: Plan, tally: Tally) -> int:
-    return sum(share.bytes_of(events) for share, events in zip(plan.shares, tally.acked, strict=True))
-
-
-async def run_child(plan: Plan, tally: Tally, display: Display, kill_at: int | None) -> None:
-    """Run one child to its end, or until ``kill_at`` bytes are acked. What it said before it died counts as acked."""
-    async with child_process(plan.child) as process:
-        assert process.stdin is not None
-        done = False
-        async for message in messages(process):
-            done = take_message(plan, tally, message) or done
-            display.show(plan, tally)
-            if kill_at is not None and process.returncode is None and acked_bytes(plan, tally) >= kill_at:
-                process.send_signal(signal.SIGKILL)
-                kill_at = None
-                done = True
-                continue
-            if done and message["event"] == "done":
-                break
-            if not done:
-                await confirm(process)
-
-        await process.stdin.aclose()
-        status = await process.wait()
-    if not done or status not in (0, -signal.SIGKILL):
-        raise QuickstartError(f"a writer stopped by itself with status {status}; its last words are above")
-
-
-async def confirm(process: Process) -> None:
-    assert process.stdin is not None
+async def write(folder: Path, shares: list[Share]) -> int:
+    """The child. Its errors go to the parent as its last message."""
+    status = 0
     try:
-        await process.stdin.send(b"\n")
-    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-        return  # it ended: its last message or its status says why
+        await write_child(folder, shares)
+    except* (QuickstartError, tierlog.TierlogError) as errors:
+        say("failed", error=str(first_of(errors)))
+        status = 1
+
+    return status
 
 
-def take_message(plan: Plan, tally: Tally, message: dict[str, Any]) -> bool:
-    """Count what a child says; True if it has finished. What was acked once must be there for ever."""
-    if message["event"] == "failed":
-        raise QuickstartError(message["error"])
+def first_of(error: BaseException) -> BaseException:
+    return first_of(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
-    if message["event"] == "acked":
-        tally.acked[message["segment"]] = max(tally.acked[message["segment"]], message["events"])
-    elif message["event"] == "ready":
-        if message["digest"] != digest_of(plan.shares):
-            raise QuickstartError("the input changed while it was being written: run again")
 
-        for index, events in enumerate(message["acked"]):
-            if events < tally.acked[index]:
-                share = plan.shares[index]
-                raise QuickstartError(
-                    f"segment {share.name}, offset {share.bytes_of(events)}: {tally.acked[index]} events were acked and {events} are there"
-                )
+# --- the command line -----------------------------------------------------------------------------------------
 
-            tally.acked[index] = events
-    else:
-        tally.repeated += message["repeated"]
-        return True
 
-    return False
+def parse(arguments: list[str]) -> Options:
+    parser = argparse.ArgumentParser(prog="scripts/quickstart", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "command",
+        nargs="?",
+        choices=("run", "verify", "write"),
+        default="run",
+        help="run: all of it (default); verify: only step 4, on a folder that was kept, with the same --input, --limit and --segments; "
+        "write: only the writer, which `run` starts and kills (it talks JSON lines)",
+    )
+    parser.add_argument("--input", type=Path, metavar="PATH", help="a file, or a folder with files (default: Python's standard library)")
+    parser.add_argument(
+        "--limit", type=_limit, default=LIMIT.default, metavar="SIZE", help="use so much of it, such as '8 MiB' (default: 32 MiB)"
+    )
+    parser.add_argument("--segments", type=_count(1, 1000), default=4, metavar="N", help="segments to spread it over (default: 4)")
+    parser.add_argument("--kills", type=_count(0, 100), default=1, metavar="N", help="times to kill the writer (default: 1)")
+    parser.add_argument("--seed", type=int, help="of the moments of the kills (default: another one each time; a terminal shows it)")
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="a new or empty folder for the store, which is kept (default: a temporary one)"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the temporary folder too, and say where it is")
+    parser.add_argument(
+        "--backend", choices=("asyncio", "trio"), default="asyncio", help="the event loop (default: asyncio, on uvloop if it is there)"
+    )
+    options = parser.parse_args(arguments, argparse.Namespace())
+    if options.seed is None:
+        options.seed = SystemRandom().randrange(1 << 32)
+    _check(parser, options)
+    for name in ("input", "data"):
+        if getattr(options, name) is not None:
+            setattr(options, name, getattr(options, name).absolute())
+    return Options(**vars(options))
+
+
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    if options.input is not None and not options.input.exists():
+        parser.error(f"--input: {options.input} does not exist")
+
+    if options.command == "run":
+        if options.data is not None and options.data.exists() and (not options.data.is_dir() or any(options.data.iterdir())):
+            parser.error(f"--data: {options.data} is not an empty folder; name a new one, or look at it with `scripts/quickstart verify`")
+    elif options.data is None:
+        parser.error(f"{options.command} needs --data")
+    elif options.command == "verify" and not (options.data / "wal" / "store").exists():
+        parser.error(f"--data: {options.data} holds no store")
+
+    if options.backend == "trio" and importlib.util.find_spec("trio") is None:
+        parser.error("--backend trio needs trio: install it into the environment that runs this, with `pip install trio`")
+
+
+def _limit(text: str) -> int:
+    try:
+        limit = LIMIT.read(int(text) if text.isdecimal() else text)
+        LIMIT.check(limit)
+    except UnitError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+    return int(limit)
+
+
+def _count(least: int, most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"a whole number from {least} to {most}, not {text!r}")
+
+        return int(text)
+
+    return number
+
+
+def _folder(options: Options) -> AbstractContextManager[str]:
+    if options.data is not None:
+        return nullcontext(str(options.data))
+
+    if options.keep:
+        folder = tempfile.mkdtemp(prefix="tierlog-quickstart-")
+        print(f"the store is kept in {folder}")
+        return nullcontext(folder)
+
+    return tempfile.TemporaryDirectory(prefix="tierlog-quickstart-")
+
+
+def main(arguments: list[str]) -> int:
+    options = parse(arguments)
+    loop: dict[str, Any] = {"use_uvloop": importlib.util.find_spec("uvloop") is not None} if options.backend == "asyncio" else {}
+    start = partial(anyio.run, backend=options.backend, backend_options=loop)
+    try:
+        shares = split_input(read_input(options.input, options.limit), options.segments)
+        if options.command == "write":
+            assert options.data is not None
+            return start(write, options.data, shares)
+
+        with _folder(options) as folder:
+            work = verify_only if options.command == "verify" else partial(run, options)
+            return start(until_signalled, partial(work, Path(folder), shares))
+    except QuickstartError as error:
+        print(f"quickstart: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

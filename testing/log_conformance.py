@@ -206,6 +206,7 @@ class DurableDataLogConformance(ABC):
         await log.close()
 
     async def test_raise_epoch_keeps_everything_and_stays_the_owner(self) -> None:
+        """W8: a claim in long-term storage was taken."""
         log, found = await self.opened()
         await log.append([b"a"])
         await log.close()

@@ -171,6 +171,8 @@ class SimulatedDisk:
             child = _join(path, name)
             if entry is None and child in self._folders:
                 self._carry(child, after, survivors, keep)
+            elif entry is None:
+                after._folders[child] = _Folder()  # removed, and the removal was not durable
 
     def _revive(self, inode: SimulatedInode, survivors: dict[SimulatedInode, SimulatedInode], keep: Keep) -> SimulatedInode:
         if inode not in survivors:

@@ -87,6 +87,7 @@ class Admission:
     async def _delay(self) -> None:
         options = self._options
         pinned = self._cache.pinned_bytes
+        self._writer.request_cycle()  # many small segments may fill memory long before one of them is due by size or age
         if pinned >= options.hard_bytes:
             self._throttled += 1
             raise Throttled(f"{pinned} bytes wait to be flushed (limit {options.hard_bytes}): slow down and try again")

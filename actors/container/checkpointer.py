@@ -129,16 +129,18 @@ class Checkpointer:
                 await self._relog(segment)
 
     async def _relog(self, segment: SegmentState) -> None:
-        """Re-log from the flushed offset on, to the durable end as it is now, in pieces."""
-        position, end = segment.flushed, segment.marks[-1][0]
+        """Re-log the segment's own bytes from the flushed offset on, to the durable end as it is now, in pieces."""
+        # After a recovery the marks need not be in offset order: the last one may end before another.
+        position, end = segment.flushed, max(mark[0] for mark in segment.marks)
         while position < end:
             data = b"".join(self._cache.slices(segment.sid, position, min(end, position + _RELOG_BYTES)))
-            if not data:
-                return  # flushed, merged or deleted meanwhile
-
-            await self._ask(LogRequest(RelogData(segment.sid, position, data)), len(data))
-            position += len(data)
-            self._relogged += len(data)
+            if data:
+                await self._ask(LogRequest(RelogData(segment.sid, position, data)), len(data))
+                position += len(data)
+                self._relogged += len(data)
+            else:
+                # A merged source lies here, or what was here has been flushed meanwhile; None: it was deleted or merged.
+                position = self._cache.next_cached(segment.sid, position) or end
 
     def statistics(self) -> CheckpointStatistics:
         return CheckpointStatistics(self._written, self._last_bytes, self._relogged)

@@ -26,7 +26,7 @@ from ...journal.operations.forget_segment import ForgetSegment
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.data_log import DurableDataLog, LogStatistics, OpenedLog
-from ...storage_backends.base.errors import ClosedError, SegmentNotFound, TierlogError, Unavailable
+from ...storage_backends.base.errors import ClosedError, SegmentNotFound, StoreMismatch, Unavailable
 from ...storage_backends.base.statistics import gauge, label
 from ...storage_backends.base.world import World
 from ...storage_backends.chunked.core import ChunkedStatistics
@@ -157,7 +157,7 @@ class Container:
             parts = self._built = self._build()
             self._recovery = await Recovery(self.log, opened, self.state, parts.publisher, self.cache).run()
             _log.info("recovered", container=self.index, **attrs.asdict(self._recovery))
-            await self._serve(parts, started)
+            await self._serve(parts, started, ending)
             clean = True
         finally:
             ending()
@@ -208,7 +208,10 @@ class Container:
         if not self.options.adopt:
             judge(await survey(self._chunks, self.index), self.state.epoch, self._identity)
         if not await place(self._chunks, self.index, self.state.epoch, self._identity):
-            raise TierlogError(f"epoch {self.state.epoch} of container {self.index} is claimed already: a new opening takes a higher one")
+            raise StoreMismatch(
+                f"epoch {self.state.epoch} of container {self.index} was claimed by another owner, which this log never had: the folder "
+                f"is a copy or has one. Keep the newest one, or adopt this one on purpose (adopt=True, --adopt)"
+            )
 
         self._claimed = True
 
@@ -245,10 +248,10 @@ class Container:
             Admission(state, self.cache, self.log, writer, options.admission),
         )
 
-    async def _serve(self, parts: _Parts, started: Callable[[], None]) -> None:
+    async def _serve(self, parts: _Parts, started: Callable[[], None], ending: Callable[[], None]) -> None:
         last_full_cut = self.state.cycle.cut if self.state.cycle.full else 0
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(parts.pipeline.run)
+            tasks.start_soon(self._run_pipeline, parts.pipeline, ending)
             async with anyio.create_task_group() as helpers:
                 protect = self.options.protect
                 helpers.start_soon(protect(parts.writer.run), last_full_cut)
@@ -262,6 +265,12 @@ class Container:
             # What was taken in before the stop is finished; then the mailbox refuses, and the pipeline ends.
             await self.settle()
             self._fail_requests(self.mailbox.close(ClosedError("the store is closed")))
+
+    async def _run_pipeline(self, pipeline: Pipeline, ending: Callable[[], None]) -> None:
+        try:
+            await pipeline.run()
+        finally:
+            ending()  # in the step in which it failed its waiters: they find this ownership gone and ask the next one
 
     def _answer_everybody(self, clean: bool) -> None:
         error = ClosedError("the store is closed") if clean else Unavailable(f"container {self.index} stopped; it is being recovered")
@@ -342,13 +351,12 @@ class Container:
 
         ``SegmentNotFound`` if it is deleted meanwhile; ``Unavailable`` if the container stops.
         """
-        segment = await self.find_durable(name)
+        segment: SegmentState | None = await self.find_durable(name)
+        assert segment is not None
+        sid = segment.sid
         while True:
             if segment.durable_length > offset:
                 return True
-
-            if self.state.segments.find(name) is not segment:
-                raise SegmentNotFound(f"segment {name!r} is gone", segment=name)
 
             if self.mailbox.closed:
                 raise Unavailable(f"container {self.index} stopped")
@@ -360,6 +368,10 @@ class Container:
             if segment.waiter is None:
                 segment.waiter = anyio.Event()
             await segment.waiter.wait()
+            segment = self.state.segments.find(name)  # a fresh look: an idle segment may have been evicted and come back
+            if segment is None or segment.sid != sid:
+                await self.settle()  # its end may not be durable yet
+                raise SegmentNotFound(f"segment {name!r} is gone", segment=name)
 
     def statistics(self) -> ContainerStatistics:
         parts = self._parts

@@ -35,7 +35,7 @@ from ...storage_backends.base.errors import (
     SegmentSealed,
     UnknownWriter,
 )
-from ...storage_backends.base.segments import ATTRIBUTE_MAX, ATTRIBUTE_MIN, AttributeUpdate, AttributeUpdateKind
+from ...storage_backends.base.segments import ATTRIBUTE_MAX, ATTRIBUTE_MIN, ATTRIBUTES_MAX, AttributeUpdate, AttributeUpdateKind
 from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX
 from .requests import (
     AppendRequest,
@@ -177,6 +177,9 @@ def resolve_updates(segment: SegmentState, updates: Sequence[AttributeUpdate]) -
     for update in updates:
         current = values.get(update.name, segment.attributes.get(update.name))
         values[update.name] = _resolve(segment, update, current)
+
+    if len(segment.attributes) + len(values) > ATTRIBUTES_MAX and len(segment.attributes.keys() | values) > ATTRIBUTES_MAX:
+        raise InvalidArgument(f"{segment.name!r} would have more than {ATTRIBUTES_MAX} attributes")
 
     return tuple(values.items())
 

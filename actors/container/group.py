@@ -14,11 +14,13 @@ from ..core.reply import Reply
 
 
 class Group(PayloadBuilder):
-    __slots__ = ("answers", "errors", "group_answers", "tag", "truncate_before")
+    __slots__ = ("answers", "errors", "group_answers", "looks", "tag", "truncate_before")
 
     def __init__(self, first_sequence: int) -> None:
         super().__init__(first_sequence)
         self.answers: list[tuple[Reply[Any], Any]] = []
+        self.looks: list[tuple[Reply[Any], Any]] = []
+        """Answers of requests that change nothing."""
         self.group_answers: list[tuple[Reply[Any], Any]] = []
         """Answered with (the group's number, extra) instead of a value."""
         self.errors: list[tuple[Reply[Any], TierlogError]] = []
@@ -27,11 +29,14 @@ class Group(PayloadBuilder):
 
     @property
     def is_empty(self) -> bool:
-        return not (self.operations or self.answers or self.errors or self.group_answers)
+        return not (self.operations or self.answers or self.looks or self.errors or self.group_answers)
 
     def answer(self, number: int) -> None:
         """Everything in the group is durable: tell everybody."""
         for reply, value in self.answers:
+            reply.resolve(value)
+
+        for reply, value in self.looks:
             reply.resolve(value)
 
         for reply, extra in self.group_answers:
@@ -40,7 +45,10 @@ class Group(PayloadBuilder):
         for reply, error in self.errors:
             reply.fail(error)
 
-    def fail(self, error: BaseException) -> None:
-        """The group's fate is not known to be good: operations and answers that depend on them fail alike."""
-        for reply, _ in (*self.answers, *self.group_answers, *self.errors):
+    def fail(self, error: BaseException, unchanged: BaseException) -> None:
+        """The group's fate is not known to be good: ``error`` for who changes something, ``unchanged`` for who can simply ask again."""
+        for reply, _ in (*self.answers, *self.group_answers):
             reply.fail(error)
+
+        for reply, _ in (*self.looks, *self.errors):
+            reply.fail(unchanged)

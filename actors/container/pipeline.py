@@ -25,7 +25,7 @@ import attrs
 from ...journal.operations.checkpoint import CheckpointBegin
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.data_log import DurableDataLog
-from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, TierlogError
+from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter
 from ..core.mailbox import Mailbox
 from . import decisions
@@ -135,9 +135,10 @@ class Pipeline:
 
     def _answer_the_rest(self) -> None:
         error = OutcomeUnknown("the container stopped before this was known to be durable: it may or may not have been applied")
+        unchanged = Unavailable("the container stopped before what this answer depends on was known to be durable: ask again")
         for group in (self._in_flight, self._building):
             if group is not None:
-                group.fail(error)
+                group.fail(error, unchanged)
 
     # --- prepare: decide and apply ----------------------------------------------------------------------------
 
@@ -189,10 +190,12 @@ class Pipeline:
             group.errors.append((request.reply, error))
             return
 
-        if op is not None:
-            self._state.apply(op)
-            group.add(op)
+        if op is None:
+            group.looks.append((request.reply, answer))
+            return
 
+        self._state.apply(op)
+        group.add(op)
         group.answers.append((request.reply, answer))
 
     def _step_internal(self, request: Request, group: Group) -> None:
@@ -217,7 +220,7 @@ class Pipeline:
     # --- commit: make durable, then publish -------------------------------------------------------------------
 
     async def _commit(self) -> None:
-        while True:
+        while not self.poisoned:  # what was built in a torn step is never written
             group = self._building
             if group.is_empty:
                 if self._closing:

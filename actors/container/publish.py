@@ -6,6 +6,7 @@ when the operation was given its sequence). Synchronous; an exception poisons th
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -86,7 +87,7 @@ class Publisher:
     def restore_data(self, op: Append | RelogData, group: int) -> None:
         """Recovery: bytes from before the checkpoint that it counts, but that long-term storage may not have yet."""
         segment, end = self._table.get(op.sid), op.offset + len(op.data)
-        if segment is not None and op.sid in self._cache and end > segment.flushed:
+        if op.data and segment is not None and op.sid in self._cache and end > segment.flushed:
             self._cache.append(op.sid, op.offset, op.data)
             self._mark(segment, end, group)
             if type(op) is Append:  # what was re-logged begins anywhere
@@ -109,6 +110,7 @@ class Publisher:
             segment.wake()
 
     def _note_border(self, segment: SegmentState, offset: int) -> None:
+        """An append begins at ``offset``; the first one in each MiB is kept."""
         borders = segment.borders
         if not borders or offset // BORDER_BYTES > borders[-1] // BORDER_BYTES:
             borders.append(offset)
@@ -159,10 +161,10 @@ class Publisher:
             return
 
         self._cache.append(op.sid, op.offset, op.data)
+        # What lies before was re-logged in an earlier piece, whose group is needed as well.
+        before = [mark for mark in segment.marks if mark[0] <= op.offset]
         later = [mark for mark in segment.marks if mark[0] > end]
-        segment.marks.clear()
-        segment.marks.append((end, group))
-        segment.marks.extend(later)
+        segment.marks = deque((*before, (end, group), *later))
 
     def _commit_metadata(self, op: CommitMetadata, group: int) -> None:
         for key, _ in op.writes:

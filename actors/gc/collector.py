@@ -115,9 +115,11 @@ class Collector:
 
     async def run(self) -> None:
         """Find what dead owners left, then delete what becomes ready, until cancelled."""
-        await self._find_orphans()
+        listed = False
         while True:
             self._wake = anyio.Event()
+            # With long-term storage down at the opening, the end of a later cycle is the sign to look again.
+            listed = listed or await self._find_orphans()
             ready = self._ready()
             if ready:
                 await self._collect(ready)
@@ -142,13 +144,14 @@ class Collector:
         now = anyio.current_time()
         return min((g.due - now for g in self._queue.values() if g.due > now), default=float("inf"))
 
-    async def _find_orphans(self) -> None:
+    async def _find_orphans(self) -> bool:
+        """List what dead owners left; False if long-term storage does not answer."""
         try:
             listed = [(info.name, self._epoch_of(info.name)) async for info in self._chunks.list(self._prefix)]
             listed += [(info.name, self._epoch_of(info.name)) async for info in self._chunks.list(self._claims)]
         except TierlogError as error:
             _log.warning("gc_listing_failed", prefix=self._prefix, error=str(error))
-            return
+            return False
 
         found = orphans(listed, epoch=self._epoch, referenced=self._referenced)
         self._orphans = len(found)
@@ -159,6 +162,8 @@ class Collector:
             for name in found:
                 self._queue[name] = attrs.evolve(self._queue[name], after_cycle=self._completed + 1)
             self._request_cycle()
+
+        return True
 
     def _epoch_of(self, name: str) -> int:
         """The epoch in ``.../<epoch>-<offset>-<id>`` or in a claim's ``.../epoch.<epoch>``; a name of another form is nobody's garbage."""

@@ -124,8 +124,12 @@ class ReadAhead:
     def _extend(self, sid: int, stream: _Stream, offset: int, limit: int) -> None:
         """Keep ``depth`` windows beyond the one that holds ``offset`` on their way."""
         windows = stream.windows
-        while windows and (windows[0].end <= offset or windows[0].failed):
+        while windows and windows[0].end <= offset:
             windows.popleft()
+
+        if windows and (windows[0].failed or windows[0].start > offset):
+            # Begin again at the offset: no window holds it, because one failed or several readers share the stream.
+            windows.clear()
 
         while len(windows) <= self._options.depth:
             start = windows[-1].end if windows else offset

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ...storage_backends.base.errors import DataCorruption, SegmentTruncated
+from ...storage_backends.base.errors import DataCorruption, SegmentNotFound, SegmentTruncated
 from .tail_cache import TailCache
 
 
@@ -58,8 +58,8 @@ class Reader:
         """Up to ``size`` durable bytes at ``offset``; ``b""`` at or past the tail. ``SegmentTruncated`` before the start."""
         try:
             return await self._read_once(segment, offset, size)
-        except DataCorruption:
-            # A splice, truncation or delete may have replaced the layout while the read was under way.
+        except (DataCorruption, SegmentNotFound):
+            # A splice, truncation or delete may have replaced the layout while the read was under way; a spliced source has no record.
             return await self._read_once(segment, offset, size)
 
     async def _read_once(self, segment: ReadableSegment, offset: int, size: int) -> bytes:

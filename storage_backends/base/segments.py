@@ -15,6 +15,8 @@ from .errors import InvalidArgument
 ATTRIBUTE_MIN = -(1 << 63)
 ATTRIBUTE_MAX = (1 << 63) - 1
 ATTRIBUTE_NAME_BYTES_MAX = 128
+ATTRIBUTES_MAX = 16_384
+"""The most attributes of one segment: all of them travel in one record of every checkpoint."""
 
 
 class AttributeUpdateKind(Enum):
@@ -53,8 +55,11 @@ class AttributeUpdate:
 
 
 def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "replace")) <= ATTRIBUTE_NAME_BYTES_MAX:
+    if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "surrogatepass")) <= ATTRIBUTE_NAME_BYTES_MAX:
         raise InvalidArgument(f"an attribute name is a str of 1 to {ATTRIBUTE_NAME_BYTES_MAX} UTF-8 bytes, not {name!r}")
+
+    if any("\ud800" <= letter <= "\udfff" for letter in name):
+        raise InvalidArgument(f"an attribute name is Unicode text, {name!r} is not: it has a lone surrogate")
 
 
 def _check_value(name: str, value: object) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from ..base.errors import DataCorruption, NotOwner
+from ..base.errors import DataCorruption
 from ..base.files import Close, FileHandle, ListFolder, MakeFolder, Program, Sync, SyncFolder, Write
 from ..registers.local import (
     RegisterImage,
@@ -76,7 +76,6 @@ def open_log(context: LogContext, above: int) -> Program[Opened]:
 
     image = yield from read_register(register, context.log_id)
     names = yield from list_wal_files(layout)
-    _refuse_overtaken(names, epoch)
     history = yield from HistoryReader(layout, context.log_id, image.watermarks).read(names)
     owned = yield from take_over(context, register, epoch, history, names)
     return Opened(epoch, max(before, named), history, register, owned)
@@ -185,12 +184,6 @@ def _refuse_missing_register(context: LogContext, names: Sequence[FileId]) -> No
     """W1: without the register nobody knows who was fenced."""
     if names:
         raise DataCorruption(f"the register is missing beside {len(names)} WAL files", file=context.layout.register, offset=0)
-
-
-def _refuse_overtaken(names: Sequence[FileId], epoch: int) -> None:
-    newest = max((file.epoch for file in names), default=0)
-    if newest >= epoch:
-        raise NotOwner(f"epoch {epoch} was fenced while it opened the log: epoch {newest} has begun to write")
 
 
 def _unlink_unnamed(context: LogContext, names: Sequence[FileId], parts: Sequence[Part], epoch: int) -> Program[None]:

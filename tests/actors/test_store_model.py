@@ -322,7 +322,7 @@ class Life:
 
 
 @given(steps=st.lists(verbs | troubles, max_size=25))
-@settings(max_examples=4000, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_a_container_agrees_with_the_model_through_crashes_and_failovers(steps: list[tuple[Any, ...]]) -> None:
     async def main() -> None:
         async with anyio.create_task_group() as tasks:

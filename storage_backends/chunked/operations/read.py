@@ -35,6 +35,11 @@ async def read(core: Core, segment: int, offset: int, size: int) -> bytes:
 
     while True:
         layout = await core.layouts.open(segment)
+        if offset + size > layout.segment.length and not await layout.is_current():
+            # A commit has just been made and has not forgotten the layout yet; who knows of it may ask for what it added.
+            core.layouts.forget(segment)
+            continue
+
         try:
             return await _read(core, layout, segment, offset, size)
         except LayoutChanged as gone:

@@ -171,6 +171,62 @@ async def test_hole_10_user_bytes_that_look_like_frames_do_not_count() -> None:
     await log.close()
 
 
+async def two_owners(disk: SimulatedDisk, appended: int) -> str:
+    """Group 1 by a first owner, ``appended`` more by a second; returns the second one's file."""
+    for count in (1, appended):
+        log = make_log(SimulatedFiles(disk))
+        await log.open()
+        for _ in range(count):
+            await log.append([b"acked" * 20])
+        await log.close(clean=False)
+    return wal_paths(disk)[-1]
+
+
+def forget_watermarks(disk: SimulatedDisk) -> None:
+    """They are not synced: a power loss may take them."""
+    disk.replace(REGISTER, disk.content(REGISTER)[:EPOCH_RECORD_BYTES].ljust(4096, b"\0"))
+
+
+async def test_hole_10_a_whole_epoch_that_is_missing_is_refused() -> None:
+    """W3: its watermark proves that it took effect, though the older files look like a log that is whole."""
+    disk = SimulatedDisk(Random(0))
+    path = await two_owners(disk, 1)
+    disk.unlink(path)
+    with pytest.raises(DataCorruption) as caught:
+        await make_log(SimulatedFiles(disk)).open()
+    assert (caught.value.file, caught.value.offset) == (path, 0)
+
+
+async def test_hole_10_a_broken_header_with_a_group_behind_it_is_corruption_even_without_a_watermark() -> None:
+    """W2: the group was begun after the header was durable."""
+    disk = SimulatedDisk(Random(0))
+    path = await two_owners(disk, 1)
+    forget_watermarks(disk)
+    whole = bytearray(disk.content(path))
+    whole[20] ^= 1
+    disk.replace(path, bytes(whole))
+    with pytest.raises(DataCorruption, match="group 2 follows") as caught:
+        await make_log(SimulatedFiles(disk)).open()
+    assert caught.value.file == path
+
+
+async def test_hole_03_damage_to_the_only_copy_of_a_relogged_group_is_refused() -> None:
+    """W3: the opener syncs its watermark, so not even a power loss and rot together lose the group silently."""
+    disk = SimulatedDisk(Random(0))
+    log = make_log(SimulatedFiles(disk))
+    await log.open()
+    await log.append([b"acked" * 20])
+    await log.close(clean=False)
+    log = make_log(SimulatedFiles(disk))
+    await log.open()
+    disk = disk.crash("none")
+    path = wal_paths(disk)[-1]
+    disk.replace(path, disk.content(path)[:-1])
+    with pytest.raises(DataCorruption) as caught:
+        await make_log(SimulatedFiles(disk)).open()
+    assert caught.value.file == path
+
+
 async def test_hole_14_a_register_missing_beside_wal_files_is_refused() -> None:
     """W1: nobody knows any more who was fenced."""
     disk, _ = await small_image()

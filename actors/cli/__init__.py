@@ -1,0 +1,48 @@
+"""The command line: ``tierlog``.
+
+Owns: the entry point, and how a mistake on the command line is told. Does not own: any rule of the store; commands check nothing that the
+store's own doors check. ``reading.py``, ``changing.py`` and ``folder.py`` hold the commands, ``running.py`` how one is carried out.
+
+Exit codes: 0 done, 1 refused or failed (one line ``error: ...`` on stderr), 2 wrong usage, 130 interrupted, 141 the reader of the output went.
+Reading commands own nothing and fence nobody (hole 26). Heavy imports happen inside the commands, so that ``--help`` is quick.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from .app import app
+from .running import BROKEN_PIPE, INTERRUPTED, complain, give_up_output
+
+USAGE = 2
+
+UsageError: type[typer.BadParameter] = typer.BadParameter.__mro__[1]
+"""The parent of every mistake in the arguments; only its child has a public name in all versions of typer."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Carry out one command; returns the exit code. ``arguments`` without the program's name, default: this process's."""
+    # Errors are told in one line; the store's own events would stand beside it.
+    logging.getLogger("tierlog").addHandler(logging.NullHandler())
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    try:
+        code = typer.main.get_command(app).main(given or ["--help"], prog_name="tierlog", standalone_mode=False)
+        sys.stdout.flush()
+    except UsageError as error:
+        return _tell_usage(error)
+    except BrokenPipeError:
+        give_up_output()
+        return BROKEN_PIPE
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    return code if isinstance(code, int) else 0
+
+
+def _tell_usage(error: typer.BadParameter) -> int:
+    program = error.ctx.command_path if error.ctx is not None else "tierlog"
+    complain(f"{error.format_message().strip().rstrip('.')}; see `{program} --help`")
+    return USAGE

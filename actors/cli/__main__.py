@@ -1,0 +1,10 @@
+"""``python -m tierlog.actors.cli``: the command line without its installed script."""
+
+from __future__ import annotations
+
+import sys
+
+from . import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""What commands put on stdout and stderr: bytes, tables, JSON, progress.
+
+Owns: how things look. Does not own: what is shown. Bytes go straight to the descriptor; tables have colours only on a terminal and are never
+cut when they go into a file or a pipe; progress is shown on stderr, and only when that is a terminal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+STDIN, STDOUT = 0, 1
+_UNBOUNDED = 10_000
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """All of ``data``. ``BrokenPipeError`` if nobody reads it."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def console() -> Console:
+    """Stdout for tables and reports."""
+    from rich.console import Console
+
+    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _UNBOUNDED)
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def print_lines(lines: list[str]) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
+def print_table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
+    """Columns side by side; numbers to the right."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for index, header in enumerate(headers):
+        is_number = bool(rows) and isinstance(rows[0][index], int)
+        table.add_column(header, justify="right" if is_number else "left", no_wrap=True, overflow="ignore")
+    for row in rows:
+        table.add_row(*map(str, row))
+    console().print(table, crop=False)
+
+
+def show_bytes(size: int) -> str:
+    """A size for people: at most three digits and a unit."""
+    value, unit = float(size), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{size} B" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def show_time(milliseconds: int) -> str:
+    return datetime.fromtimestamp(milliseconds / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+@contextmanager
+def progress(what: str, total: int | None, *, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
+    """A bar on stderr while the body runs: call what it yields with (bytes done, bytes more to do) since the last call."""
+    if not shown or not sys.stderr.isatty():
+        yield lambda done, more: None
+        return
+
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        known = total or 0
+
+        def advance(done: int, more: int) -> None:
+            nonlocal known
+            known += more
+            bar.update(task, advance=done, total=known if more else None)
+
+        yield advance

@@ -1,0 +1,119 @@
+"""How a command is carried out: its event loop, its store or view, and what is said when it fails.
+
+Owns: ``execute``, ``reading``, ``writing``, exit codes, the one line on stderr. Does not own: what commands do.
+
+Ctrl-C: a command that writes is cancelled and closes its store in order; one that only reads stops at once, also while a full pipe holds
+its output back (``interruptible``). Both exit with 130 and say nothing. A reader that goes away ends a command with 141, quietly.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import typer
+
+from ...storage_backends.base.errors import InvalidArgument, TierlogError
+
+if TYPE_CHECKING:
+    from ..config import StoreConfig
+    from ..folder import StoreFolder
+    from ..inspection import StoreView
+    from ..store import SegmentStore
+
+T = TypeVar("T")
+FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
+_MAY_STAND_IN_A_NEW_FOLDER = {"lts", "tierlog.toml", "wal"}
+
+
+def complain(message: str) -> None:
+    """One line on stderr, whatever the message is."""
+    sys.stderr.write(f"error: {' '.join(message.split())}\n")
+
+
+def fail(message: str) -> NoReturn:
+    complain(message)
+    raise typer.Exit(FAILED)
+
+
+def give_up_output() -> None:
+    """Nobody reads stdout any more: let what is left in its buffer go nowhere, instead of failing again at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+def execute(command: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Run ``command`` in an event loop of its own; failures become exit codes."""
+    import anyio
+
+    try:
+        return anyio.run(command)
+    except TierlogError as error:
+        fail(str(error))
+    except BrokenPipeError:
+        give_up_output()
+        raise typer.Exit(BROKEN_PIPE) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _interruptible() -> None:
+    """Let Ctrl-C end this process where it stands: nothing is owned, so there is nothing to put in order."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@asynccontextmanager
+async def reading(data: Path) -> AsyncIterator[StoreView]:
+    """The read-only view of a data folder."""
+    from ..inspection import open_reader
+
+    _interruptible()
+    async with open_reader(data) as view:
+        yield view
+
+
+@asynccontextmanager
+async def writing(data: Path, config_file: Path | None, *, take_over: bool, create: bool = False) -> AsyncIterator[SegmentStore]:
+    """The store in a data folder, opened as its owner; refused while somebody else has it open, unless ``take_over``."""
+    from ..config import StoreConfig, load_config
+    from ..folder import check_path
+    from ..node import open_store
+
+    config = StoreConfig() if config_file is None else load_config(config_file)
+    folder = check_path(data)
+    await _check_folder(folder, take_over=take_over, create=create)
+    async with open_store(folder.path, config=config) as store:
+        yield store
+
+
+async def _check_folder(folder: StoreFolder, *, take_over: bool, create: bool) -> None:
+    from ...storage_backends.files.local import LocalFiles
+    from ..folder import existing_identity, list_files, living_owners, run_program
+
+    files = LocalFiles()
+    entries = [entry.name for entry in await run_program(files, list_files(folder.path), folder.path)] if create else []
+    if not create or "wal" in entries:
+        await existing_identity(files, folder)
+    elif strangers := [name for name in entries if name not in _MAY_STAND_IN_A_NEW_FOLDER]:
+        raise InvalidArgument(f"{folder.path} holds {strangers[0]!r} and no store: name a new or an empty folder for a new store")
+
+    if not take_over and (owners := await living_owners(files, folder)):
+        raise InvalidArgument(
+            f"{folder.path} is open in process {owners[0].pid} on {owners[0].host}: stop that one, or fence it on purpose with --take-over"
+        )
+
+
+def config_for(file: Path | None) -> StoreConfig:
+    from ..config import StoreConfig, load_config
+
+    return StoreConfig() if file is None else load_config(file)

@@ -1,0 +1,104 @@
+"""``scripts/bench`` runs every benchmark, says what it found in a form that programs read, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+KEYS = {"name", "value", "unit", "reference", "ratio", "goal", "lower_is_better", "goal_of"}
+NAMES = [
+    "append_1k",
+    "append_1k_64",
+    "append_many",
+    "append_256k",
+    "sequential",
+    "segments_1000",
+    "recovery",
+    "cold_read",
+    "tail_wakeup",
+    "open_first_ack",
+    "import",
+]
+
+
+def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "benchmarks", "--from", str(folder), *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def bench(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    process = start(folder, *arguments)
+    out, err = process.communicate(timeout=50)
+    return process.returncode, out, err
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_every_benchmark_runs_and_reports_one_object_a_line(tmp_path: Path, backend: str) -> None:
+    status, out, err = bench(tmp_path, "--quick", "--json", "--backend", backend)
+
+    results = [json.loads(line) for line in out.splitlines()]
+    assert (status, [result["name"] for result in results]) == (0, NAMES), err
+    for result in results:
+        assert set(result) == KEYS
+        assert result["value"] > 0
+        assert result["reference"] > 0
+        assert result["ratio"] > 0
+        assert isinstance(result["lower_is_better"], bool)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_named_benchmarks_alone_are_run_and_shown_as_a_table(tmp_path: Path) -> None:
+    status, out, err = bench(tmp_path, "--quick", "import", "sequential")
+
+    assert status == 0, err
+    assert "import tierlog, over bare Python" in out
+    assert "sequential" in out
+    assert "append_1k" not in out
+
+
+def test_an_unknown_name_is_answered_with_the_likely_one(tmp_path: Path) -> None:
+    status, out, err = bench(tmp_path, "apend_1k")
+
+    assert (status, out) == (2, "")
+    assert "there is no benchmark 'apend_1k'; did you mean 'append_1k'?" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_takes_no_data_is_named(tmp_path: Path) -> None:
+    status, _, err = bench(tmp_path, "--data", "missing", "import")
+
+    assert status == 2
+    assert f"no data can be put into {tmp_path / 'missing'}: No such file or directory" in err
+
+
+def test_the_list_names_each_benchmark_with_its_goal_and_runs_none(tmp_path: Path) -> None:
+    status, out, _ = bench(tmp_path, "--list")
+
+    assert status == 0
+    assert [line.split(":")[0] for line in out.splitlines() if line[0] != " "] == NAMES
+    assert "sequential: one writer, 1 KiB, p50 latency (goal <= 1.5x)" in out
+
+
+def test_an_interrupt_ends_the_run_at_once_and_removes_the_data(tmp_path: Path) -> None:
+    process = start(tmp_path, "append_1k")
+    assert process.stderr is not None
+    assert process.stderr.readline() == "append_1k ...\n"
+    deadline = time.monotonic() + 20
+    while not list(tmp_path.glob("tierlog-bench-*/append_1k/*/wal/*")):
+        assert time.monotonic() < deadline, "the benchmark did not begin"
+        time.sleep(0.01)
+
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+
+    assert process.returncode == 130
+    assert err == "bench: interrupted; the data is removed\n"
+    assert list(tmp_path.iterdir()) == []

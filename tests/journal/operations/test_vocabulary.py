@@ -1,0 +1,171 @@
+"""The vocabulary of the log: permanent numbers, golden bytes, round trips, and decoders that any bytes give an answer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.operations import IMAGE, SAMPLES, images, operations
+
+from tierlog.journal.operations import vocabulary
+from tierlog.journal.operations.append import Append
+from tierlog.journal.operations.segment_image import SegmentImage, decode_image, encode_image
+from tierlog.journal.operations.vocabulary import (
+    OP_HEAD_BYTES,
+    Operation,
+    decode_operations,
+    encode_append_head,
+    encode_operation,
+)
+from tierlog.storage_backends.base.codec import DecodeError
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "operations"
+
+NUMBERS = {
+    "Append": 1,
+    "CreateSegment": 2,
+    "SealSegment": 3,
+    "TruncateSegment": 4,
+    "DeleteSegment": 5,
+    "UpdateAttributes": 6,
+    "MergeSegments": 7,
+    "ExpireWriters": 8,
+    "CommitMetadata": 9,
+    "ForgetSegment": 10,
+    "RelogData": 11,
+    "CycleComplete": 12,
+    "Barrier": 13,
+    "CheckpointBegin": 14,
+    "CheckpointPart": 15,
+    "CheckpointEnd": 16,
+}
+
+
+def decode_one(data: bytes) -> Operation:
+    (op,) = decode_operations(memoryview(data), 0)
+    return op
+
+
+def test_type_numbers_are_permanent() -> None:
+    """A log written today must mean the same for ever: add numbers, never change one."""
+    assert {kind.__name__: number for kind, (number, _) in vocabulary._ENCODERS.items()} == NUMBERS
+    assert sorted(vocabulary._DECODERS) == sorted(NUMBERS.values())
+
+
+def test_every_operation_has_a_golden_sample() -> None:
+    assert {type(op).__name__ for op in SAMPLES.values()} == set(NUMBERS)
+    assert {path.stem for path in GOLDEN.glob("*.hex")} == {*SAMPLES, "segment_image"}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_an_operation_has_its_golden_bytes(name: str) -> None:
+    golden = bytes.fromhex((GOLDEN / f"{name}.hex").read_text())
+
+    assert encode_operation(SAMPLES[name]) == golden
+    assert decode_one(golden) == SAMPLES[name]
+
+
+def test_a_segment_image_has_its_golden_bytes() -> None:
+    golden = bytes.fromhex((GOLDEN / "segment_image.hex").read_text())
+
+    assert encode_image(IMAGE) == golden
+    assert decode_image(golden) == IMAGE
+
+
+@given(operations)
+def test_what_was_encoded_is_decoded(op: Operation) -> None:
+    decoded = decode_one(encode_operation(op))
+
+    assert type(decoded) is type(op)
+    assert decoded == op
+
+
+@given(st.lists(operations, max_size=5))
+def test_operations_stand_one_behind_the_other(ops: list[Operation]) -> None:
+    data = b"head" + b"".join(map(encode_operation, ops))
+
+    assert decode_operations(memoryview(data), 4) == ops
+
+
+@given(images)
+def test_a_segment_image_comes_back(image: SegmentImage) -> None:
+    assert decode_image(encode_image(image)) == image
+
+
+@given(st.binary(min_size=1, max_size=80), st.binary(max_size=5))
+def test_the_head_of_an_append_with_its_data_behind_is_the_append(data: bytes, writer: bytes) -> None:
+    op = Append(3, 5, data, writer, 4 if writer else 0, 1 if writer else 0)
+
+    assert encode_append_head(op, len(data)) + data == encode_operation(op)
+
+
+def test_the_data_of_a_decoded_append_is_a_view_of_the_payload() -> None:
+    payload = memoryview(encode_operation(SAMPLES["append"]))
+    (op,) = decode_operations(payload, 0)
+
+    assert isinstance(op, Append)
+    assert isinstance(op.data, memoryview)
+    assert op.data.obj is payload.obj
+
+
+@given(st.integers(0, 255), st.binary(max_size=120))
+def test_any_body_gives_an_operation_or_a_decode_error(number: int, body: bytes) -> None:
+    data = bytes([number]) + len(body).to_bytes(4, "big") + body
+    try:
+        op = decode_one(data)
+    except DecodeError:
+        return
+
+    # Flags that are neither 0 nor 1 are the only bytes that do not come back as they were.
+    assert len(encode_operation(op)) == len(data)
+
+
+@given(st.sampled_from(sorted(SAMPLES)), st.data())
+def test_damage_gives_an_operation_or_a_decode_error(name: str, draw: st.DataObject) -> None:
+    data = bytearray(encode_operation(SAMPLES[name]))
+    data[draw.draw(st.integers(0, len(data) - 1))] ^= 1 << draw.draw(st.integers(0, 7))
+    try:
+        decode_operations(memoryview(data), 0)
+    except DecodeError:
+        pass  # the one error that a decoder may raise
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_an_image_or_a_decode_error(data: bytes) -> None:
+    try:
+        image = decode_image(data)
+    except DecodeError:
+        return
+
+    assert decode_image(encode_image(image)) == image
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_shortened_operation_is_refused(name: str) -> None:
+    data = encode_operation(SAMPLES[name])
+    for size in range(1, len(data)):
+        with pytest.raises(DecodeError):
+            decode_operations(memoryview(data[:size]), 0)
+
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in ("append", "append_by_writer", "relog_data")])
+def test_bytes_left_over_in_an_operation_are_refused(name: str) -> None:
+    data = encode_operation(SAMPLES[name])
+    longer = data[:1] + (len(data) - OP_HEAD_BYTES + 1).to_bytes(4, "big") + data[OP_HEAD_BYTES:] + b"\0"
+    with pytest.raises(DecodeError, match="left over"):
+        decode_operations(memoryview(longer), 0)
+
+
+def test_an_unknown_type_is_refused_with_its_number() -> None:
+    with pytest.raises(DecodeError, match="type 99"):
+        decode_operations(memoryview(b"\x63\0\0\0\0"), 0)
+
+
+def test_an_append_must_not_reach_into_its_neighbour() -> None:
+    """Its head claims a writer of 200 bytes, which only the next operation would have."""
+    body = bytes(16) + b"\xc8" + b"short"
+    data = b"\x01" + len(body).to_bytes(4, "big") + body + encode_operation(Append(1, 2, bytes(400), b"", 0, 0))
+    with pytest.raises(DecodeError, match="inside its head"):
+        decode_operations(memoryview(data), 0)
