@@ -108,6 +108,7 @@ async def take_picture(index: int, log: DurableDataLog, chunks: ChunkStorage) ->
     state, cache = ContainerState(opened.epoch), TailCache(_CACHE_BYTES)
     publisher = Publisher(state, cache, due_bytes=sys.maxsize, on_due=lambda sid: None)
     await Recovery(log, opened, state, publisher, cache).run()
+    cache.evict()  # what turned out to be flushed only after it had been cached
     metadata = LoggedMetadataStore(state, _refuse_request)
     # A log that was never opened has epoch 0, and nothing to read.
     epoch = max(1, opened.epoch)

@@ -10,7 +10,7 @@ outcome unknown; an append with a writer id and event number can simply be sent 
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -61,7 +61,8 @@ class SegmentStore:
 
     def __init__(self, hosts: Sequence[ContainerHost], *, append_bytes_max: int, rolling_size: int, span: SpanHook | None = None) -> None:
         self._hosts = hosts
-        self._append_bytes_max = append_bytes_max
+        self.append_bytes_max = append_bytes_max
+        """The largest single append, in bytes (the configuration's)."""
         self._rolling_size = rolling_size
         self._span = span
         self._places: dict[str, int] = {}
@@ -214,7 +215,7 @@ class SegmentStore:
         host = self._host(name)
         return await host.call(lambda container: container.read(name, offset, size))
 
-    async def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncIterator[bytes]:
+    async def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncGenerator[bytes, None]:
         """Blocks of at most ``block_size`` bytes from ``offset`` on, waiting at the tail; ends when the segment is sealed and read through.
 
         A recovery of the container in between is not noticed. Raises as ``read``; ``SegmentNotFound`` if the segment is deleted meanwhile.
@@ -348,10 +349,8 @@ class SegmentStore:
             raise InvalidArgument(f"data is bytes, bytearray or memoryview, not {type(data).__name__}")
 
         size = data.nbytes if isinstance(data, memoryview) else len(data)
-        if size > self._append_bytes_max:
-            raise InvalidArgument(
-                f"an append holds at most {self._append_bytes_max} bytes, not {size}: split it, or raise append_bytes_max"
-            )
+        if size > self.append_bytes_max:
+            raise InvalidArgument(f"an append holds at most {self.append_bytes_max} bytes, not {size}: split it, or raise append_bytes_max")
 
         return size
 

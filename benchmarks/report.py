@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import attrs
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 
 from .harness import Benchmark, Result
@@ -55,4 +56,4 @@ def print_table(results: Sequence[Result], benchmarks: dict[str, Benchmark], con
 def print_list(benchmarks: Sequence[Benchmark], console: Console) -> None:
     for benchmark in benchmarks:
         console.print(f"[bold]{benchmark.name}[/]: {benchmark.summary} (goal {goal_text(benchmark)})", highlight=False)
-        console.print(f"    {benchmark.detail}", highlight=False)
+        console.print(Padding(benchmark.detail, (0, 0, 0, 4)), highlight=False)

@@ -37,7 +37,7 @@ from rich.table import Table
 import tierlog
 from quickstart_parts.checking import Report, verify
 from quickstart_parts.killing import Tally, Writers, choose_kill_points
-from quickstart_parts.shares import QuickstartError, Share, batch_bytes, read_input, split_input, store_config
+from quickstart_parts.shares import QuickstartError, Share, read_input, split_input, store_config
 from quickstart_parts.writing import append_events, say, write_child
 from tierlog.actors.config_units import GiB, KiB, MiB, UnitError, size
 
@@ -153,9 +153,9 @@ async def finish(folder: Path, shares: list[Share], tally: Tally) -> None:
         begin = time.perf_counter()
         await store.flush()
         tally.flush_seconds = time.perf_counter() - begin
+        # One event at a time: garbage of a killed writer makes one more flush cycle due once it is found, and the log shall outlast that.
         for index, share in enumerate(shares):
-            bytes_max = batch_bytes(shares)
-            await append_events(store, share, share.flushed_events, len(share.ends), bytes_max, partial(count, index))
+            await append_events(store, share, share.flushed_events, len(share.ends), 0, partial(count, index))
 
 
 async def verify_only(folder: Path, shares: list[Share]) -> None:

@@ -12,31 +12,35 @@ import typer
 
 from . import changing, folder, reading
 
+_HELP = """A tiered segment store: append-only segments, durable in a write-ahead log when acked, moved to cheap chunks in the background.
+
+Start with `tierlog segment create app/events`, `echo hello | tierlog segment append app/events`, `tierlog segment read app/events`.
+
+Commands that read (read, tail, info, ls, doctor) change nothing and can be used on a folder that another process has open.
+Commands that write own the folder while they run, and refuse one that is open elsewhere unless told to --take-over."""
+
 app = typer.Typer(
     name="tierlog",
-    help="""A tiered segment store: append-only segments, durable in a write-ahead log when acked, moved to cheap chunks in the background.
-
-    Start with [bold]tierlog segment create app/events[/], then [bold]echo hello | tierlog segment append app/events[/] and
-    [bold]tierlog segment read app/events[/].
-    Commands that read (read, tail, info, ls, doctor) can be used on a folder that another process has open; they change nothing.
-    Commands that write open the store as its owner and refuse a folder that is open elsewhere, unless told to --take-over.""",
+    help=_HELP,
     epilog="Exit codes: 0 done, 1 failed (the reason is on stderr), 2 wrong usage, 130 interrupted.",
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-segment = typer.Typer(name="segment", help="Make, fill, read and remove segments of a data folder.")
+segment = typer.Typer(name="segment", help="Make, fill, read and remove segments of a data folder.", rich_markup_mode="markdown")
 app.add_typer(segment)
 
-segment.command("create")(changing.create)
-segment.command("append")(changing.append)
-segment.command("read")(reading.read)
-segment.command("tail")(reading.tail)
-segment.command("info")(reading.info)
-segment.command("ls")(reading.ls)
-segment.command("seal")(changing.seal)
-segment.command("truncate")(changing.truncate)
-segment.command("merge")(changing.merge)
-segment.command("delete")(changing.delete)
+_READING = "Reading: changes nothing, fences nobody"
+segment.command("read", rich_help_panel=_READING)(reading.read)
+segment.command("tail", rich_help_panel=_READING)(reading.tail)
+segment.command("info", rich_help_panel=_READING)(reading.info)
+segment.command("ls", rich_help_panel=_READING)(reading.ls)
+_WRITING = "Writing: owns the folder meanwhile"
+segment.command("create", rich_help_panel=_WRITING)(changing.create)
+segment.command("append", rich_help_panel=_WRITING)(changing.append)
+segment.command("seal", rich_help_panel=_WRITING)(changing.seal)
+segment.command("truncate", rich_help_panel=_WRITING)(changing.truncate)
+segment.command("merge", rich_help_panel=_WRITING)(changing.merge)
+segment.command("delete", rich_help_panel=_WRITING)(changing.delete)
 app.command("init")(folder.init)
 app.command("doctor")(folder.doctor)
 

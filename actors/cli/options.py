@@ -13,11 +13,14 @@ import typer
 DEFAULT_DATA = Path("tierlog-data")
 
 Data = Annotated[
-    Path, typer.Option("--data", envvar="TIERLOG_DATA", show_envvar=True, metavar="PATH", help="The data folder.", show_default="tierlog-data")
+    Path,
+    typer.Option("--data", envvar="TIERLOG_DATA", show_envvar=True, metavar="PATH", help="The data folder.", show_default="tierlog-data"),
 ]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", envvar="TIERLOG_CONFIG", show_envvar=True, metavar="FILE", help="A tierlog.toml; default: the built-in settings."),
+    typer.Option(
+        "--config", envvar="TIERLOG_CONFIG", show_envvar=True, metavar="FILE", help="A tierlog.toml; default: the built-in settings."
+    ),
 ]
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Go on although another process has the folder open: it is fenced and loses its store.")

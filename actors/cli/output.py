@@ -1,7 +1,7 @@
 """What commands put on stdout and stderr: bytes, tables, JSON, progress.
 
-Owns: how things look. Does not own: what is shown. Bytes go straight to the descriptor; tables have colours only on a terminal and are never
-cut when they go into a file or a pipe; progress is shown on stderr, and only when that is a terminal.
+Owns: how things look. Does not own: what is shown. Bytes go straight to the descriptor. Tables have colours only on a terminal and
+are never cut when they go into a file or a pipe. Progress is shown on stderr, and only when that is a terminal.
 """
 
 from __future__ import annotations

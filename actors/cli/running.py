@@ -3,7 +3,7 @@
 Owns: ``execute``, ``reading``, ``writing``, exit codes, the one line on stderr. Does not own: what commands do.
 
 Ctrl-C: a command that writes is cancelled and closes its store in order; one that only reads stops at once, also while a full pipe holds
-its output back (``interruptible``). Both exit with 130 and say nothing. A reader that goes away ends a command with 141, quietly.
+its output back. Both exit with 130 and say nothing. A reader that goes away ends a command with 141, quietly.
 """
 
 from __future__ import annotations
@@ -19,16 +19,32 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
 
-from ...storage_backends.base.errors import InvalidArgument, TierlogError
+from ...storage_backends.base.errors import (
+    DataCorruption,
+    InvalidArgument,
+    NotOwner,
+    SegmentExists,
+    SegmentNotFound,
+    SegmentSealed,
+    StorageFull,
+    TierlogError,
+)
 
 if TYPE_CHECKING:
-    from ..config import StoreConfig
     from ..folder import StoreFolder
     from ..inspection import StoreView
     from ..store import SegmentStore
 
 T = TypeVar("T")
 FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
+_HINTS = {
+    SegmentNotFound: "`tierlog segment ls` shows the names, `tierlog segment create` makes a segment",
+    SegmentExists: "append to it, or choose another name",
+    SegmentSealed: "it can still be read, truncated, merged into another segment and deleted",
+    DataCorruption: "nothing was changed; `tierlog doctor` shows all that is damaged and what to do",
+    StorageFull: "free some space on that disk, then try again",
+    NotOwner: "another process opened the folder meanwhile; see `tierlog doctor`",
+}
 _MAY_STAND_IN_A_NEW_FOLDER = {"lts", "tierlog.toml", "wal"}
 
 
@@ -56,7 +72,7 @@ def execute(command: Callable[[], Coroutine[Any, Any, T]]) -> T:
     try:
         return anyio.run(command)
     except TierlogError as error:
-        fail(str(error))
+        fail(f"{error}{_hint(error)}")
     except BrokenPipeError:
         give_up_output()
         raise typer.Exit(BROKEN_PIPE) from None
@@ -66,7 +82,13 @@ def execute(command: Callable[[], Coroutine[Any, Any, T]]) -> T:
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
 
 
-def _interruptible() -> None:
+def _hint(error: TierlogError) -> str:
+    """What to do on the command line, where the error itself does not say it."""
+    hint = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
+    return f"; {hint}" if hint else ""
+
+
+def _let_interrupts_through() -> None:
     """Let Ctrl-C end this process where it stands: nothing is owned, so there is nothing to put in order."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -77,7 +99,7 @@ async def reading(data: Path) -> AsyncIterator[StoreView]:
     """The read-only view of a data folder."""
     from ..inspection import open_reader
 
-    _interruptible()
+    _let_interrupts_through()
     async with open_reader(data) as view:
         yield view
 
@@ -111,9 +133,3 @@ async def _check_folder(folder: StoreFolder, *, take_over: bool, create: bool) -
         raise InvalidArgument(
             f"{folder.path} is open in process {owners[0].pid} on {owners[0].host}: stop that one, or fence it on purpose with --take-over"
         )
-
-
-def config_for(file: Path | None) -> StoreConfig:
-    from ..config import StoreConfig, load_config
-
-    return StoreConfig() if file is None else load_config(file)

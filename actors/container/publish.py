@@ -13,6 +13,7 @@ from typing import Any
 from ...journal.operations.append import Append
 from ...journal.operations.commit_metadata import CommitMetadata
 from ...journal.operations.create_segment import CreateSegment
+from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.delete_segment import DeleteSegment
 from ...journal.operations.forget_segment import ForgetSegment
 from ...journal.operations.merge_segments import MergeSegments
@@ -45,6 +46,7 @@ class Publisher:
         self._others: dict[type, Callable[[Any, int], None]] = {
             CommitMetadata: self._commit_metadata,
             CreateSegment: self._create,
+            CycleComplete: self._cycle_complete,
             DeleteSegment: self._delete,
             ForgetSegment: self._forget,
             MergeSegments: self._merge,
@@ -81,7 +83,7 @@ class Publisher:
         for sid in self._table.evict(len(self._segments) - active_max + active_max // 10):
             self._cache.drop_segment(sid)
 
-        # If few were idle, do not search them all again after every group.
+        # If few were idle, do not search them all again after every group: only a flush cycle makes many of them idle.
         self._evict_above = len(self._segments) + active_max // 10
 
     def restore_data(self, op: Append | RelogData, group: int) -> None:
@@ -126,6 +128,9 @@ class Publisher:
     def _create(self, op: CreateSegment, group: int) -> None:
         self._segments[op.sid].durable_length = 0
         self._cache.open_segment(op.sid, 0)
+
+    def _cycle_complete(self, op: CycleComplete, group: int) -> None:
+        self._evict_above = 0
 
     def _wake(self, op: SealSegment | TruncateSegment, group: int) -> None:
         self._segments[op.sid].wake()

@@ -178,9 +178,9 @@ class StorageWriter:
             # A cycle in which nothing got through says nothing: long-term storage's trouble must not feed the log (rule S7).
             await self._source.log(CycleComplete(self._source.epoch, self._cycle, cut, full and not failed))
             self._observer.cycle_completed(self._cycle)
+            self._report_progress()
         if full:
             self._end_full_cycle(cut, failed)
-        self._report_progress()
 
     def _fix_cut(self, full: bool) -> tuple[int, dict[int, SegmentFlush]]:
         """The sync step of a cycle: everything up to the cut belongs to it, captured at one instant (rule F1)."""

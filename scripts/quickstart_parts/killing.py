@@ -12,8 +12,8 @@ import json
 import signal
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -69,9 +69,9 @@ class Writers:
     async def _run(self, kill_at: int | None) -> None:
         """Run one child until it is done, or until ``kill_at`` bytes are acked."""
         done = killed = False
-        async with _child(self.command) as process:
+        async with _child(self.command) as process, aclosing(_messages(process)) as messages:
             assert process.stdin is not None
-            async for message in _messages(process):
+            async for message in messages:
                 done = self._hear(message)
                 self.on_progress()
                 if killed:
@@ -137,7 +137,7 @@ async def _child(command: list[str]) -> AsyncIterator[Process]:
             await process.aclose()
 
 
-async def _messages(process: Process) -> AsyncIterator[dict[str, Any]]:
+async def _messages(process: Process) -> AsyncGenerator[dict[str, Any], None]:
     assert process.stdout is not None
     stream = BufferedByteReceiveStream(process.stdout)
     while True:

@@ -21,7 +21,7 @@ from tierlog.actors.config_units import GiB, KiB, MiB
 
 EVENT_BYTES_MAX = MiB
 """A longer line is several events."""
-LOG_BYTES = 256 * KiB
+LOG_BYTES = 32 * KiB
 """Of each segment, what is appended after the flush; a twentieth of it if that is less."""
 
 

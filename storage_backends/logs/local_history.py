@@ -219,9 +219,9 @@ class HistoryReader:
 
     def _check_later_epochs(self, epoch: int) -> None:
         """W3: an epoch with a watermark took effect; if no file of it or of a later one counts, its files are gone or damaged."""
-        for mark in self._watermarks.values():
-            if mark.epoch > epoch:
-                self._fail_watermark(mark, 0)
+        newest = max(self._watermarks, default=0)
+        if newest > epoch:
+            self._fail_watermark(self._watermarks[newest], 0)
 
     def _check_watermark(self, wal: WalFile) -> None:
         """W3: the log must reach the watermark of the epoch whose files end it."""

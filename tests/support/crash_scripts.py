@@ -1,7 +1,7 @@
 """Scripts for crash tests: what the clients of a store do, session after session, as data.
 
 A script is a list of sessions. In each, every client calls its operations one after the other, beside the others and the racers; the
-session then ends by closing the store or by killing its process. ``crash_scripts`` knows the operations only, not the store.
+session then ends by closing the store or by killing its process.
 """
 
 from __future__ import annotations
@@ -9,8 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
+import anyio
 import attrs
 
+from tierlog.actors.store import SegmentStore
+
+from .oracle import Oracle
 from .segment_model import Append, Create, Delete, Family, Flush, Merge, Op, Seal, SetAttribute, Truncate
 
 
@@ -48,6 +52,8 @@ LIFE = [
                 Append("log/a", _events("big", 1800), "w", 5),
                 Append("log/a", _events("big", 1800), "w", 5),
                 Flush(),
+                Append("log/a", _events("tail", 20)),
+                Flush(),
             ],
             "txn/": [
                 Create("txn/t"),
@@ -69,7 +75,7 @@ LIFE = [
         {
             "log/": [
                 Append("log/a", _events("again", 400), "w", 6),
-                Truncate("log/a", 3850),
+                Truncate("log/a", 3870),
                 Seal("log/a"),
                 Create("log/b"),
                 Append("log/b", _events("b", 1600)),
@@ -101,6 +107,26 @@ LIFE = [
     ),
 ]
 """Every verb, two lives of one name, merges flushed and not, and sizes that make rolls, checkpoints, truncations and collections happen."""
+
+
+async def play(store: SegmentStore, session: Session, oracle: Oracle) -> None:
+    if session.race and session.race not in oracle.races:
+        await oracle.create_race(store, session.race)
+
+    async def client(prefix: str) -> None:
+        for op in session.clients[prefix]:
+            await oracle.call(store, prefix, op)
+
+    async def racer(name: str, count: int) -> None:
+        done = oracle.races[session.race].tried.get(name, 0)
+        for number in range(done + 1, done + count + 1):
+            await oracle.race(store, session.race, name, number, size=40 + 17 * number)
+
+    async with anyio.create_task_group() as tasks:
+        for prefix in session.clients:
+            tasks.start_soon(client, prefix)
+        for name, count in session.racers.items():
+            tasks.start_soon(racer, name, count)
 
 
 def random_script(seed: int, sessions: int, steps: int) -> list[Session]:

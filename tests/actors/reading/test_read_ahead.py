@@ -1,43 +1,43 @@
-"""Read-ahead: sequential reads find their bytes on the way; random reads, failures and cancellations stay plain."""
+"""Read-ahead: sequential reads find the next bytes there; everything else passes through."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
+import attrs
 import pytest
+from anyio.lowlevel import checkpoint
+
 from tierlog.actors.reading.read_ahead import ReadAhead, ReadAheadOptions
 from tierlog.storage_backends.base.errors import Unavailable
 
 pytestmark = pytest.mark.anyio
 
-CONTENT = bytes(range(256)) * 8
-OPTIONS = ReadAheadOptions(window_bytes=64, depth=2, streams=2)
+DATA = bytes(range(200))
+OPTIONS = ReadAheadOptions(window_bytes=20, depth=2, streams=2)
 
 
-class Storage:
-    """Long-term storage that counts its reads, and fails or waits when told to."""
+@attrs.define
+class Source:
+    """Storage that counts its reads, and fails those that ``breaks`` says."""
 
-    def __init__(self) -> None:
-        self.reads: list[tuple[int, int, int]] = []
-        self.broken: set[int] = set()
-        self.gate: anyio.Event | None = None
+    asked: list[tuple[int, int, int]] = attrs.field(factory=list)
+    breaks: Callable[[int], bool] = lambda offset: False
 
     async def fetch(self, sid: int, offset: int, size: int) -> bytes:
-        self.reads.append((sid, offset, size))
-        if self.gate is not None:
-            await self.gate.wait()
-        if offset in self.broken:
-            raise Unavailable("down")
+        self.asked.append((sid, offset, size))
+        await checkpoint()
+        if self.breaks(offset):
+            raise Unavailable("scripted")
 
-        await anyio.lowlevel.checkpoint()
-        return CONTENT[offset : offset + size]
+        return DATA[offset : offset + size]
 
 
 @asynccontextmanager
-async def running(storage: Storage) -> AsyncIterator[ReadAhead]:
-    ahead = ReadAhead(storage.fetch, OPTIONS)
+async def running(source: Source, options: ReadAheadOptions = OPTIONS) -> AsyncIterator[ReadAhead]:
+    ahead = ReadAhead(source.fetch, options)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(ahead.run)
         await anyio.wait_all_tasks_blocked()
@@ -45,105 +45,92 @@ async def running(storage: Storage) -> AsyncIterator[ReadAhead]:
         tasks.cancel_scope.cancel()
 
 
-async def read_through(ahead: ReadAhead, size: int, *, sid: int = 1, limit: int = len(CONTENT)) -> bytes:
-    parts: list[bytes] = []
-    offset = 0
-    while offset < limit:
-        parts.append(await ahead.read(sid, offset, min(size, limit - offset), limit))
-        offset += len(parts[-1])
+async def read_all(ahead: ReadAhead, size: int, limit: int = len(DATA), sid: int = 1) -> bytes:
+    found = b""
+    while len(found) < limit:
+        found += await ahead.read(sid, len(found), min(size, limit - len(found)), limit)
 
-    return b"".join(parts)
+    return found
 
 
-@pytest.mark.parametrize("size", [1, 7, 64, 100, 1000])
-async def test_a_sequential_reader_gets_exactly_the_bytes(size: int) -> None:
-    storage = Storage()
-    async with running(storage) as ahead:
-        assert await read_through(ahead, size) == CONTENT
+@pytest.mark.parametrize("size", [1, 7, 20, 33, 200])
+async def test_a_sequential_reader_gets_every_byte(size: int) -> None:
+    source = Source()
+    async with running(source) as ahead:
+        assert await read_all(ahead, size) == DATA
+        assert ahead.statistics().misses == 1
 
 
-async def test_windows_are_on_their_way_before_they_are_asked_for() -> None:
-    storage = Storage()
-    async with running(storage) as ahead:
-        await ahead.read(1, 0, 10, len(CONTENT))
-        await ahead.read(1, 10, 10, len(CONTENT))
+async def test_windows_are_fetched_once_and_ahead_of_the_reader() -> None:
+    source = Source()
+    async with running(source) as ahead:
+        await ahead.read(1, 0, 10, 200)
+        await ahead.read(1, 10, 10, 200)
         await anyio.wait_all_tasks_blocked()
 
-    assert sorted(storage.reads) == [(1, 0, 10), (1, 10, 64), (1, 74, 64), (1, 138, 64)]
-    assert ahead.statistics().hits == 1
+        assert source.asked == [(1, 0, 10), (1, 10, 20), (1, 30, 20), (1, 50, 20)]
+        assert await ahead.read(1, 20, 10, 200) == DATA[20:30]
+        assert len(source.asked) == 4
+        assert ahead.statistics().hits == 2
 
 
-async def test_nothing_is_fetched_beyond_what_is_flushed() -> None:
-    storage = Storage()
-    async with running(storage) as ahead:
-        assert await read_through(ahead, 30, limit=100) == CONTENT[:100]
+async def test_nothing_is_fetched_past_the_limit() -> None:
+    source = Source()
+    async with running(source) as ahead:
+        assert await read_all(ahead, 10, 55) == DATA[:55]
 
-    assert max(offset + size for _, offset, size in storage.reads) == 100
-
-
-async def test_random_reads_fetch_only_what_they_need() -> None:
-    storage = Storage()
-    async with running(storage) as ahead:
-        for offset in (500, 100, 900):
-            assert await ahead.read(1, offset, 10, len(CONTENT)) == CONTENT[offset : offset + 10]
-
-    assert storage.reads == [(1, 500, 10), (1, 100, 10), (1, 900, 10)]
+    assert max(offset + size for _, offset, size in source.asked) == 55
 
 
-async def test_a_failed_window_is_read_again_by_the_reader_who_gets_the_error() -> None:
-    storage = Storage()
-    storage.broken = {74}
-    async with running(storage) as ahead:
-        assert await ahead.read(1, 0, 10, len(CONTENT)) == CONTENT[:10]
-        assert await ahead.read(1, 10, 64, len(CONTENT)) == CONTENT[10:74]
-        for _ in range(2):
-            with pytest.raises(Unavailable):
-                await ahead.read(1, 74, 10, len(CONTENT))
+async def test_random_reads_pass_through() -> None:
+    source = Source()
+    async with running(source) as ahead:
+        for offset in (100, 20, 150, 20):
+            assert await ahead.read(1, offset, 10, 200) == DATA[offset : offset + 10]
 
-        storage.broken.clear()
-        assert await ahead.read(1, 74, 10, len(CONTENT)) == CONTENT[74:84]
+        assert ahead.statistics().windows == 0
+        assert ahead.statistics().misses == 4
 
 
-async def test_a_cancelled_reader_leaves_its_window_to_the_next_one() -> None:
-    storage = Storage()
-    async with running(storage) as ahead:
-        await ahead.read(1, 0, 10, len(CONTENT))
-        storage.gate = anyio.Event()
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(ahead.read, 1, 10, 10, len(CONTENT))
-            await anyio.wait_all_tasks_blocked()
-            tasks.cancel_scope.cancel()
+async def test_a_failed_window_leaves_the_reader_to_read_for_itself() -> None:
+    source = Source()
+    async with running(source) as ahead:
+        await ahead.read(1, 0, 10, 200)
+        source.breaks = lambda offset: offset == 10
+        with pytest.raises(Unavailable):
+            await ahead.read(1, 10, 10, 200)
 
-        storage.gate.set()
-        assert await ahead.read(1, 10, 10, len(CONTENT)) == CONTENT[10:20]
-        assert [read for read in storage.reads if read[1] == 10] == [(1, 10, 64)]
+        source.breaks = lambda offset: False
+        assert await ahead.read(1, 10, 10, 200) == DATA[10:20]
+        assert await ahead.read(1, 20, 10, 200) == DATA[20:30]
 
 
-async def test_streams_are_bounded() -> None:
-    storage = Storage()
-    async with running(storage) as ahead:
-        for sid in range(5):
-            await ahead.read(sid, 0, 10, len(CONTENT))
+async def test_the_oldest_stream_makes_room_for_a_new_one() -> None:
+    source = Source()
+    async with running(source) as ahead:
+        for sid in (1, 2, 3):
+            await ahead.read(sid, 0, 10, 200)
 
-        assert ahead.statistics().streams == OPTIONS.streams
+        assert ahead.statistics().streams == 2
+        await ahead.read(1, 10, 10, 200)
+        assert ahead.statistics().misses == 4
+
+
+async def test_a_cancelled_reader_leaves_its_window_to_the_next() -> None:
+    source = Source()
+    async with running(source) as ahead:
+        await ahead.read(1, 0, 10, 200)
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await ahead.read(1, 10, 10, 200)
+
+        assert await ahead.read(1, 10, 10, 200) == DATA[10:20]
+        assert source.asked.count((1, 10, 20)) == 1
 
 
 async def test_without_its_task_every_read_goes_to_storage() -> None:
-    storage = Storage()
-    ahead = ReadAhead(storage.fetch, OPTIONS)
-    assert await read_through(ahead, 100) == CONTENT
-    assert ahead.statistics().hits == 0
+    source = Source()
+    ahead = ReadAhead(source.fetch, OPTIONS)
 
-
-async def test_readers_that_share_a_segment_get_exactly_their_bytes() -> None:
-    storage = Storage()
-    results: dict[int, bytes] = {}
-
-    async def reader(index: int, size: int) -> None:
-        results[index] = await read_through(ahead, size)
-
-    async with running(storage) as ahead, anyio.create_task_group() as tasks:
-        for index, size in enumerate((10, 10, 33, 64, 100)):
-            tasks.start_soon(reader, index, size)
-
-    assert set(results.values()) == {CONTENT}
+    assert await read_all(ahead, 50) == DATA
+    assert ahead.statistics().windows == 0

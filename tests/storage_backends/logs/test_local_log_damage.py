@@ -172,8 +172,8 @@ async def test_hole_10_user_bytes_that_look_like_frames_do_not_count() -> None:
 
 
 async def two_owners(disk: SimulatedDisk, appended: int) -> str:
-    """Group 1 by a first owner, ``appended`` more by a second; returns the second one's file."""
-    for count in (1, appended):
+    """Groups 1 and 2 by a first owner, ``appended`` more by a second; returns the second one's file."""
+    for count in (2, appended):
         log = make_log(SimulatedFiles(disk))
         await log.open()
         for _ in range(count):
@@ -205,7 +205,7 @@ async def test_hole_10_a_broken_header_with_a_group_behind_it_is_corruption_even
     whole = bytearray(disk.content(path))
     whole[20] ^= 1
     disk.replace(path, bytes(whole))
-    with pytest.raises(DataCorruption, match="group 2 follows") as caught:
+    with pytest.raises(DataCorruption, match="group 3 follows") as caught:
         await make_log(SimulatedFiles(disk)).open()
     assert caught.value.file == path
 

@@ -1,0 +1,134 @@
+"""Commands about a whole data folder: the commented configuration, and the doctor."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import output
+from .options import DEFAULT_DATA, Data, Json
+from .running import FAILED, execute, fail, reading
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from ..doctor import ContainerReport, Problem, StoreReport
+
+_CONFIG_NAME = "tierlog.toml"
+
+
+def init(
+    path: Annotated[
+        Path, typer.Argument(metavar="[PATH]", help="The file to write, or the folder to write a tierlog.toml in.", show_default=False)
+    ] = Path(_CONFIG_NAME),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+) -> None:
+    """Write a commented tierlog.toml with every setting and its default. Commands that write read it with --config."""
+    from ..config import StoreConfig, render_config
+
+    file = path / _CONFIG_NAME if path.is_dir() else path
+    try:
+        with open(file, "w" if force else "x", encoding="utf-8") as stream:
+            stream.write(render_config(StoreConfig()))
+    except FileExistsError:
+        fail(f"{file} is there already: name another file, or overwrite it with --force")
+    except OSError as error:
+        fail(f"{file} cannot be written: {error.strerror}")
+    output.print_lines([f"wrote {file}"])
+
+
+def doctor(
+    deep: Annotated[bool, typer.Option("--deep", help="Read all chunks and verify every checksum.")] = False,
+    json: Json = False,
+    data: Data = DEFAULT_DATA,
+) -> None:
+    """Show what is in a data folder, whether it is sound, and who has it open. It changes nothing.
+
+    Exit code 0 if everything is sound, 1 if not: each problem is listed with its file, its offset and what to do.
+    """
+    from ...storage_backends.files.local import LocalFiles
+    from ..doctor import examine
+
+    async def command() -> StoreReport:
+        async with reading(data) as view:
+            with output.progress("verifying", None, shown=deep) as advance:
+                return await examine(view, LocalFiles(), deep=deep, progress=advance)
+
+    report = execute(command)
+    if json:
+        output.print_json(_as_json(report))
+    else:
+        _show(report)
+    if not report.sound:
+        raise typer.Exit(FAILED)
+
+
+def _as_json(report: StoreReport) -> dict[str, Any]:
+    import attrs
+
+    return {"sound": report.sound, **attrs.asdict(report)}
+
+
+def _show(report: StoreReport) -> None:
+    screen = output.console()
+    screen.print(f"store {report.store_id} in {report.folder}, made {output.show_time(report.created_ms)}")
+    for owner in report.owners:
+        screen.print(f"open in process {owner.pid} on {owner.host} since {output.show_time(owner.since_ms)}")
+    if not report.owners:
+        screen.print("not open anywhere")
+    screen.print()
+    _show_containers(report.containers)
+    screen.print()
+    _show_sums(screen, report)
+    for problem in report.problems:
+        _show_problem(screen, problem)
+    screen.print("sound" if report.sound else f"not sound: {len(report.problems)} problems", style="green" if report.sound else "red")
+
+
+_COLUMNS = {
+    "container": "index",
+    "epoch": "epoch",
+    "log files": "log_files",
+    "log bytes": "log_bytes",
+    "groups": "groups",
+    "segments": "segments",
+    "bytes": "bytes",
+    "unflushed": "unflushed_bytes",
+    "chunks": "chunks_referenced",
+    "on storage": "chunks_on_storage",
+    "orphaned": "chunks_orphaned",
+    "missing": "chunks_missing",
+}
+
+
+def _show_containers(containers: tuple[ContainerReport, ...]) -> None:
+    rows = [(*(getattr(each, field) for field in _COLUMNS.values()), _listed(each.claims)) for each in containers]
+    output.print_table((*_COLUMNS, "claims"), rows)
+
+
+def _listed(claims: tuple[int, ...]) -> str:
+    """The newest few: every opening leaves one."""
+    shown = ", ".join(map(str, claims[-3:])) or "none"
+    return f"..., {shown}" if len(claims) > 3 else shown
+
+
+def _show_sums(screen: Console, report: StoreReport) -> None:
+    segments = sum(each.segments for each in report.containers)
+    held = output.show_bytes(sum(each.bytes for each in report.containers))
+    unflushed = output.show_bytes(sum(each.unflushed_bytes for each in report.containers))
+    screen.print(f"{segments} segments with {held}, {unflushed} of it unflushed")
+    screen.print(f"checksums of chunks: {'verified' if report.deep else 'not verified (--deep does it)'}")
+
+
+def _show_problem(screen: Console, problem: Problem) -> None:
+    where = (
+        f"{os.path.relpath(problem.file) if problem.file.startswith('/') else problem.file}, offset {problem.offset}: "
+        if problem.file
+        else ""
+    )
+    screen.print(f"problem: {where}{problem.message}", style="red", soft_wrap=True)
+    if problem.advice:
+        screen.print(f"  what to do: {problem.advice}", soft_wrap=True)

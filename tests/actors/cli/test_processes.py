@@ -1,0 +1,85 @@
+"""The command line as a process: Ctrl-C, readers that go away, what it imports."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from support.command_line import NAME, Run, make_store, spawn
+from tierlog.actors.inspection import open_reader
+
+
+def test_ctrl_c_ends_a_tail_quietly(folder: Path) -> None:
+    make_store(folder)
+    with spawn(folder, "segment", "tail", NAME, "--offset", "-5") as tail:
+        assert tail.stdout is not None
+        assert tail.stderr is not None
+        assert tail.stdout.read(5) == b"tail\n"
+        tail.send_signal(signal.SIGINT)
+
+        assert tail.wait() == 130
+        assert tail.stderr.read() == b""
+
+
+def test_ctrl_c_ends_a_waiting_append_and_keeps_what_was_acked(folder: Path, run: Run) -> None:
+    make_store(folder)
+
+    async def wait_for_line() -> None:
+        async with open_reader(folder) as view:
+            async for block in view.tail(NAME, 13):
+                assert block == b"a line\n"
+                return
+
+    with spawn(folder, "segment", "append", NAME, "--lines") as append:
+        assert append.stdin is not None
+        assert append.stderr is not None
+        append.stdin.write(b"a line\nhalf of")
+        append.stdin.flush()
+        anyio.run(wait_for_line)
+        append.send_signal(signal.SIGINT)
+
+        assert append.wait() == 130
+        assert append.stderr.read() == b""
+
+    assert run("segment", "read", NAME, "--offset", "13").out == "a line\n"
+    assert "not open anywhere" in run("doctor").out
+
+
+def test_a_reader_that_goes_away_ends_a_read_quietly(folder: Path, run: Run, tmp_path: Path) -> None:
+    make_store(folder)
+    (tmp_path / "big").write_bytes(bytes(4 << 20))
+    run("segment", "append", NAME, "--file", "big")
+
+    with spawn(folder, "segment", "read", NAME) as read:
+        assert read.stdout is not None
+        assert read.stderr is not None
+        assert read.stdout.read(7) == b"flushed"
+        read.stdout.close()
+
+        assert read.wait() == 141
+        assert read.stderr.read() == b""
+
+
+def test_the_installed_program_tells_its_version_and_its_help(tmp_path: Path) -> None:
+    program = Path(sys.executable).with_name("tierlog")
+    version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, cwd=tmp_path)
+    shown = subprocess.run([program], capture_output=True, text=True, check=True, cwd=tmp_path)
+
+    assert version.stdout.startswith("tierlog ")
+    assert "segment create" in shown.stdout
+    assert "\x1b[" not in shown.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_asking_for_help_imports_nothing_of_the_engine(tmp_path: Path) -> None:
+    program = "import sys\nfrom tierlog.actors.cli import main\nmain(['--help'])\nprint(*sys.modules, file=sys.stderr)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    loaded = set(done.stderr.split())
+
+    assert "tierlog.actors.cli.app" in loaded
+    assert loaded & {"anyio", "attrs", "tierlog.actors.node", "tierlog.actors.store", "tierlog.actors.inspection"} == set()

@@ -1,0 +1,267 @@
+"""Wrong input, damage, and folders that are open: one line on stderr, an exit code, and a folder that stays as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+import pytest
+
+import tierlog
+from support.command_line import NAME, Done, Run, is_one_line, make_store
+from support.folders import chunk_files, fingerprint, flip_bit, newest_log_file
+
+# --- wrong input ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("segment", "reed", NAME), "No such command 'reed'"),
+        (("segment", "read"), "Missing argument 'NAME'"),
+        (("segment", "read", NAME, "--ofset", "1"), "--offset"),
+        (("segment", "read", NAME, "--offset", "-1"), "--offset"),
+        (("segment", "append", NAME, "--data-text", "x", "--file", "y"), "not both"),
+        (("segment", "append", NAME, "--data-text", "x", "--writer", "w"), "belong together"),
+        (("segment", "create", NAME, "--rolling-size", "64 apples"), "1 MiB"),
+        (("segment", "create", NAME, "--rolling-size", "0"), "from 64 KiB"),
+        (("segment",), "Missing command"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_code_2(run: Run, folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = run(*arguments)
+
+    assert done.code == 2
+    assert is_one_line(done.err)
+    assert words in done.err
+    assert "--help`" in done.err
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (("segment", "read", "no/such"), "segment ls"),
+        (("segment", "append", "no/such", "--data-text", "x"), "segment create"),
+        (("segment", "append", "../up", "--data-text", "x"), "bad segment name"),
+        (("segment", "append", NAME, "--file", "no-such-file"), "no-such-file: No such file"),
+        (("segment", "append", NAME, "--data-text", "x", "--expected-offset", "5"), "13 bytes long"),
+        (("segment", "create", NAME), "exists"),
+        (("segment", "truncate", NAME, "99"), "cannot be truncated"),
+        (("segment", "merge", NAME, NAME), "itself"),
+        (("segment", "delete", "_system/x"), "the store's own"),
+        (("segment", "append", NAME, "--data-text", "x", "--config", "nowhere.toml"), "tierlog init"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_code_1(run: Run, folder: Path, arguments: tuple[str, ...], words: str) -> None:
+    make_store(folder)
+
+    done = run(*arguments)
+
+    assert done.code == 1
+    assert is_one_line(done.err)
+    assert words in done.err
+    assert done.out == ""
+    assert run("segment", "read", NAME).out == "flushed tail\n"
+
+
+READING: list[tuple[str, ...]] = [
+    ("segment", "read", NAME),
+    ("segment", "tail", NAME),
+    ("segment", "info", NAME),
+    ("segment", "ls"),
+    ("doctor", "--deep"),
+]
+WRITING: list[tuple[str, ...]] = [
+    ("segment", "append", NAME, "--data-text", "x"),
+    ("segment", "seal", NAME),
+    ("segment", "truncate", NAME, "1"),
+    ("segment", "merge", NAME, NAME + "#1"),
+    ("segment", "delete", NAME),
+]
+CREATE = ("segment", "create", "other")
+
+
+@pytest.mark.parametrize("arguments", [*READING, *WRITING])
+def test_a_folder_that_is_missing_is_not_made(run: Run, folder: Path, arguments: tuple[str, ...]) -> None:
+    done = run(*arguments)
+
+    assert done.code == 1
+    assert is_one_line(done.err)
+    assert str(folder) in done.err
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("arguments", [*READING, *WRITING, CREATE])
+def test_a_folder_that_is_no_store_is_left_alone(run: Run, folder: Path, arguments: tuple[str, ...]) -> None:
+    folder.mkdir()
+    (folder / "thesis.txt").write_text("years of work")
+    before = fingerprint(folder)
+
+    done = run(*arguments)
+
+    assert done.code == 1
+    assert is_one_line(done.err)
+    assert fingerprint(folder) == before
+
+
+@pytest.mark.parametrize("arguments", [*READING, *WRITING, CREATE])
+def test_a_folder_of_a_newer_format_is_refused_and_untouched(run: Run, folder: Path, arguments: tuple[str, ...]) -> None:
+    make_store(folder)
+    identity = folder / "wal" / "store"
+    identity.write_bytes(identity.read_bytes()[:4] + b"\x00\x63" + identity.read_bytes()[6:])
+    before = fingerprint(folder)
+
+    done = run(*arguments)
+
+    assert done.code == 1
+    assert is_one_line(done.err)
+    assert "format version 99" in done.err
+    assert "newer tierlog" in done.err
+    assert fingerprint(folder) == before
+
+
+def test_a_typo_in_the_configuration_is_told_before_anything_is_opened(run: Run, folder: Path, tmp_path: Path) -> None:
+    make_store(folder)
+    before = fingerprint(folder)
+    (tmp_path / "config.toml").write_text("[writer]\nflsh_age = 1\n")
+
+    done = run("segment", "append", NAME, "--data-text", "x", "--config", "config.toml")
+
+    assert done.code == 1
+    assert is_one_line(done.err)
+    assert "did you mean 'writer.flush_age'?" in done.err
+    assert fingerprint(folder) == before
+
+
+# --- damage ---------------------------------------------------------------------------------------------------------
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-3])
+
+
+def flip(file: Path) -> None:
+    flip_bit(file, file.stat().st_size // 2)
+
+
+def untouched_by_an_opening(folder: Path) -> dict[str, str]:
+    """All but the register, which every opening raises before it may read a log (rule W1)."""
+    return {name: checksum for name, checksum in fingerprint(folder).items() if not name.endswith(("register", "owners"))}
+
+
+@pytest.mark.parametrize("damage", [cut, flip])
+def test_a_damaged_log_is_refused_with_file_and_offset(run: Run, folder: Path, damage: Callable[[Path], None]) -> None:
+    make_store(folder)
+    file = newest_log_file(folder)
+    damage(file)
+    before, untouched = fingerprint(folder), untouched_by_an_opening(folder)
+
+    read, doctor = run("segment", "read", NAME), run("doctor")
+
+    assert fingerprint(folder) == before
+    for done in (read, run("segment", "append", NAME, "--data-text", "x")):
+        assert done.code == 1
+        assert is_one_line(done.err)
+        assert f"[file {file}, offset " in done.err
+        assert "tierlog doctor" in done.err
+        assert done.out == ""
+    assert untouched_by_an_opening(folder) == untouched
+    assert doctor.code == 1
+    assert file.name in doctor.out
+    assert "offset" in doctor.out
+    assert "what to do: " in doctor.out
+    assert "not sound" in doctor.out
+
+
+def test_a_missing_chunk_is_named(run: Run, folder: Path) -> None:
+    make_store(folder)
+    (chunk,) = chunk_files(folder)
+    chunk.unlink()
+    before = fingerprint(folder)
+
+    done = run("doctor", "--json")
+
+    assert done.code == 1
+    report = json.loads(done.out)
+    assert not report["sound"]
+    (problem,) = report["containers"][0]["problems"]
+    assert problem["file"] == str(chunk)
+    assert "backup" in problem["advice"]
+    assert fingerprint(folder) == before
+
+
+def test_a_flipped_bit_in_a_chunk_is_found_by_the_deep_examination(run: Run, folder: Path) -> None:
+    make_store(folder)
+    (chunk,) = chunk_files(folder)
+    flip_bit(chunk, 3)
+
+    assert run("doctor").code == 0
+    deep = run("doctor", "--deep")
+    assert deep.code == 1
+    assert chunk.name in deep.out
+
+
+# --- folders that are open ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.anyio
+async def test_hole_26_reading_commands_leave_a_live_folder_as_it_is_and_its_owner_in_office(folder: Path, run: Run) -> None:
+    async with tierlog.open_store(folder, containers=1) as store:
+        await store.create_segment(NAME)
+        await store.append(NAME, b"flushed ")
+        await store.flush()
+        await store.append(NAME, b"tail")
+        before = fingerprint(folder)
+
+        read = await in_thread(run, "segment", "read", NAME)
+        others = [await in_thread(run, *arguments) for arguments in READING if arguments[1] != "tail"]
+
+        assert fingerprint(folder) == before
+        assert read.out == "flushed tail"
+        assert [done.code for done in others] == [0] * len(others)
+        assert f"open in process {os.getpid()}" in others[-1].out
+        assert await store.append(NAME, b"!") == 12
+
+
+@pytest.mark.anyio
+async def test_hole_26_writing_commands_refuse_a_live_folder_unless_told_to_take_over(folder: Path, run: Run) -> None:
+    async with tierlog.open_store(folder, containers=1) as store:
+        await store.create_segment(NAME)
+        before = fingerprint(folder)
+
+        for arguments in (*WRITING, CREATE):
+            done = await in_thread(run, *arguments)
+            assert done.code == 1
+            assert is_one_line(done.err)
+            assert f"process {os.getpid()}" in done.err
+            assert "--take-over" in done.err
+
+        assert fingerprint(folder) == before
+        assert await store.append(NAME, b"still here") == 0
+
+        taken = await in_thread(run, "segment", "append", NAME, "--data-text", "taken", "--take-over")
+
+        assert (taken.code, taken.out) == (0, "10\n")
+        with pytest.raises((tierlog.NotOwner, tierlog.OutcomeUnknown)):
+            await store.append(NAME, b"too late")
+        with pytest.raises(tierlog.NotOwner):
+            await store.append(NAME, b"too late")
+
+
+async def in_thread(run: Run, *arguments: str) -> Done:
+    """Beside the running event loop, as another process would."""
+    return await anyio.to_thread.run_sync(lambda: run(*arguments))
+
+
+def test_what_a_dead_process_left_does_not_make_a_folder_live(run: Run, folder: Path) -> None:
+    make_store(folder)
+    (folder / "wal" / "owners").mkdir(exist_ok=True)
+    (folder / "wal" / "owners" / "killed").write_text('{"pid": 1, "host": "here", "since_ms": 0}')
+
+    assert run("segment", "append", NAME, "--data-text", "x").code == 0
+    assert "not open anywhere" in run("doctor").out

@@ -1,0 +1,184 @@
+"""Commands on segments, as a shell sees them: bytes on stdout, exit codes, and what is in the folder afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from pathlib import Path
+
+from support.command_line import NAME, Run, is_one_line, make_store, piped
+from tierlog.actors.config import StoreConfig, load_config
+
+# --- a segment's life -----------------------------------------------------------------------------------------------
+
+
+def test_a_segment_from_its_creation_to_its_end(run: Run, folder: Path) -> None:
+    assert run("segment", "create", NAME, "--rolling-size", "1 MiB").code == 0
+    assert run("segment", "append", NAME, "--data-text", "hello ").out == "0\n"
+    assert run("segment", "append", NAME, "--data-text", "world", "--expected-offset", "6").out == "6\n"
+    assert run("segment", "read", NAME).out == "hello world"
+    assert run("segment", "truncate", NAME, "6").code == 0
+    assert run("segment", "read", NAME).out == "world"
+    assert run("segment", "seal", NAME).out == "11\n"
+    assert run("segment", "tail", NAME).out == "world"
+    assert run("segment", "delete", NAME).code == 0
+    assert run("segment", "ls").out == ""
+
+
+def test_parts_are_merged_into_their_target(run: Run) -> None:
+    for name in (NAME, NAME + "#1", NAME + "#2"):
+        run("segment", "create", name)
+        run("segment", "append", name, "--data-text", name[-2:])
+    for part in ("#1", "#2"):
+        run("segment", "seal", NAME + part)
+
+    done = run("segment", "merge", NAME, NAME + "#1", NAME + "#2")
+
+    assert (done.code, done.out) == (0, "2\n")
+    assert run("segment", "read", NAME).out == "ts#1#2"
+    assert run("segment", "ls").out == f"{NAME}\n"
+
+
+def test_a_range_is_read_to_a_file(run: Run, folder: Path, tmp_path: Path) -> None:
+    make_store(folder)
+
+    done = run("segment", "read", NAME, "--offset", "2", "--size", "9", "--output", "part")
+
+    assert (done.code, done.out) == (0, "")
+    assert (tmp_path / "part").read_bytes() == b"ushed tai"
+    assert run("segment", "read", NAME, "--size", "0").out == ""
+    assert run("segment", "read", NAME, "--offset", "100").out == ""
+
+
+def test_a_failed_read_leaves_the_output_file_alone(run: Run, folder: Path, tmp_path: Path) -> None:
+    make_store(folder)
+    (tmp_path / "precious").write_text("years of work")
+
+    assert run("segment", "read", "no/such", "--output", "precious").code == 1
+    assert (tmp_path / "precious").read_text() == "years of work"
+
+
+def test_info_and_ls_speak_json_too(run: Run, folder: Path) -> None:
+    make_store(folder)
+    expected = {
+        "name": NAME,
+        "segment_id": 1 << 32 | 1,
+        "length": 13,
+        "start_offset": 0,
+        "sealed": False,
+        "attributes": {"colour": 7},
+        "flushed_length": 8,
+        "container": 0,
+    }
+
+    assert json.loads(run("segment", "info", NAME, "--json").out) == expected
+    assert json.loads(run("segment", "ls", "app/", "--json").out) == [expected]
+    assert json.loads(run("segment", "ls", "other", "--json").out) == []
+    assert "colour = 7" in run("segment", "info", NAME).out
+    assert run("segment", "ls", "--long").out.splitlines()[1].split() == ["13", "0", "8", "open", NAME]
+
+
+# --- input ----------------------------------------------------------------------------------------------------------
+
+
+def test_stdin_is_appended_byte_for_byte(run: Run, folder: Path) -> None:
+    make_store(folder)
+    data = os.urandom(5 << 20)
+
+    done = piped(folder, data, "segment", "append", NAME)
+
+    assert (done.code, done.out, done.err) == (0, "13\n", "")
+    run("segment", "read", NAME, "--offset", "13", "--output", "back")
+    assert (folder.parent / "back").read_bytes() == data
+
+
+def test_a_large_file_is_appended_in_pieces(run: Run, folder: Path, tmp_path: Path) -> None:
+    make_store(folder)
+    data = os.urandom((9 << 20) + 1)
+    (tmp_path / "big").write_bytes(data)
+
+    assert run("segment", "append", NAME, "--file", "big", "--expected-offset", "13").out == "13\n"
+    assert run("segment", "info", NAME, "--json").code == 0
+    run("segment", "read", NAME, "--offset", "13", "--output", "back")
+    assert (tmp_path / "back").read_bytes() == data
+
+
+def test_empty_input_appends_nothing(run: Run, folder: Path) -> None:
+    make_store(folder)
+
+    for option in ((), ("--lines",)):
+        done = piped(folder, b"", "segment", "append", NAME, *option)
+        assert (done.code, done.out) == (0, "13\n")
+
+
+def test_lines_sent_again_in_other_batches_are_applied_once(run: Run, folder: Path, tmp_path: Path) -> None:
+    """Rule C3: after a crash the same command is run again, with more lines behind, and nothing is doubled."""
+    make_store(folder)
+    numbered = ("--lines", "--writer", "loader", "--event-number", "0")
+    (tmp_path / "lines").write_bytes(b"a\nb\nc\n")
+    first = run("segment", "append", NAME, "--file", "lines", *numbered)
+    (tmp_path / "lines").write_bytes(b"a\nb\nc\nd\ne")
+    second = run("segment", "append", NAME, "--file", "lines", *numbered)
+    third = run("segment", "append", NAME, "--file", "lines", *numbered)
+
+    assert (first.out, second.out) == ("13\n", "19\n")
+    assert (third.code, third.out) == (0, "")
+    assert run("segment", "read", NAME).out == "flushed tail\na\nb\nc\nd\ne"
+
+
+def test_an_event_sent_again_is_applied_once(run: Run, folder: Path) -> None:
+    make_store(folder)
+    event = ("segment", "append", NAME, "--data-text", "event", "--writer", "w", "--event-number", "3")
+
+    assert [run(*event).out, run(*event).out] == ["13\n", "13\n"]
+    assert run("segment", "info", NAME, "--json").out.count('"length": 18') == 1
+
+
+def test_a_numbered_append_that_is_too_large_is_refused_before_anything_is_written(run: Run, folder: Path, tmp_path: Path) -> None:
+    make_store(folder)
+    (tmp_path / "big").write_bytes(b"x" * ((8 << 20) + 1))
+
+    done = run("segment", "append", NAME, "--file", "big", "--writer", "w", "--event-number", "0")
+
+    assert done.code == 1
+    assert "append_bytes_max" in done.err
+    assert '"length": 13' in run("segment", "info", NAME, "--json").out
+
+
+def test_a_failure_in_the_middle_says_how_much_was_appended(run: Run, folder: Path, tmp_path: Path) -> None:
+    make_store(folder)
+    (tmp_path / "config.toml").write_text('append_bytes_max = "4 KiB"')
+    (tmp_path / "lines").write_bytes(b"short\n" * 200_000 + b"y" * 5000 + b"\n")
+
+    done = run("segment", "append", NAME, "--file", "lines", "--lines", "--config", "config.toml")
+
+    assert done.code == 1
+    assert is_one_line(done.err)
+    length = json.loads(run("segment", "info", NAME, "--json").out)["length"]
+    assert f"the first {length - 13} bytes of the input were appended" in done.err
+    assert length > 13
+
+
+def test_settings_come_from_a_file(run: Run, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text("containers = 3\n")
+
+    assert run("segment", "create", NAME, "--config", "config.toml").code == 0
+    assert len(json.loads(run("doctor", "--json").out)["containers"]) == 3
+
+
+# --- init -----------------------------------------------------------------------------------------------------------
+
+
+def test_init_writes_the_defaults_and_does_not_overwrite(run: Run, tmp_path: Path) -> None:
+    assert run("init").code == 0
+    assert load_config(tmp_path / "tierlog.toml") == StoreConfig()
+    (tmp_path / "tierlog.toml").write_text("containers = 2\n")
+
+    refused = run("init")
+
+    assert refused.code == 1
+    assert "--force" in refused.err
+    assert tomllib.loads((tmp_path / "tierlog.toml").read_text()) == {"containers": 2}
+    assert run("init", "--force").code == 0
+    assert run("init", str(tmp_path / "no" / "folder")).code == 1

@@ -1,0 +1,510 @@
+"""Decisions: what each request means in each state, and that a refusal changes nothing."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.container_parts import NAME, ROLLING, Parts, append, by_writer, record_of
+
+from tierlog.actors.container import decisions
+from tierlog.actors.container.requests import (
+    AppendRequest,
+    AttributesRequest,
+    CommitRequest,
+    CreateRequest,
+    DeleteRequest,
+    ExpireWritersRequest,
+    MergeRequest,
+    Request,
+    SealRequest,
+    TruncateRequest,
+    WriterRequest,
+)
+from tierlog.journal.operations.append import Append
+from tierlog.journal.operations.create_segment import CreateSegment
+from tierlog.journal.operations.merge_segments import MergeSegments
+from tierlog.storage_backends.base.errors import (
+    AttributeConflict,
+    BadOffset,
+    InvalidArgument,
+    MetadataConflict,
+    OutOfOrder,
+    SegmentExists,
+    SegmentNotFound,
+    SegmentNotSealed,
+    SegmentSealed,
+    TierlogError,
+    UnknownWriter,
+)
+from tierlog.storage_backends.base.ids import segment_id
+from tierlog.storage_backends.base.segments import ATTRIBUTE_MAX, ATTRIBUTE_MIN, ATTRIBUTES_MAX, AttributeUpdate, AttributeUpdateKind
+from tierlog.storage_backends.chunked.records.segment import segment_key
+
+KIND = AttributeUpdateKind
+
+
+def refused(parts: Parts, request: Request, error: type[TierlogError]) -> Any:
+    """The error of a refused request, which must leave the state as it was."""
+    before = parts.state.sequence, [segment.image() for segment in parts.state.segments.by_id.values()]
+    with pytest.raises(error) as raised:
+        parts.decide(request)
+
+    assert (parts.state.sequence, [segment.image() for segment in parts.state.segments.by_id.values()]) == before
+    assert type(raised.value) is error
+    return raised.value
+
+
+MISSING: list[Request] = [
+    append("no/such", b"x"),
+    AttributesRequest("no/such", [AttributeUpdate("a", 1)]),
+    DeleteRequest("no/such"),
+    ExpireWritersRequest("no/such", [b"w"]),
+    MergeRequest("no/such", [NAME], []),
+    MergeRequest(NAME, ["no/such"], []),
+    SealRequest("no/such"),
+    TruncateRequest("no/such", 0),
+    WriterRequest("no/such", b"w"),
+]
+
+
+@pytest.mark.parametrize("request_", MISSING, ids=lambda request: type(request).__name__)
+def test_every_verb_says_which_segment_is_missing(request_: Request) -> None:
+    parts = Parts()
+    parts.create(NAME)
+
+    assert refused(parts, request_, SegmentNotFound).segment == "no/such"
+
+
+# --- create, seal, truncate, delete -------------------------------------------------------------------------------
+
+
+def test_a_creation_gets_a_fresh_id() -> None:
+    parts = Parts()
+    op, answer = decisions.decide_create(parts.state, CreateRequest(NAME, ROLLING))
+
+    assert (op, answer) == (CreateSegment(segment_id(1, 1), NAME, ROLLING), None)
+
+
+def test_hole_02_a_name_that_comes_back_gets_another_id() -> None:
+    """C2: ids are never reused, so nothing of the first life can meet the second."""
+    parts = Parts()
+    first = parts.create().sid
+    parts.do(append(NAME, b"old"), DeleteRequest(NAME))
+    second = parts.create()
+
+    assert second.sid != first
+    assert (second.length, second.writers, second.attributes) == (0, {}, {})
+
+
+def test_a_name_exists_once() -> None:
+    parts = Parts()
+    parts.create()
+    refused(parts, CreateRequest(NAME, ROLLING), SegmentExists)
+
+
+def test_a_seal_answers_the_final_length_also_when_repeated() -> None:
+    parts = Parts()
+    parts.create()
+    parts.do(append(NAME, b"abc"))
+
+    assert parts.do(SealRequest(NAME)) == 3
+    assert decisions.decide_seal(parts.state, SealRequest(NAME)) == (None, 3)
+    assert parts.segment().sealed
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_a_truncation_at_or_before_the_start_is_nothing_new(offset: int) -> None:
+    parts = Parts()
+    parts.create()
+    parts.do(append(NAME, b"abcdef"), TruncateRequest(NAME, 2))
+
+    assert decisions.decide_truncate(parts.state, TruncateRequest(NAME, offset)) == (None, None)
+
+
+def test_a_truncation_may_reach_the_length_and_not_beyond() -> None:
+    parts = Parts()
+    parts.create()
+    parts.do(append(NAME, b"abc"), SealRequest(NAME))
+    error = refused(parts, TruncateRequest(NAME, 4), BadOffset)
+    parts.do(TruncateRequest(NAME, 3))
+
+    assert (error.expected, error.given) == (3, 4)
+    assert parts.segment().start_offset == 3
+
+
+# --- appends ------------------------------------------------------------------------------------------------------
+
+
+def test_an_append_answers_where_its_data_begins() -> None:
+    parts = Parts()
+    parts.create()
+
+    assert parts.do(append(NAME, b"abc")) == 0
+    assert parts.do(append(NAME, b"")) == 3
+    assert parts.do(append(NAME, b"d")) == 3
+    assert parts.segment().length == 4
+
+
+def test_many_buffers_are_one_append() -> None:
+    parts = Parts()
+    parts.create()
+    op, _ = decisions.decide_append(parts.state, AppendRequest(NAME, [b"ab", b"c", b""], 3))
+
+    assert isinstance(op, Append)
+    assert op.data == b"abc"
+
+
+def test_the_data_of_one_buffer_is_not_copied() -> None:
+    parts = Parts()
+    parts.create()
+    data = bytes(1000)
+    op, _ = decisions.decide_append(parts.state, append(NAME, data))
+
+    assert isinstance(op, Append)
+    assert op.data is data
+
+
+def test_a_conditional_append_meets_the_length_or_is_refused() -> None:
+    parts = Parts()
+    parts.create()
+    parts.do(append(NAME, b"abc", expected_offset=0))
+    error = refused(parts, append(NAME, b"d", expected_offset=0), BadOffset)
+
+    assert (error.expected, error.given, error.segment) == (3, 0, NAME)
+    assert parts.do(append(NAME, b"d", expected_offset=3)) == 3
+
+
+def test_nothing_is_appended_to_a_sealed_segment() -> None:
+    parts = Parts()
+    parts.create()
+    parts.do(SealRequest(NAME))
+    refused(parts, append(NAME, b"x"), SegmentSealed)
+    refused(parts, by_writer(b"x", 1), SegmentSealed)
+
+
+# --- idempotence (C3) ---------------------------------------------------------------------------------------------
+
+LAST_FIRST, LAST = 4, 6
+"""The writer's latest append in the tables below: events 4 to 6, after event 3."""
+
+
+def writer_at_6() -> Parts:
+    parts = Parts()
+    parts.create()
+    parts.do(by_writer(b"abc", 1, 3), by_writer(b"def", LAST_FIRST, LAST))
+    return parts
+
+
+def expected_outcome(first: int, count: int, previous: int | None) -> object:
+    """Rule C3, said another way: by where the range of events lies."""
+    last = first + count - 1
+    if last <= LAST:
+        return 3 if (first, last) == (LAST_FIRST, LAST) else None
+    if first <= LAST:
+        return InvalidArgument
+    return 6 if (first - 1 if previous is None else previous) == LAST else OutOfOrder
+
+
+@pytest.mark.parametrize(
+    ("first", "count", "previous"),
+    [
+        (first, count, previous)
+        for first, count, previous in product(range(10), range(1, 5), [None, *range(9)])
+        if previous is None or previous < first
+    ],
+)
+def test_hole_01_the_table_of_idempotent_appends(first: int, count: int, previous: int | None) -> None:
+    """C3: applied only right behind the predecessor it names, a repeat if all of it was applied, refused otherwise."""
+    parts = writer_at_6()
+    request = by_writer(b"x" * count, first, first + count - 1, previous_event=previous)
+    outcome = expected_outcome(first, count, previous)
+    if isinstance(outcome, type):
+        refused(parts, request, outcome)
+        return
+
+    assert parts.do(request) == outcome
+    applied = outcome == 6
+    assert parts.segment().length == 6 + count * applied
+    assert parts.segment().writers[b"w"].last_event == (first + count - 1 if applied else LAST)
+
+
+def test_hole_01_events_that_overtook_each_other_are_all_applied_once() -> None:
+    """The later event is refused until its predecessor is there; sent again it is applied."""
+    parts = Parts()
+    parts.create()
+    parts.do(by_writer(b"7", 7))
+    early = refused(parts, by_writer(b"9", 9), OutOfOrder)
+    parts.do(by_writer(b"8", 8))
+    parts.do(by_writer(b"9", 9))
+
+    assert (early.retryable, early.last_event_number) == (True, 7)
+    assert parts.content(parts.segment().sid) == b"789"
+
+
+def test_a_new_writer_begins_where_it_likes() -> None:
+    parts = Parts()
+    parts.create()
+
+    assert parts.do(by_writer(b"a", 1000)) == 0
+    assert parts.do(by_writer(b"b", -5, writer=b"other")) == 1
+
+
+def test_a_new_writer_cannot_name_a_predecessor() -> None:
+    """C3: whether that event was applied is not known here, so it is never a silent fresh start."""
+    parts = Parts()
+    parts.create()
+    refused(parts, by_writer(b"a", 7, previous_event=6), UnknownWriter)
+
+
+def test_writers_and_segments_do_not_share_numbers() -> None:
+    parts = Parts()
+    parts.create("a", "b")
+    parts.do(by_writer(b"x", 5, name="a"))
+
+    assert parts.do(by_writer(b"y", 1, name="b")) == 0
+    assert parts.do(by_writer(b"y", 1, name="a", writer=b"v")) == 1
+
+
+def test_a_repeat_is_acked_even_if_the_segment_is_sealed_or_the_offset_is_wrong() -> None:
+    """A lost reply must not turn into an error once the append was applied."""
+    parts = writer_at_6()
+    parts.do(SealRequest(NAME))
+
+    assert parts.do(by_writer(b"def", 4, 6, expected_offset=3)) == 3
+    assert parts.do(by_writer(b"c", 3)) is None
+    refused(parts, by_writer(b"g", 7), SegmentSealed)
+
+
+def test_a_gap_is_possible_for_who_names_the_last_event() -> None:
+    parts = writer_at_6()
+
+    assert parts.do(by_writer(b"x", 100, previous_event=6)) == 6
+    assert parts.do(WriterRequest(NAME, b"w")) == 100
+
+
+def test_a_writers_append_carries_events() -> None:
+    parts = Parts()
+    parts.create()
+    refused(parts, append(NAME, b"", writer=b"w", first_event=3, event_count=0), InvalidArgument)
+
+
+def test_hole_30_an_expired_writer_never_starts_afresh_silently() -> None:
+    """C3: expiry is explicit, and the next append says so."""
+    parts = writer_at_6()
+
+    assert parts.do(ExpireWritersRequest(NAME, [b"w", b"w", b"unknown"])) == 1
+    refused(parts, by_writer(b"g", 7), UnknownWriter)
+    refused(parts, by_writer(b"a", 1), UnknownWriter)
+    assert parts.do(WriterRequest(NAME, b"w")) is None
+
+
+def test_expiring_unknown_writers_changes_nothing() -> None:
+    parts = writer_at_6()
+
+    assert decisions.decide_expire_writers(parts.state, ExpireWritersRequest(NAME, [b"unknown"])) == (None, 0)
+
+
+# --- attributes ---------------------------------------------------------------------------------------------------
+
+HOLDS = {
+    # (kind, current value, expected): the value that 5 leads to, or None for a conflict
+    (KIND.NONE, None, None): 5,
+    (KIND.NONE, 4, None): None,
+    (KIND.REPLACE, None, None): 5,
+    (KIND.REPLACE, 9, None): 5,
+    (KIND.REPLACE_IF_GREATER, None, None): 5,
+    (KIND.REPLACE_IF_GREATER, 4, None): 5,
+    (KIND.REPLACE_IF_GREATER, 5, None): None,
+    (KIND.REPLACE_IF_GREATER, 9, None): None,
+    (KIND.ACCUMULATE, None, None): 5,
+    (KIND.ACCUMULATE, 4, None): 9,
+    (KIND.ACCUMULATE, -9, None): -4,
+    (KIND.REPLACE_IF_EQUALS, None, None): 5,
+    (KIND.REPLACE_IF_EQUALS, 4, None): None,
+    (KIND.REPLACE_IF_EQUALS, 4, 4): 5,
+    (KIND.REPLACE_IF_EQUALS, 4, 3): None,
+    (KIND.REPLACE_IF_EQUALS, None, 0): None,
+}
+
+
+@pytest.mark.parametrize(("kind", "current", "expected"), HOLDS, ids=str)
+def test_the_table_of_attribute_updates(kind: AttributeUpdateKind, current: int | None, expected: int | None) -> None:
+    parts = Parts()
+    parts.create()
+    if current is not None:
+        parts.do(AttributesRequest(NAME, [AttributeUpdate("a", current)]))
+    request = AttributesRequest(NAME, [AttributeUpdate("a", 5, kind, expected)])
+    outcome = HOLDS[kind, current, expected]
+    if outcome is None:
+        assert refused(parts, request, AttributeConflict).segment == NAME
+    else:
+        assert parts.do(request) == {"a": outcome}
+        assert parts.segment().attributes == {"a": outcome}
+
+
+def test_updates_of_one_call_see_each_other_and_are_all_or_nothing() -> None:
+    parts = Parts()
+    parts.create()
+    twice = [AttributeUpdate("n", 2, KIND.ACCUMULATE), AttributeUpdate("n", 3, KIND.ACCUMULATE)]
+
+    assert parts.do(AttributesRequest(NAME, twice)) == {"n": 5}
+    refused(parts, AttributesRequest(NAME, [AttributeUpdate("m", 1), AttributeUpdate("n", 1, KIND.NONE)]), AttributeConflict)
+
+
+@pytest.mark.parametrize(("start", "step"), [(ATTRIBUTE_MAX, 1), (ATTRIBUTE_MIN, -1)])
+def test_an_accumulation_cannot_leave_64_bits(start: int, step: int) -> None:
+    """Validation makes apply total (C5): what cannot be logged is refused before."""
+    parts = Parts()
+    parts.create()
+    parts.do(AttributesRequest(NAME, [AttributeUpdate("a", start)]))
+    refused(parts, AttributesRequest(NAME, [AttributeUpdate("a", step, KIND.ACCUMULATE)]), AttributeConflict)
+
+
+def test_a_segment_has_no_more_attributes_than_its_image_can_hold() -> None:
+    """C5: a checkpoint must never fail because of what was accepted."""
+    parts = Parts()
+    segment = parts.create()
+    segment.attributes.update((f"a{number}", number) for number in range(ATTRIBUTES_MAX))
+    refused(parts, AttributesRequest(NAME, [AttributeUpdate("new", 1)]), InvalidArgument)
+
+    assert parts.do(AttributesRequest(NAME, [AttributeUpdate("a1", 7)])) == {"a1": 7}
+    assert segment.image()
+
+
+# --- merges -------------------------------------------------------------------------------------------------------
+
+
+def mergeable() -> Parts:
+    parts = Parts()
+    parts.create("t", "a", "b", "empty")
+    parts.do(append("t", b"tt"), append("a", b"aaa"), append("b", b"b"))
+    parts.do(SealRequest("a"), SealRequest("b"), SealRequest("empty"))
+    return parts
+
+
+def test_a_merge_takes_all_sources_in_order() -> None:
+    parts = mergeable()
+    ids = [parts.segment(name).sid for name in ("t", "b", "empty", "a")]
+    op, answer = decisions.decide_merge(parts.state, MergeRequest("t", ["b", "empty", "a"], [AttributeUpdate("txn", 1)]))
+
+    assert answer == 2
+    assert op == MergeSegments(ids[0], 2, ((ids[1], 1), (ids[2], 0), (ids[3], 3)), (("txn", 1),))
+
+
+def test_hole_22_sources_are_locked_by_the_merge_itself() -> None:
+    """From the sync step on nobody can change, read or merge them again."""
+    parts = mergeable()
+    parts.decide(MergeRequest("t", ["a"], []))
+    later: list[Request] = [append("a", b"x"), DeleteRequest("a"), TruncateRequest("a", 1), SealRequest("a"), MergeRequest("t", ["a"], [])]
+    for request in later:
+        refused(parts, request, SegmentNotFound)
+
+
+@pytest.mark.parametrize(
+    ("sources", "error"),
+    [(["open"], SegmentNotSealed), (["a", "open"], SegmentNotSealed), (["t"], InvalidArgument), (["cut"], InvalidArgument)],
+)
+def test_a_source_that_cannot_be_merged_stops_the_whole_merge(sources: list[str], error: type[TierlogError]) -> None:
+    parts = mergeable()
+    parts.create("open", "cut")
+    parts.do(append("cut", b"abc"), TruncateRequest("cut", 1), SealRequest("cut"))
+    refused(parts, MergeRequest("t", sources, []), error)
+
+
+def test_nothing_is_merged_into_a_sealed_segment() -> None:
+    parts = mergeable()
+    parts.do(SealRequest("t"))
+    refused(parts, MergeRequest("t", ["a"], []), SegmentSealed)
+
+
+def test_a_merge_whose_condition_does_not_hold_does_nothing() -> None:
+    """The attribute guards the commit of a transaction: the second of two equal ones conflicts."""
+    parts = mergeable()
+    guard = [AttributeUpdate("epoch", 1, KIND.REPLACE_IF_EQUALS, None)]
+    parts.do(MergeRequest("t", ["a"], guard))
+    refused(parts, MergeRequest("t", ["b"], guard), AttributeConflict)
+
+    assert parts.segment("t").length == 5
+
+
+# --- metadata commits (S6) ----------------------------------------------------------------------------------------
+
+
+def test_a_commit_answers_the_version_of_its_keys() -> None:
+    parts = Parts()
+    version = parts.commit({"c:x": b"1"})
+
+    assert version == parts.state.sequence
+    assert parts.state.metadata == {"c:x": (version, b"1")}
+    assert parts.do(CommitRequest({"c:x": version}, {"c:x": None})) == version + 1
+    assert parts.state.metadata == {}
+
+
+@pytest.mark.parametrize("expected", [{"c:x": 0}, {"c:x": 99}, {"c:new": 1}])
+def test_a_commit_on_old_versions_is_refused(expected: dict[str, int]) -> None:
+    """S6: conditions on keys that were only read count too."""
+    parts = Parts()
+    parts.commit({"c:x": b"1"})
+    refused(parts, CommitRequest({**expected, "c:y": 0}, {"c:y": b"2"}), MetadataConflict)
+
+
+def test_a_commit_without_writes_only_checks() -> None:
+    parts = Parts()
+    version = parts.commit({"c:x": b"1"})
+
+    assert decisions.decide_commit(parts.state, CommitRequest({"c:x": version}, {})) == (None, version)
+    refused(parts, CommitRequest({"c:x": 0}, {}), MetadataConflict)
+
+
+def test_the_record_of_a_deleted_segment_can_only_go() -> None:
+    parts = Parts()
+    segment = parts.create()
+    parts.do(append(NAME, b"abc"))
+    parts.flush()
+    key, value = next(iter(record_of(segment).items()))
+    version = parts.state.metadata[key][0]
+    parts.do(DeleteRequest(NAME))
+    refused(parts, CommitRequest({key: version}, {key: value}), MetadataConflict)
+
+    assert parts.do(CommitRequest({key: version}, {key: None})) > version
+
+
+def test_the_record_of_an_unknown_segment_is_refused() -> None:
+    parts = Parts()
+    key = segment_key(segment_id(1, 77))
+    refused(parts, CommitRequest({key: 0}, {key: b"record"}), MetadataConflict)
+
+
+# --- everything together ------------------------------------------------------------------------------------------
+
+names = st.sampled_from(["a", "b", "c"])
+requests: st.SearchStrategy[Request] = st.one_of(
+    st.builds(CreateRequest, names, st.just(ROLLING)),
+    st.builds(append, names, st.binary(max_size=3)),
+    st.builds(lambda name, first, count: by_writer(b"x" * count, first, first + count - 1, name=name), names, st.integers(0, 6), st.integers(1, 3)),
+    st.builds(SealRequest, names),
+    st.builds(TruncateRequest, names, st.integers(0, 5)),
+    st.builds(DeleteRequest, names),
+    st.builds(lambda name, kind: AttributesRequest(name, [AttributeUpdate("n", 2, kind)]), names, st.sampled_from(KIND)),
+    st.builds(lambda target, sources: MergeRequest(target, sources, []), names, st.lists(names, min_size=1, max_size=2, unique=True)),
+    st.builds(lambda name: ExpireWritersRequest(name, [b"w"]), names),
+)
+
+
+@given(st.lists(requests, max_size=30))
+def test_hole_36_whatever_was_decided_can_be_applied(script: list[Request]) -> None:
+    """C5: validation makes apply, publishing and encoding total."""
+    parts = Parts()
+    for request in script:
+        try:
+            parts.do(request)
+        except TierlogError:
+            continue
+
+    for segment in parts.state.segments.by_id.values():
+        assert segment.image()
+        assert segment.durable_length == segment.length

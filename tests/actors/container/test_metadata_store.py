@@ -1,0 +1,41 @@
+"""The metadata store that rides in the log: the contract, on a running pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from support.pipeline import PipelineWorld
+
+from tierlog.actors.container.metadata_store import LoggedMetadataStore
+from tierlog.storage_backends.base.errors import InvalidArgument
+from tierlog.storage_backends.chunked.metadata_store import ChunkMetadataStore
+from tierlog.testing.metadata_store_conformance import MetadataStoreConformance
+
+
+class TestLoggedMetadataStore(MetadataStoreConformance):
+    @pytest.fixture
+    async def store(self) -> AsyncIterator[ChunkMetadataStore]:
+        async with PipelineWorld().running() as world:
+            yield LoggedMetadataStore(world.parts.state, world.ask_internal)
+
+
+@pytest.mark.anyio
+async def test_a_commit_is_one_operation_in_the_log() -> None:
+    """S6: atomic, durable and fenced because it is one logged operation."""
+    async with PipelineWorld().running() as world:
+        store = LoggedMetadataStore(world.parts.state, world.ask_internal)
+        version = await store.commit({"a": 0, "b": 0}, {"a": b"1", "b": b"2"})
+
+        assert version == world.parts.state.sequence == 1
+        assert world.log.next_group == 2
+
+
+@pytest.mark.anyio
+async def test_a_bad_commit_is_refused_before_it_is_logged() -> None:
+    async with PipelineWorld().running() as world:
+        store = LoggedMetadataStore(world.parts.state, world.ask_internal)
+        with pytest.raises(InvalidArgument, match="'b'"):
+            await store.commit({"a": 0}, {"a": b"1", "b": b"2"})
+
+        assert world.parts.state.sequence == 0

@@ -1,0 +1,300 @@
+"""The pipeline: nothing is answered before it is durable, and no failure is answered as success."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+from support.container_parts import NAME, ROLLING, append, by_writer
+from support.pipeline import PipelineWorld
+
+from tierlog.actors.container.pipeline import PipelineOptions
+from tierlog.actors.container.requests import (
+    CreateRequest,
+    DeleteRequest,
+    InfoRequest,
+    ListRequest,
+    LogRequest,
+    Request,
+    SettleRequest,
+    SnapshotRequest,
+    WriterRequest,
+)
+from tierlog.actors.core.mailbox import Lane
+from tierlog.actors.core.reply import Reply
+from tierlog.journal.operations.append import Append
+from tierlog.journal.operations.barrier import Barrier
+from tierlog.journal.operations.checkpoint import CheckpointBegin
+from tierlog.storage_backends.base.errors import (
+    NotOwner,
+    OutcomeUnknown,
+    SegmentExists,
+    SegmentNotFound,
+    TierlogError,
+    Unavailable,
+)
+
+pytestmark = pytest.mark.anyio
+
+
+async def outcome(reply: Reply[Any]) -> Any:
+    """The answer, or the error's type."""
+    try:
+        return await reply.wait()
+    except TierlogError as error:
+        return type(error)
+
+
+async def created(world: PipelineWorld) -> None:
+    await world.ask(CreateRequest(NAME, ROLLING))
+
+
+async def test_an_answer_comes_when_its_group_is_durable() -> None:
+    """C1."""
+    async with PipelineWorld().running() as world:
+        await created(world)
+        world.log.hold()
+        reply = world.post(append(NAME, b"abc"))
+        await anyio.wait_all_tasks_blocked()
+        segment = world.parts.segment()
+        assert not reply.done
+        assert (segment.length, segment.durable_length) == (3, 0)
+
+        world.log.gate.set()
+        assert await reply.wait() == 0
+        assert segment.durable_length == 3
+
+
+async def test_hole_12_every_answer_waits_for_what_it_depends_on() -> None:
+    """C1: duplicates, refusals, looks at the state and lists too."""
+    async with PipelineWorld().running() as world:
+        await created(world)
+        world.log.hold()
+        first = world.post(by_writer(b"a", 1))
+        await anyio.wait_all_tasks_blocked()
+        later = [
+            world.post(by_writer(b"a", 1)),
+            world.post(by_writer(b"c", 3)),
+            world.post(append(NAME, b"x", expected_offset=0)),
+            world.post(CreateRequest(NAME, ROLLING)),
+            world.post(InfoRequest(NAME)),
+            world.post(ListRequest("")),
+            world.post(WriterRequest(NAME, b"w")),
+            world.post(InfoRequest("no/such")),
+            world.post(SettleRequest(), lane=Lane.INTERNAL),
+        ]
+        await anyio.wait_all_tasks_blocked()
+        assert not any(reply.done for reply in later)
+
+        world.log.gate.set()
+        assert await first.wait() == 0
+        assert (await later[4].wait()).length == 1
+        assert [await outcome(later[place]) for place in (0, 3, 5, 6, 7, 8)] == [0, SegmentExists, [NAME], 1, SegmentNotFound, None]
+
+
+async def test_hole_12_a_failed_group_turns_no_answer_into_a_promise() -> None:
+    """The duplicate of an append that never became durable must not be acked."""
+    async with PipelineWorld().running() as world:
+        await created(world)
+        world.log.hold()
+        world.log.error = Unavailable("disk gone")
+        first = world.post(by_writer(b"a", 1))
+        await anyio.wait_all_tasks_blocked()
+        repeat, refused, new = world.post(by_writer(b"a", 1)), world.post(by_writer(b"c", 3)), world.post(append(NAME, b"x"))
+        await anyio.wait_all_tasks_blocked()
+        world.log.gate.set()
+        await world.ended.wait()
+
+        assert [await outcome(reply) for reply in (first, repeat, refused, new)] == [
+            OutcomeUnknown,
+            Unavailable,
+            Unavailable,
+            OutcomeUnknown,
+        ]
+        assert isinstance(world.error, Unavailable)
+        assert world.parts.segment().durable_length == 0
+
+
+async def test_what_arrives_together_is_one_group() -> None:
+    async with PipelineWorld().running() as world:
+        await created(world)
+        replies = [world.post(append(NAME, bytes([number]))) for number in range(50)]
+        assert [await reply.wait() for reply in replies] == list(range(50))
+
+        assert len(world.groups()) == 2
+        assert world.groups()[1][0] == 2, "sequences are dense over groups"
+        assert world.pipeline.statistics().operations == 51
+
+
+async def test_the_next_group_is_built_while_one_is_written() -> None:
+    async with PipelineWorld().running() as world:
+        await created(world)
+        world.log.hold()
+        for number in range(5):
+            world.post(append(NAME, bytes([number])))
+            await anyio.wait_all_tasks_blocked()
+        world.log.gate.set()
+        await world.ask(SettleRequest())
+
+        assert [len(ops) for _, ops in world.groups()] == [1, 1, 4]
+
+
+async def test_a_full_group_holds_the_next_batch_back() -> None:
+    """Memory stays bounded while the disk is slow: what comes next waits in the mailbox, where its bounds count."""
+    async with PipelineWorld(PipelineOptions(group_bytes=1000)).running() as world:
+        await created(world)
+        world.log.hold()
+        replies = []
+        for _ in range(8):
+            replies.append(world.post(append(NAME, bytes(600)), 600))
+            await anyio.wait_all_tasks_blocked()
+
+        assert len(world.mailbox) == 5
+        world.log.gate.set()
+        assert [await reply.wait() for reply in replies] == [600 * number for number in range(8)]
+        assert all(len(ops) <= 2 for _, ops in world.groups())
+
+
+async def test_one_append_larger_than_a_group_travels_alone() -> None:
+    async with PipelineWorld(PipelineOptions(group_bytes=1000)).running() as world:
+        await created(world)
+        assert await world.ask(append(NAME, bytes(5000)), 5000) == 0
+        assert await world.ask(append(NAME, b"x"), 1) == 5000
+
+
+async def test_internal_requests_are_answered_with_their_group() -> None:
+    async with PipelineWorld().running() as world:
+        await created(world)
+
+        assert await world.ask_internal(LogRequest(Barrier(), tag=7, truncate_before=1), 0) == (2, None)
+        info = world.service._journals["c"].groups[-1].info
+        assert (info.tag, info.truncate_before) == (7, 1)
+
+
+async def test_a_snapshot_is_fixed_where_its_begin_is_logged() -> None:
+    """C7: everything before the begin is in it, nothing behind it."""
+    async with PipelineWorld().running() as world:
+        await created(world)
+        number, snapshot = await world.ask_internal(SnapshotRequest(5), 0)
+
+        first, ops = world.groups()[-1]
+        assert number == len(world.groups())
+        assert ops == [CheckpointBegin(5)]
+        assert snapshot.sequence == first
+        assert world.parts.state.snapshot is snapshot
+
+
+async def test_a_fenced_owner_answers_nothing_even_if_there_is_nothing_to_log() -> None:
+    """Hole 16: an answer that was given without a log append looks at the register first."""
+    async with PipelineWorld().running() as world:
+        await created(world)
+        await world.service.log("c").open()
+        reply = world.post(InfoRequest(NAME))
+        await world.ended.wait()
+
+        assert await outcome(reply) is Unavailable
+        assert isinstance(world.error, NotOwner)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("bug"), MemoryError(), KeyboardInterrupt()], ids=repr)
+async def test_hole_42_a_torn_step_poisons_the_container(error: BaseException) -> None:
+    """C5: no answer says success, and nothing is logged any more."""
+    async with PipelineWorld().running() as world:
+        await created(world)
+        before = len(world.groups())
+        world.pipeline._decide[DeleteRequest] = raising(error)
+        requests: list[Request] = [append(NAME, b"x"), DeleteRequest(NAME), append(NAME, b"y")]
+        for request in requests:
+            request.reply = Reply()
+        with pytest.raises(type(error)):
+            world.pipeline.step(requests)
+        world.pipeline._wake_committer()
+        await anyio.wait_all_tasks_blocked()
+
+        assert world.pipeline.poisoned
+        assert [await outcome(request.reply) for request in requests] == [OutcomeUnknown] * 3
+        assert len(world.groups()) == before
+
+
+def raising(error: BaseException) -> Any:
+    def decide(state: object, request: object) -> Any:
+        raise error
+
+    return decide
+
+
+async def test_a_failure_while_publishing_poisons_too() -> None:
+    async with PipelineWorld().running() as world:
+        await created(world)
+        world.parts.segment().durable_length = 99
+        reply = world.post(append(NAME, b"x"))
+        await world.ended.wait()
+
+        assert world.pipeline.poisoned
+        assert isinstance(world.error, ValueError)
+        assert await outcome(reply) is OutcomeUnknown
+
+
+async def test_closing_answers_what_was_taken_in() -> None:
+    async with PipelineWorld().running() as world:
+        await created(world)
+        world.log.hold()
+        reply = world.post(append(NAME, b"abc"))
+        await anyio.wait_all_tasks_blocked()
+        late = world.post(append(NAME, b"def"))
+        await anyio.wait_all_tasks_blocked()
+        world.close()
+        world.log.gate.set()
+        await world.ended.wait()
+
+        assert world.error is None
+        assert [await reply.wait(), await late.wait()] == [0, 3]
+
+
+async def test_a_cancelled_pipeline_tells_its_waiters_that_the_outcome_is_unknown() -> None:
+    async with PipelineWorld().running() as world:
+        await created(world)
+        world.log.hold()
+        reply = world.post(append(NAME, b"abc"))
+        await anyio.wait_all_tasks_blocked()
+        world.scope.cancel()
+        await world.ended.wait()
+
+        assert await outcome(reply) is OutcomeUnknown
+
+
+async def test_whoever_logs_is_told_after_each_group() -> None:
+    async with PipelineWorld().running() as world:
+        await created(world)
+        await world.ask(append(NAME, b"x"))
+        before = world.published
+        await world.ask(InfoRequest(NAME))
+
+        assert before == 2
+        assert world.published == 2, "an answer without an operation logs nothing"
+
+
+async def test_refusals_are_counted_and_log_nothing() -> None:
+    async with PipelineWorld().running() as world:
+        assert await outcome(world.post(append("no/such", b"x"))) is SegmentNotFound
+
+        assert world.pipeline.statistics().refused == 1
+        assert world.groups() == []
+
+
+async def test_an_unknown_request_is_a_bug_and_loud() -> None:
+    async with PipelineWorld().running() as world:
+        reply = world.post(Request())
+        await world.ended.wait()
+
+        assert isinstance(world.error, TypeError)
+        assert await outcome(reply) is OutcomeUnknown
+
+
+async def test_the_data_of_an_append_is_what_was_logged() -> None:
+    async with PipelineWorld().running() as world:
+        await created(world)
+        await world.ask(by_writer(b"abc", 5, 7))
+
+        assert world.groups()[1] == (2, [Append(world.parts.segment().sid, 0, b"abc", b"w", 5, 3)])

@@ -1,0 +1,336 @@
+"""Publishing: durable lengths, cached bytes, log marks and append borders; live and in replay."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import anyio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.container_parts import NAME, ROLLING, Parts, append
+
+from tierlog.actors.container.publish import BORDER_BYTES
+from tierlog.actors.container.requests import CreateRequest, DeleteRequest, MergeRequest, SealRequest, TruncateRequest
+from tierlog.journal.operations.append import Append
+from tierlog.journal.operations.forget_segment import ForgetSegment
+from tierlog.journal.operations.relog_data import RelogData
+from tierlog.journal.operations.seal_segment import SealSegment
+from tierlog.storage_backends.chunked.records.segment import segment_key
+
+
+def test_nothing_is_readable_before_it_is_published() -> None:
+    """C1: an applied operation changes no durable length and puts nothing into the cache."""
+    parts = Parts()
+    parts.decide(CreateRequest(NAME, ROLLING))
+    segment = parts.segment()
+    assert segment.durable_length == -1
+
+    parts.publish()
+    parts.decide(append(NAME, b"abc"))
+    assert (segment.length, segment.durable_length) == (3, -1)
+    assert segment.sid not in parts.cache
+
+
+def test_a_published_append_is_readable() -> None:
+    parts = Parts()
+    segment = parts.create()
+    parts.do(append(NAME, b"abc"), append(NAME, b"def"))
+
+    assert segment.durable_length == 6
+    assert parts.content(segment.sid) == b"abcdef"
+    assert list(segment.marks) == [(6, parts.group)]
+
+
+def test_an_append_without_bytes_leaves_no_mark() -> None:
+    parts = Parts()
+    segment = parts.create()
+    parts.do(append(NAME, b""))
+
+    assert segment.durable_length == 0
+    assert not segment.marks
+    assert not segment.borders
+
+
+def test_an_append_is_published_once() -> None:
+    parts = Parts()
+    segment = parts.create()
+    parts.do(append(NAME, b"abc"))
+    with pytest.raises(ValueError, match="was published before"):
+        parts.publish(Append(segment.sid, 0, b"abc", b"", 0, 0))
+
+
+def test_every_group_with_bytes_has_a_mark_until_they_are_flushed() -> None:
+    parts = Parts()
+    segment = parts.create()
+    first = parts.group + 1
+    for data in (b"ab", b"cd", b"ef"):
+        parts.do(append(NAME, data))
+    assert list(segment.marks) == [(2, first), (4, first + 1), (6, first + 2)]
+
+    parts.flush(length=3)
+    assert list(segment.marks) == [(4, first + 1), (6, first + 2)]
+    assert parts.cache.pinned_bytes == 3
+    parts.flush()
+    assert not segment.marks
+    assert parts.cache.pinned_bytes == 0
+
+
+def test_the_writer_hears_of_a_segment_with_enough_unflushed_bytes() -> None:
+    parts = Parts(due_bytes=5)
+    segment = parts.create()
+    parts.do(append(NAME, b"abcd"))
+    assert parts.due == []
+    parts.do(append(NAME, b"e"))
+    assert parts.due == [segment.sid]
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("verb", ["append", "seal", "truncate", "delete", "merge", "be merged"])
+async def test_who_waits_for_a_segment_is_woken_when_it_changes_durably(verb: str) -> None:
+    parts = Parts()
+    parts.create("other")
+    segment = parts.create()
+    parts.do(append(NAME, b"abc"))
+    waiter = segment.waiter = anyio.Event()
+    if verb == "append":
+        parts.do(append(NAME, b"d"))
+    elif verb == "seal":
+        parts.do(SealRequest(NAME))
+    elif verb == "truncate":
+        parts.do(TruncateRequest(NAME, 1))
+    elif verb == "delete":
+        parts.do(DeleteRequest(NAME))
+    elif verb == "merge":
+        parts.do(SealRequest("other"), MergeRequest(NAME, ["other"], []))
+    else:
+        parts.do(SealRequest(NAME), MergeRequest("other", [NAME], []))
+
+    assert waiter.is_set()
+    assert segment.waiter is None
+
+
+def test_a_deleted_segment_gives_its_memory_back() -> None:
+    parts = Parts()
+    target, source = parts.create("t"), parts.create("s")
+    parts.do(append("t", b"tt"), append("s", b"ss"), SealRequest("s"), MergeRequest("t", ["s"], []))
+    assert parts.cache.pinned_bytes == 4
+    parts.do(DeleteRequest("t"))
+
+    assert parts.cache.pinned_bytes == 0
+    assert not target.marks
+    assert not source.marks
+    parts.log(ForgetSegment(target.sid))
+    assert target.sid not in parts.cache
+
+
+def test_a_merge_moves_the_targets_durable_length() -> None:
+    parts = Parts()
+    target = parts.create("t")
+    parts.create("s")
+    parts.do(append("t", b"tt"), append("s", b"sss"), SealRequest("s"), MergeRequest("t", ["s"], []), append("t", b"u"))
+
+    assert target.durable_length == 6
+    assert [end for end, _ in target.marks] == [6]
+
+
+def test_a_spliced_source_leaves_the_cache() -> None:
+    parts = Parts()
+    parts.create("t")
+    source = parts.create("s")
+    parts.do(append("s", b"sss"), SealRequest("s"))
+    parts.flush("s")
+    parts.do(MergeRequest("t", ["s"], []))
+    parts.commit({segment_key(source.sid): None})
+
+    assert source.sid not in parts.cache
+
+
+# --- append borders (S5) ------------------------------------------------------------------------------------------
+
+
+def test_the_first_append_in_each_mib_is_kept_as_a_border() -> None:
+    parts = Parts()
+    segment = parts.create()
+    step = BORDER_BYTES * 2 // 5 + 1
+    parts.do(*(append(NAME, bytes(step)) for _ in range(6)))
+
+    assert list(segment.borders) == [0, 3 * step, 5 * step]
+
+
+def test_borders_of_flushed_bytes_go_but_the_last() -> None:
+    parts = Parts()
+    segment = parts.create()
+    parts.do(*(append(NAME, bytes(BORDER_BYTES)) for _ in range(4)))
+    parts.flush(length=2 * BORDER_BYTES + 5)
+
+    assert list(segment.borders) == [2 * BORDER_BYTES, 3 * BORDER_BYTES]
+
+
+# --- re-logged bytes (F4) -----------------------------------------------------------------------------------------
+
+
+def relogged(parts: Parts, start: int, data: bytes) -> int:
+    parts.log(RelogData(parts.segment().sid, start, data))
+    return parts.group
+
+
+def test_re_logged_bytes_need_their_new_group_only() -> None:
+    parts = Parts()
+    segment = parts.create()
+    parts.do(append(NAME, b"abc"))
+    parts.do(append(NAME, b"def"))
+    group = relogged(parts, 0, b"abcdef")
+    parts.do(append(NAME, b"g"))
+
+    assert list(segment.marks) == [(6, group), (7, group + 1)]
+    assert parts.content(segment.sid) == b"abcdefg"
+
+
+def test_bytes_re_logged_in_pieces_need_the_group_of_every_piece() -> None:
+    """F4: a log cut at the lowest mark must still hold the first piece."""
+    parts = Parts()
+    segment = parts.create()
+    parts.do(append(NAME, b"abcdef"))
+    groups = [relogged(parts, 0, b"ab"), relogged(parts, 2, b"cd"), relogged(parts, 4, b"ef")]
+
+    assert list(segment.marks) == [(2, groups[0]), (4, groups[1]), (6, groups[2])]
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=8), st.lists(st.integers(1, 5), max_size=6), st.integers(0, 20))
+def test_the_marks_cover_every_unflushed_byte(appends: list[int], pieces: list[int], flushed: int) -> None:
+    """C7: whatever was appended, re-logged and flushed, cutting the log at the lowest mark loses no byte that only the log has."""
+    parts = Parts()
+    segment = parts.create()
+    holders: dict[int, set[int]] = {}
+    for size in appends:
+        start = segment.length
+        parts.do(append(NAME, bytes(size)))
+        for offset in range(start, start + size):
+            holders.setdefault(offset, set()).add(parts.group)
+    position = 0
+    for size in pieces:
+        end = min(segment.length, position + size)
+        if position < end:
+            group = relogged(parts, position, bytes(end - position))
+            for offset in range(position, end):
+                holders[offset].add(group)
+        position = end
+    parts.flush(length=min(flushed, segment.length))
+
+    lowest = min((group for _, group in segment.marks), default=parts.group)
+    assert all(max(holders[offset]) >= lowest for offset in range(segment.flushed, segment.length))
+    assert all(before[0] < after[0] for before, after in pairwise(segment.marks))
+
+
+def test_re_logging_what_is_gone_or_flushed_does_nothing() -> None:
+    parts = Parts()
+    segment = parts.create()
+    parts.do(append(NAME, b"abc"))
+    parts.flush()
+    relogged(parts, 0, b"abc")
+    assert not segment.marks
+
+    parts.do(append(NAME, b"d"), DeleteRequest(NAME))
+    parts.log(RelogData(segment.sid, 3, b"d"))
+    assert not segment.marks
+    assert segment.sid not in parts.cache
+    parts.log(ForgetSegment(segment.sid))
+    parts.publish(RelogData(segment.sid, 3, b"d"))
+
+
+# --- recovery -----------------------------------------------------------------------------------------------------
+
+
+def test_bytes_from_before_a_checkpoint_are_restored_with_their_marks() -> None:
+    parts = Parts()
+    segment = parts.create()
+    segment.length = segment.durable_length = 6
+    parts.publisher.restore_data(Append(segment.sid, 0, b"abc", b"", 0, 0), 3)
+    parts.publisher.restore_data(Append(segment.sid, 3, b"def", b"", 0, 0), 4)
+
+    assert parts.content(segment.sid) == b"abcdef"
+    assert list(segment.marks) == [(3, 3), (6, 4)]
+    assert list(segment.borders) == [0]
+
+
+def test_only_appends_are_borders_in_recovery_too() -> None:
+    """Append starts must ascend in a write to a chunk: re-logged bytes say nothing about them (S5)."""
+    parts = Parts()
+    segment = parts.create()
+    segment.length = segment.durable_length = 6
+    parts.publisher.restore_data(Append(segment.sid, 3, b"def", b"", 0, 0), 4)
+    parts.publisher.restore_data(RelogData(segment.sid, 0, b"abcdef"), 5)
+
+    assert parts.content(segment.sid) == b"abcdef"
+    assert list(segment.borders) == [3]
+
+
+def test_flushed_and_unknown_bytes_are_not_restored() -> None:
+    parts = Parts()
+    segment = parts.create()
+    parts.do(append(NAME, b"abc"))
+    parts.flush()
+    parts.cache.drop_segment(segment.sid)
+    parts.publisher.restore(segment)
+    parts.publisher.restore_data(Append(segment.sid, 0, b"abc", b"", 0, 0), 3)
+    parts.publisher.restore_data(Append(99, 0, b"abc", b"", 0, 0), 3)
+
+    assert parts.content(segment.sid) == b""
+    assert not segment.marks
+
+
+def test_a_deleted_segment_is_restored_without_a_cache() -> None:
+    parts = Parts()
+    segment = parts.create()
+    parts.do(DeleteRequest(NAME))
+    parts.publisher.restore(segment)
+
+    assert segment.sid not in parts.cache
+
+
+# --- eviction -----------------------------------------------------------------------------------------------------
+
+
+def test_idle_segments_above_the_limit_are_evicted_with_a_margin() -> None:
+    parts = Parts()
+    for number in range(25):
+        parts.create(f"s{number}")
+        parts.flush(f"s{number}")
+    parts.publisher.evict_idle(20)
+
+    assert len(parts.state.segments.by_id) == 18
+    assert len(parts.state.segments) == 25
+    sid = next(iter(parts.state.segments.evicted))
+    assert sid not in parts.cache
+
+
+def test_a_thawed_segment_is_cached_from_its_flushed_offset_on() -> None:
+    parts = Parts()
+    parts.create()
+    parts.do(append(NAME, b"abc"))
+    parts.flush()
+    parts.publisher.evict_idle(0)
+    assert not parts.state.segments.by_id
+
+    parts.do(append(NAME, b"def"))
+    segment = parts.segment()
+    assert (segment.flushed, segment.durable_length) == (3, 6)
+    assert parts.cache.slices(segment.sid, 3, 6) == [b"def"]
+    assert parts.cache.pinned_bytes == 3
+    parts.log(SealSegment(segment.sid))
+    assert segment.sealed
+
+
+def test_busy_segments_are_not_searched_again_after_every_group() -> None:
+    parts = Parts()
+    for number in range(12):
+        parts.create(f"s{number}")
+    parts.publisher.evict_idle(10)
+    parts.flush("s0")
+    parts.publisher.evict_idle(10)
+    assert len(parts.state.segments.by_id) == 12
+
+    parts.create("s12", "s13")
+    parts.publisher.evict_idle(10)
+    assert len(parts.state.segments.by_id) == 13

@@ -1,0 +1,191 @@
+"""The reader: cache, merged sources and long-term storage seen as one segment."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from tierlog.actors.reading.reader import Reader
+from tierlog.actors.reading.tail_cache import TailCache
+from tierlog.journal.operations.segment_image import MergedRange
+from tierlog.storage_backends.base.errors import DataCorruption, SegmentNotFound, SegmentTruncated
+
+pytestmark = pytest.mark.anyio
+
+
+@attrs.define
+class Segment:
+    sid: int
+    durable_length: int
+    flushed: int = 0
+    start_offset: int = 0
+    merges: list[MergedRange] = attrs.field(factory=list)
+    name: str = "app/events"
+
+
+@attrs.define
+class Storage:
+    """Long-term storage: whole segments by id; ``before`` runs once, ahead of the first read."""
+
+    data: dict[int, bytes] = attrs.field(factory=dict)
+    asked: list[tuple[int, int, int]] = attrs.field(factory=list)
+    before: list[object] = attrs.field(factory=list)
+
+    async def read(self, sid: int, offset: int, size: int, limit: int) -> bytes:
+        self.asked.append((sid, offset, size))
+        if self.before:
+            action = self.before.pop()
+            if callable(action):
+                action()
+
+        if sid not in self.data:
+            raise SegmentNotFound(f"no record of {sid}")
+
+        return self.data[sid][offset : min(offset + size, limit)]
+
+
+@attrs.define
+class World:
+    cache: TailCache = attrs.field(factory=lambda: TailCache(1 << 20))
+    storage: Storage = attrs.field(factory=Storage)
+    segments: dict[int, Segment] = attrs.field(factory=dict)
+
+    def segment(self, sid: int, data: bytes, *, flushed: int = 0, cached: int | None = None, **fields: object) -> Segment:
+        """A segment whose first ``flushed`` bytes are in long-term storage and whose bytes from ``cached`` on are in the cache."""
+        segment = self.segments[sid] = Segment(sid, len(data), flushed, **fields)  # type: ignore[arg-type]
+        self.storage.data[sid] = data[:flushed]
+        self.cache.open_segment(sid, flushed)
+        start = flushed if cached is None else cached
+        if start < len(data):
+            self.cache.append(sid, start, data[start:])
+
+        return segment
+
+    @property
+    def reader(self) -> Reader:
+        return Reader(self.cache, self.storage, self.segments.get)
+
+    async def all_of(self, segment: Segment) -> bytes:
+        """Everything, read on and on as a caller does."""
+        found = b""
+        while piece := await self.reader.read(segment, segment.start_offset + len(found), 1000):
+            found += piece
+
+        return found
+
+
+async def test_cached_bytes_need_no_storage() -> None:
+    world = World()
+    segment = world.segment(1, b"0123456789")
+
+    assert await world.reader.read(segment, 2, 5) == b"23456"
+    assert world.storage.asked == []
+
+
+async def test_flushed_bytes_come_from_storage_up_to_where_the_cache_begins() -> None:
+    world = World()
+    segment = world.segment(1, b"0123456789", flushed=8, cached=5)
+
+    assert await world.reader.read(segment, 1, 100) == b"1234"
+    assert world.storage.asked == [(1, 1, 4)]
+    assert await world.all_of(segment) == b"0123456789"
+
+
+@pytest.mark.parametrize("offset", [10, 11, 1000])
+async def test_reading_at_or_past_the_tail_gives_nothing(offset: int) -> None:
+    world = World()
+    segment = world.segment(1, b"0123456789")
+
+    assert await world.reader.read(segment, offset, 5) == b""
+
+
+async def test_only_durable_bytes_are_read() -> None:
+    """C1: what was given a sequence and is not durable yet cannot be read, even if it is in the cache."""
+    world = World()
+    segment = world.segment(1, b"0123456789")
+    segment.durable_length = 4
+
+    assert await world.reader.read(segment, 0, 100) == b"0123"
+    assert await world.reader.read(segment, 4, 100) == b""
+
+
+async def test_before_the_start_the_caller_learns_where_it_is() -> None:
+    world = World()
+    segment = world.segment(1, b"0123456789", start_offset=3)
+    with pytest.raises(SegmentTruncated) as refused:
+        await world.reader.read(segment, 2, 5)
+
+    assert refused.value.start_offset == 3
+    assert refused.value.segment == segment.name
+
+
+async def test_merged_sources_are_read_in_their_place() -> None:
+    """A merge that is not spliced yet: own bytes, a source that has a merged source itself, own bytes."""
+    world = World()
+    world.segment(3, b"cc", flushed=1)
+    world.segment(2, b"bb??bb", merges=[MergedRange(2, 3, 2)])
+    segment = world.segment(1, b"aaaa??????aa", merges=[MergedRange(4, 2, 6)])
+
+    assert await world.all_of(segment) == b"aaaabbccbbaa"
+    assert await world.reader.read(segment, 5, 100) == b"b"
+
+
+async def test_a_read_before_a_merged_source_ends_there() -> None:
+    world = World()
+    world.segment(2, b"bb")
+    segment = world.segment(1, b"aaaa??", flushed=4, cached=4, merges=[MergedRange(4, 2, 2)])
+
+    assert await world.reader.read(segment, 0, 100) == b"aaaa"
+    assert world.storage.asked == [(1, 0, 4)]
+
+
+async def test_a_layout_that_changed_under_the_read_is_looked_at_again() -> None:
+    """The source was spliced into the target, and lost its record, while the read was under way."""
+    world = World()
+    world.segment(2, b"bb", flushed=2)
+    segment = world.segment(1, b"aa??", flushed=2, cached=4, merges=[MergedRange(2, 2, 2)])
+
+    def splice() -> None:
+        del world.storage.data[2], world.segments[2]
+        world.storage.data[1] = b"aabb"
+        segment.flushed = 4
+        segment.merges.clear()
+
+    world.storage.before.append(splice)
+
+    assert await world.reader.read(segment, 2, 10) == b"bb"
+    assert world.storage.asked == [(2, 0, 2), (1, 2, 2)]
+
+
+async def test_corruption_is_reported_after_a_second_look() -> None:
+    world = World()
+    segment = world.segment(1, b"0123456789", flushed=10, cached=10)
+    world.storage.data[1] = b""
+    with pytest.raises(DataCorruption, match="holds nothing at 0"):
+        await world.reader.read(segment, 0, 10)
+
+    assert len(world.storage.asked) == 2
+
+
+async def test_a_segment_deleted_under_the_read_is_not_found() -> None:
+    world = World()
+    segment = world.segment(1, b"0123456789", flushed=10, cached=10)
+    del world.storage.data[1]
+    with pytest.raises(SegmentNotFound):
+        await world.reader.read(segment, 0, 10)
+
+
+async def test_bytes_that_are_nowhere_are_corruption() -> None:
+    world = World()
+    segment = world.segment(1, b"0123456789", flushed=4, cached=6)
+    with pytest.raises(DataCorruption, match="offset 4 is neither cached nor flushed"):
+        await world.reader.read(segment, 4, 10)
+
+    assert world.storage.asked == []
+
+
+async def test_a_merge_of_an_unknown_source_is_corruption() -> None:
+    world = World()
+    segment = world.segment(1, b"??", merges=[MergedRange(0, 9, 2)])
+    with pytest.raises(DataCorruption, match="merged segment 0x9, which is unknown"):
+        await world.reader.read(segment, 0, 10)

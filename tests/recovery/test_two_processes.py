@@ -1,0 +1,65 @@
+"""Two real processes fight over one folder: each opening fences the other, which keeps appending until it notices."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import tierlog
+from support.event_acks import Acks, start_writer, whole_lines
+from support.event_writer import CONFIG
+
+pytestmark = pytest.mark.anyio
+
+
+def hear_until(writer: subprocess.Popen[str], acks: int) -> str:
+    """What a writer says until it has told ``acks`` of them."""
+    assert writer.stdout is not None
+    said = ""
+    while said.count("app/") < acks:
+        line = writer.stdout.readline()
+        assert line, f"the writer ended early: {writer.stderr.read() if writer.stderr else ''}"
+        said += line
+    return said
+
+
+def end(writer: subprocess.Popen[str], said: str) -> list[str]:
+    """The rest of what a fenced writer says. It must end by itself, and say why."""
+    rest, errors = writer.communicate(timeout=60)
+    lines = whole_lines(said + rest)
+    assert writer.returncode == 0, errors
+    assert lines[-1] == "fenced", (lines[-3:], errors)
+    return lines
+
+
+async def fight(folder: Path, rounds: int) -> None:
+    acks = Acks()
+    owner, said = start_writer(folder, 0, "a"), ""
+    for number in range(1, rounds + 1):
+        said += hear_until(owner, 30)
+        challenger = start_writer(folder, number, "ab"[number % 2])
+        heard = hear_until(challenger, 1)
+        assert acks.hear("ab"[(number - 1) % 2], end(owner, said)) >= 30
+        owner, said = challenger, heard
+
+    said += hear_until(owner, 30)
+    async with tierlog.open_store(folder, config=CONFIG) as store:
+        assert acks.hear("ab"[rounds % 2], end(owner, said)) >= 30
+        await acks.check(store)
+        await store.flush()
+    async with tierlog.open_store(folder, config=CONFIG) as store:
+        held = await acks.check(store)
+    assert held >= sum(last - first + 1 for (_, _, first), (last, _) in acks.told.items())
+
+
+@pytest.mark.timeout(120)
+async def test_two_processes_that_fence_each_other_lose_nothing_acked(tmp_path: Path) -> None:
+    await fight(tmp_path / "data", rounds=5)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+async def test_a_long_fight(tmp_path: Path) -> None:
+    await fight(tmp_path / "data", rounds=40)

@@ -1,0 +1,124 @@
+"""A container's state without its actors: requests are decided and applied, and published when a test says so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from tierlog.actors.container import decisions
+from tierlog.actors.container.publish import Publisher
+from tierlog.actors.container.requests import (
+    AppendRequest,
+    AttributesRequest,
+    CommitRequest,
+    CreateRequest,
+    DeleteRequest,
+    ExpireWritersRequest,
+    MergeRequest,
+    Request,
+    SealRequest,
+    TruncateRequest,
+    WriterRequest,
+)
+from tierlog.actors.container.segments import SegmentState
+from tierlog.actors.container.state import ContainerState
+from tierlog.actors.reading.tail_cache import TailCache
+from tierlog.journal.operations.vocabulary import Operation
+from tierlog.storage_backends.chunked.records.segment import SegmentRecord, segment_key
+
+NAME = "app/events"
+ROLLING = 1 << 20
+
+DECIDE: dict[type, Callable[[ContainerState, Any], decisions.Decision]] = {
+    AppendRequest: decisions.decide_append,
+    AttributesRequest: decisions.decide_attributes,
+    CommitRequest: decisions.decide_commit,
+    CreateRequest: decisions.decide_create,
+    DeleteRequest: decisions.decide_delete,
+    ExpireWritersRequest: decisions.decide_expire_writers,
+    MergeRequest: decisions.decide_merge,
+    SealRequest: decisions.decide_seal,
+    TruncateRequest: decisions.decide_truncate,
+    WriterRequest: decisions.decide_writer,
+}
+
+
+def append(name: str, data: bytes, **fields: Any) -> AppendRequest:
+    return AppendRequest(name, [data], len(data), **fields)
+
+
+def by_writer(data: bytes, first: int, last: int | None = None, *, writer: bytes = b"w", name: str = NAME, **fields: Any) -> AppendRequest:
+    """Events ``first`` to ``last`` of a writer in one append."""
+    return append(name, data, writer=writer, first_event=first, event_count=(first if last is None else last) - first + 1, **fields)
+
+
+def record_of(segment: SegmentState, **changes: Any) -> dict[str, bytes]:
+    """The metadata write that says that all of ``segment`` is in long-term storage."""
+    fields = {"length": segment.length, "start_offset": segment.start_offset, "sealed": segment.sealed, "owner_epoch": 1} | changes
+    return {segment_key(segment.sid): SegmentRecord(segment.sid, **fields).encode()}
+
+
+@attrs.define
+class Parts:
+    state: ContainerState = attrs.field(factory=lambda: ContainerState(1))
+    cache: TailCache = attrs.field(factory=lambda: TailCache(1 << 30))
+    due: list[int] = attrs.field(factory=list)
+    due_bytes: int = 1 << 30
+    group: int = 0
+    publisher: Publisher = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.publisher = Publisher(self.state, self.cache, due_bytes=self.due_bytes, on_due=self.due.append)
+
+    def decide(self, request: Request) -> Any:
+        """The answer; the operation, if there is one, is applied and not published."""
+        return self._apply(request)[1]
+
+    def _apply(self, request: Request) -> decisions.Decision:
+        op, answer = DECIDE[type(request)](self.state, request)
+        if op is not None:
+            self.state.apply(op)
+        return op, answer
+
+    def do(self, *requests: Request) -> Any:
+        """Decide, apply and publish as one group; the last answer."""
+        decided = [self._apply(request) for request in requests]
+        self.publish(*(op for op, _ in decided if op is not None))
+        return decided[-1][1]
+
+    def log(self, *ops: Operation) -> None:
+        """Apply and publish operations as one group."""
+        for op in ops:
+            self.state.apply(op)
+        self.publish(*ops)
+
+    def publish(self, *ops: Operation) -> int:
+        self.group += 1
+        self.publisher.publish(ops, self.group)
+        return self.group
+
+    def create(self, *names: str) -> SegmentState:
+        for name in names or (NAME,):
+            self.do(CreateRequest(name, ROLLING))
+
+        return self.segment(names[-1] if names else NAME)
+
+    def segment(self, name: str = NAME) -> SegmentState:
+        segment = self.state.segments.find(name)
+        assert segment is not None
+        return segment
+
+    def flush(self, name: str = NAME, **changes: Any) -> SegmentState:
+        """Long-term storage's record of the segment says what its state says, or ``changes``."""
+        segment = self.segment(name)
+        self.commit(record_of(segment, **changes))
+        return segment
+
+    def commit(self, writes: dict[str, bytes] | dict[str, bytes | None]) -> Any:
+        expected = {key: self.state.metadata.get(key, (0, b""))[0] for key in writes}
+        return self.do(CommitRequest(expected, writes))
+
+    def content(self, sid: int) -> bytes:
+        return b"".join(self.cache.slices(sid, 0, 1 << 30))
