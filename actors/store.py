@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import anyio
@@ -51,6 +51,19 @@ _PLACES_MAX = 65_536
 """Names whose check and placement are remembered; forgotten all at once above it."""
 
 
+class _Forks:
+    """How often this process is the child of a fork: cheaper to compare than a process id, which costs a system call."""
+
+    count = 0
+
+    def note(self) -> None:
+        self.count += 1
+
+
+_forks = _Forks()
+os.register_at_fork(after_in_child=_forks.note)
+
+
 @attrs.frozen
 class StoreStatistics:
     containers: tuple[HostStatistics, ...]
@@ -66,7 +79,7 @@ class SegmentStore:
         self._rolling_size = rolling_size
         self._span = span
         self._places: dict[str, int] = {}
-        self._pid = os.getpid()
+        self._forks = _forks.count
         self._closed = False
 
     def __repr__(self) -> str:
@@ -100,21 +113,17 @@ class SegmentStore:
         ``UnknownWriter``, ``Throttled``,
         ``StorageFull``, ``Unavailable``, ``NotOwner``, ``OutcomeUnknown``, ``InvalidArgument``.
         """
-        size = self._check_data(data)
-        writer, count = writer_bytes(writer_id), 1
-        if writer:
-            if event_number is None:
-                raise InvalidArgument("an append with a writer_id needs its event_number")
-            first = check_int("event_number", event_number, 0, EVENT_NUMBER_MAX)
-        elif event_number is not None or previous_event_number is not None:
-            raise InvalidArgument("event numbers need a writer_id")
-        else:
-            first = count = 0
+        size = len(data) if type(data) is bytes else self._check_data(data)
+        if size > self.append_bytes_max:
+            raise self._too_large(size)
+
         if type(data) is not bytes:
             data = bytes(data)  # the caller may reuse its buffer (hole 39)
-        request = AppendRequest(
-            name, (data,), size, writer, first, count, _previous(previous_event_number, first), _offset(expected_offset)
-        )
+        if writer_id is None and event_number is None and previous_event_number is None:
+            return await self._append(name, AppendRequest(name, (data,), size, expected_offset=_offset(expected_offset)))
+
+        writer, first = _event_identity(writer_id, event_number, "event_number")
+        request = AppendRequest(name, (data,), size, writer, first, 1, _previous(previous_event_number, first), _offset(expected_offset))
         return await self._append(name, request)
 
     async def append_many(
@@ -137,18 +146,16 @@ class SegmentStore:
             raise InvalidArgument(f"append_many takes 1 to {EVENTS_MAX} events, not {len(batch)}")
 
         data = b"".join(batch)
-        size = self._check_data(data)
-        writer, first, count = writer_bytes(writer_id), 0, 0
-        if writer:
-            if first_event_number is None:
-                raise InvalidArgument("append_many with a writer_id needs its first_event_number")
+        size = len(data)
+        if size > self.append_bytes_max:
+            raise self._too_large(size)
+
+        writer, first, count = b"", 0, 0
+        if writer_id is not None or first_event_number is not None or previous_event_number is not None:
             count = len(batch)
-            first = check_int("first_event_number", first_event_number, 0, EVENT_NUMBER_MAX - count)
-        elif first_event_number is not None or previous_event_number is not None:
-            raise InvalidArgument("event numbers need a writer_id")
-        request = AppendRequest(
-            name, (data,), size, writer, first, count, _previous(previous_event_number, first), _offset(expected_offset)
-        )
+            writer, first = _event_identity(writer_id, first_event_number, "first_event_number", count)
+        previous = _previous(previous_event_number, first)
+        request = AppendRequest(name, (data,), size, writer, first, count, previous, _offset(expected_offset))
         return await self._append(name, request)
 
     async def seal_segment(self, name: str) -> int:
@@ -302,7 +309,7 @@ class SegmentStore:
         if self._closed:
             raise ClosedError("the store is closed: use it inside its `async with` body")
 
-        if os.getpid() != self._pid:
+        if self._forks != _forks.count:
             raise ClosedError("this store was opened by the parent of this forked process: open one here, after the fork")
 
         return self._hosts
@@ -323,36 +330,41 @@ class SegmentStore:
         return await self._host(name).call(lambda container: container.ask(request, 256))
 
     async def _append(self, name: str, request: AppendRequest) -> int | None:
-        if self._span is not None:
-            with self._span("tierlog.append", {"segment": name, "bytes": request.size}):
-                return await self._append_unspanned(name, request)
-
-        return await self._append_unspanned(name, request)
-
-    async def _append_unspanned(self, name: str, request: AppendRequest) -> int | None:
         host = self._host(name)
         container = host.active
-        if container is None:
+        if container is not None and self._span is None:
+            # The hot path: while no gate is closed, nothing is awaited but the answer.
+            try:
+                if container.offer(request):
+                    offset: int | None = await request.reply.wait()
+                    return offset
+            except (Unavailable, ClosedError):
+                if host.active is container:
+                    raise
+
+        with nullcontext() if self._span is None else self._span("tierlog.append", {"segment": name, "bytes": request.size}):
             return await host.call(lambda active: active.append(request))
-
-        # The hot path: one call less than ``host.call``, and no closure.
-        try:
-            return await container.append(request)
-        except (Unavailable, ClosedError):
-            if host.active is container:
-                raise
-
-        return await host.call(lambda active: active.append(request))
 
     def _check_data(self, data: object) -> int:
         if not isinstance(data, (bytes, bytearray, memoryview)):
             raise InvalidArgument(f"data is bytes, bytearray or memoryview, not {type(data).__name__}")
 
-        size = data.nbytes if isinstance(data, memoryview) else len(data)
-        if size > self.append_bytes_max:
-            raise InvalidArgument(f"an append holds at most {self.append_bytes_max} bytes, not {size}: split it, or raise append_bytes_max")
+        return data.nbytes if isinstance(data, memoryview) else len(data)
 
-        return size
+    def _too_large(self, size: int) -> InvalidArgument:
+        return InvalidArgument(f"an append holds at most {self.append_bytes_max} bytes, not {size}: split it, or raise append_bytes_max")
+
+
+def _event_identity(writer_id: WriterId | None, number: int | None, what: str, count: int = 1) -> tuple[bytes, int]:
+    """The writer's bytes and the first event number of an idempotent append."""
+    writer = writer_bytes(writer_id)
+    if not writer:
+        raise InvalidArgument("event numbers need a writer_id")
+
+    if number is None:
+        raise InvalidArgument(f"an append with a writer_id needs its {what}")
+
+    return writer, check_int(what, number, 0, EVENT_NUMBER_MAX - count + 1)
 
 
 def _offset(value: int | None) -> int | None:

@@ -26,7 +26,7 @@ SMALL_CACHE = tierlog.StoreConfig(append_bytes_max=1 << 20, cache=CacheConfig(by
 
 
 async def cold_read(setting: Setting) -> Sequence[Pair]:
-    size = setting.size(192 << 20, 64 << 20)
+    size = setting.size(192 << 20, 16 << 20)
     folder = setting.fresh("cold")
     expected = await _fill(folder, size)
     chunks = _chunk_files(f"{folder}/lts", size)
@@ -102,7 +102,7 @@ def _check_cache(store: tierlog.SegmentStore, size: int) -> None:
     """What the log still held came into the tail cache at recovery; it must have been evicted, or the reads would not be cold."""
     current = store.statistics().containers[0].current
     cached = current.cache.total_bytes if current else 0
-    if cached > size // 8:
+    if cached > max(size // 16, 8 << 20):
         raise BenchmarkError(f"{cached} of {size} bytes are in the store's cache after a reopen")
 
 

@@ -15,7 +15,7 @@ from .harness import Benchmark, Result
 
 def json_line(result: Result) -> str:
     values = attrs.asdict(result)
-    return json.dumps({key: round(value, 4) if isinstance(value, float) else value for key, value in values.items()})
+    return json.dumps({key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in values.items()})
 
 
 def number(value: float) -> str:

@@ -323,6 +323,12 @@ def main(arguments: list[str]) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except BaseExceptionGroup as group:
+        # On trio, a Ctrl-C that comes before the signal receiver is there ends a task group.
+        if group.subgroup(KeyboardInterrupt) is None:
+            raise
+
+        return 130
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import typer
 
 from .app import app
-from .running import BROKEN_PIPE, INTERRUPTED, complain, give_up_output
+from .running import INTERRUPTED, complain
 
 USAGE = 2
 
@@ -31,12 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         code = typer.main.get_command(app).main(given or ["--help"], prog_name="tierlog", standalone_mode=False)
-        sys.stdout.flush()
     except UsageError as error:
         return _tell_usage(error)
-    except BrokenPipeError:
-        give_up_output()
-        return BROKEN_PIPE
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     return code if isinstance(code, int) else 0

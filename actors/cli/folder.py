@@ -80,20 +80,17 @@ def _show(report: StoreReport) -> None:
     if not report.owners:
         screen.print("not open anywhere")
     screen.print()
-    _show_containers(report.containers)
+    _show_containers(screen, report.containers)
     screen.print()
     _show_sums(screen, report)
     for problem in report.problems:
         _show_problem(screen, problem)
-    screen.print("sound" if report.sound else f"not sound: {len(report.problems)} problems", style="green" if report.sound else "red")
+    screen.print("sound" if report.sound else f"not sound, problems: {len(report.problems)}", style="green" if report.sound else "red")
 
 
-_COLUMNS = {
+_LOG_COLUMNS = {"container": "index", "epoch": "epoch", "log files": "log_files", "log bytes": "log_bytes", "groups": "groups"}
+_DATA_COLUMNS = {
     "container": "index",
-    "epoch": "epoch",
-    "log files": "log_files",
-    "log bytes": "log_bytes",
-    "groups": "groups",
     "segments": "segments",
     "bytes": "bytes",
     "unflushed": "unflushed_bytes",
@@ -104,9 +101,13 @@ _COLUMNS = {
 }
 
 
-def _show_containers(containers: tuple[ContainerReport, ...]) -> None:
-    rows = [(*(getattr(each, field) for field in _COLUMNS.values()), _listed(each.claims)) for each in containers]
-    output.print_table((*_COLUMNS, "claims"), rows)
+def _show_containers(screen: Console, containers: tuple[ContainerReport, ...]) -> None:
+    """Two tables, so that each fits into a narrow terminal."""
+    logs = [(*(getattr(each, field) for field in _LOG_COLUMNS.values()), _listed(each.claims)) for each in containers]
+    output.print_table((*_LOG_COLUMNS, "claims"), logs)
+    screen.print()
+    data = [tuple(getattr(each, field) for field in _DATA_COLUMNS.values()) for each in containers]
+    output.print_table(tuple(_DATA_COLUMNS), data)
 
 
 def _listed(claims: tuple[int, ...]) -> str:

@@ -1,7 +1,7 @@
 """What commands put on stdout and stderr: bytes, tables, JSON, progress.
 
 Owns: how things look. Does not own: what is shown. Bytes go straight to the descriptor. Tables have colours only on a terminal and
-are never cut when they go into a file or a pipe. Progress is shown on stderr, and only when that is a terminal.
+are never cut. Progress is shown on stderr, and only when that is a terminal.
 """
 
 from __future__ import annotations
@@ -12,12 +12,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 STDIN, STDOUT = 0, 1
+BROKEN_PIPE = 141
+"""The exit code of a program whose output nobody reads any more, as the shell shows it."""
 _UNBOUNDED = 10_000
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -29,19 +33,35 @@ def write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+def leave() -> NoReturn:
+    """Nobody reads stdout any more: end quietly, and let what is left in its buffer go nowhere instead of failing again at exit."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, STDOUT)
+    os.close(nowhere)
+    raise typer.Exit(BROKEN_PIPE)
+
+
 def console() -> Console:
-    """Stdout for tables and reports."""
+    """Stdout for tables and reports. A line is never cut or broken here: a terminal that is too narrow does that by itself."""
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, emoji=False, width=None if sys.stdout.isatty() else _UNBOUNDED)
+    class Quiet(Console):
+        def on_broken_pipe(self) -> None:
+            leave()
+
+    return Quiet(highlight=False, markup=False, emoji=False, width=_UNBOUNDED)
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    print_lines([json.dumps(value, indent=2, ensure_ascii=False)])
 
 
 def print_lines(lines: list[str]) -> None:
-    sys.stdout.writelines(f"{line}\n" for line in lines)
+    try:
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        leave()
 
 
 def print_table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
@@ -51,7 +71,7 @@ def print_table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for index, header in enumerate(headers):
         is_number = bool(rows) and isinstance(rows[0][index], int)
-        table.add_column(header, justify="right" if is_number else "left", no_wrap=True, overflow="ignore")
+        table.add_column(header, justify="right" if is_number else "left", no_wrap=True)
     for row in rows:
         table.add_row(*map(str, row))
     console().print(table, crop=False)

@@ -8,7 +8,6 @@ its output back. Both exit with 130 and say nothing. A reader that goes away end
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import threading
@@ -29,6 +28,7 @@ from ...storage_backends.base.errors import (
     StorageFull,
     TierlogError,
 )
+from .output import leave
 
 if TYPE_CHECKING:
     from ..folder import StoreFolder
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..store import SegmentStore
 
 T = TypeVar("T")
-FAILED, INTERRUPTED, BROKEN_PIPE = 1, 130, 141
+FAILED, INTERRUPTED = 1, 130
 _HINTS = {
     SegmentNotFound: "`tierlog segment ls` shows the names, `tierlog segment create` makes a segment",
     SegmentExists: "append to it, or choose another name",
@@ -58,13 +58,6 @@ def fail(message: str) -> NoReturn:
     raise typer.Exit(FAILED)
 
 
-def give_up_output() -> None:
-    """Nobody reads stdout any more: let what is left in its buffer go nowhere, instead of failing again at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.close(nowhere)
-
-
 def execute(command: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run ``command`` in an event loop of its own; failures become exit codes."""
     import anyio
@@ -74,8 +67,7 @@ def execute(command: Callable[[], Coroutine[Any, Any, T]]) -> T:
     except TierlogError as error:
         fail(f"{error}{_hint(error)}")
     except BrokenPipeError:
-        give_up_output()
-        raise typer.Exit(BROKEN_PIPE) from None
+        leave()
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except OSError as error:

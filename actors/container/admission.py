@@ -53,6 +53,10 @@ class Admission:
         self._look_again = 0.0
         self._delayed = self._throttled = self._full = 0
 
+    def is_open(self, size: int) -> bool:
+        """Whether an append of ``size`` bytes may go on at once, whichever segment it is for. Cheap: it is asked for every append."""
+        return self._cache.pinned_bytes < self._options.soft_bytes and not self._writer.has_failing and self._log.has_room(size)
+
     async def admit(self, name: str, size: int) -> None:
         """Return when an append of ``size`` bytes may go on; ``StorageFull`` or ``Throttled`` otherwise. Does not suspend when all is
         well."""

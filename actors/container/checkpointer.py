@@ -25,7 +25,7 @@ from ...storage_backends.base.statistics import counter, gauge
 from ..reading.tail_cache import TailCache
 from .requests import LogRequest, Request, SnapshotRequest
 from .segments import SegmentState
-from .state import ContainerState, Snapshot
+from .state import NO_CYCLE, ContainerState, Snapshot
 
 TAG_CHECKPOINT_END = 1
 """The tag of a group that holds a ``CheckpointEnd``: recovery finds it without decoding payloads."""
@@ -65,11 +65,16 @@ class Checkpointer:
         self._written = 0
         self._count = 0
         self._last_bytes = 0
+        self._cycle = NO_CYCLE
+        """The newest complete flush cycle that a checkpoint of this owner knows."""
         # What the log held at open counts too, or an owner that crashes often would never write a checkpoint.
         self._last_at = -log.statistics().retained_bytes
         self._relogged = 0
 
     def is_due(self) -> bool:
+        if self._state.cycle != self._cycle and not self._log.has_room(0):
+            return True  # the disk is nearly full, and what was flushed can leave the log (hole 18)
+
         logged = self._log.statistics().appended_bytes - self._last_at
         return logged > max(self._options.wal_bytes, 4 * self._last_bytes)
 
@@ -96,6 +101,7 @@ class Checkpointer:
         truncate_before = self._lowest_needed_group(begin_group)
         await self._ask(LogRequest(end, tag=TAG_CHECKPOINT_END, truncate_before=truncate_before), 64)
         self._written += 1
+        self._cycle = snapshot.cycle
         self._last_bytes = size
         self._last_at = self._log.statistics().appended_bytes
         await self._log.truncate()

@@ -31,6 +31,7 @@ from ...storage_backends.base.statistics import gauge, label
 from ...storage_backends.base.world import World
 from ...storage_backends.chunked.core import ChunkedStatistics
 from ...storage_backends.chunked.storage import ChunkedSegmentStorage
+from ..core.events import RoundEvents
 from ..core.log import get_logger
 from ..core.mailbox import Lane, Mailbox, MailboxOptions, MailboxStatistics
 from ..core.reply import Reply
@@ -129,6 +130,7 @@ class Container:
         self._built: _Parts | None = None
         self._recovery = RecoveryReport(0, 0, 0)
         self.mailbox: Mailbox[Request] = Mailbox(options.mailbox)
+        self.rounds = RoundEvents()
         self.state = ContainerState()
         self.cache = TailCache(options.cache_bytes)
 
@@ -237,7 +239,7 @@ class Container:
         writer = StorageWriter(source, flusher, collector, self._claim_late, options.writer)
         publisher = Publisher(state, self.cache, due_bytes=options.flush_bytes, on_due=writer.segment_due)
         return _Parts(
-            Pipeline(state, self.log, self.mailbox, publisher, self.index, options.pipeline, self._group_published, options.protect),
+            Pipeline(state, self.log, self.mailbox, publisher, self.index, options.pipeline, self._group_published, self.rounds, options.protect),
             publisher,
             collector,
             storage,
@@ -297,7 +299,7 @@ class Container:
 
     async def ask(self, request: Request, size: int = 0) -> Any:
         """Put a client's request into the pipeline and wait for its answer. Cancelled: the outcome is unknown."""
-        request.reply = Reply(self.mailbox.events)
+        request.reply = Reply(self.rounds)
         await self.mailbox.put(request, size)
         return await request.reply.wait()
 
@@ -306,6 +308,14 @@ class Container:
         request.reply = Reply(self.mailbox.events)
         await self.mailbox.put(request, size, Lane.INTERNAL)
         return await request.reply.wait()
+
+    def offer(self, request: AppendRequest) -> bool:
+        """Take an append in at once if every gate is open and the mailbox has room; its answer comes in ``request.reply``."""
+        if not self._parts.admission.is_open(request.size):
+            return False
+
+        request.reply = Reply(self.rounds)
+        return self.mailbox.offer(request, request.size)
 
     async def append(self, request: AppendRequest) -> int | None:
         """Admit an append, then ask."""

@@ -27,6 +27,7 @@ from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.data_log import DurableDataLog
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter
+from ..core.events import RoundEvents
 from ..core.mailbox import Mailbox
 from . import decisions
 from .group import Group
@@ -86,10 +87,12 @@ class Pipeline:
         container: int,
         options: PipelineOptions,
         on_published: Callable[[], None],
+        rounds: RoundEvents,
         protect: Protect = unprotected,
     ) -> None:
         """``on_published()`` is called after each group that logged something; ``protect`` keeps Ctrl-C out of the sync steps (rule C5)."""
         self._protect = protect
+        self._rounds = rounds
         self._on_published = on_published
         self._state = state
         self._log = log
@@ -151,6 +154,7 @@ class Pipeline:
                 self._closing = True
                 return
 
+            self._rounds.end_round()
             self.step(batch)
             self._wake_committer()
             while self._building.size >= options.group_bytes:

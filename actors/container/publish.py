@@ -30,6 +30,8 @@ from .state import ContainerState
 
 BORDER_BYTES = 1 << 20
 """Append starts are kept about this often (rule S5), so that readers can split a segment where an append begins."""
+_GROUPS_PER_MARK = 16
+"""So many groups more than needed the log may keep for a segment."""
 
 
 class Publisher:
@@ -118,10 +120,10 @@ class Publisher:
             borders.append(offset)
 
     def _mark(self, segment: SegmentState, end: int, group: int) -> None:
-        """Note that the bytes up to ``end`` need ``group``: one mark for each group a segment has bytes in."""
+        """Note that the bytes up to ``end`` need ``group``, or an older one: a mark for every few groups keeps their number small (C9)."""
         marks = segment.marks
-        if marks and marks[-1][1] == group:
-            marks[-1] = (end, group)
+        if marks and group - marks[-1][1] < _GROUPS_PER_MARK:
+            marks[-1] = (end, marks[-1][1])
         else:
             marks.append((end, group))
 

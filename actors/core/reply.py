@@ -76,8 +76,12 @@ class Reply(Generic[T]):
         if not self._done:
             event = self._event
             if event is None:
-                event = self._event = anyio.Event() if self._events is None else self._events.new()
+                event = self._event = anyio.Event() if self._events is None else self._events.for_reply()
             await event.wait()
+            while not self._done:
+                # A round's shared event was set for others: the answer is still to come.
+                event = self._event = anyio.Event() if self._events is None else self._events.new()
+                await event.wait()
 
         if self._error is not None:
             raise self._error.with_traceback(None)

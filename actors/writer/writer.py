@@ -269,6 +269,8 @@ class StorageWriter:
         else:
             self._cut = cut
             outcome = None
+            if self._source.caused_sequence <= cut:
+                self._dirty_since = None  # what the cycle itself logged has armed it (rule F5)
         self.operations_logged()
         waiting, self._waiting = self._waiting, []
         for sequence, reply in waiting:

@@ -15,6 +15,8 @@ from ...storage_backends.base.codec import DecodeError
 TYPE = 1
 _HEAD = struct.Struct(">QQB")
 _EVENTS = struct.Struct(">qI")
+HEAD_BYTES = _HEAD.size
+"""The fields before the data, without a writer."""
 
 
 class Append(NamedTuple):
@@ -40,7 +42,7 @@ def encode_head(sid: int, offset: int, writer: bytes, first_event: int, event_co
 def decode(view: memoryview, start: int, end: int) -> Append:
     try:
         sid, offset, writer_length = _HEAD.unpack_from(view, start)
-        start += 17
+        start += HEAD_BYTES
         if not writer_length:
             if start > end:
                 raise DecodeError(f"append ends inside its head at {end}")

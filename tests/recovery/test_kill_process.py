@@ -39,12 +39,14 @@ async def kill_again_and_again(folder: Path, rounds: int, seed: int, longest: in
 def run_and_kill(folder: Path, seed: int, after: int) -> list[str]:
     """A writer that is killed when it has said ``after`` lines, wherever it is then; all that it said."""
     with start_writer(folder, seed) as writer:
-        assert writer.stdout is not None and writer.stderr is not None
+        assert writer.stdout is not None
+        assert writer.stderr is not None
         said = "".join(writer.stdout.readline() for _ in range(1 + after))
         writer.send_signal(signal.SIGKILL)
         said += writer.stdout.read()
         errors = writer.stderr.read()
-    assert said.startswith("open\n") and "Traceback" not in errors, errors
+    assert said.startswith("open\n"), errors
+    assert "Traceback" not in errors
     return whole_lines(said)
 
 

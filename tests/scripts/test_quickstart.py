@@ -138,14 +138,35 @@ def test_a_lost_tail_is_found(kept: Path, text: Path) -> None:
     assert done.stderr.startswith("quickstart: segment quickstart/part-")
 
 
-def test_ctrl_c_stops_the_writer_and_removes_the_folder(text: Path, tmp_path: Path) -> None:
-    command: list[str | Path] = [sys.executable, SCRIPT, "--input", text, *SETTINGS, "--keep"]
-    with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, text=True) as process:
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_ctrl_c_ends_quietly(backend: str, text: Path, tmp_path: Path) -> None:
+    command: list[str | Path] = [sys.executable, SCRIPT, "--input", text, *SETTINGS, "--backend", backend, "--keep"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        process.stdout.readline()
+        process.stdout.readline()  # it says where it keeps the folder, just before it begins
         process.send_signal(signal.SIGINT)
 
-        assert process.wait() == 130
+        assert process.communicate() == ("", "")
+        assert process.returncode == 130
+
+
+def test_ctrl_c_stops_the_writer_and_removes_the_folder(tmp_path: Path) -> None:
+    """The input is a pipe: the writer is alive when it has opened it, and waits there."""
+    pipe, temporary = tmp_path / "pipe", tmp_path / "temporary"
+    temporary.mkdir()
+    os.mkfifo(pipe)
+    command: list[str | Path] = [sys.executable, SCRIPT, "--input", pipe, "--limit", "2000"]
+    with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)}, stderr=subprocess.PIPE) as process:
+        pipe.write_bytes(b"a line of text\n" * 200)  # for the parent
+        with pipe.open("wb"):  # returns when the writer opens its end
+            assert len(list(temporary.iterdir())) == 1
+            process.send_signal(signal.SIGINT)
+
+            assert process.communicate()[1] == b""
+
+    assert process.returncode == 130
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_writer_whose_parent_is_gone_stops(text: Path, tmp_path: Path) -> None:

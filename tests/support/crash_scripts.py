@@ -109,7 +109,7 @@ LIFE = [
 """Every verb, two lives of one name, merges flushed and not, and sizes that make rolls, checkpoints, truncations and collections happen."""
 
 
-async def play(store: SegmentStore, session: Session, oracle: Oracle) -> None:
+async def play(session: Session, oracle: Oracle, store: SegmentStore) -> None:
     if session.race and session.race not in oracle.races:
         await oracle.create_race(store, session.race)
 

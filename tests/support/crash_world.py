@@ -117,7 +117,7 @@ class Ending:
 
 
 async def live_and_end(files: SimulatedFiles, process: int, ending: Ending, body: Callable[[SegmentStore], Awaitable[None]]) -> None:
-    """Open the store, run ``body``, and end the process without closing anything: then, or at the call that ``ending.end()`` was told at."""
+    """Open the store and run ``body``. The process ends without closing anything: after that, or when ``ending.end()`` is called."""
     try:
         async with opened(files, process) as store:
             try:
@@ -137,7 +137,7 @@ def _is_noise(error: Exception) -> bool:
 
 
 class BriskFiles(SimulatedFiles):
-    """The same process, but a program runs to its end without letting others in between its calls: for owners whose crash is not the point."""
+    """As its base, but nobody else runs between the calls of one program: for owners whose scheduling is not the point."""
 
     def lane(self, name: str, width: int = 1) -> SimulatedFiles:
         lane = BriskFiles(self.disk)
@@ -155,7 +155,7 @@ class BriskFiles(SimulatedFiles):
             try:
                 step, answer = program.send, self._perform_now(call)
             except OSError as error:
-                step, answer = program.throw, error  # type: ignore[assignment]
+                step, answer = program.throw, error
 
     def _perform_now(self, call: IoCall) -> Any:
         index = self._process.calls
@@ -238,7 +238,7 @@ def image_at(disk: SimulatedDisk, call: IoCall, random: Random) -> SimulatedDisk
 
 
 def after(image: SimulatedDisk, mode: str, random: Random) -> SimulatedDisk:
-    """The disk that the next owner finds. ``kill``: the page cache survives; else a power loss that keeps ``mode`` of what was not synced."""
+    """The disk that the next owner finds: with its page cache after a ``kill``, else with ``mode`` of what was not synced."""
     copy, _ = fork(image)
     copy.random = random
     if mode == "kill":

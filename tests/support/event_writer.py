@@ -1,11 +1,12 @@
 """A program that appends numbered events to a store and prints every ack: the victim of process tests.
 
-Usage: ``python event_writer.py <folder> <seed> <name> [<appends>]``. One line on stdout for each thing that is certain:
+Usage: ``python event_writer.py <folder> <seed> <name> [<appends>]``. It says one line for each thing that is certain:
 
-``open`` once the store answers; ``<segment> <first> <last> <offset>`` for an acked append of the events first to last (offset -1: a duplicate whose
-place is not remembered); ``flushed``; ``doubt`` for a call of unknown outcome; ``fenced`` when another owner took over, and it ends; ``end``. A line without its line end was told to nobody.
+* ``open`` once the store answers, ``flushed``, ``end``;
+* ``<segment> <first> <last> <offset>`` for an acked append of the events first to last (offset -1: a duplicate whose place is forgotten);
+* ``doubt`` for a call of unknown outcome; ``fenced`` when another owner took over: then it ends.
 
-Events of writer ``<name>`` in ``<segment>`` are ``<name> <number> <padding>\n``, so a segment can be read back without knowing anything else.
+A line without its line end was told to nobody. An event is ``<name> <number> <padding>`` and a line end, so a segment explains itself.
 The writer goes on after the last number that the store knows, so it can be started again after anything.
 """
 

@@ -29,7 +29,7 @@ def race_records(data: bytes) -> Iterator[tuple[int, str, int]]:
         end = data.index(b">", position)
         racer, number, size = data[position + 1 : end].split()
         stop = end + 1 + int(size)
-        assert data[position] == ord("<") and data[end + 1 : stop] == b"." * int(size), f"broken record at {position}"
+        assert data[position : position + 1] + data[end + 1 : stop] == b"<" + b"." * int(size), f"broken record at {position}"
         yield position, racer.decode(), int(number)
         position = stop
 
@@ -171,7 +171,7 @@ class Oracle:
         race.created = True
 
         _, data, _, _, writers = view.segments[name]
-        assert isinstance(data, bytes) and isinstance(writers, dict)
+        assert isinstance(data, bytes)
         race.check(data)
         race.settle(data)
         found = {racer: max(n for r, n in race.acked if r == racer) for racer, _ in race.acked}
@@ -197,11 +197,8 @@ def _shown(family: Family) -> dict[str, tuple[object, ...]]:
 
 
 def _difference(found: dict[str, tuple[object, ...]], expected: dict[str, tuple[object, ...]]) -> str:
-    lines = []
-    for name in sorted({*found, *expected}):
-        if found.get(name) != expected.get(name):
-            lines.append(f"{name} is {_brief(found.get(name))} instead of {_brief(expected.get(name))}")
-    return "; ".join(lines)
+    differing = [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
+    return "; ".join(f"{name} is {_brief(found.get(name))} instead of {_brief(expected.get(name))}" for name in differing)
 
 
 def _brief(shown: tuple[object, ...] | None) -> str:

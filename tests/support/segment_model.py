@@ -1,7 +1,7 @@
 """What segments should be: a model in plain values, and the operations on it. It imports nothing of the store but its verbs.
 
-A *family* is the segments that one client works on, name by name. Operations are pure functions from one family to the next; each also knows
-how to ask a real store for the same thing, and what the store must answer.
+A *family* is the segments that one client works on, name by name. Operations are pure functions from one family to the next; each also
+knows how to ask a real store for the same thing, and what the store must answer.
 """
 
 from __future__ import annotations

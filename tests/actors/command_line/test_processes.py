@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
+import pytest
 
-from support.command_line import NAME, Run, make_store, spawn
+from support.command_line import NAME, Run, command, make_store, spawn
 from tierlog.actors.inspection import open_reader
 
 
@@ -63,6 +65,17 @@ def test_a_reader_that_goes_away_ends_a_read_quietly(folder: Path, run: Run, tmp
 
         assert read.wait() == 141
         assert read.stderr.read() == b""
+
+
+@pytest.mark.parametrize("arguments", [("segment", "ls"), ("segment", "ls", "--long"), ("segment", "info", NAME), ("doctor", "--json")])
+def test_a_reader_that_is_gone_from_the_start_ends_a_listing_quietly(folder: Path, arguments: tuple[str, ...]) -> None:
+    make_store(folder)
+    unread, output = os.pipe()
+    os.close(unread)
+    done = subprocess.run(command(folder, *arguments), stdout=output, stderr=subprocess.PIPE, check=False)
+    os.close(output)
+
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 def test_the_installed_program_tells_its_version_and_its_help(tmp_path: Path) -> None:

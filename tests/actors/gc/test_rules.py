@@ -1,0 +1,32 @@
+"""What is garbage and when it may go (rules G1, F2): the whole table."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from tierlog.actors.gc.rules import Garbage, is_ready, orphans
+
+NAME = "containers/0000/x"
+
+
+@pytest.mark.parametrize(("late", "completed", "referenced", "open_"), list(product([False, True], repeat=4)))
+def test_a_name_goes_only_if_everything_is_over(late: bool, completed: bool, referenced: bool, open_: bool) -> None:
+    """G1: delay over, its cycle complete (F2), in no record, in no transaction."""
+    found = is_ready(
+        Garbage(NAME, 100.0, 3),
+        now=100.0 if late else 99.9,
+        completed_cycle=3 if completed else 2,
+        referenced={NAME} if referenced else set(),
+        in_transaction={NAME} if open_ else set(),
+    )
+
+    assert found == (late and completed and not referenced and not open_)
+
+
+def test_only_what_dead_owners_left_is_an_orphan() -> None:
+    """G1: an owner's own names may belong to a transaction that is not over."""
+    listed = [("old", 4), ("old and referenced", 4), ("own", 5), ("later", 6), ("older", 1)]
+
+    assert orphans(listed, epoch=5, referenced={"old and referenced"}) == ["old", "older"]

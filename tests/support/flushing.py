@@ -1,0 +1,98 @@
+"""A container's state beside long-term storage in memory: metadata commits are durable at once, appends too."""
+
+from __future__ import annotations
+
+import anyio
+import attrs
+from support.chunked import RememberingSink, storage_on
+from support.container_parts import NAME, Parts
+
+from tierlog.actors.container.metadata_store import LoggedMetadataStore
+from tierlog.actors.container.requests import Request
+from tierlog.actors.container.segments import SegmentState
+from tierlog.actors.writer.aggregation import FlushableSegment, capture
+from tierlog.actors.writer.segment_flusher import SegmentFlusher
+from tierlog.journal.operations.forget_segment import ForgetSegment
+from tierlog.journal.operations.vocabulary import Operation
+from tierlog.storage_backends.chunked.storage import ChunkedSegmentStorage
+from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
+from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
+
+
+@attrs.define
+class FlushWorld:
+    """Also a ``FlushSource``, and a ``CycleObserver``, for a ``StorageWriter``."""
+
+    parts: Parts = attrs.field(factory=Parts)
+    sink: RememberingSink = attrs.field(factory=RememberingSink)
+    chunks: FaultyChunkStorage = attrs.field(factory=lambda: FaultyChunkStorage(MemoryChunkStorage()))
+    commits: int = 0
+    logged: list[Operation] = attrs.field(factory=list)
+    cycles: list[tuple[str, int]] = attrs.field(factory=list)
+    claims: int = 0
+    claim_error: BaseException | None = None
+    settled: int = 0
+    storage: ChunkedSegmentStorage = attrs.field(init=False)
+    flusher: SegmentFlusher = attrs.field(init=False)
+
+    async def open(self) -> FlushWorld:
+        await self.chunks.open()
+        self.storage = storage_on(self.chunks, LoggedMetadataStore(self.parts.state, self._commit), self.sink)
+        self.flusher = SegmentFlusher(self.storage, self.parts.cache, self.segment_of, self.forget)
+        return self
+
+    async def _commit(self, request: Request, size: int) -> object:
+        self.commits += 1
+        return self.parts.do(request)
+
+    async def flush(self, name: str = NAME) -> int:
+        return await self.flusher.flush(capture(self.parts.segment(name)))
+
+    async def stored(self, segment: SegmentState) -> bytes:
+        """What long-term storage gives back."""
+        info = await self.storage.info(segment.sid)
+        return await self.storage.read(segment.sid, info.start_offset, info.length)
+
+    # --- FlushSource ----------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        return self.parts.state.epoch
+
+    @property
+    def sequence(self) -> int:
+        return self.parts.state.sequence
+
+    @property
+    def caused_sequence(self) -> int:
+        return self.parts.state.caused_sequence
+
+    def all_segments(self) -> list[FlushableSegment]:
+        return list(self.parts.state.segments.by_id.values())
+
+    def segment_of(self, sid: int) -> FlushableSegment | None:
+        return self.parts.state.segments.get(sid)
+
+    async def settle(self) -> None:
+        self.settled += 1
+        await anyio.lowlevel.checkpoint()
+
+    async def log(self, op: Operation) -> None:
+        self.logged.append(op)
+        self.parts.log(op)
+
+    async def forget(self, sid: int) -> None:
+        await self.log(ForgetSegment(sid))
+
+    async def claim(self) -> None:
+        self.claims += 1
+        if self.claim_error is not None:
+            raise self.claim_error
+
+    # --- CycleObserver --------------------------------------------------------------------------------------------
+
+    def cycle_begins(self, cycle: int) -> None:
+        self.cycles.append(("begins", cycle))
+
+    def cycle_completed(self, cycle: int) -> None:
+        self.cycles.append(("completed", cycle))
