@@ -201,7 +201,11 @@ class Node:
         actor = StorageActor(self._chunks, storage_options(self._config), self._world.random)
         hosts = [self._host(index, identity, owner_id, StorageClient(actor)) for index in range(identity.containers)]
         store = SegmentStore(
-            hosts, append_bytes_max=self._config.append_bytes_max, rolling_size=self._config.writer.rolling_size, span=self._span
+            hosts,
+            append_bytes_max=self._config.append_bytes_max,
+            rolling_size=self._config.writer.rolling_size,
+            span=self._span,
+            storage=actor,
         )
         async with _background(actor.run, actor.stop):
             await actor.wait_active()

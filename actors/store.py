@@ -38,6 +38,7 @@ from .container.requests import (
     TruncateRequest,
     WriterRequest,
 )
+from .storage.actor import StorageActor, StorageActorStatistics
 
 EVENTS_MAX = 1 << 20
 """The most events of one ``append_many``."""
@@ -67,16 +68,27 @@ os.register_at_fork(after_in_child=_forks.note)
 @attrs.frozen
 class StoreStatistics:
     containers: tuple[HostStatistics, ...]
+    storage: StorageActorStatistics | None
+    """Calls to long-term storage, of all containers."""
 
 
 class SegmentStore:
     """Made by ``open_store``; usable inside its ``async with`` body."""
 
-    def __init__(self, hosts: Sequence[ContainerHost], *, append_bytes_max: int, rolling_size: int, span: SpanHook | None = None) -> None:
+    def __init__(
+        self,
+        hosts: Sequence[ContainerHost],
+        *,
+        append_bytes_max: int,
+        rolling_size: int,
+        span: SpanHook | None = None,
+        storage: StorageActor | None = None,
+    ) -> None:
         self._hosts = hosts
         self.append_bytes_max = append_bytes_max
         """The largest single append, in bytes (the configuration's)."""
         self._rolling_size = rolling_size
+        self._storage = storage
         self._span = span
         self._places: dict[str, int] = {}
         self._forks = _forks.count
@@ -266,6 +278,7 @@ class SegmentStore:
 
     async def flush(self) -> None:
         """Return when everything acked so far is in long-term storage, in a complete flush cycle of every container."""
+        hosts = self._checked_hosts()
         errors: list[Exception] = []
 
         async def flush(host: ContainerHost) -> None:
@@ -275,7 +288,7 @@ class SegmentStore:
                 errors.append(error)
 
         async with anyio.create_task_group() as tasks:
-            for host in self._checked_hosts():
+            for host in hosts:
                 tasks.start_soon(flush, host)
 
         if errors:
@@ -283,13 +296,15 @@ class SegmentStore:
 
     def statistics(self) -> StoreStatistics:
         """A frozen snapshot of every container."""
-        return StoreStatistics(tuple(host.statistics() for host in self._hosts))
+        return StoreStatistics(
+            tuple(host.statistics() for host in self._hosts), None if self._storage is None else self._storage.statistics()
+        )
 
     def metrics(self) -> bytes:
         """All statistics in Prometheus' text format."""
         from .metrics import render_metrics
 
-        return render_metrics(lambda: self.statistics().containers)
+        return render_metrics(lambda: (self.statistics(),))
 
     def container_of(self, name: str) -> int:
         """The index of the container that hosts ``name``."""

@@ -34,7 +34,7 @@ from ...storage_backends.chunked.storage import ChunkedSegmentStorage
 from ..core.events import RoundEvents
 from ..core.log import get_logger
 from ..core.mailbox import Lane, Mailbox, MailboxOptions, MailboxStatistics
-from ..core.reply import Reply
+from ..core.reply import Reply, ask, fail_all
 from ..core.shutdown import finish_within
 from ..gc.collector import Collector, CollectorOptions, CollectorStatistics
 from ..reading.read_ahead import ReadAhead, ReadAheadOptions, ReadAheadStatistics
@@ -239,7 +239,9 @@ class Container:
         writer = StorageWriter(source, flusher, collector, self._claim_late, options.writer)
         publisher = Publisher(state, self.cache, due_bytes=options.flush_bytes, on_due=writer.segment_due)
         return _Parts(
-            Pipeline(state, self.log, self.mailbox, publisher, self.index, options.pipeline, self._group_published, self.rounds, options.protect),
+            Pipeline(
+                state, self.log, self.mailbox, publisher, self.index, options.pipeline, self._group_published, self.rounds, options.protect
+            ),
             publisher,
             collector,
             storage,
@@ -284,8 +286,7 @@ class Container:
 
     def _fail_requests(self, requests: list[Request]) -> None:
         error = Unavailable(f"container {self.index} stopped before it came to this: nothing was applied")
-        for request in requests:
-            request.reply.fail(error)
+        fail_all((request.reply for request in requests), error)
 
     def _group_published(self) -> None:
         parts = self._parts
@@ -300,14 +301,12 @@ class Container:
     async def ask(self, request: Request, size: int = 0) -> Any:
         """Put a client's request into the pipeline and wait for its answer. Cancelled: the outcome is unknown."""
         request.reply = Reply(self.rounds)
-        await self.mailbox.put(request, size)
-        return await request.reply.wait()
+        return await ask(self.mailbox, request, request.reply, size=size)
 
     async def ask_internal(self, request: Request, size: int) -> Any:
         """The same in the internal lane, which has room of its own (rule C6)."""
-        request.reply = Reply(self.mailbox.events)
-        await self.mailbox.put(request, size, Lane.INTERNAL)
-        return await request.reply.wait()
+        request.reply = Reply(self.rounds)
+        return await ask(self.mailbox, request, request.reply, size=size, lane=Lane.INTERNAL)
 
     def offer(self, request: AppendRequest) -> bool:
         """Take an append in at once if every gate is open and the mailbox has room; its answer comes in ``request.reply``."""

@@ -29,6 +29,7 @@ from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, Tierlog
 from ...storage_backends.base.statistics import counter
 from ..core.events import RoundEvents
 from ..core.mailbox import Mailbox
+from ..core.reply import fail_all
 from . import decisions
 from .group import Group
 from .publish import Publisher
@@ -87,12 +88,14 @@ class Pipeline:
         container: int,
         options: PipelineOptions,
         on_published: Callable[[], None],
-        rounds: RoundEvents,
         protect: Protect = unprotected,
+        rounds: RoundEvents | None = None,
     ) -> None:
-        """``on_published()`` is called after each group that logged something; ``protect`` keeps Ctrl-C out of the sync steps (rule C5)."""
+        """``on_published()`` is called after each group that logged something; ``protect`` keeps Ctrl-C out of the sync steps (rule C5);
+        ``rounds`` is where the requests' replies wait, so that one event wakes a whole batch.
+        """
         self._protect = protect
-        self._rounds = rounds
+        self._rounds = RoundEvents() if rounds is None else rounds
         self._on_published = on_published
         self._state = state
         self._log = log
@@ -175,8 +178,7 @@ class Pipeline:
         except BaseException:
             self.poisoned = True
             error = OutcomeUnknown("the container failed while it worked on this: it may or may not have been applied")
-            for request in batch:
-                request.reply.fail(error)
+            fail_all((request.reply for request in batch), error)
             raise
 
     def _step_one(self, request: Request) -> None:

@@ -1,6 +1,6 @@
 """Ask and reply: one answer for each message, whatever happens.
 
-Owns: the one-shot answer slot, the ask with a limit in time, and the ledger with which an actor answers everybody at its end.
+Owns: the one-shot answer slot, the ask with a limit in time, and the answer to everybody at an actor's end.
 Does not own: the channel (``mailbox.py``).
 
 Rules upheld: A5 (each ask is answered once: a value, an error, or the error of the actor's exit), A6 (a cancelled or timed-out ask leaves
@@ -16,7 +16,6 @@ from collections.abc import Iterable
 from typing import Any, Generic, TypeVar, cast
 
 import anyio
-import attrs
 
 from ...storage_backends.base.errors import OutcomeUnknown, Throttled
 from .events import EventSource
@@ -117,44 +116,3 @@ async def ask(
 def fail_all(replies: Iterable[Reply[Any]], error: BaseException) -> int:
     """Fail every reply that has no answer yet; returns how many there were."""
     return sum(reply.fail(error) for reply in replies)
-
-
-@attrs.frozen
-class OutstandingStatistics:
-    count: int
-    """Replies owed now."""
-    failed_at_exit: int
-
-
-class Outstanding:
-    """The replies that an actor owes, oldest first, so that its exit answers them all (rule A5)."""
-
-    __slots__ = ("_failed", "_owed")
-
-    def __init__(self) -> None:
-        # A dict and not a set: the order of answers must not hang on addresses (hole 38).
-        self._owed: dict[Reply[Any], None] = {}
-        self._failed = 0
-
-    def __len__(self) -> int:
-        return len(self._owed)
-
-    def __repr__(self) -> str:
-        return f"<Outstanding {len(self._owed)}>"
-
-    def add(self, reply: Reply[Any]) -> None:
-        self._owed[reply] = None
-
-    def discard(self, reply: Reply[Any]) -> None:
-        """Forget an answered reply; one that is not here is fine."""
-        self._owed.pop(reply, None)
-
-    def fail_all(self, error: BaseException) -> int:
-        """Fail everything owed with ``error``; returns how many waited."""
-        owed, self._owed = self._owed, {}
-        failed = fail_all(owed, error)
-        self._failed += failed
-        return failed
-
-    def statistics(self) -> OutstandingStatistics:
-        return OutstandingStatistics(count=len(self._owed), failed_at_exit=self._failed)

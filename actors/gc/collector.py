@@ -26,6 +26,7 @@ from ..core.log import get_logger
 from .rules import Garbage, is_ready, orphans
 
 _log = get_logger("gc")
+_EPOCH_DIGITS = 16
 
 
 @attrs.frozen
@@ -169,7 +170,7 @@ class Collector:
         """The epoch in ``.../<epoch>-<offset>-<id>`` or in a claim's ``.../epoch.<epoch>``; a name of another form is nobody's garbage."""
         epoch = name.rsplit("/", 1)[-1].removeprefix("epoch.").partition("-")[0]
         try:
-            return int(epoch, 16)
+            return int(epoch, 16) if len(epoch) == _EPOCH_DIGITS else self._epoch
         except ValueError:
             return self._epoch
 

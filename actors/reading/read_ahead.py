@@ -4,11 +4,11 @@ Owns: a few streams (one for each segment that is read in sequence), each with w
 Does not own: what may be read (the reader asks only below the flushed offset), nor the tail cache.
 
 A read that continues where the last one of its segment ended makes a stream; from then on ``depth`` windows are kept on their way, so that
-fetching and checking one overlaps with using another. Random reads pass through. Bytes at an offset never change, so nothing is ever invalidated;
-a stream goes when newer ones need its place. Memory is bounded by ``streams * (depth + 1) * window_bytes``.
+fetching and checking one overlaps with using another. Random reads pass through. Bytes at an offset never change, so nothing is ever
+invalidated; a stream goes when newer ones need its place. Memory is bounded by ``streams * (depth + 1) * window_bytes``.
 
-Cancellation of a reader leaves its windows to the next one. A window that failed is dropped, and the reader that needs it reads for itself and gets
-the error. Stopping cancels what is under way.
+Cancellation of a reader leaves its windows to the next one. A window that failed is dropped, and the reader that needs it reads for
+itself and gets the error. Stopping cancels what is under way.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """All operations: the one table of their types.
 
-An operation is ``type u8, body length u32, body``; type numbers are permanent. Owns: the table, and one operation's bytes. Does not own: groups of
-them (``journal/wal``).
+An operation is ``type u8, body length u32, body``; type numbers are permanent. Owns: the table, and one operation's bytes. Does not own:
+groups of them (``journal/wal``).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Garbage and claims of one container, in virtual time: rules G1, G2, F2 and W8. In the end, chunks on storage are the chunks referenced."""
+"""Garbage and claims of one container, in virtual time: rules G1, G2, F2 and W8. In the end, chunks on storage are the chunks
+referenced."""
 
 from __future__ import annotations
 

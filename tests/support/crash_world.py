@@ -118,14 +118,18 @@ class Ending:
 
 async def live_and_end(files: SimulatedFiles, process: int, ending: Ending, body: Callable[[SegmentStore], Awaitable[None]]) -> None:
     """Open the store and run ``body``. The process ends without closing anything: after that, or when ``ending.end()`` is called."""
+    by_itself = False
     try:
         async with opened(files, process) as store:
             try:
                 await body(store)
+            except Exception:
+                by_itself = not ending.ended
+                raise
             finally:
                 ending.end()
     except Exception as error:
-        if not (ending.ended and _is_noise(error)):
+        if by_itself or not ending.ended or not _is_noise(error):
             raise
 
 

@@ -485,8 +485,8 @@ names = st.sampled_from(["a", "b", "c"])
 requests: st.SearchStrategy[Request] = st.one_of(
     st.builds(CreateRequest, names, st.just(ROLLING)),
     st.builds(append, names, st.binary(max_size=3)),
-    st.builds(lambda name, first, count: by_writer(b"x" * count, first, first + count - 1, name=name), names, st.integers(0, 6), st.integers(1, 3)),
-    st.builds(SealRequest, names),
+    st.builds(lambda name, first, count: by_writer(b"x" * count, first, first + count - 1, name=name), names, st.integers(0, 6),
+    st.integers(1, 3)), st.builds(SealRequest, names),
     st.builds(TruncateRequest, names, st.integers(0, 5)),
     st.builds(DeleteRequest, names),
     st.builds(lambda name, kind: AttributesRequest(name, [AttributeUpdate("n", 2, kind)]), names, st.sampled_from(KIND)),

@@ -8,7 +8,7 @@ import pytest
 from trio.testing import MockClock
 
 from tierlog.actors.core.mailbox import Lane, LaneBounds, Mailbox, MailboxOptions
-from tierlog.actors.core.reply import Outstanding, Reply, ask, fail_all
+from tierlog.actors.core.reply import Reply, ask, fail_all
 from tierlog.storage_backends.base.errors import ClosedError, NotOwner, OutcomeUnknown, Throttled
 
 pytestmark = pytest.mark.anyio
@@ -135,25 +135,6 @@ async def test_ask_raises_the_close_reason() -> None:
         await ask(mailbox, question, question.reply, lane=Lane.INTERNAL)
 
 
-async def test_an_exit_answers_everything_owed() -> None:
-    outstanding = Outstanding()
-    replies: list[Reply[int]] = [Reply() for _ in range(3)]
-    for reply in replies:
-        outstanding.add(reply)
-    replies[0].resolve(1)
-    outstanding.discard(replies[0])
-    outstanding.discard(replies[0])
-    replies[1].resolve(2)
-
-    assert len(outstanding) == 2
-    assert outstanding.fail_all(ClosedError("stopped")) == 1
-    assert (outstanding.statistics().count, outstanding.statistics().failed_at_exit) == (0, 1)
-    assert repr(outstanding) == "<Outstanding 0>"
-    assert [await reply.wait() for reply in replies[:2]] == [1, 2]
-    with pytest.raises(ClosedError):
-        await replies[2].wait()
-
-
 async def test_hole_38_an_exit_answers_in_the_order_of_the_asks() -> None:
     answered: list[int] = []
 
@@ -166,10 +147,7 @@ async def test_hole_38_an_exit_answers_in_the_order_of_the_asks() -> None:
             answered.append(self.number)
             return super().fail(error)
 
-    outstanding = Outstanding()
-    for number in range(100):
-        outstanding.add(Noted(number))
-    outstanding.fail_all(ClosedError("stopped"))
+    fail_all((Noted(number) for number in range(100)), ClosedError("stopped"))
     assert answered == list(range(100))
 
 

@@ -1,0 +1,278 @@
+"""The collector: delay, barrier, cycles, retries and orphans, on virtual time (rules G1, G2, F2)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import attrs
+import pytest
+from support.container_world import virtual_time
+
+from tierlog.actors.gc.collector import Collector, CollectorOptions
+from tierlog.storage_backends.base.errors import NotOwner
+from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage, every
+
+pytestmark = [pytest.mark.anyio, virtual_time]
+
+OPTIONS = CollectorOptions(delay=60.0, attempts=3, concurrent_deletes=2, batch=4)
+EPOCH = 5
+
+
+def chunk(number: int, epoch: int = EPOCH) -> str:
+    return f"containers/0003/{1:016x}/{epoch:016x}-{number:016x}-id"
+
+
+@attrs.define
+class World:
+    options: CollectorOptions = OPTIONS
+    chunks: FaultyChunkStorage = attrs.field(factory=lambda: FaultyChunkStorage(MemoryChunkStorage()))
+    referenced: set[str] = attrs.field(factory=set)
+    barriers: list[float] = attrs.field(factory=list)
+    barrier_error: BaseException | None = None
+    requested: int = 0
+    collector: Collector = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.collector = Collector(
+            self.chunks,
+            container=3,
+            epoch=EPOCH,
+            claims_prefix="_system/containers/0003/epoch.",
+            referenced=self.referenced,
+            barrier=self._barrier,
+            request_cycle=self._request_cycle,
+            options=self.options,
+        )
+
+    async def _barrier(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self.barrier_error is not None:
+            raise self.barrier_error
+        self.barriers.append(anyio.current_time())
+
+    def _request_cycle(self) -> None:
+        self.requested += 1
+
+    async def make(self, *names: str) -> None:
+        for name in names:
+            await self.chunks.create_with_content(name, [b"x"])
+
+    async def left(self) -> list[str]:
+        return [info.name async for info in self.chunks.inner.list("")]
+
+    def cycle(self, number: int) -> None:
+        self.collector.cycle_begins(number)
+        self.collector.cycle_completed(number)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Collector]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self.collector.run)
+            await anyio.wait_all_tasks_blocked()
+            yield self.collector
+            tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def collecting(*names: str, **fields: object) -> AsyncIterator[tuple[World, Collector]]:
+    """A running collector beside chunks of these names."""
+    world = World(**fields)  # type: ignore[arg-type]
+    await world.chunks.open()
+    await world.make(*names)
+    async with world.running() as collector:
+        yield world, collector
+
+
+async def test_garbage_goes_after_its_delay() -> None:
+    """G2: the delay is real; readers that still hold the name have that long."""
+    async with collecting(chunk(1), chunk(2)) as (world, collector):
+        collector.release([chunk(1)])
+        await anyio.sleep(59.9)
+        assert await world.left() == [chunk(1), chunk(2)]
+        await anyio.sleep(0.2)
+        assert await world.left() == [chunk(2)]
+        assert collector.statistics().deleted == 1
+        assert collector.statistics().queued == 0
+
+
+async def test_nothing_goes_before_the_cycle_that_made_it_garbage_is_complete() -> None:
+    """F2."""
+    async with collecting(chunk(1)) as (world, collector):
+        world.cycle(1)
+        collector.cycle_begins(2)
+        collector.release([chunk(1)])
+        await anyio.sleep(1000)
+        assert await world.left() == [chunk(1)]
+
+        collector.cycle_completed(2)
+        await anyio.wait_all_tasks_blocked()
+        assert await world.left() == []
+
+
+async def test_a_barrier_is_durable_before_the_first_delete() -> None:
+    """G1: one barrier for a batch, after the decision."""
+    async with collecting(*map(chunk, range(6))) as (world, collector):
+        collector.release([chunk(number) for number in range(6)])
+        deletes: list[int] = []
+
+        def script(call: Call) -> None:
+            if call.verb == "delete":
+                deletes.append(len(world.barriers))
+
+        world.chunks.script = script
+        await anyio.sleep(61)
+
+        assert deletes == [1, 1, 1, 1, 2, 2]
+        assert len(world.barriers) == 2
+
+
+async def test_hole_05_a_fenced_owner_deletes_nothing() -> None:
+    """G1: it decided, was frozen, and the barrier says that somebody else owns the container now."""
+    world = World(barrier_error=NotOwner("fenced"))
+    await world.chunks.open()
+    await world.make(chunk(1))
+    world.collector.release([chunk(1)])
+    with pytest.raises(NotOwner):
+        await world.collector.run()
+
+    assert await world.left() == [chunk(1)]
+    assert [call.verb for call in world.chunks.calls].count("delete") == 0
+
+
+async def test_a_referenced_chunk_is_never_deleted() -> None:
+    async with collecting(chunk(1), referenced={chunk(1)}) as (world, collector):
+        collector.release([chunk(1)])
+        await anyio.sleep(1000)
+
+        assert await world.left() == [chunk(1)]
+        assert world.barriers == []
+
+
+async def test_a_name_in_a_transaction_is_left_alone_until_it_ends() -> None:
+    """G1: the transaction that could add a record must be over."""
+    async with collecting(chunk(1), chunk(2)) as (world, collector):
+        await collector.track([chunk(1), chunk(2)])
+        collector.release([chunk(1)])
+        collector.keep([chunk(2)])
+        await anyio.sleep(61)
+        assert await world.left() == [chunk(2)]
+
+
+async def test_a_name_in_doubt_is_left_to_the_next_owner() -> None:
+    async with collecting(chunk(1)) as (world, collector):
+        await collector.track([chunk(1)])
+        collector.doubt([chunk(1)])
+        await anyio.sleep(1000)
+
+        assert await world.left() == [chunk(1)]
+        assert collector.statistics().queued == 0
+
+
+async def test_a_chunk_that_is_gone_already_is_done() -> None:
+    async with collecting() as (_, collector):
+        collector.release([chunk(1)])
+        await anyio.sleep(61)
+
+        assert collector.statistics().already_gone == 1
+        assert collector.statistics().queued == 0
+
+
+async def test_a_failing_delete_is_tried_again_later_and_then_set_aside() -> None:
+    """G2: bounded retries with growing pauses; the next opening finds the chunk by its listing."""
+    async with collecting(chunk(1)) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        collector.release([chunk(1)])
+        await anyio.sleep(60.5)
+        assert (collector.statistics().retried, collector.statistics().set_aside) == (1, 0)
+        await anyio.sleep(60)
+        assert (collector.statistics().retried, collector.statistics().set_aside) == (2, 0)
+        await anyio.sleep(119)
+        assert collector.statistics().set_aside == 0
+        await anyio.sleep(2)
+        assert (collector.statistics().retried, collector.statistics().set_aside) == (2, 1)
+        assert collector.statistics().queued == 0
+        await anyio.sleep(1000)
+        assert [call.verb for call in world.chunks.calls].count("delete") == 3
+
+
+async def test_a_delete_that_worked_at_the_second_try_is_done() -> None:
+    async with collecting(chunk(1)) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        collector.release([chunk(1)])
+        await anyio.sleep(61)
+        world.chunks.script = None
+        await anyio.sleep(60)
+
+        assert await world.left() == []
+        assert collector.statistics().deleted == 1
+
+
+async def test_a_slow_or_failing_name_does_not_hold_up_the_others() -> None:
+    """G2."""
+    async with collecting(*map(chunk, range(4))) as (world, collector):
+
+        def script(call: Call) -> Fault | None:
+            slow = Fault(FaultKind.DELAY, seconds=1000.0) if call.name == chunk(0) else None
+            return Fault(FaultKind.BEFORE) if call.name == chunk(1) and call.verb == "delete" else slow
+
+        world.chunks.script = script
+        collector.release([chunk(number) for number in range(4)])
+        await anyio.sleep(61)
+
+        assert await world.left() == [chunk(0), chunk(1)]
+
+
+# --- what dead owners left ----------------------------------------------------------------------------------------
+
+
+async def test_hole_34_what_dead_owners_left_is_found_by_listing() -> None:
+    """Chunks without a record, and claims: of dead epochs only, and not what names of another form are."""
+    kept = [chunk(2, EPOCH - 1), chunk(3, EPOCH), chunk(4, EPOCH + 1), "containers/0003/readme", "containers/0003/1",
+    "containers/0004/x/1-1-1"] claims = [f"_system/containers/0003/epoch.{epoch:016x}" for epoch in (EPOCH - 1, EPOCH)]
+    garbage = [chunk(1, EPOCH - 1), chunk(1, 1), claims[0]]
+    async with collecting(*kept, *garbage, claims[1], referenced={chunk(2, EPOCH - 1)}) as (world, collector):
+        assert collector.statistics().orphans_found == 3
+        assert world.requested == 1
+        world.cycle(1)
+        await anyio.sleep(61)
+
+        assert await world.left() == sorted([*kept, claims[1]])
+
+
+async def test_orphans_wait_for_a_complete_cycle_of_this_owner() -> None:
+    """What a dead owner dropped may be in the newest cycle that is complete: F2 holds across owners."""
+    async with collecting(chunk(1, 1)) as (world, _):
+        await anyio.sleep(1000)
+        assert await world.left() == [chunk(1, 1)]
+        world.cycle(1)
+        await anyio.wait_all_tasks_blocked()
+        assert await world.left() == []
+
+
+async def test_without_orphans_no_cycle_is_asked_for() -> None:
+    """F5: opening a store that is in order writes nothing."""
+    async with collecting(chunk(1)) as (world, _):
+        assert world.requested == 0
+
+
+async def test_a_listing_that_fails_is_tried_again_after_a_cycle() -> None:
+    """Long-term storage may be down at the opening; collecting goes on without it."""
+    world = World()
+    await world.chunks.open()
+    await world.make(chunk(1, 1), chunk(2))
+    world.chunks.script = every(Fault(FaultKind.BEFORE), "list")
+    async with world.running() as collector:
+        collector.release([chunk(2)])
+        await anyio.sleep(61)
+        assert await world.left() == [chunk(1, 1)]
+
+        world.chunks.script = None
+        world.cycle(1)
+        await anyio.wait_all_tasks_blocked()
+        assert collector.statistics().orphans_found == 1
+        world.cycle(2)
+        await anyio.sleep(61)
+        assert await world.left() == []
