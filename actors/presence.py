@@ -46,7 +46,9 @@ def announce(folder: str, owner: Owner) -> Program[FileHandle]:
 
 
 def withdraw(folder: str, owner: Owner, handle: FileHandle) -> Program[None]:
-    yield Unlink(f"{folder}/{owner.owner_id}")
+    with suppress(FileNotFoundError):  # swept by an opening that listed it before it was locked
+        yield Unlink(f"{folder}/{owner.owner_id}")
+
     yield Close(handle)
 
 

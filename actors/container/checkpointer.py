@@ -131,7 +131,8 @@ class Checkpointer:
         oldest = min((group for s in self._unflushed() for _, group in s.marks), default=self._log.next_group)
         horizon = oldest + (self._log.next_group - oldest) // 2
         for segment in list(self._unflushed()):
-            if min(group for _, group in segment.marks) < horizon:
+            # A cycle may have flushed it while the one before was re-logged.
+            if min((group for _, group in segment.marks), default=horizon) < horizon:
                 await self._relog(segment)
 
     async def _relog(self, segment: SegmentState) -> None:

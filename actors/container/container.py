@@ -31,7 +31,7 @@ from ...storage_backends.base.statistics import gauge, label
 from ...storage_backends.base.world import World
 from ...storage_backends.chunked.core import ChunkedStatistics
 from ...storage_backends.chunked.storage import ChunkedSegmentStorage
-from ..core.events import RoundEvents
+from ..core.events import EventSource
 from ..core.log import get_logger
 from ..core.mailbox import Lane, Mailbox, MailboxOptions, MailboxStatistics
 from ..core.reply import Reply, ask, fail_all
@@ -72,6 +72,8 @@ class ContainerOptions:
     checkpoint: CheckpointOptions = CheckpointOptions()
     read_ahead: ReadAheadOptions = ReadAheadOptions()
     close_timeout: float = 10.0
+    events: Callable[[], EventSource] = EventSource
+    """Makes what replies wait on: the running loop's cheapest way."""
     protect: Protect = unprotected
     """Keeps Ctrl-C out of the container's tasks (rule C5, hole 42)."""
     adopt: bool = False
@@ -129,8 +131,7 @@ class Container:
         self._logged = anyio.Event()
         self._built: _Parts | None = None
         self._recovery = RecoveryReport(0, 0, 0)
-        self.mailbox: Mailbox[Request] = Mailbox(options.mailbox)
-        self.rounds = RoundEvents()
+        self.mailbox: Mailbox[Request] = Mailbox(options.mailbox, events=options.events())
         self.state = ContainerState()
         self.cache = TailCache(options.cache_bytes)
 
@@ -239,9 +240,7 @@ class Container:
         writer = StorageWriter(source, flusher, collector, self._claim_late, options.writer)
         publisher = Publisher(state, self.cache, due_bytes=options.flush_bytes, on_due=writer.segment_due)
         return _Parts(
-            Pipeline(
-                state, self.log, self.mailbox, publisher, self.index, options.pipeline, self._group_published, self.rounds, options.protect
-            ),
+            Pipeline(state, self.log, self.mailbox, publisher, self.index, options.pipeline, self._group_published, options.protect),
             publisher,
             collector,
             storage,
@@ -300,12 +299,12 @@ class Container:
 
     async def ask(self, request: Request, size: int = 0) -> Any:
         """Put a client's request into the pipeline and wait for its answer. Cancelled: the outcome is unknown."""
-        request.reply = Reply(self.rounds)
+        request.reply = Reply(self.mailbox.events)
         return await ask(self.mailbox, request, request.reply, size=size)
 
     async def ask_internal(self, request: Request, size: int) -> Any:
         """The same in the internal lane, which has room of its own (rule C6)."""
-        request.reply = Reply(self.rounds)
+        request.reply = Reply(self.mailbox.events)
         return await ask(self.mailbox, request, request.reply, size=size, lane=Lane.INTERNAL)
 
     def offer(self, request: AppendRequest) -> bool:
@@ -313,7 +312,7 @@ class Container:
         if not self._parts.admission.is_open(request.size):
             return False
 
-        request.reply = Reply(self.rounds)
+        request.reply = Reply(self.mailbox.events)
         return self.mailbox.offer(request, request.size)
 
     async def append(self, request: AppendRequest) -> int | None:

@@ -27,7 +27,6 @@ from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.data_log import DurableDataLog
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter
-from ..core.events import RoundEvents
 from ..core.mailbox import Mailbox
 from ..core.reply import fail_all
 from . import decisions
@@ -89,13 +88,9 @@ class Pipeline:
         options: PipelineOptions,
         on_published: Callable[[], None],
         protect: Protect = unprotected,
-        rounds: RoundEvents | None = None,
     ) -> None:
-        """``on_published()`` is called after each group that logged something; ``protect`` keeps Ctrl-C out of the sync steps (rule C5);
-        ``rounds`` is where the requests' replies wait, so that one event wakes a whole batch.
-        """
+        """``on_published()`` is called after each group that logged something; ``protect`` keeps Ctrl-C out of the sync steps (rule C5)."""
         self._protect = protect
-        self._rounds = RoundEvents() if rounds is None else rounds
         self._on_published = on_published
         self._state = state
         self._log = log
@@ -157,7 +152,6 @@ class Pipeline:
                 self._closing = True
                 return
 
-            self._rounds.end_round()
             self.step(batch)
             self._wake_committer()
             while self._building.size >= options.group_bytes:

@@ -123,7 +123,8 @@ class Publisher:
         """Note that the bytes up to ``end`` need ``group``, or an older one: a mark for every few groups keeps their number small (C9)."""
         marks = segment.marks
         if marks and group - marks[-1][1] < _GROUPS_PER_MARK:
-            marks[-1] = (end, marks[-1][1])
+            # In recovery, re-logged bytes may end before others that were appended earlier.
+            marks[-1] = (max(end, marks[-1][0]), marks[-1][1])
         else:
             marks.append((end, group))
 

@@ -1,18 +1,25 @@
 """Events made cheaply, for one event loop.
 
-Owns: remembering which event class the running loop uses. ``anyio.Event()`` asks for the loop each time, which costs more than the event.
+Owns: what a waiter of the kernel waits on. ``anyio.Event()`` asks for the loop each time and wraps the loop's own event, which costs more than all
+else that an ask does; so a source remembers the class, or is given the loop's cheapest way by whoever knows the loop (``node.py``).
 Does not own: the events.
 
-``RoundEvents`` goes a step further: who comes in one round waits on one event, because one batch answers the round.
-
-One source belongs to one event loop: an actor's mailbox has one, and its replies share it. It learns the loop at first use.
+One source belongs to one event loop: an actor's mailbox has one, and its replies share it. An event of a source has one waiter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import anyio
+
+
+class OneShot(Protocol):
+    """Set once, awaited by one task. Setting it again, or when its waiter was cancelled, is fine."""
+
+    def set(self) -> None: ...
+    def wait(self) -> Awaitable[object]: ...
 
 
 class EventSource:
@@ -20,39 +27,14 @@ class EventSource:
 
     __slots__ = ("new",)
 
-    def __init__(self) -> None:
-        self.new: Callable[[], anyio.Event] = self._first
+    def __init__(self, make: Callable[[], OneShot] | None = None) -> None:
+        """``make``: the loop's own way; without it anyio's events are used on whichever loop is running."""
+        self.new: Callable[[], OneShot] = self._first if make is None else make
 
     def __repr__(self) -> str:
         return f"<EventSource {getattr(self.new, '__module__', 'unused')}>"
 
-    def for_reply(self) -> anyio.Event:
-        """The event that a reply waits on first."""
-        return self.new()
-
-    def _first(self) -> anyio.Event:
+    def _first(self) -> OneShot:
         event = anyio.Event()
         self.new = type(event)
         return event
-
-
-class RoundEvents(EventSource):
-    """Gives one shared event to everybody of a round; a consumer that took a batch ends the round.
-
-    Who is woken before its own answer came (the batch was cut) waits again on an event of its own; ``Reply.wait`` does so.
-    """
-
-    __slots__ = ("_shared",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._shared: anyio.Event | None = None
-
-    def for_reply(self) -> anyio.Event:
-        event = self._shared
-        if event is None:
-            event = self._shared = self.new()
-        return event
-
-    def end_round(self) -> None:
-        self._shared = None

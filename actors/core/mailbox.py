@@ -22,11 +22,10 @@ import enum
 from collections import deque
 from typing import Generic, NoReturn, TypeVar
 
-import anyio
 import attrs
 
 from ...storage_backends.base.errors import InvalidArgument
-from .events import EventSource
+from .events import EventSource, OneShot
 
 T = TypeVar("T")
 
@@ -84,7 +83,7 @@ class _Putter(Generic[T]):
 
     __slots__ = ("charge", "confirmed", "error", "event", "item")
 
-    def __init__(self, item: T, charge: int, event: anyio.Event) -> None:
+    def __init__(self, item: T, charge: int, event: OneShot) -> None:
         self.item = item
         self.charge = charge
         self.event = event
@@ -185,7 +184,7 @@ class Mailbox(Generic[T]):
 
     __slots__ = ("_batches", "_burst", "_closed", "_internal", "_normal", "_overhead", "_streak", "_wake", "events")
 
-    def __init__(self, options: MailboxOptions | None = None, *, overhead: int = ITEM_OVERHEAD) -> None:
+    def __init__(self, options: MailboxOptions | None = None, *, overhead: int = ITEM_OVERHEAD, events: EventSource | None = None) -> None:
         options = options or MailboxOptions()
         if options.internal_burst < 1 or overhead < 0:
             raise InvalidArgument(f"internal_burst is at least 1 and overhead at least 0, not {options.internal_burst} and {overhead}")
@@ -194,9 +193,9 @@ class Mailbox(Generic[T]):
         self._internal: _LaneQueue[T] = _LaneQueue(options.internal)
         self._burst = options.internal_burst
         self._overhead = overhead
-        self.events = EventSource()
+        self.events = EventSource() if events is None else events
         self._streak = 0
-        self._wake: anyio.Event | None = None
+        self._wake: OneShot | None = None
         self._closed: BaseException | None = None
         self._batches = 0
 

@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar, cast
 import anyio
 
 from ...storage_backends.base.errors import OutcomeUnknown, Throttled
-from .events import EventSource
+from .events import EventSource, OneShot
 from .mailbox import Lane, Mailbox
 
 T = TypeVar("T")
@@ -31,14 +31,16 @@ class Reply(Generic[T]):
     ``events``: the actor's own source (``mailbox.events``) makes waiting cheaper; without it any event loop will do.
     """
 
-    __slots__ = ("_done", "_error", "_event", "_events", "_value")
+    __slots__ = ("_done", "_error", "_event", "_events", "_others", "_value")
 
     def __init__(self, events: EventSource | None = None) -> None:
         self._events = events
         self._done = False
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._event: anyio.Event | None = None
+        self._event: OneShot | None = None
+        self._others: tuple[OneShot, ...] | None = None
+        """Of the second waiter and all later ones: an event has one waiter."""
 
     def __repr__(self) -> str:
         state = "pending" if not self._done else "answered" if self._error is None else f"failed: {self._error!r}"
@@ -56,7 +58,7 @@ class Reply(Generic[T]):
         self._done = True
         self._value = value
         if self._event is not None:
-            self._event.set()
+            self._wake(self._event)
         return True
 
     def fail(self, error: BaseException) -> bool:
@@ -67,20 +69,24 @@ class Reply(Generic[T]):
         self._done = True
         self._error = error
         if self._event is not None:
-            self._event.set()
+            self._wake(self._event)
         return True
+
+    def _wake(self, event: OneShot) -> None:
+        event.set()
+        if self._others is not None:
+            for other in self._others:
+                other.set()
 
     async def wait(self) -> T:
         """The answer. Does not suspend when it is there; several waiters are fine."""
         if not self._done:
-            event = self._event
-            if event is None:
-                event = self._event = anyio.Event() if self._events is None else self._events.for_reply()
+            event: OneShot = anyio.Event() if self._events is None else self._events.new()
+            if self._event is None:
+                self._event = event
+            else:
+                self._others = (*(self._others or ()), event)
             await event.wait()
-            while not self._done:
-                # A round's shared event was set for others: the answer is still to come.
-                event = self._event = anyio.Event() if self._events is None else self._events.new()
-                await event.wait()
 
         if self._error is not None:
             raise self._error.with_traceback(None)

@@ -95,7 +95,8 @@ class Reader:
     async def _read_own(self, segment: ReadableSegment, offset: int, end: int) -> bytes:
         slices = self._cache.slices(segment.sid, offset, end)
         if slices:
-            return slices[0] if len(slices) == 1 else b"".join(slices)
+            first = slices[0]
+            return first if len(slices) == 1 and type(first) is bytes else b"".join(slices)
 
         cached = self._cache.next_cached(segment.sid, offset)
         stop = min(end, segment.flushed, end if cached is None else cached)

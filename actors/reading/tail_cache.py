@@ -174,10 +174,10 @@ class TailCache:
         del tail.starts[:count]
         del tail.blocks[:count]
 
-    def slices(self, sid: int, offset: int, end: int) -> list[bytes]:
-        """The cached bytes from ``offset`` on, without a gap, at most up to ``end``; empty if ``offset`` is not cached."""
+    def slices(self, sid: int, offset: int, end: int) -> list[Buffer]:
+        """The cached bytes from ``offset`` on, without a gap, at most up to ``end``; empty if ``offset`` is not cached. Not copied."""
         tail = self._tails.get(sid)
-        found: list[bytes] = []
+        found: list[Buffer] = []
         if tail is None:
             return found
 
@@ -193,8 +193,10 @@ class TailCache:
             stop = min(end, start + len(block))
             if type(block) is bytes and offset == start and stop == start + len(block):
                 found.append(block)
+            elif index == len(tail.starts) - 1:
+                found.append(bytes(memoryview(block)[offset - start : stop - start]))  # it may still grow
             else:
-                found.append(bytes(memoryview(block)[offset - start : stop - start]))
+                found.append(memoryview(block)[offset - start : stop - start])
 
             offset = stop
             index += 1

@@ -89,7 +89,7 @@ class Pool:
 
     async def _wait_freed(self) -> None:
         if self._freed is None:
-            self._freed = self.mailbox.events.new()
+            self._freed = anyio.Event()
         await self._freed.wait()
 
     def _notify(self) -> None:

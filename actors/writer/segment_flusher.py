@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import islice
 from typing import Protocol
 
+from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import SegmentNotFound
 from ...storage_backends.chunked.segment_transaction import SegmentTransaction
 from ...storage_backends.chunked.storage import ChunkedSegmentStorage
@@ -27,7 +28,7 @@ _PIECES_PER_COMMIT = 4
 class UnflushedBytes(Protocol):
     """Where the bytes that are only in the log and in memory are."""
 
-    def slices(self, sid: int, offset: int, end: int) -> list[bytes]: ...
+    def slices(self, sid: int, offset: int, end: int) -> list[Buffer]: ...
 
 
 class SegmentFlusher:

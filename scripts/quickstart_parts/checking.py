@@ -126,7 +126,7 @@ def compare(share: Share, offset: int, found: bytes, who: str) -> None:
 def check_chunks(folder: Path, info: tierlog.SegmentInfo, share: Share) -> int:
     """Compare the segment's files under ``lts/`` with the input, without the store; returns how many there are."""
     home = folder / "lts" / "containers" / f"{info.container:04d}" / f"{info.segment_id:016x}"
-    chunks = [(start, path) for start, path in _committed(home) if start < info.flushed_length]
+    chunks = [(start, path) for start, path in committed(home) if start < info.flushed_length]
     starts = [start for start, _ in chunks]
     if info.flushed_length and starts[:1] != [0]:
         raise QuickstartError(f"segment {share.name}, offset 0: no chunk in {home} begins there")
@@ -140,7 +140,7 @@ def check_chunks(folder: Path, info: tierlog.SegmentInfo, share: Share) -> int:
     return len(chunks)
 
 
-def _committed(home: Path) -> list[tuple[int, Path]]:
+def committed(home: Path) -> list[tuple[int, Path]]:
     """(offset in the segment, file) of every chunk that belongs to the segment, in order."""
     names = [(name, path) for path in home.glob("*") if (name := _CHUNK_NAME.fullmatch(path.name))]
     chunks = sorted((int(name[2], 16), int(name[1], 16), path) for name, path in names)

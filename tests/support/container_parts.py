@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
+import pytest
 
 from tierlog.actors.container import decisions
 from tierlog.actors.container.publish import Publisher
@@ -26,6 +27,7 @@ from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.reading.tail_cache import TailCache
 from tierlog.journal.operations.vocabulary import Operation
+from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.chunked.records.segment import SegmentRecord, segment_key
 
 NAME = "app/events"
@@ -116,9 +118,20 @@ class Parts:
         self.commit(record_of(segment, **changes))
         return segment
 
-    def commit(self, writes: dict[str, bytes] | dict[str, bytes | None]) -> Any:
+    def commit(self, writes: Mapping[str, bytes | None]) -> Any:
         expected = {key: self.state.metadata.get(key, (0, b""))[0] for key in writes}
         return self.do(CommitRequest(expected, writes))
 
     def content(self, sid: int) -> bytes:
         return b"".join(self.cache.slices(sid, 0, 1 << 30))
+
+
+def refused(parts: Parts, request: Request, error: type[TierlogError]) -> Any:
+    """The error of a refused request, which must leave the state as it was."""
+    before = parts.state.sequence, [segment.image() for segment in parts.state.segments.by_id.values()]
+    with pytest.raises(error) as raised:
+        parts.decide(request)
+
+    assert (parts.state.sequence, [segment.image() for segment in parts.state.segments.by_id.values()]) == before
+    assert type(raised.value) is error
+    return raised.value

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import anyio
 import attrs
+
 from support.chunked import RememberingSink, storage_on
 from support.container_parts import NAME, Parts
-
 from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.actors.container.requests import Request
 from tierlog.actors.container.segments import SegmentState

@@ -8,8 +8,8 @@ from typing import Any
 
 import anyio
 import attrs
-from support.container_parts import Parts
 
+from support.container_parts import Parts
 from tierlog.actors.container.pipeline import Pipeline, PipelineOptions
 from tierlog.actors.container.requests import Request
 from tierlog.actors.core.mailbox import Lane, Mailbox
@@ -79,7 +79,7 @@ class PipelineWorld:
         try:
             with self.scope:
                 await self.pipeline.run()
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a test looks at whatever it was
             self.error = error
             while isinstance(self.error, BaseExceptionGroup):
                 self.error = self.error.exceptions[0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import attrs
-from support.container_parts import Parts
 
+from support.container_parts import Parts
 from tierlog.actors.container.recovery import Recovery, RecoveryReport
 from tierlog.journal.operations.vocabulary import Operation
 from tierlog.journal.wal.payload import PayloadBuilder

@@ -7,9 +7,9 @@ from typing import Any
 import anyio
 import attrs
 import pytest
+
 from support.container_parts import NAME, Parts, append
 from support.container_world import virtual_time
-
 from tierlog.actors.container.admission import Admission, AdmissionOptions
 from tierlog.storage_backends.base.errors import StorageFull, Throttled
 

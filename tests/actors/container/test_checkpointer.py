@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
+
 from support.container_parts import NAME, ROLLING, append, record_of
 from support.pipeline import PipelineWorld
 from support.recovered import recover
-
 from tierlog.actors.container.checkpointer import Checkpointer, CheckpointOptions
 from tierlog.actors.container.requests import CommitRequest, CreateRequest, DeleteRequest, LogRequest, MergeRequest, SealRequest
 from tierlog.journal.operations.barrier import Barrier
@@ -93,12 +93,14 @@ async def test_the_log_keeps_the_oldest_group_with_unflushed_bytes() -> None:
     async with running() as (world, checkpointer):
         await created(world, "a", "b")
         await world.ask(append("a", b"flushed"))
+        for _ in range(20):
+            await world.ask_internal(LogRequest(Barrier()), 0)
         await world.ask(append("a", b"unflushed"))
         await world.ask(append("b", b"unflushed"))
         await flushed(world, "a", length=7)
         await checkpointer.checkpoint()
 
-        assert retained(world)[0] == 4
+        assert retained(world)[0] == 24
 
 
 async def test_a_deleted_segment_holds_nothing_back() -> None:
@@ -139,7 +141,7 @@ async def test_a_checkpoint_that_failed_can_be_tried_again() -> None:
                 raise Unavailable("mailbox closed")
             return await world.ask_internal(request, size)  # type: ignore[arg-type]
 
-        checkpointer = Checkpointer(world.parts.state, world.parts.cache, world.log, ask, NEVER_RELOG)  # type: ignore[arg-type]
+        checkpointer = Checkpointer(world.parts.state, world.parts.cache, world.log, ask, NEVER_RELOG)
         with pytest.raises(Unavailable):
             await checkpointer.checkpoint()
         failing = False

@@ -17,9 +17,7 @@ NEXT_OWNER = attrs.evolve(US, owner=b"P" * 16)
 CLONE = attrs.evolve(US, log=b"M" * 16)
 STRANGER = attrs.evolve(US, store=b"T" * 16)
 
-GOLDEN = (
-    "544c434d01" + "53" * 16 + "4c" * 16 + "4f" * 16 + "7730690f"
-)
+GOLDEN = "544c434d01" + "53" * 16 + "4c" * 16 + "4f" * 16 + "7730690f"
 
 
 def test_a_claim_has_its_golden_bytes_and_name() -> None:

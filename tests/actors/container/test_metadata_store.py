@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 
 import pytest
-from support.pipeline import PipelineWorld
 
+from support.pipeline import PipelineWorld
 from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.storage_backends.base.errors import InvalidArgument
 from tierlog.storage_backends.chunked.metadata_store import ChunkMetadataStore

@@ -6,9 +6,9 @@ from typing import Any
 
 import anyio
 import pytest
+
 from support.container_parts import NAME, ROLLING, append, by_writer
 from support.pipeline import PipelineWorld
-
 from tierlog.actors.container.pipeline import PipelineOptions
 from tierlog.actors.container.requests import (
     CreateRequest,

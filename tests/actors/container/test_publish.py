@@ -8,8 +8,8 @@ import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.container_parts import NAME, ROLLING, Parts, append
 
+from support.container_parts import NAME, ROLLING, Parts, append
 from tierlog.actors.container.publish import BORDER_BYTES
 from tierlog.actors.container.requests import CreateRequest, DeleteRequest, MergeRequest, SealRequest, TruncateRequest
 from tierlog.journal.operations.append import Append
@@ -52,6 +52,19 @@ def test_an_append_without_bytes_leaves_no_mark() -> None:
     assert not segment.borders
 
 
+def test_neighbouring_groups_share_a_mark_that_names_the_older_one() -> None:
+    """C9: a segment that is appended to in every group does not have a mark for each."""
+    parts = Parts()
+    segment = parts.create()
+    first = parts.group + 1
+    for _ in range(100):
+        parts.do(append(NAME, b"x"))
+
+    assert len(segment.marks) < 10
+    assert segment.marks[0][1] == first
+    assert segment.marks[-1][0] == 100
+
+
 def test_an_append_is_published_once() -> None:
     parts = Parts()
     segment = parts.create()
@@ -60,16 +73,18 @@ def test_an_append_is_published_once() -> None:
         parts.publish(Append(segment.sid, 0, b"abc", b"", 0, 0))
 
 
-def test_every_group_with_bytes_has_a_mark_until_they_are_flushed() -> None:
+def test_bytes_in_the_log_have_marks_until_they_are_flushed() -> None:
     parts = Parts()
     segment = parts.create()
-    first = parts.group + 1
+    groups = []
     for data in (b"ab", b"cd", b"ef"):
+        parts.group += 100
         parts.do(append(NAME, data))
-    assert list(segment.marks) == [(2, first), (4, first + 1), (6, first + 2)]
+        groups.append(parts.group)
+    assert list(segment.marks) == [(2, groups[0]), (4, groups[1]), (6, groups[2])]
 
     parts.flush(length=3)
-    assert list(segment.marks) == [(4, first + 1), (6, first + 2)]
+    assert list(segment.marks) == [(4, groups[1]), (6, groups[2])]
     assert parts.cache.pinned_bytes == 3
     parts.flush()
     assert not segment.marks
@@ -183,7 +198,7 @@ def test_re_logged_bytes_need_their_new_group_only() -> None:
     group = relogged(parts, 0, b"abcdef")
     parts.do(append(NAME, b"g"))
 
-    assert list(segment.marks) == [(6, group), (7, group + 1)]
+    assert list(segment.marks) == [(7, group)], "a following group shares its mark"
     assert parts.content(segment.sid) == b"abcdefg"
 
 
@@ -247,11 +262,32 @@ def test_bytes_from_before_a_checkpoint_are_restored_with_their_marks() -> None:
     segment = parts.create()
     segment.length = segment.durable_length = 6
     parts.publisher.restore_data(Append(segment.sid, 0, b"abc", b"", 0, 0), 3)
-    parts.publisher.restore_data(Append(segment.sid, 3, b"def", b"", 0, 0), 4)
+    parts.publisher.restore_data(Append(segment.sid, 3, b"def", b"", 0, 0), 40)
 
     assert parts.content(segment.sid) == b"abcdef"
-    assert list(segment.marks) == [(3, 3), (6, 4)]
+    assert list(segment.marks) == [(3, 3), (6, 40)]
     assert list(segment.borders) == [0]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 19), st.integers(1, 8), st.integers(1, 20)), max_size=8), st.integers(0, 20))
+def test_restored_marks_cover_every_unflushed_byte(script: list[tuple[bool, int, int, int]], flushed: int) -> None:
+    """W5, C7: whatever was re-logged before the checkpoint, and wherever a crash cut that short."""
+    parts = Parts()
+    segment = parts.create()
+    data = bytes(range(20))
+    segment.length = segment.durable_length = 20
+    parts.publisher.restore_data(Append(segment.sid, 0, data, b"", 0, 0), 1)
+    group, holders = 1, {offset: 1 for offset in range(20)}
+    for is_relog, start, size, step in script:
+        group += step
+        if is_relog:
+            parts.publisher.restore_data(RelogData(segment.sid, start, data[start : start + size]), group)
+            holders.update(dict.fromkeys(range(start, min(20, start + size)), group))
+    parts.group = group
+    parts.flush(length=flushed)
+
+    lowest = min((number for _, number in segment.marks), default=group + 1)
+    assert all(holders[offset] >= lowest for offset in range(flushed, 20))
 
 
 def test_only_appends_are_borders_in_recovery_too() -> None:

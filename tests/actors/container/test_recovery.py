@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+
 from support.container_parts import NAME, ROLLING, record_of
 from support.operations import SAMPLES
 from support.recovered import Script
-
 from tierlog.actors.container.checkpointer import TAG_CHECKPOINT_END
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.container.state import NO_CYCLE
@@ -76,7 +76,7 @@ async def test_without_a_checkpoint_everything_is_replayed() -> None:
     assert recovered.parts.content(SID) == b"abcdef"
     assert (segment.length, segment.durable_length, segment.sealed) == (6, 6, True)
     assert segment.writers[b"w"].last_event == 7
-    assert list(segment.marks) == [(3, 1), (6, 2)]
+    assert list(segment.marks) == [(6, 1)]
     assert (recovered.report.groups, recovered.report.operations) == (2, 4)
     assert recovered.parts.state.sequence == 4
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import given
+
 from support.container_parts import NAME, Parts, append, by_writer
 from support.operations import images
-
 from tierlog.actors.container.requests import AttributesRequest, DeleteRequest, ExpireWritersRequest, MergeRequest, SealRequest
 from tierlog.actors.container.segments import SegmentState, SegmentTable
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, encode_image
@@ -113,8 +113,6 @@ def test_a_segment_that_is_more_than_its_image_is_not_evicted(why: str) -> None:
         segment.durable_length -= 1
 
     assert parts.state.segments.evict(10) == []
-
-
 
 
 def test_the_least_recently_changed_go_first() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.container_parts import NAME, ROLLING, Parts, append, by_writer, record_of
 
+from support.container_parts import NAME, ROLLING, Parts, append, by_writer, record_of
 from tierlog.actors.container.requests import (
     AttributesRequest,
     CreateRequest,
@@ -309,7 +309,9 @@ def change(parts: Parts, step: Request | str, snapshot: Snapshot | None, taken: 
 
 
 @given(st.lists(changes, max_size=20), st.lists(changes, max_size=20))
-def test_hole_29_a_snapshot_is_the_state_at_its_begin_whatever_happens_later(before: list[Request | str], after: list[Request | str]) -> None:
+def test_hole_29_a_snapshot_is_the_state_at_its_begin_whatever_happens_later(
+    before: list[Request | str], after: list[Request | str]
+) -> None:
     """C7: copy-on-write, so operations over several segments are in it whole or not at all."""
     parts = Parts()
     for step in before:

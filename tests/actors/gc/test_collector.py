@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import anyio
 import attrs
 import pytest
-from support.container_world import virtual_time
 
+from support.container_world import virtual_time
 from tierlog.actors.gc.collector import Collector, CollectorOptions
 from tierlog.storage_backends.base.errors import NotOwner
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
@@ -230,8 +230,9 @@ async def test_a_slow_or_failing_name_does_not_hold_up_the_others() -> None:
 
 async def test_hole_34_what_dead_owners_left_is_found_by_listing() -> None:
     """Chunks without a record, and claims: of dead epochs only, and not what names of another form are."""
-    kept = [chunk(2, EPOCH - 1), chunk(3, EPOCH), chunk(4, EPOCH + 1), "containers/0003/readme", "containers/0003/1",
-    "containers/0004/x/1-1-1"] claims = [f"_system/containers/0003/epoch.{epoch:016x}" for epoch in (EPOCH - 1, EPOCH)]
+    foreign = ["containers/0003/readme", "containers/0003/1", "containers/0004/x/1-1-1"]
+    kept = [chunk(2, EPOCH - 1), chunk(3, EPOCH), chunk(4, EPOCH + 1), *foreign]
+    claims = [f"_system/containers/0003/epoch.{epoch:016x}" for epoch in (EPOCH - 1, EPOCH)]
     garbage = [chunk(1, EPOCH - 1), chunk(1, 1), claims[0]]
     async with collecting(*kept, *garbage, claims[1], referenced={chunk(2, EPOCH - 1)}) as (world, collector):
         assert collector.statistics().orphans_found == 3

@@ -68,7 +68,7 @@ async def test_windows_are_fetched_once_and_ahead_of_the_reader() -> None:
         await ahead.read(1, 10, 10, 200)
         await anyio.wait_all_tasks_blocked()
 
-        assert source.asked == [(1, 0, 10), (1, 10, 20), (1, 30, 20), (1, 50, 20)]
+        assert sorted(source.asked) == [(1, 0, 10), (1, 10, 20), (1, 30, 20), (1, 50, 20)]
         assert await ahead.read(1, 20, 10, 200) == DATA[20:30]
         assert len(source.asked) == 4
         assert ahead.statistics().hits == 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.container_parts import NAME, Parts, append
 
+from support.container_parts import NAME, Parts, append
 from tierlog.actors.container.requests import DeleteRequest, SealRequest, TruncateRequest
 from tierlog.actors.writer.aggregation import DataPiece, SegmentFlush, SplicePiece, capture
 from tierlog.journal.operations.segment_image import MergedRange

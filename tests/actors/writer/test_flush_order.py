@@ -119,7 +119,7 @@ def test_segments_without_merges_share_one_wave() -> None:
 @pytest.mark.parametrize("order", list(permutations(NAMES.items())))
 def test_buckets_are_barriers(order: tuple[tuple[Bucket, str], ...]) -> None:
     """Whatever order they are wanted in: user data, system segments, storage metadata, container metadata."""
-    plan = schedule({bucket: name for bucket, name in order}, {})
+    plan = schedule(dict[int, str](order), {})
 
     assert plan == [[bucket] for bucket in Bucket]
 

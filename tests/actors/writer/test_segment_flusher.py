@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
 from support.container_parts import NAME, append
 from support.flushing import FlushWorld
-
 from tierlog.actors.container.requests import DeleteRequest, MergeRequest, SealRequest, TruncateRequest
 from tierlog.actors.writer.aggregation import capture
 from tierlog.actors.writer.segment_flusher import PIECE_BYTES

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import anyio
 import pytest
+
 from support.container_parts import NAME, append
 from support.container_world import virtual_time
 from support.flushing import FlushWorld
-
 from tierlog.actors.container.requests import DeleteRequest, MergeRequest, SealRequest
 from tierlog.actors.writer.writer import StorageWriter, WriterOptions
 from tierlog.journal.operations.cycle_complete import CycleComplete

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.operations import SAMPLES, operations
 
+from support.operations import SAMPLES, operations
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.vocabulary import Operation
 from tierlog.journal.wal.payload import PayloadBuilder, decode_group
