@@ -5,7 +5,7 @@ segment's flush (``segment_flusher.py``), deletion (the collector).
 
 A cycle: fix the cut and capture what is to be flushed (sync); wait until the cut is durable; claim long-term storage before the first write
 (rule W8); flush wave by wave; log ``CycleComplete``. A segment that fails does not stop the cycle: its metadata keeps stating flushed
-lengths (rule F4), it is tried again in a later cycle, and a requested flush gets its error. Only NotOwner and corruption end the writer.
+lengths (rule F4), it is tried again in a later cycle, and a requested flush gets its error. Only NotOwner, and a claim that is not ours, end the writer.
 
 Rules: F1 to F5. Cancellation: the cycle is simply not complete. Crash: the next owner reads how far each segment got from the metadata.
 """
@@ -92,6 +92,7 @@ class StorageWriter:
         self._failing: dict[int, TierlogError] = {}
         self._waiting: list[tuple[int, Reply[None]]] = []
         self._requested = False
+        self._stopped: TierlogError | None = None
         self._dirty_since: float | None = None
         self._not_before = 0.0
         self._wake = anyio.Event()
@@ -127,13 +128,17 @@ class StorageWriter:
 
     async def flush(self) -> None:
         """Return when a full cycle is complete whose cut is at or after everything acked so far. Raises what kept a segment from it."""
+        if self._stopped is not None:
+            raise self._stopped
+
         reply: Reply[None] = Reply()
         self._waiting.append((self._source.sequence, reply))
         self.request_cycle()
         await reply.wait()
 
-    def stop(self, error: BaseException) -> None:
-        """Answer everybody who waits."""
+    def stop(self, error: TierlogError) -> None:
+        """Answer everybody who waits, and who comes later."""
+        self._stopped = error
         for _, reply in self._waiting:
             reply.fail(error)
         self._waiting.clear()

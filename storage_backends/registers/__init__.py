@@ -1,0 +1,1 @@
+"""Registers: compare-and-set cells in memory and in local files."""

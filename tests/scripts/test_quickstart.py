@@ -99,7 +99,7 @@ def test_a_kept_folder_can_be_verified_again(kept: Path, text: Path) -> None:
 def test_a_flipped_byte_in_a_chunk_is_found(copy: Path, text: Path) -> None:
     chunk = first_chunk(copy)
     data = bytearray(chunk.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[100] ^= 1  # near the beginning: what lies behind the committed length belongs to nobody
     chunk.chmod(0o644)
     chunk.write_bytes(data)
 

@@ -277,7 +277,7 @@ def test_restored_marks_cover_every_unflushed_byte(script: list[tuple[bool, int,
     data = bytes(range(20))
     segment.length = segment.durable_length = 20
     parts.publisher.restore_data(Append(segment.sid, 0, data, b"", 0, 0), 1)
-    group, holders = 1, {offset: 1 for offset in range(20)}
+    group, holders = 1, dict.fromkeys(range(20), 1)
     for is_relog, start, size, step in script:
         group += step
         if is_relog:

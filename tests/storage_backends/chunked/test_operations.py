@@ -204,6 +204,7 @@ async def test_hole_02_a_new_segment_of_an_old_name_shares_nothing_with_it(tier2
 
 
 async def test_hole_06_concat_links_chunks_and_touches_none(tier2: Tier2) -> None:
+    """Rule S4: no chunk of a source is changed or consumed."""
     owner = await tier2.owner()
     await owner.write(0, b"target ", rolling_size=4)
     await owner.write(0, b"source", sid=OTHER, rolling_size=4, seal=True)
