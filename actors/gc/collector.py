@@ -148,23 +148,26 @@ class Collector:
     async def _find_orphans(self) -> bool:
         """List what dead owners left; False if long-term storage does not answer."""
         try:
-            listed = [(info.name, self._epoch_of(info.name)) async for info in self._chunks.list(self._prefix)]
-            listed += [(info.name, self._epoch_of(info.name)) async for info in self._chunks.list(self._claims)]
+            chunks = await self._list_orphans(self._prefix)
+            claims = await self._list_orphans(self._claims)
         except TierlogError as error:
             _log.warning("gc_listing_failed", prefix=self._prefix, error=str(error))
             return False
 
-        found = orphans(listed, epoch=self._epoch, referenced=self._referenced)
-        self._orphans = len(found)
-        if found:
-            _log.info("gc_orphans_found", prefix=self._prefix, count=len(found))
-            self.release(found)
-            # Belongs to a cycle of the dead owner that may never have been completed: wait for one of ours.
-            for name in found:
+        self._orphans = len(chunks) + len(claims)
+        self.release([*chunks, *claims])
+        if chunks:
+            _log.info("gc_orphans_found", prefix=self._prefix, count=len(chunks))
+            # They may belong to a cycle of the dead owner that was never completed: wait for one of ours (rule F2). Claims belong to none.
+            for name in chunks:
                 self._queue[name] = attrs.evolve(self._queue[name], after_cycle=self._completed + 1)
             self._request_cycle()
 
         return True
+
+    async def _list_orphans(self, prefix: str) -> list[str]:
+        listed = [(info.name, self._epoch_of(info.name)) async for info in self._chunks.list(prefix)]
+        return orphans(listed, epoch=self._epoch, referenced=self._referenced)
 
     def _epoch_of(self, name: str) -> int:
         """The epoch in ``.../<epoch>-<offset>-<id>`` or in a claim's ``.../epoch.<epoch>``; a name of another form is nobody's garbage."""
