@@ -27,6 +27,7 @@ from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.data_log import DurableDataLog
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter
+from ..core.events import OneShot
 from ..core.mailbox import Mailbox
 from ..core.reply import fail_all
 from . import decisions
@@ -100,8 +101,8 @@ class Pipeline:
         self._options = options
         self._building = Group(state.sequence + 1)
         self._in_flight: Group | None = None
-        self._work: anyio.Event | None = None
-        self._taken: anyio.Event | None = None
+        self._work: OneShot | None = None
+        self._taken: OneShot | None = None
         self._closing = False
         self.poisoned = False
         """A sync step was torn: nothing in memory may be written any more (no checkpoint, no flush, no footer)."""
@@ -156,7 +157,7 @@ class Pipeline:
             self._wake_committer()
             while self._building.size >= options.group_bytes:
                 # The group is full: what comes next waits until the committer has taken it.
-                self._taken = anyio.Event()
+                self._taken = self._mailbox.events.new()
                 await self._taken.wait()
 
     def _wake_committer(self) -> None:
@@ -226,7 +227,7 @@ class Pipeline:
                 if self._closing:
                     return
 
-                self._work = anyio.Event()
+                self._work = self._mailbox.events.new()
                 await self._work.wait()
                 continue
 

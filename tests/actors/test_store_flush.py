@@ -352,11 +352,10 @@ async def test_hole_12_no_answer_is_given_before_what_it_depends_on_is_durable()
             except tierlog.TierlogError as error:
                 answers.append(type(error))
 
-        async with anyio.create_task_group() as work:
-            async with world.owner():  # fences the first: its group cannot become durable
-                for call in calls:
-                    work.start_soon(note, call)
-                await owner.ended.wait()
+        async with anyio.create_task_group() as work, world.owner():  # fences the first: its group cannot become durable
+            for call in calls:
+                work.start_soon(note, call)
+            await owner.ended.wait()
 
         assert set(answers) <= {tierlog.OutcomeUnknown, tierlog.Unavailable, tierlog.NotOwner}
         assert tierlog.OutcomeUnknown in answers

@@ -3,8 +3,8 @@ referenced."""
 
 from __future__ import annotations
 
-import attrs
 import anyio
+import attrs
 import pytest
 
 import tierlog

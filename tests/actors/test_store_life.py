@@ -293,10 +293,9 @@ async def test_cancelled_flushes_and_merges_leave_the_store_sound() -> None:
 
 
 async def test_a_cancelled_body_closes_the_store_in_order(tmp_path: Path) -> None:
-    async with anyio.create_task_group() as tasks:
-        async with tierlog.open_store(tmp_path, containers=2, config=CONFIG) as store:
-            await make(store, "s", b"abc")
-            tasks.cancel_scope.cancel()
+    async with anyio.create_task_group() as tasks, tierlog.open_store(tmp_path, containers=2, config=CONFIG) as store:
+        await make(store, "s", b"abc")
+        tasks.cancel_scope.cancel()
 
     async with tierlog.open_store(tmp_path, config=CONFIG) as store:
         assert await store.read("s", 0, 10) == b"abc"

@@ -166,6 +166,27 @@ def test_a_crash_on_asyncio() -> None:
     crash_everywhere("short-3", 0, "random", 0, backend="asyncio", every=4)
 
 
+def test_the_life_reaches_what_it_should() -> None:
+    """The crashes above would prove little if the script never rolled, truncated, flushed, collected or recovered a backlog."""
+    calls = [instant.call for instant in instants_of("life", 0)]
+
+    def count(verb: str, part: str) -> int:
+        return sum(call.startswith(verb) and part in call for call in calls)
+
+    assert count("Open", ".wal") > 6
+    assert count("Unlink", ".wal") > 6
+    assert count("Link", "/lts/containers/") > 10
+    assert count("Unlink", "/lts/containers/") > 3
+
+
+def test_the_same_seed_gives_the_same_life() -> None:
+    """The base of every case above: one that failed fails again."""
+    lives = [run_virtual(partial(live, LIFE, 5), 5) for _ in range(2)]
+    first, second = ([(instant.call, instant.oracle) for instant in instants] for instants in lives)
+    assert first == second
+    assert [call for call, _ in first] != [instant.call for instant in instants_of("life", 0)]
+
+
 @pytest.mark.skipif(not ONLY, reason="set TIERLOG_CRASH to run one case")
 def test_one_case() -> None:
     script, schedule, mode, seed, _ = ONLY.split(":")
