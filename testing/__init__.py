@@ -1,17 +1,32 @@
 """Test tools for those who write a backend or embed a store.
 
-Conformance suites: subclass ``DurableDataLogConformance``, ``RegisterConformance``, ``ChunkStorageConformance`` or ``MetadataStoreConformance`` and say
-how one is made. Fault wrappers and simulations: ``FaultyChunkStorage``, ``SimulatedDisk``, ``SimulatedFiles``. They need pytest and anyio's plugin; the
-library itself never imports this package.
+Conformance suites: subclass ``DurableDataLogConformance``, ``RegisterConformance``, ``ChunkStorageConformance`` or
+``MetadataStoreConformance``
+and say how one is made; they need pytest. Fault wrappers and simulations: ``FaultyChunkStorage``, ``SimulatedDisk``, ``SimulatedFiles``.
+The library itself never imports this package. Names are loaded at their first use.
 """
 
-from .chunk_conformance import ChunkStorageConformance
-from .faulty_chunk_storage import FaultyChunkStorage
-from .log_conformance import DurableDataLogConformance
-from .metadata_store_conformance import MetadataStoreConformance
-from .register_conformance import RegisterConformance
-from .simulated_disk import SimulatedDisk
-from .simulated_files import SimulatedFiles
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .chunk_conformance import ChunkStorageConformance
+    from .faulty_chunk_storage import FaultyChunkStorage
+    from .log_conformance import DurableDataLogConformance
+    from .metadata_store_conformance import MetadataStoreConformance
+    from .register_conformance import RegisterConformance
+    from .simulated_disk import SimulatedDisk
+    from .simulated_files import SimulatedFiles
+
+_HOMES = {
+    "ChunkStorageConformance": "chunk_conformance",
+    "DurableDataLogConformance": "log_conformance",
+    "FaultyChunkStorage": "faulty_chunk_storage",
+    "MetadataStoreConformance": "metadata_store_conformance",
+    "RegisterConformance": "register_conformance",
+    "SimulatedDisk": "simulated_disk",
+    "SimulatedFiles": "simulated_files",
+}
 
 __all__ = [
     "ChunkStorageConformance",
@@ -22,3 +37,10 @@ __all__ = [
     "SimulatedDisk",
     "SimulatedFiles",
 ]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -1,7 +1,7 @@
 """Logging: structlog events over the standard library's loggers, one event per decision.
 
-Owns: how tierlog's loggers are made. Does not own: where they go: an app configures ``logging`` for ``tierlog`` as for any library, or wraps
-our loggers' output with structlog's own formatter. Unconfigured, only warnings and errors appear, on stderr.
+Owns: how tierlog's loggers are made. Does not own: where they go: an app configures ``logging`` for ``tierlog`` as for any library, or
+wraps our loggers' output with structlog's own formatter. Unconfigured, only warnings and errors appear, on stderr.
 
 structlog is imported with the first event that is shown, because it costs half of the time that opening a store may take.
 """

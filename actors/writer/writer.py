@@ -5,7 +5,8 @@ segment's flush (``segment_flusher.py``), deletion (the collector).
 
 A cycle: fix the cut and capture what is to be flushed (sync); wait until the cut is durable; claim long-term storage before the first write
 (rule W8); flush wave by wave; log ``CycleComplete``. A segment that fails does not stop the cycle: its metadata keeps stating flushed
-lengths (rule F4), it is tried again in a later cycle, and a requested flush gets its error. Only NotOwner, and a claim that is not ours, end the writer.
+lengths (rule F4), it is tried again in a later cycle, and a requested flush gets its error. Only NotOwner, and a claim that is not ours,
+end the writer.
 
 Rules: F1 to F5. Cancellation: the cycle is simply not complete. Crash: the next owner reads how far each segment got from the metadata.
 """

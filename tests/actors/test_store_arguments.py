@@ -140,7 +140,7 @@ BAD_CALLS: dict[str, Callable[[SegmentStore], Awaitable[object]]] = {
     "texts as events": lambda s: s.append_many("s", ["abc"]),  # type: ignore[list-item]
     "too many events": lambda s: s.append_many("s", [b""] * (EVENTS_MAX + 1)),
     "events too large together": lambda s: s.append_many("s", [bytes(4 << 20)] * 3),
-    "numbers that do not fit": lambda s: s.append_many("s", [b"x"] * 2, writer_id="w", first_event_number=(1 << 63) - 2),
+    "numbers that do not fit": lambda s: s.append_many("s", [b"x"] * 2, writer_id="w", first_event_number=(1 << 63) - 1),
     "events with writer, without number": lambda s: s.append_many("s", [b"x"], writer_id="w"),
     "events with number, without writer": lambda s: s.append_many("s", [b"x"], first_event_number=0),
     "read at -1": lambda s: s.read("s", -1, 1),
