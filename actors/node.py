@@ -75,7 +75,10 @@ async def identify(files: Files, wal: str, containers: int | None, config: Store
 
 
 def log_options(config: StoreConfig) -> LocalLogOptions:
-    return LocalLogOptions(file_size=config.wal.file_size, reserve=config.wal.reserve, low_water=config.wal.low_water)
+    wal = config.wal
+    # Blocks are allocated ahead in steps, and a file never needs more of them than it may grow.
+    step = min(LocalLogOptions().allocation_step, wal.file_size)
+    return LocalLogOptions(file_size=wal.file_size, reserve=wal.reserve, low_water=wal.low_water, allocation_step=step)
 
 
 def storage_options(config: StoreConfig) -> StorageOptions:

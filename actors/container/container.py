@@ -129,6 +129,9 @@ class Container:
         self._claimed = False
         self._stop = anyio.Event()
         self._logged = anyio.Event()
+        self._look_at = 0
+        self._look_every = options.checkpoint.wal_bytes // 64
+        """Payload bytes between two looks at whether a checkpoint is due: asking after every group would cost more than the answer."""
         self._built: _Parts | None = None
         self._recovery = RecoveryReport(0, 0, 0)
         self.mailbox: Mailbox[Request] = Mailbox(options.mailbox, events=options.events())
@@ -291,9 +294,11 @@ class Container:
         parts = self._parts
         parts.writer.operations_logged()
         parts.publisher.evict_idle(self.options.active_segments_max)
-        if not self._logged.is_set() and parts.checkpointer.is_due():
-            self._logged.set()
-            self._logged = anyio.Event()
+        if parts.pipeline.payload_bytes >= self._look_at or not self.log.has_room(0):
+            self._look_at = parts.pipeline.payload_bytes + self._look_every
+            if parts.checkpointer.is_due():
+                self._logged.set()
+                self._logged = anyio.Event()
 
     # --- asking -----------------------------------------------------------------------------------------------
 

@@ -106,7 +106,9 @@ class Pipeline:
         self._closing = False
         self.poisoned = False
         """A sync step was torn: nothing in memory may be written any more (no checkpoint, no flush, no footer)."""
-        self._operations = self._groups = self._bytes = self._refused = 0
+        self._operations = self._groups = self._refused = 0
+        self.payload_bytes = 0
+        """Made durable by this owner."""
         self._decide: dict[type, Callable[[ContainerState, Any], decisions.Decision]] = {
             AppendRequest: decisions.decide_append,
             AttributesRequest: decisions.decide_attributes,
@@ -258,10 +260,10 @@ class Pipeline:
             self._publisher.publish(group.operations, number)
             self._operations += len(group.operations)
             self._groups += 1
-            self._bytes += group.size
+            self.payload_bytes += group.size
             self._on_published()
 
         group.answer(number)
 
     def statistics(self) -> PipelineStatistics:
-        return PipelineStatistics(self._operations, self._groups, self._bytes, self._refused)
+        return PipelineStatistics(self._operations, self._groups, self.payload_bytes, self._refused)

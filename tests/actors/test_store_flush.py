@@ -10,7 +10,7 @@ import pytest
 
 import tierlog
 from support.container_world import MIB, OPTIONS, ContainerWorld, Owner, read_all, referenced_chunks, until, virtual_time
-from support.stores import make
+from support.stores import follow, make
 from tierlog import AttributeUpdate, AttributeUpdateKind, Throttled
 from tierlog.actors.container.admission import AdmissionOptions
 from tierlog.actors.container.checkpointer import CheckpointOptions
@@ -337,7 +337,7 @@ async def test_hole_12_no_answer_is_given_before_what_it_depends_on_is_durable()
             lambda: store.seal_segment("s"),
             lambda: store.append("s", b"y"),
             lambda: store.segment_info("s"),
-            lambda: store.list_segments(),
+            store.list_segments,
             lambda: store.create_segment("s"),
             lambda: store.last_event_number("s", "w"),
             lambda: store.delete_segment("s"),
@@ -457,12 +457,8 @@ async def test_a_tail_survives_the_eviction_of_its_segment() -> None:
         await owner.store.flush()
         seen: list[bytes] = []
 
-        async def follow() -> None:
-            async for block in owner.store.tail("s"):
-                seen.append(block)
-
         async with anyio.create_task_group() as work:
-            work.start_soon(follow)
+            work.start_soon(follow, owner.store, "s", seen)
             await anyio.wait_all_tasks_blocked()
             await owner.store.truncate_segment("s", 1)
             await owner.store.flush()

@@ -55,6 +55,26 @@ async def test_chunks_of_a_deleted_segment_go_after_the_cycle_and_the_delay() ->
         assert owner.container.statistics().collector.deleted == 4
 
 
+async def test_nothing_goes_before_the_cycle_that_made_it_garbage_is_complete() -> None:
+    """F2: the deletion is recorded, the delay is long over, but another segment keeps the cycle from its end."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", DATA)
+        await owner.store.flush()
+        chunks = world.chunk_names
+        await owner.store.delete_segment("s")
+        await make(owner.store, "slow", b"x")
+        world.chunks.script = lambda call: Fault(FaultKind.DELAY, seconds=500) if call.verb == "create_with_content" else None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(owner.store.flush)
+            await anyio.sleep(400)
+            assert not referenced_chunks(owner.container) & chunks
+            assert world.chunk_names >= chunks
+
+        await anyio.sleep(1)
+        assert not world.chunk_names & chunks
+
+
 async def test_truncated_chunks_go_and_the_one_the_start_lies_in_stays() -> None:
     world = ContainerWorld()
     async with world.owner() as owner:

@@ -19,7 +19,7 @@ import pytest
 
 import tierlog
 from support.container_world import ContainerWorld, first_leaf, read_all, virtual_time
-from support.stores import CONFIG, config, make
+from support.stores import CONFIG, config, follow, make
 from tierlog import ClosedError, NotOwner, OutcomeUnknown, SegmentStore, Unavailable
 from tierlog.actors.config import SupervisionConfig, TimeoutsConfig
 from tierlog.actors.container.state import ContainerState
@@ -117,12 +117,8 @@ async def test_a_tail_does_not_notice_a_recovery() -> None:
         await make(store, "s", b"abc")
         seen: list[bytes] = []
 
-        async def follow() -> None:
-            async for block in store.tail("s"):
-                seen.append(block)
-
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(follow)
+            tasks.start_soon(follow, store, "s", seen)
             await anyio.wait_all_tasks_blocked()
             await fail_once(folder, store)
             await store.append("s", b"?", writer_id="trouble", event_number=0)
@@ -371,6 +367,41 @@ async def test_hole_42_the_rest_of_a_torn_batch_is_not_written_either(monkeypatc
         assert owner.container.log.next_group == groups
         owner = await world.start(tasks)
         assert [await read_all(owner.store, name) for name in ("a", "b", "c")] == [b"", b"", b""]
+        await owner.stop()
+
+
+async def test_hole_42_a_torn_batch_is_not_written_by_a_committer_that_was_waiting_for_the_disk(anyio_backend: str) -> None:
+    """The group before it was in the disk's hands, out of any cancellation's reach: it becomes durable, and nothing after it."""
+    world = ContainerWorld()
+    async with anyio.create_task_group() as tasks:
+        log, gate = world.logs.log("c0"), anyio.Event()
+        owner = await world.start(tasks, log=log)
+        for name in ("a", "b", "c"):
+            await owner.store.create_segment(name)
+
+        async def disk() -> None:
+            with anyio.CancelScope(shield=True):
+                await gate.wait()
+
+        log._checkpoint = disk  # type: ignore[method-assign]
+        owner.container.state._apply[Append] = breaks_at(3, owner.container.state)
+        async with anyio.create_task_group() as work:
+
+            async def append(name: str) -> None:
+                with pytest.raises(OutcomeUnknown):
+                    await owner.store.append(name, b"x")
+
+            work.start_soon(owner.store.append, "a", b"x")
+            await anyio.wait_all_tasks_blocked()
+            work.start_soon(append, "b")
+            work.start_soon(append, "c")
+            await anyio.wait_all_tasks_blocked()
+            gate.set()
+        await owner.ended.wait()
+
+        owner = await world.start(tasks)
+        written = [await read_all(owner.store, name) for name in ("a", "b", "c")]
+        assert written == [b"x", b"", b""]
         await owner.stop()
 
 

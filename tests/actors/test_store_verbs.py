@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import anyio
 import attrs
@@ -12,7 +13,7 @@ import pytest
 
 import tierlog
 from support.container_world import read_all
-from support.stores import CONFIG, KIB, make
+from support.stores import CONFIG, KIB, follow, make
 from tierlog import AttributeConflict, AttributeUpdate, AttributeUpdateKind, BadOffset, SegmentInfo, SegmentStore
 from tierlog.actors.config import StoreConfig
 
@@ -107,10 +108,11 @@ async def test_hole_39_buffers_may_be_reused_once_the_call_is_made(store: Segmen
     """Mutable buffers are copied at the door."""
     await store.create_segment("s")
     buffer = bytearray(b"first")
+    both: list[Any] = [buffer, memoryview(buffer)]
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(store.append, "s", buffer)
-        tasks.start_soon(store.append_many, "s", [buffer, memoryview(buffer)])
+        tasks.start_soon(store.append_many, "s", both)
         await anyio.lowlevel.checkpoint()
         buffer[:] = b"other"
     buffer[:] = b"again"
@@ -320,12 +322,8 @@ async def test_a_tail_gives_what_is_there_waits_for_more_and_ends_at_the_seal(st
     await make(store, "s", b"abc")
     seen: list[bytes] = []
 
-    async def follow() -> None:
-        async for block in store.tail("s", 1):
-            seen.append(block)
-
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(follow)
+        tasks.start_soon(follow, store, "s", seen, 1)
         for data in (b"de", b"f"):
             await store.append("s", data)
         await store.seal_segment("s")

@@ -27,8 +27,12 @@ def hear_until(writer: subprocess.Popen[str], acks: int) -> str:
 
 def end(writer: subprocess.Popen[str], said: str) -> list[str]:
     """The rest of what a fenced writer says. It must end by itself, and say why."""
-    rest, errors = writer.communicate(timeout=60)
-    lines = whole_lines(said + rest)
+    assert writer.stdout is not None
+    assert writer.stderr is not None
+    with writer:
+        # Through the same buffer as before: `communicate` would pass over what `readline` has taken in already.
+        lines = whole_lines(said + writer.stdout.read())
+        errors = writer.stderr.read()
     assert writer.returncode == 0, errors
     assert lines[-1] == "fenced", (lines[-3:], errors)
     return lines

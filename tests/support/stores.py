@@ -26,6 +26,12 @@ def config(**sections: Any) -> StoreConfig:
     return attrs.evolve(CONFIG, **sections)
 
 
+async def follow(store: SegmentStore, name: str, seen: list[bytes], offset: int = 0) -> None:
+    """Put the blocks of a tail into ``seen`` as they come, until the segment is sealed."""
+    async for block in store.tail(name, offset):
+        seen.append(block)  # noqa: PERF401 - others look at it meanwhile
+
+
 async def make(store: SegmentStore, name: str, data: bytes = b"", *, sealed: bool = False) -> None:
     """A segment with ``data`` in it."""
     await store.create_segment(name)
