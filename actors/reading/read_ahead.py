@@ -67,6 +67,8 @@ class ReadAhead:
         self._options = options
         self._streams: OrderedDict[int, _Stream] = OrderedDict()
         self._queue: deque[tuple[int, _Window]] = deque()
+        self._unanswered: dict[_Window, None] = {}
+        """Windows that somebody may wait for."""
         self._wake = anyio.Event()
         self._running = False
         self._windows = self._hits = self._misses = 0
@@ -83,14 +85,25 @@ class ReadAhead:
                     await self._wake.wait()
         finally:
             self._running = False
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Nobody fetches any more, and a window's task may not even have begun: who waits for one reads for itself."""
+        self._queue.clear()
+        for window in list(self._unanswered):
+            self._answer(window, b"", failed=True)
+
+    def _answer(self, window: _Window, data: bytes, *, failed: bool = False) -> None:
+        self._unanswered.pop(window, None)
+        window.failed = failed
+        window.data.resolve(data)
 
     async def _fill(self, sid: int, window: _Window) -> None:
         try:
-            window.data.resolve(await self._fetch(sid, window.start, window.end - window.start))
+            self._answer(window, await self._fetch(sid, window.start, window.end - window.start))
             self._windows += 1
         except BaseException as error:
-            window.failed = True
-            window.data.resolve(b"")
+            self._answer(window, b"", failed=True)
             if not isinstance(error, TierlogError):
                 raise
 
@@ -138,6 +151,7 @@ class ReadAhead:
 
             window = _Window(start, min(limit, start + self._options.window_bytes))
             windows.append(window)
+            self._unanswered[window] = None
             self._queue.append((sid, window))
             self._wake.set()
 

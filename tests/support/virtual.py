@@ -12,22 +12,29 @@ import trio.testing
 from tierlog.storage_backends.base.world import World
 
 T = TypeVar("T")
+DEADLOCK_SECONDS = 100_000
+"""Virtual seconds that no test needs: with a timer that far away, time jumps to it when everybody waits for ever."""
 
 
 def run_virtual(body: Callable[[], Awaitable[T]], seed: int, backend: str = "trio") -> T:
     """Run ``body`` to its end. On trio the order of ready tasks comes from ``seed``, and time jumps when everybody waits.
 
-    asyncio has one order only; there the time is real, so a body that needs a delay to pass should run on trio.
+    asyncio has one order only; there the time is real, so a body that needs a delay to pass should run on trio. A deadlock is a timeout.
     """
+
+    async def bounded() -> T:
+        with anyio.fail_after(DEADLOCK_SECONDS if backend == "trio" else 60):
+            return await body()
+
     if backend != "trio":
-        return anyio.run(body, backend=backend)
+        return anyio.run(bounded, backend=backend)
 
     scheduler = trio._core._run
     before = scheduler._ALLOW_DETERMINISTIC_SCHEDULING
     scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
     scheduler._r.seed(seed)
     try:
-        return trio.run(body, clock=trio.testing.MockClock(autojump_threshold=0))
+        return trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0))
     finally:
         scheduler._ALLOW_DETERMINISTIC_SCHEDULING = before  # type: ignore[misc]
 

@@ -134,3 +134,38 @@ async def test_without_its_task_every_read_goes_to_storage() -> None:
 
     assert await read_all(ahead, 50) == DATA
     assert ahead.statistics().windows == 0
+
+
+async def test_a_stop_leaves_no_reader_waiting() -> None:
+    """Between the stop and the end of a fetch that cannot be cancelled nobody takes windows any more: who queued one reads for itself."""
+    source, fetched, found = Source(), anyio.Event(), list[bytes]()
+
+    async def fetch(sid: int, offset: int, size: int) -> bytes:
+        if sid == 1 and offset:
+            with anyio.CancelScope(shield=True):
+                await fetched.wait()
+        return await source.fetch(sid, offset, size)
+
+    ahead = ReadAhead(fetch, OPTIONS)
+
+    async def read_on(sid: int) -> None:
+        found.append(await ahead.read(sid, 10, 10, 200))
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as readers, anyio.create_task_group() as tasks:
+            tasks.start_soon(ahead.run)
+            await anyio.wait_all_tasks_blocked()
+            for sid in (1, 2):
+                await ahead.read(sid, 0, 10, 200)
+            readers.start_soon(read_on, 1)
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+            readers.start_soon(read_on, 2)
+            readers.start_soon(_set_when_blocked, fetched)
+
+    assert found == [DATA[10:20]] * 2
+
+
+async def _set_when_blocked(event: anyio.Event) -> None:
+    await anyio.wait_all_tasks_blocked()
+    event.set()
