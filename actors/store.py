@@ -132,10 +132,10 @@ class SegmentStore:
         if type(data) is not bytes:
             data = bytes(data)  # the caller may reuse its buffer (hole 39)
         if writer_id is None and event_number is None and previous_event_number is None:
-            return await self._append(name, AppendRequest(name, (data,), size, expected_offset=_offset(expected_offset)))
+            return await self._append(name, AppendRequest(name, data, size, expected_offset=_offset(expected_offset)))
 
         writer, first = _event_identity(writer_id, event_number, "event_number")
-        request = AppendRequest(name, (data,), size, writer, first, 1, _previous(previous_event_number, first), _offset(expected_offset))
+        request = AppendRequest(name, data, size, writer, first, 1, _previous(previous_event_number, first), _offset(expected_offset))
         return await self._append(name, request)
 
     async def append_many(
@@ -167,7 +167,7 @@ class SegmentStore:
             count = len(batch)
             writer, first = _event_identity(writer_id, first_event_number, "first_event_number", count)
         previous = _previous(previous_event_number, first)
-        request = AppendRequest(name, (data,), size, writer, first, count, previous, _offset(expected_offset))
+        request = AppendRequest(name, data, size, writer, first, count, previous, _offset(expected_offset))
         return await self._append(name, request)
 
     async def seal_segment(self, name: str) -> int:

@@ -91,8 +91,7 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
     if request.writer and not request.size and not request.event_count:
         raise InvalidArgument("an append by a writer carries at least one event number")
 
-    data = request.data[0] if len(request.data) == 1 else b"".join(request.data)
-    return Append(segment.sid, offset, data, request.writer, request.first_event, request.event_count), offset
+    return Append(segment.sid, offset, request.data, request.writer, request.first_event, request.event_count), offset
 
 
 def _last_event(request: AppendRequest) -> int:

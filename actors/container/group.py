@@ -10,15 +10,17 @@ from typing import Any
 
 from ...journal.wal.payload import PayloadBuilder
 from ...storage_backends.base.errors import TierlogError
-from ..core.reply import Reply
+from ..core.reply import Reply, fail_all
 
 
 class Group(PayloadBuilder):
-    __slots__ = ("answers", "errors", "group_answers", "looks", "tag", "truncate_before")
+    __slots__ = ("errors", "group_answers", "looks", "replies", "tag", "truncate_before", "values")
 
     def __init__(self, first_sequence: int) -> None:
         super().__init__(first_sequence)
-        self.answers: list[tuple[Reply[Any], Any]] = []
+        self.replies: list[Reply[Any]] = []
+        self.values: list[Any] = []
+        """What each of ``replies`` is answered with: two lists, because a pair for each append would be one more object for each."""
         self.looks: list[tuple[Reply[Any], Any]] = []
         """Answers of requests that change nothing."""
         self.group_answers: list[tuple[Reply[Any], Any]] = []
@@ -29,11 +31,11 @@ class Group(PayloadBuilder):
 
     @property
     def is_empty(self) -> bool:
-        return not (self.operations or self.answers or self.looks or self.errors or self.group_answers)
+        return not (self.operations or self.replies or self.looks or self.errors or self.group_answers)
 
     def answer(self, number: int) -> None:
         """Everything in the group is durable: tell everybody."""
-        for reply, value in self.answers:
+        for reply, value in zip(self.replies, self.values, strict=True):
             reply.resolve(value)
 
         for reply, value in self.looks:
@@ -47,8 +49,5 @@ class Group(PayloadBuilder):
 
     def fail(self, error: BaseException, unchanged: BaseException) -> None:
         """The group's fate is not known to be good: ``error`` for who changes something, ``unchanged`` for who can simply ask again."""
-        for reply, _ in (*self.answers, *self.group_answers):
-            reply.fail(error)
-
-        for reply, _ in (*self.looks, *self.errors):
-            reply.fail(unchanged)
+        fail_all((*self.replies, *(reply for reply, _ in self.group_answers)), error)
+        fail_all((reply for reply, _ in (*self.looks, *self.errors)), unchanged)

@@ -199,7 +199,8 @@ class Pipeline:
 
         self._state.apply(op)
         group.add(op)
-        group.answers.append((request.reply, answer))
+        group.replies.append(request.reply)
+        group.values.append(answer)
 
     def _step_internal(self, request: Request, group: Group) -> None:
         if type(request) is SnapshotRequest:

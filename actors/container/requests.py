@@ -28,7 +28,7 @@ class AppendRequest(Request):
     def __init__(
         self,
         name: str,
-        data: Sequence[Buffer],
+        data: Buffer,
         size: int,
         writer: bytes = b"",
         first_event: int = 0,

@@ -48,7 +48,7 @@ DECIDE: dict[type, Callable[[ContainerState, Any], decisions.Decision]] = {
 
 
 def append(name: str, data: bytes, **fields: Any) -> AppendRequest:
-    return AppendRequest(name, [data], len(data), **fields)
+    return AppendRequest(name, data, len(data), **fields)
 
 
 def by_writer(data: bytes, first: int, last: int | None = None, *, writer: bytes = b"w", name: str = NAME, **fields: Any) -> AppendRequest:

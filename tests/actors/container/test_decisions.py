@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from support.container_parts import NAME, ROLLING, Parts, append, by_writer, record_of, refused
 from tierlog.actors.container import decisions
 from tierlog.actors.container.requests import (
-    AppendRequest,
     AttributesRequest,
     CommitRequest,
     CreateRequest,
@@ -133,16 +132,7 @@ def test_an_append_answers_where_its_data_begins() -> None:
     assert parts.segment().length == 4
 
 
-def test_many_buffers_are_one_append() -> None:
-    parts = Parts()
-    parts.create()
-    op, _ = decisions.decide_append(parts.state, AppendRequest(NAME, [b"ab", b"c", b""], 3))
-
-    assert isinstance(op, Append)
-    assert op.data == b"abc"
-
-
-def test_the_data_of_one_buffer_is_not_copied() -> None:
+def test_the_data_is_not_copied() -> None:
     parts = Parts()
     parts.create()
     data = bytes(1000)

@@ -18,7 +18,8 @@ def full_group() -> tuple[Group, dict[str, Reply[Any]]]:
     group = Group(7)
     replies: dict[str, Reply[Any]] = {name: Reply() for name in ("answer", "look", "group", "error")}
     group.add(Barrier())
-    group.answers.append((replies["answer"], 42))
+    group.replies.append(replies["answer"])
+    group.values.append(42)
     group.looks.append((replies["look"], 43))
     group.group_answers.append((replies["group"], "extra"))
     group.errors.append((replies["error"], SegmentNotFound("no such")))
@@ -47,7 +48,7 @@ async def test_a_failed_group_tells_each_what_may_have_happened() -> None:
             await replies[name].wait()
 
 
-@pytest.mark.parametrize("part", ["operations", "answers", "looks", "group_answers", "errors"])
+@pytest.mark.parametrize("part", ["operations", "replies", "looks", "group_answers", "errors"])
 def test_a_group_with_anything_in_it_is_not_empty(part: str) -> None:
     group = Group(1)
     assert group.is_empty

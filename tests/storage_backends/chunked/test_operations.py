@@ -320,9 +320,9 @@ async def test_a_write_and_a_truncate_of_it_in_one_transaction_cancel_out(tier2:
 
 async def test_bad_arguments_are_refused(tier2: Tier2) -> None:
     owner = await tier2.owner()
-    for begin in (lambda: owner.storage.begin(-1), lambda: owner.storage.begin(1 << 64), lambda: owner.storage.begin(1, rolling_size=0)):
+    for segment, rolling_size in ((-1, None), (1 << 64, None), (1, 0)):
         with pytest.raises(InvalidArgument):
-            begin()
+            owner.storage.begin(segment, rolling_size=rolling_size)
     for options in ({"rolling_size": 0}, {"read_request": BLOCK + 1}, {"read_parallelism": 0}):
         with pytest.raises(InvalidArgument):
             ChunkedOptions(**options)

@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
@@ -21,7 +21,7 @@ from tierlog.storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from tierlog.storage_backends.base.files import Files, IoCall, Link, Program, Read, Sync, SyncFolder, T, Unlink, Write
+from tierlog.storage_backends.base.files import IoCall, Link, Program, Read, Sync, SyncFolder, T, Unlink, Write
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.testing.chunk_conformance import ChunkStorageConformance
@@ -38,7 +38,7 @@ class ScriptedFiles(LocalFiles):
         self.calls: list[str] = []
         self.fail: Callable[[IoCall], OSError | None] = lambda call: None
 
-    def lane(self, name: str, width: int = 1) -> Files:
+    def lane(self, name: str, width: int = 1) -> Self:
         return self
 
     async def run(self, program: Program[T]) -> T:
@@ -211,7 +211,7 @@ async def test_a_folder_that_vanishes_before_the_link_is_made_again(
     storage: FileSystemChunkStorage, files: ScriptedFiles, tmp_path: Path
 ) -> None:
     """A delete by another process removes folders that it leaves empty."""
-    removed = []
+    removed: list[IoCall] = []
 
     def remove_once(call: IoCall) -> None:
         if isinstance(call, Link) and not removed:

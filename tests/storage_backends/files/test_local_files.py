@@ -16,6 +16,7 @@ from tierlog.storage_backends.base.files import (
     Allocate,
     Close,
     FileHandle,
+    FilesStatistics,
     FolderEntry,
     FreeSpace,
     Link,
@@ -35,7 +36,6 @@ from tierlog.storage_backends.base.files import (
     Unlock,
     Write,
 )
-from tierlog.storage_backends.files import local
 from tierlog.storage_backends.files.local import LocalFiles, drive
 
 pytestmark = pytest.mark.anyio
@@ -64,7 +64,7 @@ async def test_a_program_writes_and_reads_in_one_go(tmp_path: Path) -> None:
 
 
 def attrs_of(programs: int, running: int) -> object:
-    return local.FilesStatistics(programs=programs, running=running)
+    return FilesStatistics(programs=programs, running=running)
 
 
 async def test_more_buffers_than_one_system_call_takes(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_a_write_that_the_system_cuts_short_is_completed(tmp_path: Path, m
     def short(fd: int, buffers: Any, offset: int) -> int:
         return os.pwrite(fd, b"".join(buffers)[:3], offset)
 
-    monkeypatch.setattr(local.os, "pwritev", short)
+    monkeypatch.setattr("os.pwritev", short)
     files, path = LocalFiles(), str(tmp_path / "a")
     await files.run(put(path, b"abcdef", b"ghi"))
     assert await files.run(get(path)) == b"abcdefghi"
@@ -231,7 +231,11 @@ async def test_hole_11_asyncio_cannot_abandon_a_program_either(tmp_path: Path) -
     """``Task.cancel`` passes anyio's shields."""
     files, go = LocalFiles(), threading.Event()
     loop, entered = asyncio.get_running_loop(), asyncio.Event()
-    task = asyncio.create_task(files.run(waiting(lambda: loop.call_soon_threadsafe(entered.set) and None, go, str(tmp_path / "a"))))
+
+    def tell() -> None:
+        loop.call_soon_threadsafe(entered.set)
+
+    task = asyncio.create_task(files.run(waiting(tell, go, str(tmp_path / "a"))))
     await entered.wait()
     for _ in range(3):
         task.cancel()

@@ -282,7 +282,8 @@ async def test_hole_14_the_epoch_goes_above_every_file_name_when_the_register_fe
 @pytest.mark.parametrize("failing", [Write, Sync, Read])
 async def test_a_failed_append_stops_the_log_for_good(failing: type[IoCall]) -> None:
     """W6: no second path to keep right."""
-    disk, armed = SimulatedDisk(Random(12)), []
+    disk = SimulatedDisk(Random(12))
+    armed: list[bool] = []
 
     def on_call(index: int, call: IoCall) -> Fault | None:
         return Fail(OSError(errno.EIO, "broken", call.handle.path)) if armed and isinstance(call, failing) else None  # type: ignore[attr-defined]
@@ -433,7 +434,8 @@ async def test_hole_18_a_full_disk_without_a_reserve_says_what_to_do() -> None:
 
 async def test_hole_18_a_roll_without_room_goes_on_in_the_current_file() -> None:
     """Internal groups live on the blocks ahead; longer than it should be is better than stopped."""
-    disk, full = SimulatedDisk(Random(20)), []
+    disk = SimulatedDisk(Random(20))
+    full: list[bool] = []
 
     def no_room(index: int, call: IoCall) -> Fault | None:
         return Fail(OSError(errno.ENOSPC, "full")) if full and isinstance(call, Allocate | Open) and _makes_room(call) else None

@@ -51,7 +51,7 @@ async def test_hole_03_and_38_a_process_killed_at_any_call_then_a_power_loss() -
             disk = SimulatedDisk(random)
             await kill_at(disk, index, ledger)
             await live(disk, lambda files, ledger=ledger: takeover(files, ledger))  # type: ignore[misc]
-            disk = disk.crash(keep)  # type: ignore[arg-type]
+            disk = disk.crash(keep)
             await live(disk, lambda files, ledger=ledger: takeover(files, ledger))  # type: ignore[misc]
 
 
