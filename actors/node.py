@@ -42,6 +42,7 @@ from .container.host import ContainerHost
 from .container.pipeline import PipelineOptions, Protect, unprotected
 from .core.backoff import Backoff
 from .core.events import EventSource
+from .core.log import get_logger
 from .core.mailbox import LaneBounds, MailboxOptions
 from .core.supervision import RestartPolicy
 from .folder import StoreFolder, check_path, run_program
@@ -52,6 +53,8 @@ from .storage.client import StorageClient
 from .storage.options import StorageOptions
 from .store import SegmentStore, SpanHook
 from .writer.writer import WriterOptions
+
+_log = get_logger("node")
 
 
 def system_world() -> World:
@@ -232,7 +235,11 @@ class Node:
                 yield store
         finally:
             with anyio.CancelScope(shield=True):
-                await self._files.run(presence.withdraw(owners, owner, announced))
+                try:
+                    await self._files.run(presence.withdraw(owners, owner, announced))
+                except OSError as error:
+                    # Only information: the next opening sweeps the file, because nobody holds its lock.
+                    _log.warning("owner_file_left", folder=owners, error=str(error))
 
     @asynccontextmanager
     async def _serving(self, identity: StoreIdentity, owner_id: str) -> AsyncIterator[SegmentStore]:

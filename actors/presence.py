@@ -14,9 +14,7 @@ from contextlib import suppress
 import attrs
 
 from ..storage_backends.base.files import Close, FileHandle, ListFolder, Lock, MakeFolder, Open, Program, Read, Unlink, Write
-from .core.log import get_logger
 
-_log = get_logger("presence")
 _FILE_BYTES_MAX = 4096
 
 
@@ -48,15 +46,12 @@ def announce(folder: str, owner: Owner) -> Program[FileHandle]:
 
 
 def withdraw(folder: str, owner: Owner, handle: FileHandle) -> Program[None]:
-    """Take the announcement back. What cannot be removed is only information: the next opening sweeps it, because nobody holds its lock."""
+    """Take the announcement back."""
     try:
-        yield Unlink(f"{folder}/{owner.owner_id}")
-    except FileNotFoundError:
-        pass  # swept by an opening that listed it before it was locked
-    except OSError as error:
-        _log.warning("owner_file_left", path=f"{folder}/{owner.owner_id}", error=str(error))
-
-    yield Close(handle)
+        with suppress(FileNotFoundError):  # swept by an opening that listed it before it was locked
+            yield Unlink(f"{folder}/{owner.owner_id}")
+    finally:
+        yield Close(handle)
 
 
 def list_owners(folder: str) -> Program[list[Owner]]:
