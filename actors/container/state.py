@@ -107,11 +107,6 @@ class ContainerState:
     def apply(self, op: Operation) -> None:
         """Give ``op`` the next sequence and change the state by it."""
         self.sequence += 1
-        if type(op) is Append:  # the hot path
-            self.caused_sequence = self.sequence
-            self._append(op)
-            return
-
         kind = type(op)
         if kind in CAUSED:
             self.caused_sequence = self.sequence
