@@ -136,7 +136,7 @@ class TailCache:
         self._pinned += max(0, offset + len(data) - max(offset, tail.flushed))
 
     def mark_flushed(self, sid: int, flushed: int) -> None:
-        """The first ``flushed`` bytes are in long-term storage now: unpin them."""
+        """The first ``flushed`` bytes are in long-term storage now: unpin them, and let them go if the cache is over its limit."""
         tail = self._tails.get(sid)
         if tail is None or flushed <= tail.flushed:
             return
@@ -149,6 +149,9 @@ class TailCache:
             stop = start + len(tail.blocks[index])
             self._pinned -= max(0, min(stop, flushed) - max(start, before))
             index += 1
+
+        if self._total > self._limit:
+            self.evict()
 
     def evict(self) -> None:
         """Drop flushed blocks until the total is within the limit or only pinned bytes are left.
