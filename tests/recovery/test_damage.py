@@ -99,10 +99,12 @@ def check_untouched(before: dict[str, bytes], after: dict[str, bytes], part: str
 def judge_all(cases: Iterable[tuple[str, bytes | None]]) -> tuple[int, int]:
     """Judge every (path, new content); returns how many were whole and how many refused."""
 
+    source = image().disk  # made before the loop below runs: making it runs a loop of its own
+
     async def run() -> tuple[int, int]:
         whole = refused = 0
         for path, content in cases:
-            disk, _ = fork(image().disk)
+            disk, _ = fork(source)
             try:
                 if content is None:
                     disk.unlink(path)
