@@ -4,9 +4,9 @@ Owns: ``open_store``, the start and stop order of a process's parts, and what co
 process id). Does not own: anything that the parts do.
 
 Start: read or make the store's identity, announce the opening, start the storage actor, start every container and wait until each
-answers; if one
-never will, the opening fails with its reason. Stop, also on cancellation and Ctrl-C: refuse new calls, stop the containers (each
-finishes what it took in), stop the storage actor, withdraw the announcement. ``close`` does not flush: what is acked is in the log.
+answers; if one never will, the opening fails with its reason. Stop, also on cancellation and Ctrl-C: refuse new calls, stop the
+containers (each finishes what it took in), stop the storage actor, withdraw the announcement. ``close`` does not flush: what is acked is
+in the log.
 """
 
 from __future__ import annotations
@@ -190,8 +190,7 @@ async def open_store(
     ``files`` are for simulations.
 
     Opening fences every earlier owner: an app that has the folder open gets ``NotOwner``. Raises ``StoreMismatch``, ``DataCorruption``
-    (file, offset),
-    ``StorageFull``, ``Unavailable``, ``InvalidArgument``.
+    (file, offset), ``StorageFull``, ``Unavailable``, ``InvalidArgument``.
     """
     folder = check_path(path)
     config = config or StoreConfig()

@@ -118,12 +118,10 @@ class SegmentStore:
 
         With ``writer_id`` and ``event_number`` the append is idempotent (rule C3): a repeat of an applied number changes nothing and
         returns the original's offset if it is the writer's latest, else None. A writer's first number is its own choice; then numbers are
-        contiguous, unless
-        ``previous_event_number`` names the one before. With ``expected_offset`` it is applied only at that offset.
+        contiguous, unless ``previous_event_number`` names the one before. With ``expected_offset`` it is applied only at that offset.
 
         Raises ``SegmentNotFound``, ``SegmentSealed``, ``BadOffset``, ``OutOfOrder`` (retry when the predecessor is acked),
-        ``UnknownWriter``, ``Throttled``,
-        ``StorageFull``, ``Unavailable``, ``NotOwner``, ``OutcomeUnknown``, ``InvalidArgument``.
+        ``UnknownWriter``, ``Throttled``, ``StorageFull``, ``Unavailable``, ``NotOwner``, ``OutcomeUnknown``, ``InvalidArgument``.
         """
         size = len(data) if type(data) is bytes else self._check_data(data)
         if size > self.append_bytes_max:

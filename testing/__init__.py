@@ -1,9 +1,8 @@
 """Test tools for those who write a backend or embed a store.
 
 Conformance suites: subclass ``DurableDataLogConformance``, ``RegisterConformance``, ``ChunkStorageConformance`` or
-``MetadataStoreConformance``
-and say how one is made; they need pytest. Fault wrappers and simulations: ``FaultyChunkStorage``, ``SimulatedDisk``, ``SimulatedFiles``.
-The library itself never imports this package. Names are loaded at their first use.
+``MetadataStoreConformance`` and say how one is made; they need pytest. Fault wrappers and simulations: ``FaultyChunkStorage``,
+``SimulatedDisk``, ``SimulatedFiles``. The library itself never imports this package. Names are loaded at their first use.
 """
 
 from importlib import import_module

@@ -1,9 +1,8 @@
 """The claim: an owner's mark in long-term storage, made before its first write there (rule W8).
 
 Owns: names, encoding and judgement of claims. The log makes an epoch unique among those who share the log; a copied folder, a restored
-machine
-or two folders on one bucket do not share it (hole 8). So every owner creates ``_system/containers/<c>/epoch.<E>`` conditionally, and one
-that finds a claim above its own log's history, or of another store, knows that it is a clone and stops.
+machine or two folders on one bucket do not share it (hole 8). So every owner creates ``_system/containers/<c>/epoch.<E>`` conditionally,
+and one that finds a claim above its own log's history, or of another store, knows that it is a clone and stops.
 
 Layout of a claim: ``magic u32, version u8, store id 16 bytes, log id 16 bytes, owner id 16 bytes, CRC32C u32``.
 """

@@ -4,10 +4,9 @@ Owns: the parts (log, state, cache, pipeline, writer, collector, checkpointer), 
 Does not own: restarts (``host.py``), rules (``decisions.py``), placement of names (the store).
 
 Start: open the log (fences every earlier owner), judge and place the claim in long-term storage (rule W8), recover, then start the
-pipeline,
-the writer, the collector and the checkpointer, then answer. Long-term storage may be down at the start: the claim is then placed before the
-first write there. Stop: refuse new requests, let the pipeline finish what it has, stop the others, close the log with its footer.
-``close`` does not flush.
+pipeline, the writer, the collector and the checkpointer, then answer. Long-term storage may be down at the start: the claim is then
+placed before the first write there. Stop: refuse new requests, let the pipeline finish what it has, stop the others, close the log with
+its footer. ``close`` does not flush.
 
 Any failure ends the ownership; recovery is the only way back (crash-only). After a torn sync step nothing more is written, no footer either
 (rule C5). Every waiter is answered whatever happens.

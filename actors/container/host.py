@@ -3,10 +3,9 @@
 Owns: supervision (restart with backoff, give up at a limit), the wait of callers for a recovering container, and the error they get when
 there will be none. Does not own: what a container does.
 
-A failed container is recovered while the app goes on. A fenced one stays fenced (hole 26), a corrupt one stays stopped (hole 36):
-callers get the
-reason. A call that was refused because the container stopped before it was taken in is tried again on the next ownership, within the wait's
-limit; one whose outcome is unknown never is.
+A failed container is recovered while the app goes on. A fenced one stays fenced (hole 26), a corrupt one stays stopped (hole 36): callers
+get the reason. A call that was refused because the container stopped before it was taken in is tried again on the next ownership, within
+the wait's limit; one whose outcome is unknown never is.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Events made cheaply, for one event loop.
 
-Owns: what a waiter of the kernel waits on. ``anyio.Event()`` asks for the loop each time and wraps the loop's own event, which costs
-more than all
-else that an ask does; so a source remembers the class, or is given the loop's cheapest way by whoever knows the loop (``node.py``).
-Does not own: the events.
+Owns: what a waiter of the kernel waits on. ``anyio.Event()`` asks for the loop each time and wraps the loop's own event, which costs more
+than all else that an ask does; so a source remembers the class, or is given the loop's cheapest way by whoever knows the loop
+(``node.py``). Does not own: the events.
 
 One source belongs to one event loop: an actor's mailbox has one, and its replies share it. An event of a source has one waiter.
 """

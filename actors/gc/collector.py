@@ -4,10 +4,9 @@ Owns: the queue of garbage in memory, its delay, and the names of transactions u
 Does not own: what is garbage (``rules.py``), nor the durable queue (its own issue): until then the queue is rebuilt by listing at open,
 so that a crash leaks nothing.
 
-Order (rule G1): decide on durable state; append a barrier to the log; only when that is durable under this owner's epoch, delete.
-Nothing goes
-before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done; a failing delete is tried again later, and after
-``attempts`` set aside and counted; one slow or failing name does not hold up the others (rule G2).
+Order (rule G1): decide on durable state; append a barrier to the log; only when that is durable under this owner's epoch, delete. Nothing
+goes before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done; a failing delete is tried again later,
+and after ``attempts`` set aside and counted; one slow or failing name does not hold up the others of its batch (rule G2).
 
 Cancellation and crash: what was not deleted is found again by the next owner's listing.
 """

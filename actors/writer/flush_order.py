@@ -4,9 +4,8 @@ Owns: which bucket a segment belongs to, what precedes what inside a bucket, and
 Does not own: sizes, ages, I/O.
 
 Buckets are barriers: user segments, then system segments, then storage metadata, then container metadata. Inside a bucket a segment is
-flushed
-after every source that is merged into it; segments without such an edge flush side by side. Inside a segment, truncation and seal are
-committed with the data (rule F1).
+flushed after every source that is merged into it; segments without such an edge flush side by side. Inside a segment, truncation and seal
+are committed with the data (rule F1).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A checkpoint: begin, parts, end (rule C7).
 
 ``CheckpointBegin`` fixes the sequence whose state the checkpoint shows; parts carry segment images and metadata entries encoded before
-their first
-change after the begin; ``CheckpointEnd`` makes it valid and names where a reader must start. A checkpoint without its end does not exist.
+their first change after the begin; ``CheckpointEnd`` makes it valid and names where a reader must start. A checkpoint without its end
+does not exist.
 
 Layouts: begin ``id u64``; part ``id u64, images u32 [blob], entries u32 [key text, version u64, value blob]``;
 end ``id u64, begin group u64, begin sequence u64, last cycle (epoch u64, cycle u64, cut u64, full u8)``.

@@ -1,9 +1,8 @@
 """A group's payload: ``first sequence u64``, then operations one behind the other.
 
 Operation ``i`` of a group has the sequence ``first + i``; sequences are dense over the life of a container. Owns: packing while a group
-is built, and
-unpacking in replay. Does not own: the group's frame and checksum (the log's, which alone knows file and position), nor one operation's
-bytes.
+is built, and unpacking in replay. Does not own: the group's frame and checksum (the log's, which alone knows file and position), nor one
+operation's bytes.
 
 A decode error is corruption: the frame's checksum was right, so a bug or damage in memory wrote it.
 """

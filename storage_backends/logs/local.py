@@ -6,10 +6,9 @@ Does not own: the opening protocol (``local_open.py``), what files mean (``local
 
 Ordering: an append is write, sync, register check, watermark, in one program, hence one thread hop. Its decision point is the check: a
 group whose check fails is not acked (W1, hole 16). The next group starts only afterwards (W2). Programs run one at a time, and what they
-find is applied in the event loop when they have returned.
-Cancellation: an append that is cancelled before or while it runs has an unknown outcome; the log is broken (W6).
-Crash: nothing is kept in memory only. Call ``close`` under a shield with a deadline: past it, descriptors are leaked, never reused (W7).
-Holes 3, 4, 10, 11, 14, 15, 16 and 18.
+find is applied in the event loop when they have returned. Cancellation: an append that is cancelled before or while it runs has an
+unknown outcome; the log is broken (W6). Crash: nothing is kept in memory only. Call ``close`` under a shield with a deadline: past it,
+descriptors are leaked, never reused (W7). Holes 3, 4, 10, 11, 14, 15, 16 and 18.
 """
 
 from __future__ import annotations
