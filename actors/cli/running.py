@@ -14,6 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
@@ -83,7 +84,13 @@ def _hint(error: TierlogError) -> str:
 def _let_interrupts_through() -> None:
     """Let Ctrl-C end this process where it stands: nothing is owned, so there is nothing to put in order."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGINT, _interrupt_once)
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
+    """Raise KeyboardInterrupt for the first Ctrl-C; a second one would only tear the end that the first has begun."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 @asynccontextmanager

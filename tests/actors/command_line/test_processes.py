@@ -16,13 +16,16 @@ from support.command_line import NAME, Run, command, make_store, spawn
 from tierlog.actors.inspection import open_reader
 
 
-def test_ctrl_c_ends_a_tail_quietly(folder: Path) -> None:
+@pytest.mark.parametrize("times", [1, 3])
+def test_ctrl_c_ends_a_tail_quietly(folder: Path, times: int) -> None:
+    """Also for the impatient: what follows the first one does not tear the end that it began."""
     make_store(folder)
     with spawn(folder, "segment", "tail", NAME, "--offset", "-5") as tail:
         assert tail.stdout is not None
         assert tail.stderr is not None
         assert tail.stdout.read(5) == b"tail\n"
-        tail.send_signal(signal.SIGINT)
+        for _ in range(times):
+            tail.send_signal(signal.SIGINT)
 
         assert tail.wait() == 130
         assert tail.stderr.read() == b""
