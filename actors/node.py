@@ -1,12 +1,10 @@
-"""The only place that names implementations and wires them: files, logs, chunk storage, the storage actor, containers, the store.
+"""The only place that names implementations: files, logs, chunk storage, and what comes from the outside world.
 
-Owns: ``open_store``, the start and stop order of a process's parts, and what comes from the outside world (clock, randomness, ids,
-process id). Does not own: anything that the parts do.
+Owns: ``open_store``, the choice of each part, what the configuration means for it, and the clock, randomness, ids and process id. Does
+not own: the order in which the parts start and stop (``serving.py``), nor anything that they do.
 
-Start: read or make the store's identity, announce the opening, start the storage actor, start every container and wait until each
-answers; if one never will, the opening fails with its reason. Stop, also on cancellation and Ctrl-C: refuse new calls, stop the
-containers (each finishes what it took in), stop the storage actor, withdraw the announcement. ``close`` does not flush: what is acked is
-in the log.
+An opening reads or makes the store's identity, announces itself, and serves until the body ends; then it withdraws the announcement.
+``close`` does not flush: what is acked is in the log.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ import socket
 import sys
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -36,9 +34,7 @@ from . import presence
 from .config import StoreConfig
 from .container.admission import AdmissionOptions
 from .container.checkpointer import CheckpointOptions
-from .container.claim import Identity
-from .container.container import Container, ContainerOptions
-from .container.host import ContainerHost
+from .container.container import ContainerOptions
 from .container.pipeline import PipelineOptions, Protect, unprotected
 from .core.backoff import Backoff
 from .core.events import EventSource
@@ -48,8 +44,7 @@ from .core.supervision import RestartPolicy
 from .folder import StoreFolder, check_path, run_program
 from .gc.collector import CollectorOptions
 from .identity import StoreIdentity, create_identity, read_identity
-from .storage.actor import StorageActor
-from .storage.client import StorageClient
+from .serving import ServingOptions, serve
 from .storage.options import StorageOptions
 from .store import SegmentStore, SpanHook
 from .writer.writer import WriterOptions
@@ -126,6 +121,17 @@ def restart_policy(config: StoreConfig) -> RestartPolicy:
         backoff=Backoff(first=supervision.backoff, maximum=supervision.backoff_max),
         restarts_max=supervision.restarts,
         window=supervision.period,
+    )
+
+
+def serving_options(config: StoreConfig, *, adopt: bool) -> ServingOptions:
+    return ServingOptions(
+        container=container_options(config, adopt=adopt),
+        storage=storage_options(config),
+        restart=restart_policy(config),
+        unavailable_wait=config.timeouts.unavailable,
+        append_bytes_max=config.append_bytes_max,
+        rolling_size=config.writer.rolling_size,
     )
 
 
@@ -230,7 +236,15 @@ class Node:
         owners = self._folder.owners
         announced = await run_program(self._files, presence.announce(owners, owner), owners)
         try:
-            async with self._serving(identity, owner.owner_id) as store:
+            async with serve(
+                identity,
+                owner.owner_id,
+                chunks=self._chunks,
+                make_log=lambda index: self._log(identity, index),
+                options=serving_options(self._config, adopt=self._adopt),
+                world=self._world,
+                span=self._span,
+            ) as store:
                 yield store
         finally:
             with anyio.CancelScope(shield=True):
@@ -240,80 +254,6 @@ class Node:
                     # Only information: the next opening sweeps the file, because nobody holds its lock.
                     _log.warning("owner_file_left", folder=owners, error=str(error))
 
-    @asynccontextmanager
-    async def _serving(self, identity: StoreIdentity, owner_id: str) -> AsyncIterator[SegmentStore]:
-        actor = StorageActor(self._chunks, storage_options(self._config), self._world.random)
-        hosts = [self._host(index, identity, owner_id, StorageClient(actor)) for index in range(identity.containers)]
-        store = SegmentStore(
-            hosts,
-            append_bytes_max=self._config.append_bytes_max,
-            rolling_size=self._config.writer.rolling_size,
-            span=self._span,
-            storage=actor,
-        )
-        async with _background(actor.run, actor.stop):
-            await actor.wait_active()
-            async with _all_running(hosts):
-                try:
-                    for host in hosts:
-                        await host.wait_started()
-                    yield store
-                finally:
-                    store.mark_closed()
-
-    def _host(self, index: int, identity: StoreIdentity, owner_id: str, chunks: ChunkStorage) -> ContainerHost:
-        config = self._config
-        options = container_options(config, adopt=self._adopt)
-        log_id = identity.container_log_id(index)
-
-        def make() -> Container:
-            log = LocalLog(self._files, log_folder(self._folder.wal, index), log_id, log_options(config))
-            who = Identity(identity.store_id, log_id, bytes.fromhex(owner_id))
-            return Container(index, log, chunks, who, self._world, options)
-
-        return ContainerHost(index, make, restart_policy(config), self._world.random, config.timeouts.unavailable)
-
-
-@asynccontextmanager
-async def _background(run: Callable[[], Awaitable[Any]], stop: Callable[[], None]) -> AsyncIterator[None]:
-    """Run ``run`` beside the body; at the body's end, however it ends, ask it to stop and wait for it, out of the cancellation's reach."""
-    failure: BaseException | None = None
-    async with anyio.create_task_group() as tasks:
-        done = anyio.Event()
-
-        async def shielded() -> None:
-            # The parts end by their own order (drain, footer), not where a cancellation of the app happens to strike.
-            with anyio.CancelScope(shield=True):
-                try:
-                    await run()
-                finally:
-                    done.set()
-
-        tasks.start_soon(shielded)
-        try:
-            yield
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            # Raised again outside the task group, so that an app's own exception does not come back wrapped in a group.
-            failure = error
-        finally:
-            stop()
-            with anyio.CancelScope(shield=True):
-                await done.wait()
-
-    if failure is not None:
-        raise failure
-
-
-@asynccontextmanager
-async def _all_running(hosts: list[ContainerHost]) -> AsyncIterator[None]:
-    async def run() -> None:
-        async with anyio.create_task_group() as tasks:
-            for host in hosts:
-                tasks.start_soon(host.run)
-
-    def stop() -> None:
-        for host in hosts:
-            host.stop()
-
-    async with _background(run, stop):
-        yield
+    def _log(self, identity: StoreIdentity, index: int) -> LocalLog:
+        folder = log_folder(self._folder.wal, index)
+        return LocalLog(self._files, folder, identity.container_log_id(index), log_options(self._config))
