@@ -1,7 +1,8 @@
 """One process's parts of one store: containers, the storage actor and the store that leads to them, started and stopped in order.
 
-Owns: the wiring of hosts to a log and to chunk storage that it is given, and the start and stop order. Does not own: which log and which
-chunk storage (``node.py`` for real ones, ``tierlog.testing.simulation`` for simulated ones), nor anything that the parts do.
+Owns: which containers are served here, their wiring to a log and to chunk storage that it is given, and the start and stop order. Does
+not own: which log and which chunk storage (``node.py`` for real ones, ``tierlog.testing.simulation`` for simulated ones), nor anything
+that the parts do.
 
 Start: the storage actor, then every container, until each answers; if one never will, the start fails with its reason. Stop, also on
 cancellation and Ctrl-C: refuse new calls, stop the containers (each finishes what it took in), stop the storage actor.
@@ -21,7 +22,7 @@ from ..storage_backends.base.data_log import DurableDataLog
 from ..storage_backends.base.world import World
 from .container.claim import Identity
 from .container.container import Container, ContainerOptions
-from .container.host import ContainerHost
+from .container.host import AbsentContainer, ContainerHost
 from .core.supervision import RestartPolicy
 from .identity import StoreIdentity
 from .storage.actor import StorageActor
@@ -42,6 +43,112 @@ class ServingOptions:
     """Bytes after which the chunks of a segment roll, unless its creation says otherwise."""
 
 
+class Hosting:
+    """The containers of one store that this process serves: each opened and closed on order, all of them closed with ``running()``.
+
+    ``store`` has the verbs; those on a container that is not served here raise ``NotOwner``.
+    """
+
+    def __init__(
+        self,
+        identity: StoreIdentity,
+        owner_id: str,
+        *,
+        chunks: ChunkStorage,
+        make_log: Callable[[int], DurableDataLog],
+        options: ServingOptions,
+        world: World,
+        span: SpanHook | None = None,
+    ) -> None:
+        """``make_log(index)`` gives a fresh, unopened log for each ownership of a container."""
+        self._identity = identity
+        self._owner_id = owner_id
+        self._make_log = make_log
+        self._options = options
+        self._world = world
+        self._actor = StorageActor(chunks, options.storage, world.random)
+        self._hosts: list[ContainerHost | AbsentContainer] = [AbsentContainer(index) for index in range(identity.containers)]
+        self._ended: dict[int, anyio.Event] = {}
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._supervising, self._stopping = anyio.Event(), anyio.Event()
+        self.store = SegmentStore(
+            self._hosts, append_bytes_max=options.append_bytes_max, rolling_size=options.rolling_size, span=span, storage=self._actor
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Hosting]:
+        """Serve inside the body; at its end, however it ends, every container is closed before the storage actor stops."""
+        async with _background(self._actor.run, self._actor.stop):
+            await self._actor.wait_active()
+            async with _background(self._supervise, self._stop):
+                await self._supervising.wait()
+                try:
+                    yield self
+                finally:
+                    self.store.mark_closed()
+
+    def begin(self, index: int) -> ContainerHost:
+        """Begin to serve the container ``index``, which fences every other owner; ``wait_started`` of the answer says how it went."""
+        if self._tasks is None or self._stopping.is_set() or index in self._ended:
+            raise RuntimeError(f"container {index} is served here already, or nothing is served any more")
+
+        host = self._hosts[index] = self._host(index)
+        self._ended[index] = anyio.Event()
+        self._tasks.start_soon(self._run, host)
+        return host
+
+    async def open(self, index: int) -> None:
+        """``begin``, and return once the container answers; raises why it never will, and then does not serve it."""
+        host = self.begin(index)
+        try:
+            await host.wait_started()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.close(index)
+            raise
+
+    async def close(self, index: int) -> None:
+        """Stop serving the container: what it took in is finished, its log gets its footer. Does nothing if it is not served."""
+        host, ended = self._hosts[index], self._ended.get(index)
+        if isinstance(host, AbsentContainer) or ended is None:
+            return
+
+        host.stop()
+        await ended.wait()
+
+    def serves(self, index: int) -> bool:
+        """Whether the container was begun here and has not ended."""
+        return index in self._ended
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _host(self, index: int) -> ContainerHost:
+        def make() -> Container:
+            who = Identity(self._identity.store_id, self._identity.container_log_id(index), bytes.fromhex(self._owner_id))
+            return Container(index, self._make_log(index), StorageClient(self._actor), who, self._world, self._options.container)
+
+        return ContainerHost(index, make, self._options.restart, self._world.random, self._options.unavailable_wait)
+
+    async def _supervise(self) -> None:
+        async with anyio.create_task_group() as self._tasks:
+            self._supervising.set()
+            await self._stopping.wait()
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        for host in self._hosts:
+            host.stop()
+
+    async def _run(self, host: ContainerHost) -> None:
+        try:
+            await host.run()
+        finally:
+            if host.is_closing and not self._stopping.is_set():
+                # Only an order ends here; a fenced or failed container stays, so that callers are told why it does not answer.
+                self._hosts[host.index] = AbsentContainer(host.index)
+            self._ended.pop(host.index).set()
+
+
 @asynccontextmanager
 async def serve(
     identity: StoreIdentity,
@@ -53,27 +160,12 @@ async def serve(
     world: World,
     span: SpanHook | None = None,
 ) -> AsyncIterator[SegmentStore]:
-    """Serve the store ``identity`` to the body. ``make_log(index)`` gives a fresh, unopened log for each ownership of a container."""
-    actor = StorageActor(chunks, options.storage, world.random)
-
-    def host(index: int) -> ContainerHost:
-        def make() -> Container:
-            who = Identity(identity.store_id, identity.container_log_id(index), bytes.fromhex(owner_id))
-            return Container(index, make_log(index), StorageClient(actor), who, world, options.container)
-
-        return ContainerHost(index, make, options.restart, world.random, options.unavailable_wait)
-
-    hosts = [host(index) for index in range(identity.containers)]
-    store = SegmentStore(hosts, append_bytes_max=options.append_bytes_max, rolling_size=options.rolling_size, span=span, storage=actor)
-    async with _background(actor.run, actor.stop):
-        await actor.wait_active()
-        async with _all_running(hosts):
-            try:
-                for each in hosts:
-                    await each.wait_started()
-                yield store
-            finally:
-                store.mark_closed()
+    """Serve all containers of the store ``identity`` to the body."""
+    hosting = Hosting(identity, owner_id, chunks=chunks, make_log=make_log, options=options, world=world, span=span)
+    async with hosting.running():
+        for host in [hosting.begin(index) for index in range(identity.containers)]:
+            await host.wait_started()
+        yield hosting.store
 
 
 @asynccontextmanager
@@ -104,18 +196,3 @@ async def _background(run: Callable[[], Awaitable[Any]], stop: Callable[[], None
 
     if failure is not None:
         raise failure
-
-
-@asynccontextmanager
-async def _all_running(hosts: list[ContainerHost]) -> AsyncIterator[None]:
-    async def run() -> None:
-        async with anyio.create_task_group() as tasks:
-            for host in hosts:
-                tasks.start_soon(host.run)
-
-    def stop() -> None:
-        for host in hosts:
-            host.stop()
-
-    async with _background(run, stop):
-        yield

@@ -23,7 +23,7 @@ from ..storage_backends.base.names import check_segment_name, container_of, plac
 from ..storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from .arguments import EVENT_NUMBER_MAX, WriterId, check_int, check_many, check_offset, check_size, required_writer, writer_bytes
 from .container.container import Container
-from .container.host import ContainerHost, HostStatistics
+from .container.host import AbsentContainer, ContainerHost, HostStatistics
 from .container.requests import (
     AppendRequest,
     AttributesRequest,
@@ -77,7 +77,7 @@ class SegmentStore:
 
     def __init__(
         self,
-        hosts: Sequence[ContainerHost],
+        hosts: Sequence[ContainerHost | AbsentContainer],
         *,
         append_bytes_max: int,
         rolling_size: int,
@@ -261,7 +261,7 @@ class SegmentStore:
             raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
 
         names: list[str] = []
-        for host in self._checked_hosts():
+        for host in _present(self._checked_hosts()):
             names += await host.call(lambda container: container.ask(ListRequest(prefix)))
 
         return sorted(names)
@@ -276,7 +276,7 @@ class SegmentStore:
 
     async def flush(self) -> None:
         """Return when everything acked so far is in long-term storage, in a complete flush cycle of every container."""
-        hosts = self._checked_hosts()
+        hosts = _present(self._checked_hosts())
         errors: list[Exception] = []
 
         async def flush(host: ContainerHost) -> None:
@@ -295,7 +295,7 @@ class SegmentStore:
     def statistics(self) -> StoreStatistics:
         """A frozen snapshot of every container."""
         return StoreStatistics(
-            tuple(host.statistics() for host in self._hosts), None if self._storage is None else self._storage.statistics()
+            tuple(host.statistics() for host in _present(self._hosts)), None if self._storage is None else self._storage.statistics()
         )
 
     def metrics(self) -> bytes:
@@ -318,7 +318,7 @@ class SegmentStore:
     def _index(self, name: str) -> int:
         return container_of(name, len(self._hosts))
 
-    def _checked_hosts(self) -> Sequence[ContainerHost]:
+    def _checked_hosts(self) -> Sequence[ContainerHost | AbsentContainer]:
         if self._closed:
             raise ClosedError("the store is closed: use it inside its `async with` body")
 
@@ -327,7 +327,7 @@ class SegmentStore:
 
         return self._hosts
 
-    def _host(self, name: str) -> ContainerHost:
+    def _host(self, name: str) -> ContainerHost | AbsentContainer:
         hosts = self._checked_hosts()
         index = self._places.get(name) if type(name) is str else None
         if index is None:
@@ -366,6 +366,11 @@ class SegmentStore:
 
     def _too_large(self, size: int) -> InvalidArgument:
         return InvalidArgument(f"an append holds at most {self.append_bytes_max} bytes, not {size}: split it, or raise append_bytes_max")
+
+
+def _present(hosts: Sequence[ContainerHost | AbsentContainer]) -> list[ContainerHost]:
+    """Those that are served here."""
+    return [host for host in hosts if isinstance(host, ContainerHost)]
 
 
 def _event_identity(writer_id: WriterId | None, number: int | None, what: str, count: int = 1) -> tuple[bytes, int]:

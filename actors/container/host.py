@@ -36,6 +36,21 @@ class HostStatistics:
     current: ContainerStatistics | None
 
 
+class AbsentContainer:
+    """Stands where a container is that another process serves."""
+
+    active: None = None
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+    async def call(self, verb: Callable[[Container], Awaitable[T]]) -> T:
+        raise NotOwner(f"container {self.index} is not served here")
+
+
 class ContainerHost:
     def __init__(self, index: int, make: Callable[[], Container], policy: RestartPolicy, random: Random, unavailable_wait: float) -> None:
         """``make()`` builds a fresh ownership; ``unavailable_wait``: seconds that a call waits for a recovering container."""
@@ -80,6 +95,11 @@ class ContainerHost:
             self._change(None)
 
         return CLEAN_EXIT
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether ``stop`` was asked for."""
+        return self._stopping
 
     def stop(self) -> None:
         """Ask for a clean end; ``run`` returns soon after."""
