@@ -1,0 +1,1 @@
+"""The supervisor: which host process serves which container, and what happens when one is lost."""

@@ -1,0 +1,344 @@
+"""The supervisor's decisions: who serves what after every kind of loss, with simulated hosts that obey its commands."""
+
+from __future__ import annotations
+
+from random import Random
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tierlog.actors.core.backoff import Backoff
+from tierlog.actors.supervisor.commands import CloseContainer, Command, DrainHost, KillHost, OpenContainer, SpawnHost
+from tierlog.actors.supervisor.fleet import Fleet, FleetOptions
+from tierlog.actors.supervisor.phases import HOST_TABLE, PLACE_TABLE, HostPhase, PlacePhase
+
+OPTIONS = FleetOptions(restart=Backoff(first=0.05, maximum=1, jitter=0), retry=Backoff(first=0.1, maximum=1, jitter=0))
+
+
+@attrs.define
+class Machine:
+    """Hosts that do as they are told, and a clock. What each serves, and the one epoch counter that fences."""
+
+    fleet: Fleet
+    now: float = 0
+    alive: dict[str, int] = attrs.field(factory=dict)
+    """Process ids by host."""
+    frozen: set[str] = attrs.field(factory=set)
+    serves: dict[str, dict[int, int]] = attrs.field(factory=dict)
+    epochs: dict[int, int] = attrs.field(factory=dict)
+    bad: set[int] = attrs.field(factory=set)
+    """Containers whose opening kills the host."""
+    commands: list[Command] = attrs.field(factory=list)
+    """Everything that was ever ordered."""
+    pids: int = 0
+    waiting: list[Command] = attrs.field(factory=list)
+    busy: bool = False
+
+    def do(self, commands: list[Command]) -> None:
+        """Carry commands out one after the other, also those that follow from carrying them out."""
+        self.waiting.extend(commands)
+        if self.busy:
+            return
+
+        self.busy = True
+        while self.waiting:
+            self.commands.append(self.waiting.pop(0))
+            self._do(self.commands[-1])
+        self.busy = False
+
+    def _do(self, command: Command) -> None:
+        match command:
+            case SpawnHost(host):
+                self.pids += 1
+                self.alive[host], self.serves[host] = self.pids, {}
+                self.do(self.fleet.hello(host, self.pids, f"http://{host}", {}, self.now))
+            case KillHost(host, pid):
+                if self.alive.get(host) == pid:
+                    self.kill(host)
+            case OpenContainer(host, index, request) if self.obeys(host):
+                self.open(host, index, request)
+            case CloseContainer(host, index) if self.obeys(host):
+                self.serves[host].pop(index, None)
+                self.do(self.fleet.closed(host, index, self.now))
+            case DrainHost(host) if self.obeys(host):
+                self.kill(host)
+
+    def obeys(self, host: str) -> bool:
+        return host in self.alive and host not in self.frozen
+
+    def open(self, host: str, index: int, request: int) -> None:
+        if index in self.bad:
+            self.kill(host)
+            return
+
+        self.epochs[index] = epoch = self.epochs.get(index, 0) + 1
+        self.serves[host][index] = epoch
+        self.do(self.fleet.opened(host, index, request, epoch, self.now))
+
+    def kill(self, host: str) -> None:
+        del self.alive[host], self.serves[host]
+        self.frozen.discard(host)
+        self.do(self.fleet.exited(host, self.now))
+
+    def thaw(self, host: str) -> None:
+        """It finds itself fenced for what others have opened, says so, and goes on."""
+        self.frozen.discard(host)
+        for index, epoch in list(self.serves[host].items()):
+            if self.epochs[index] != epoch:
+                del self.serves[host][index]
+                self.do(self.fleet.fenced(host, index, epoch, "fenced", self.now))
+        self.say_hello(host)
+
+    def say_hello(self, host: str) -> None:
+        """With what it serves by its logs' word, not by its own belief."""
+        owned = {index: epoch for index, epoch in self.serves[host].items() if self.epochs[index] == epoch}
+        self.serves[host] = owned
+        self.do(self.fleet.hello(host, self.alive[host], f"http://{host}", owned, self.now))
+
+    def run(self, seconds: float, step: float = 0.1) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now += step
+            for host in sorted(set(self.alive) - self.frozen):
+                if host in self.alive:
+                    self.do(self.fleet.heard(host, 0, self.now))
+            if self.now >= self.fleet.next_due(self.now):
+                self.do(self.fleet.tick(self.now))
+
+    @property
+    def owners(self) -> dict[int, str]:
+        """Who really serves each container: the holder of its newest epoch."""
+        held = {(index, epoch): host for host in self.alive for index, epoch in self.serves[host].items()}
+        return {index: held[index, epoch] for index, epoch in self.epochs.items() if (index, epoch) in held}
+
+    def count(self, kind: type[Command]) -> int:
+        return sum(isinstance(command, kind) for command in self.commands)
+
+
+def machine(containers: int = 4, hosts: int = 2, options: FleetOptions = OPTIONS) -> Machine:
+    world = Machine(Fleet(containers, [f"host-{index}" for index in range(hosts)], options, Random(0), 0))
+    world.do(world.fleet.start_at_once(0))
+    return world
+
+
+def test_a_fresh_fleet_serves_everything_at_once_and_balanced() -> None:
+    world = machine()
+    assert (
+        sorted(world.owners.items()) == [(0, "host-0"), (1, "host-0"), (2, "host-1"), (3, "host-1")]
+        or sorted(world.owners.values()) == ["host-0"] * 2 + ["host-1"] * 2
+    )
+    assert {place.phase for place in world.fleet.places} == {PlacePhase.SERVING}
+
+
+def test_a_killed_host_s_containers_are_served_elsewhere_in_the_same_instant() -> None:
+    world = machine()
+    world.kill("host-0")
+    assert set(world.owners) == {0, 1, 2, 3}
+    world.run(5)
+    assert sorted(world.owners.values()) == ["host-0"] * 2 + ["host-1"] * 2, "the host came back and got its share"
+
+
+def test_a_frozen_host_loses_its_containers_after_the_silence_and_its_life_after_the_grace() -> None:
+    world = machine()
+    world.frozen.add("host-0")
+    world.run(0.7)
+    assert "host-0" in world.owners.values()
+    world.run(0.2)
+    assert set(world.owners.values()) == {"host-1"}
+    assert world.fleet.hosts["host-0"].phase is HostPhase.SILENT
+    world.run(OPTIONS.silent_grace + 1)
+    assert world.count(KillHost) == 1
+    assert world.fleet.hosts["host-0"].phase is HostPhase.SERVING, "it was killed and started again"
+
+
+def test_a_host_that_wakes_up_is_fenced_and_takes_containers_again() -> None:
+    world = machine()
+    world.frozen.add("host-0")
+    world.run(1)
+    world.thaw("host-0")
+    world.run(3)
+    assert world.count(KillHost) == 0
+    assert sorted(world.owners.values()) == ["host-0"] * 2 + ["host-1"] * 2
+    assert not any(place.phase is PlacePhase.FENCED for place in world.fleet.places)
+
+
+def test_hole_26_a_container_that_an_outsider_opened_stays_closed_until_an_operator_says_otherwise() -> None:
+    world = machine()
+    owner = world.owners[2]
+    epoch = world.serves[owner].pop(2)
+    world.epochs[2] += 1
+    world.do(world.fleet.fenced(owner, 2, epoch, "opened by another owner", world.now))
+    world.run(60)
+    assert world.fleet.places[2].phase is PlacePhase.FENCED
+    assert set(world.owners) == {0, 1, 3}
+    world.do(world.fleet.release(2, world.now))
+    assert set(world.owners) == {0, 1, 2, 3}
+
+
+def test_a_container_that_takes_its_hosts_down_is_quarantined_and_the_others_go_on() -> None:
+    world = machine()
+    world.bad.add(1)
+    world.kill(world.owners[1])
+    world.run(30)
+    assert world.fleet.places[1].phase is PlacePhase.QUARANTINED
+    assert "3 times" in world.fleet.places[1].reason
+    assert set(world.owners) == {0, 2, 3}
+
+
+def test_a_damaged_container_is_not_tried_again() -> None:
+    world = machine()
+    place = world.fleet.places[3]
+    world.do(world.fleet.ended(place.host, 3, "corrupt", "wal/0003/... at 512", world.now))
+    assert place.phase is PlacePhase.QUARANTINED
+    world.run(60)
+    assert world.fleet.places[3].reason.startswith("wal/0003")
+
+
+def test_an_opening_that_fails_for_now_is_tried_again_later() -> None:
+    world = machine()
+    place = world.fleet.places[3]
+    world.do(world.fleet.ended(place.host, 3, "failed", "no space left", world.now))
+    assert place.phase is PlacePhase.NOWHERE
+    world.run(1)
+    assert place.phase is PlacePhase.SERVING
+
+
+def test_a_supervisor_that_starts_again_finds_its_hosts_and_moves_nothing() -> None:
+    world = machine()
+    before, opens = world.owners, world.count(OpenContainer)
+    world.fleet = Fleet(4, world.alive, OPTIONS, Random(1), world.now)
+    for host in world.alive:
+        world.say_hello(host)
+    world.run(10)
+    assert (world.owners, world.count(OpenContainer), world.count(SpawnHost)) == (before, opens, 2)
+
+
+def test_a_supervisor_that_starts_again_replaces_the_hosts_that_do_not_come_back() -> None:
+    world = machine()
+    world.frozen.add("host-1")
+    world.fleet = Fleet(4, list(world.alive), OPTIONS, Random(1), world.now)
+    world.say_hello("host-0")
+    world.frozen.clear()
+    world.run(3)
+    assert set(world.owners) == {0, 1, 2, 3}
+
+
+def test_a_rolling_restart_goes_host_by_host_and_everything_is_served_between() -> None:
+    world = machine(containers=6, hosts=3)
+    pids = dict(world.alive)
+    world.do(world.fleet.roll(world.now))
+    for _ in range(100):
+        world.run(0.1)
+        assert set(world.owners) == set(range(6))
+    assert all(world.alive[host] != pid for host, pid in pids.items())
+    assert {host.phase for host in world.fleet.hosts.values()} == {HostPhase.SERVING}
+
+
+def test_the_only_host_can_be_rolled_too() -> None:
+    world = machine(hosts=1)
+    pid = world.alive["host-0"]
+    world.do(world.fleet.roll(world.now))
+    world.run(3)
+    assert world.alive["host-0"] != pid
+    assert set(world.owners) == {0, 1, 2, 3}
+
+
+def test_a_move_is_carried_out_and_stays() -> None:
+    world = machine()
+    world.do(world.fleet.move(0, "host-1", world.now))
+    world.do(world.fleet.move(1, "host-1", world.now))
+    world.run(5)
+    assert (world.owners[0], world.owners[1]) == ("host-1", "host-1")
+
+
+@pytest.mark.parametrize(
+    "index, host, message", [(9, "host-0", "containers 0 to 3"), (0, "host-9", "no host 'host-9'"), (0, "host-1", "takes no containers")]
+)
+def test_an_impossible_move_says_why(index: int, host: str, message: str) -> None:
+    world = machine()
+    world.frozen.add("host-1")
+    world.run(1)
+    with pytest.raises(ValueError, match=message):
+        world.fleet.move(index, host, world.now)
+
+
+def test_a_host_that_exits_too_often_is_given_up_until_it_is_started_by_hand() -> None:
+    world = machine()
+    for _ in range(OPTIONS.exits_max + 1):
+        world.run(1.2)
+        world.kill("host-0")
+    world.run(30)
+    assert world.fleet.hosts["host-0"].phase is HostPhase.GIVEN_UP
+    assert set(world.owners.values()) == {"host-1"}
+    world.do(world.fleet.start("host-0", world.now))
+    assert world.fleet.hosts["host-0"].phase is HostPhase.SERVING
+
+
+def test_hole_35_failovers_of_one_container_are_limited_in_a_minute() -> None:
+    world = machine(options=attrs.evolve(OPTIONS, failovers_max=3, exits_max=1000))
+    for _ in range(4):
+        world.kill(world.fleet.places[0].host)
+        world.run(1.2)
+    assert world.fleet.places[0].phase is PlacePhase.NOWHERE
+    world.run(60)
+    assert world.fleet.places[0].phase is PlacePhase.SERVING
+
+
+def test_a_stop_drains_every_host_and_starts_none_again() -> None:
+    world = machine()
+    world.do(world.fleet.stop(world.now))
+    world.run(10)
+    assert not world.alive
+    assert world.count(SpawnHost) == 2
+
+
+def test_late_answers_change_nothing() -> None:
+    world = machine()
+    place = world.fleet.places[0]
+    host, other = place.host, next(host for host in world.alive if host != place.host)
+    assert world.fleet.failed(host, 0, place.request - 1, "corrupt", "late", world.now) == []
+    assert world.fleet.fenced(other, 0, 99, "late", world.now) == []
+    assert world.fleet.opened(other, 0, place.request, 7, world.now) == [CloseContainer(other, 0, 0)]
+    assert place.phase is PlacePhase.SERVING
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["kill", "freeze", "thaw", "run", "disconnect", "drain", "restart"]), st.integers(0, 2)), max_size=25
+)
+
+
+@given(STEPS)
+def test_after_any_trouble_every_container_is_served_by_one_live_host_again(steps: list[tuple[str, int]]) -> None:
+    world = machine(containers=5, hosts=3, options=attrs.evolve(OPTIONS, exits_max=1000, failovers_max=1000, crashes_max=1000))
+    for step, number in steps:
+        host = f"host-{number}"
+        if step == "run" or host not in world.alive:
+            world.run(0.3 * (number + 1))
+        elif step == "kill":
+            world.kill(host)
+        elif step == "freeze":
+            world.frozen.add(host)
+        elif step == "thaw":
+            world.thaw(host)
+        elif step == "disconnect":
+            world.do(world.fleet.disconnected(host, world.now))
+        elif step == "drain":
+            world.do(world.fleet.drain(host, world.now))
+        else:
+            world.fleet = Fleet(5, ["host-0", "host-1", "host-2"], world.fleet.options, Random(1), world.now)
+            for other in sorted(set(world.alive) - world.frozen):
+                world.say_hello(other)
+    for host in sorted(world.frozen):
+        world.thaw(host)
+    world.run(60)
+    assert set(world.owners) == set(range(5))
+    assert {place.index: place.host for place in world.fleet.places} == world.owners
+    loads = [list(world.owners.values()).count(host) for host in world.alive]
+    assert max(loads) - min(loads) <= 1
+
+
+def test_the_tables_lead_out_of_every_phase() -> None:
+    assert {phase for phase, _ in HOST_TABLE} == set(HostPhase)
+    assert {phase for phase, _ in PLACE_TABLE} == set(PlacePhase)
