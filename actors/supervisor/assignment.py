@@ -17,7 +17,7 @@ def assign(containers: Collection[int], hosts: Collection[str], current: Mapping
         return {}
 
     held: dict[str, list[int]] = {host: [] for host in sorted(hosts)}
-    homeless = []
+    homeless: list[int] = []
     for index in sorted(containers):
         home = held.get(current.get(index, ""))
         (homeless if home is None else home).append(index)

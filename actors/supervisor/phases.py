@@ -91,6 +91,9 @@ PLACE_TABLE: Mapping[tuple[PlacePhase, PlaceEvent], PlacePhase] = {
     (PlacePhase.NOWHERE, PlaceEvent.ADOPTED): PlacePhase.SERVING,
     (PlacePhase.NOWHERE, PlaceEvent.HOST_KILLER): PlacePhase.QUARANTINED,
     (PlacePhase.OPENING, PlaceEvent.OPENED): PlacePhase.SERVING,
+    # Its host connected again: an order, or the answer to it, was lost with the old connection.
+    (PlacePhase.OPENING, PlaceEvent.ADOPTED): PlacePhase.SERVING,
+    (PlacePhase.CLOSING, PlaceEvent.ADOPTED): PlacePhase.SERVING,
     (PlacePhase.OPENING, PlaceEvent.FAILED): PlacePhase.NOWHERE,
     (PlacePhase.OPENING, PlaceEvent.DAMAGED): PlacePhase.QUARANTINED,
     (PlacePhase.OPENING, PlaceEvent.HOST_LOST): PlacePhase.NOWHERE,

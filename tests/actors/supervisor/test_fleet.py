@@ -6,7 +6,7 @@ from random import Random
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tierlog.actors.core.backoff import Backoff
@@ -309,6 +309,7 @@ STEPS = st.lists(
 )
 
 
+@settings(max_examples=300, deadline=None)
 @given(STEPS)
 def test_after_any_trouble_every_container_is_served_by_one_live_host_again(steps: list[tuple[str, int]]) -> None:
     world = machine(containers=5, hosts=3, options=attrs.evolve(OPTIONS, exits_max=1000, failovers_max=1000, crashes_max=1000))

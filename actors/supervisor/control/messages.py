@@ -1,0 +1,191 @@
+"""The messages between the supervisor and its hosts, and their form on the wire. No I/O.
+
+Owns: the vocabulary, its encoding as JSON lines, and what is refused. Does not own: connections (``channel.py``), nor what follows from
+a message (``fleet.py`` on one side, the host's orders on the other).
+
+A connection begins with ``Hello`` from the host, answered by ``Welcome`` or ``Refuse``; then orders go one way, answers, events and
+heartbeats the other. Each line is one JSON object with its ``type``. Unknown fields are ignored, so that a newer side may say more;
+an unknown type, a missing field or a line above the limit ends the connection. The version changes when an older reader would
+misunderstand. Orders carry the supervisor's term: a host obeys the highest it has seen and no lower (hole 26).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import attrs
+import cattrs
+
+from ....storage_backends.base.errors import TierlogError
+
+VERSION = 1
+LINE_BYTES_MAX = 1 << 20
+
+
+class ProtocolError(TierlogError):
+    """The other side of a control connection said something that cannot be understood. The connection is of no use any more."""
+
+    code = "protocol"
+
+
+# --- from a host ----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Hello:
+    host: str
+    pid: int
+    url: str
+    """Where its gateway listens."""
+    served: Mapping[int, int]
+    """The epoch of each container that it serves, each just checked against its log."""
+    term: int
+    """The highest supervisor's term it has seen."""
+    version: int = VERSION
+
+
+@attrs.frozen
+class Heartbeat:
+    sequence: int
+    lag: float
+    """How late the host's event loop runs, in seconds."""
+    statistics: Mapping[str, Any] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class Opened:
+    index: int
+    request: int
+    epoch: int
+
+
+@attrs.frozen
+class Failed:
+    """An opening failed."""
+
+    index: int
+    request: int
+    kind: str
+    reason: str
+
+
+@attrs.frozen
+class Closed:
+    index: int
+
+
+@attrs.frozen
+class Fenced:
+    """Another owner opened the container."""
+
+    index: int
+    epoch: int
+    """The epoch that was fenced."""
+    reason: str
+
+
+@attrs.frozen
+class Ended:
+    """A container gave up; its host lives on."""
+
+    index: int
+    kind: str
+    reason: str
+
+
+# --- from the supervisor --------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Welcome:
+    term: int
+    heartbeat: float
+    """Seconds between heartbeats."""
+    grace: float
+    """Seconds that a host serves on without a supervisor."""
+
+
+@attrs.frozen
+class Refuse:
+    reason: str
+
+
+@attrs.frozen
+class Open:
+    term: int
+    index: int
+    request: int
+
+
+@attrs.frozen
+class Close:
+    term: int
+    index: int
+    request: int
+
+
+@attrs.frozen
+class Drain:
+    """Finish, close everything and exit."""
+
+    term: int
+
+
+@attrs.frozen
+class Owners:
+    """Where each container is, for redirects; sent when it changes."""
+
+    urls: Mapping[int, str]
+
+
+Report = Hello | Heartbeat | Opened | Failed | Closed | Fenced | Ended
+Order = Welcome | Refuse | Open | Close | Drain | Owners
+Message = Report | Order
+
+_TYPES: Mapping[str, type] = {
+    kind.__name__.lower(): kind
+    for kind in (Hello, Heartbeat, Opened, Failed, Closed, Fenced, Ended, Welcome, Refuse, Open, Close, Drain, Owners)
+}
+
+
+@cache
+def _converter() -> cattrs.Converter:
+    return cattrs.Converter()
+
+
+def encode(message: Message) -> bytes:
+    """One line, newline included."""
+    document = {"type": type(message).__name__.lower(), **_converter().unstructure(message)}
+    return json.dumps(document, separators=(",", ":")).encode() + b"\n"
+
+
+def decode(line: bytes) -> Message:
+    """The message of one line. Raises ``ProtocolError``."""
+    try:
+        document = json.loads(line)
+        kind = _TYPES[document["type"]]
+        message: Message = _converter().structure(document, kind)
+    except (ValueError, TypeError, KeyError, RecursionError, cattrs.BaseValidationError) as error:
+        raise ProtocolError(f"cannot understand {line[:200]!r} on a control connection") from error
+
+    return message
+
+
+class Lines:
+    """Bytes as they come, into messages."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[Message]:
+        """The messages that ``data`` completes. Raises ``ProtocolError``."""
+        self._rest += data
+        *lines, rest = bytes(self._rest).split(b"\n") if b"\n" in data else (bytes(self._rest),)
+        self._rest = bytearray(rest)
+        if len(rest) > LINE_BYTES_MAX or any(len(line) > LINE_BYTES_MAX for line in lines):
+            raise ProtocolError(f"a line of more than {LINE_BYTES_MAX} bytes on a control connection")
+
+        return [decode(line) for line in lines]

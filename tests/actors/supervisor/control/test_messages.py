@@ -1,0 +1,90 @@
+"""The control protocol: what is said is understood, and nothing else is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tierlog.actors.supervisor.control.messages import (
+    LINE_BYTES_MAX,
+    Close,
+    Closed,
+    Drain,
+    Ended,
+    Failed,
+    Fenced,
+    Heartbeat,
+    Hello,
+    Lines,
+    Message,
+    Open,
+    Opened,
+    Owners,
+    ProtocolError,
+    Refuse,
+    Welcome,
+    decode,
+    encode,
+)
+
+MESSAGES: list[Message] = [
+    Hello("host-1", 4711, "http://127.0.0.1:9001", {0: 3, 7: 12}, 5),
+    Heartbeat(9, 0.002, {"containers": [{"container": 0, "state": "active"}]}),
+    Opened(1, 2, 3),
+    Failed(1, 2, "corrupt", "wal/0001/x at 512: broken\nframe"),
+    Closed(4),
+    Fenced(4, 9, "opened by another owner"),
+    Ended(4, "poisoned", "torn"),
+    Welcome(3, 0.1, 60.0),
+    Refuse("an older version"),
+    Open(3, 1, 2),
+    Close(3, 1, 2),
+    Drain(3),
+    Owners({0: "http://127.0.0.1:9001"}),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_is_one_line_and_comes_back_as_it_was(message: Message) -> None:
+    line = encode(message)
+    assert line.count(b"\n") == 1
+    assert decode(line) == message
+
+
+@given(st.lists(st.integers(1, 40)))
+def test_messages_are_put_together_from_pieces_of_any_size(sizes: list[int]) -> None:
+    stream, lines, heard = b"".join(map(encode, MESSAGES)), Lines(), []
+    for size in sizes:
+        heard += lines.feed(stream[:size])
+        stream = stream[size:]
+    heard += lines.feed(stream)
+    assert heard == MESSAGES
+
+
+def test_a_newer_side_may_say_more() -> None:
+    document = json.loads(encode(Closed(4))) | {"why": "because"}
+    assert decode(json.dumps(document).encode()) == Closed(4)
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"{}", b"[]", b"nonsense", b'{"type":"closed"}', b'{"type":"explode"}', b'{"type":"closed","index":"x"}', b"\xff"]
+)
+def test_what_cannot_be_understood_is_refused(line: bytes) -> None:
+    with pytest.raises(ProtocolError, match="cannot understand"):
+        decode(line)
+
+
+@given(st.binary())
+def test_any_bytes_are_a_message_or_refused(data: bytes) -> None:
+    try:
+        decode(data)
+    except ProtocolError:
+        return
+
+
+def test_a_line_without_end_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="a line of more than"):
+        Lines().feed(b"x" * (LINE_BYTES_MAX + 1))
