@@ -370,7 +370,7 @@ class SegmentStore:
 
 def _present(hosts: Sequence[ContainerHost | AbsentContainer]) -> list[ContainerHost]:
     """Those that are served here."""
-    return [host for host in hosts if isinstance(host, ContainerHost)]
+    return [host for host in hosts if not isinstance(host, AbsentContainer)]
 
 
 def _event_identity(writer_id: WriterId | None, number: int | None, what: str, count: int = 1) -> tuple[bytes, int]:
