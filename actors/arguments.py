@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TypeVar
 from uuid import UUID
 
-from ..storage_backends.base.errors import InvalidArgument
+from ..storage_backends.base.errors import InvalidArgument, shown
 
 T = TypeVar("T")
 WriterId = str | bytes | UUID
@@ -23,7 +23,7 @@ OFFSET_MAX = 1 << 62
 def check_int(what: str, value: object, low: int, high: int) -> int:
     """``value``, if it is an int from ``low`` to ``high``."""
     if type(value) is not int or not low <= value <= high:
-        raise InvalidArgument(f"{what} is an int from {low} to {high}, not {value!r}")
+        raise InvalidArgument(f"{what} is an int from {low} to {high}, not {shown(value)}")
 
     return value
 

@@ -1,4 +1,4 @@
-"""The units of configuration values: whole counts, sizes in bytes, durations in seconds, shares of one.
+"""The units of configuration values: whole counts, sizes in bytes, durations in seconds, shares of one, and text.
 
 Owns: how a value of each unit is read ("64 MiB", "30 s", "60 %"), checked against its range, and shown. Pure functions of their arguments.
 Does not own: which settings exist (``config.py``).
@@ -16,6 +16,8 @@ from typing import Any
 
 import attrs
 
+from ..storage_backends.base.errors import shown
+
 KiB = 1 << 10
 MiB = 1 << 20
 GiB = 1 << 30
@@ -23,6 +25,7 @@ GiB = 1 << 30
 _BYTES = {"B": 1, "KiB": KiB, "MiB": MiB, "GiB": GiB, "TiB": 1 << 40}
 _SECONDS = {"ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60), "h": Fraction(3600)}
 _SHARES = {"%": Fraction(1, 100)}
+_BITS_MAX = 64
 _WITH_UNIT = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,40})?)\s*([A-Za-z%]{1,8})")
 
 
@@ -59,7 +62,7 @@ class Setting:
     def read(self, value: object) -> float:
         """The number that a TOML value stands for. ``UnitError`` if it is of another kind; the range is ``check``'s."""
         if not isinstance(value, str):
-            self._check_kind(value, repr(value))
+            self._check_kind(value)
             return value if self.unit.whole else float(value)  # type: ignore[return-value, arg-type]  # _check_kind saw to it
 
         number = self.unit.parse(value.strip())
@@ -70,7 +73,7 @@ class Setting:
 
     def check(self, value: object) -> None:
         """Raise ``UnitError`` unless ``value`` is a number of the right kind and in range."""
-        self._check_kind(value, repr(value))
+        self._check_kind(value)
         # Written so that NaN, which compares as false, is out of range.
         if not self.least <= value <= self.most:  # type: ignore[operator]  # _check_kind saw to it
             raise self._refused(self.show(value) if value == value else "nan")  # type: ignore[arg-type]  # noqa: PLR0124
@@ -83,10 +86,11 @@ class Setting:
         text = self.show(value)
         return text if re.fullmatch(r"[0-9.]+", text) else f'"{text}"'
 
-    def _check_kind(self, value: object, shown: str) -> None:
+    def _check_kind(self, value: object) -> None:
         kinds = int if self.unit.whole else (int, float)
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            raise self._refused(shown)
+        # An int beyond all ranges is refused here: it may have no float, and no text.
+        if isinstance(value, bool) or not isinstance(value, kinds) or (isinstance(value, int) and value.bit_length() > _BITS_MAX):
+            raise self._refused(shown(value))
 
     def _exact(self, number: Fraction, text: str) -> float:
         if not self.unit.whole:
@@ -99,6 +103,34 @@ class Setting:
 
     def _refused(self, given: str) -> UnitError:
         return UnitError(f"{given} is not allowed; write {self.unit.noun}, {self.range}")
+
+
+@attrs.frozen
+class TextSetting:
+    """A setting that is a word, such as an address; it lives in its field's metadata as ``Setting`` does."""
+
+    default: str
+    help: str
+
+    @property
+    def range(self) -> str:
+        return f"default {self.show_toml(self.default)}"
+
+    def read(self, value: object) -> str:
+        """The text itself. ``UnitError`` if it is none."""
+        self.check(value)
+        return str(value)
+
+    def check(self, value: object) -> None:
+        """Raise ``UnitError`` unless ``value`` is text that stands on one line and needs no escapes."""
+        if not isinstance(value, str) or not re.fullmatch(r'[^\x00-\x20"\\\x7f]{0,255}', value):
+            raise UnitError(f"{shown(value)} is not allowed; write text in quotes, without blanks, {self.range}")
+
+    def show(self, value: str) -> str:
+        return value
+
+    def show_toml(self, value: str) -> str:
+        return f'"{value}"'
 
 
 def _parser(units: Mapping[str, int | Fraction]) -> Callable[[str], Fraction | None]:
@@ -152,7 +184,11 @@ def share(default: float, least: float, most: float, help: str) -> Setting:
     return Setting(_SHARE, default, least, most, help)
 
 
-def setting_of(field: attrs.Attribute[Any]) -> Setting:
-    """The description that a configuration field carries."""
-    setting: Setting = field.metadata[Setting]
-    return setting
+def text(default: str, help: str) -> TextSetting:
+    """A setting that is a word."""
+    return TextSetting(default, help)
+
+
+def setting_of(field: attrs.Attribute[Any]) -> Any:
+    """The description that a configuration field carries: a ``Setting`` or a ``TextSetting``."""
+    return field.metadata[Setting]

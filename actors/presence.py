@@ -28,6 +28,8 @@ class Owner:
     since_ms: int
     """Wall time, for display."""
     alive: bool = True
+    role: str = ""
+    """What it opened the folder as: a host's id, or nothing for an app or a command."""
 
 
 def announce(folder: str, owner: Owner) -> Program[FileHandle]:
@@ -41,7 +43,7 @@ def announce(folder: str, owner: Owner) -> Program[FileHandle]:
     handle: FileHandle = yield Open(f"{folder}/{owner.owner_id}", write=True, create=True)
     # Somebody who lists the owners may hold it for a moment.
     yield Lock(handle)
-    yield Write(handle, 0, [json.dumps({"pid": owner.pid, "host": owner.host, "since_ms": owner.since_ms}).encode()])
+    yield Write(handle, 0, [encode_owner(owner)])
     return handle
 
 
@@ -79,8 +81,27 @@ def _inspect(folder: str, name: str) -> Program[Owner | None]:
     free = yield Lock(handle, wait=False)
     data = yield Read(handle, 0, _FILE_BYTES_MAX)
     yield Close(handle)
+    return decode_owner(name, data, alive=not free)
+
+
+def encode_owner(owner: Owner) -> bytes:
+    return json.dumps({"pid": owner.pid, "host": owner.host, "since_ms": owner.since_ms, "role": owner.role}).encode()
+
+
+def decode_owner(name: str, data: bytes, *, alive: bool) -> Owner:
+    """The owner that the file ``name`` tells of; an unknown one if a crash tore it, or it is not written yet."""
     try:
         said = json.loads(data)
-        return Owner(name, int(said["pid"]), str(said["host"]), int(said["since_ms"]), alive=not free)
-    except (ValueError, KeyError, TypeError):
-        return Owner(name, 0, "unknown", 0, alive=not free)  # torn by a crash, or not written yet
+        pid, host, since_ms, role = said["pid"], said["host"], said["since_ms"], said.get("role", "")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return Owner(name, 0, "unknown", 0, alive=alive)
+
+    # Numbers that fit into 64 bits and text that can be printed: whatever else JSON can say, nobody said it here.
+    numbers = type(pid) is int and type(since_ms) is int and max(pid, since_ms) < 1 << 63 and min(pid, since_ms) >= 0
+    if numbers and isinstance(host, str) and isinstance(role, str):
+        return Owner(name, pid, _printable(host), since_ms, alive, _printable(role))
+    return Owner(name, 0, "unknown", 0, alive=alive)
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

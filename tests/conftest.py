@@ -12,6 +12,9 @@ settings.register_profile("long", deadline=None, print_blob=True, max_examples=1
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--long", action="store_true", help="run the tests marked `long` too, and more examples of each property")
+    parser.addoption(
+        "--fuzz", type=float, metavar="SECONDS", help="fuzz each decoder so long, guided by coverage (tests/fuzz; needs the extra `fuzz`)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,6 +15,8 @@ from .running import execute, writing
 
 if TYPE_CHECKING:
     from ..store import SegmentStore
+
+_DIGITS = re.compile(r"[0-9]{1,20}")
 
 
 def _carry_out(data: Path, config: Path | None, take_over: bool, act: Callable[[SegmentStore], Awaitable[int | None]]) -> None:
@@ -36,7 +39,7 @@ def _parse_size(text: str) -> int:
 
     setting = setting_of(attrs.fields_dict(WriterConfig)["rolling_size"])
     try:
-        size = setting.read(int(text) if text.isascii() and text.isdigit() else text)
+        size = setting.read(int(text) if _DIGITS.fullmatch(text) else text)
         setting.check(size)
         return int(size)
     except UnitError as error:

@@ -23,6 +23,8 @@ STDIN, STDOUT = 0, 1
 BROKEN_PIPE = 141
 """The exit code of a program whose output nobody reads any more, as the shell shows it."""
 _UNBOUNDED = 10_000
+_TIME_MAX = 253_402_300_799_999
+"""The last millisecond of the year 9999, in milliseconds since 1970: the calendar of the standard library ends there."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -86,6 +88,9 @@ def show_bytes(size: int) -> str:
 
 
 def show_time(milliseconds: int) -> str:
+    """Wall time for people; a clock that was wrong when it was written must not keep the rest from being shown."""
+    if milliseconds > _TIME_MAX:
+        return f"{milliseconds} ms after 1970"
     return datetime.fromtimestamp(milliseconds / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

@@ -15,7 +15,7 @@ import attrs
 
 from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
+from ...storage_backends.base.codec import DecodeError, Decoder, Encoder, hex_number
 from ...storage_backends.base.errors import ChunkExists, DataCorruption, StoreMismatch
 
 _MAGIC = 0x544C434D  # "TLCM"
@@ -68,10 +68,9 @@ async def survey(chunks: ChunkStorage, container: int) -> list[Claim]:
     prefix = claim_prefix(container)
     claims = []
     for info in [info async for info in chunks.list(prefix)]:
-        epoch_text = info.name[len(prefix) :]
         try:
-            claims.append(Claim(int(epoch_text, 16), decode_claim(await chunks.read(info.name, 0, _BODY_BYTES + 1))))
-        except ValueError as error:
+            claims.append(Claim(hex_number(info.name[len(prefix) :]), decode_claim(await chunks.read(info.name, 0, _BODY_BYTES + 1))))
+        except DecodeError as error:
             raise DataCorruption(f"claim {info.name} cannot be read: {error}", file=info.name) from error
 
     return sorted(claims, key=lambda claim: claim.epoch)

@@ -36,7 +36,7 @@ from ...storage_backends.base.errors import (
     UnknownWriter,
 )
 from ...storage_backends.base.segments import ATTRIBUTE_MAX, ATTRIBUTE_MIN, ATTRIBUTES_MAX, AttributeUpdate, AttributeUpdateKind
-from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX
+from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX, segment_of_key
 from .requests import (
     AppendRequest,
     AttributesRequest,
@@ -255,7 +255,7 @@ def decide_commit(state: ContainerState, request: CommitRequest) -> Decision:
 
     for key, value in request.writes.items():
         if key.startswith(SEGMENT_PREFIX):
-            segment = state.segments.get(int(key[len(SEGMENT_PREFIX) :], 16))
+            segment = state.segments.get(segment_of_key(key))
             if segment is None or (segment.status is SegmentStatus.DELETED and value is not None):
                 raise MetadataConflict(f"the segment of metadata {key!r} was deleted")
 

@@ -172,5 +172,7 @@ class Recovery:
             gap = self._cache.first_gap(segment.sid, start, end)
             if gap < end:
                 raise DataCorruption(
-                    f"segment {segment.name!r} ({segment.sid:#x}): bytes from {gap} are not in the log, nor flushed (to {segment.flushed})"
+                    f"segment {segment.name!r} ({segment.sid:#x}): bytes from {gap} are not in the log, nor flushed (to {segment.flushed})",
+                    file=f"segment {segment.sid:#x}",
+                    offset=gap,
                 )

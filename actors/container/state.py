@@ -30,7 +30,7 @@ from ...journal.operations.truncate_segment import TruncateSegment
 from ...journal.operations.update_attributes import UpdateAttributes
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.ids import counter_of, epoch_of, segment_id
-from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX, SegmentRecord
+from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX, SegmentRecord, segment_of_key
 from .segments import SegmentState, SegmentTable
 
 CAUSED = frozenset((Append, CreateSegment, DeleteSegment, ExpireWriters, MergeSegments, SealSegment, TruncateSegment, UpdateAttributes))
@@ -207,7 +207,7 @@ class ContainerState:
                 self.metadata[key] = (self.sequence, value)
 
             if key.startswith(SEGMENT_PREFIX):
-                self._record_changed(int(key[len(SEGMENT_PREFIX) :], 16), value)
+                self._record_changed(segment_of_key(key), value)
 
     def _record_changed(self, sid: int, value: bytes | None) -> None:
         """Long-term storage's record of a segment changed: that commit is the flush position (rule F3)."""

@@ -19,13 +19,13 @@ import anyio
 import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkStorage
+from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.base.errors import ChunkNotFound, TierlogError
 from ...storage_backends.base.statistics import counter, gauge
 from ..core.log import get_logger
 from .rules import Garbage, is_ready, orphans
 
 _log = get_logger("gc")
-_EPOCH_DIGITS = 16
 
 
 @attrs.frozen
@@ -46,6 +46,14 @@ class CollectorStatistics:
     retried: int = attrs.field(metadata=counter("Failed deletions that are tried again."))
     set_aside: int = attrs.field(metadata=counter("Names given up after too many failures; the next opening lists them again."))
     orphans_found: int = attrs.field(metadata=gauge("Names of dead owners found at the opening."))
+
+
+def epoch_in(name: str) -> int | None:
+    """The epoch in ``.../<epoch>-<offset>-<id>`` or in a claim's ``.../epoch.<epoch>``; None for any other name: it is nobody's garbage."""
+    try:
+        return hex_number(name.rsplit("/", 1)[-1].removeprefix("epoch.").partition("-")[0])
+    except DecodeError:
+        return None
 
 
 class Collector:
@@ -165,16 +173,8 @@ class Collector:
         return True
 
     async def _list_orphans(self, prefix: str) -> list[str]:
-        listed = [(info.name, self._epoch_of(info.name)) async for info in self._chunks.list(prefix)]
-        return orphans(listed, epoch=self._epoch, referenced=self._referenced)
-
-    def _epoch_of(self, name: str) -> int:
-        """The epoch in ``.../<epoch>-<offset>-<id>`` or in a claim's ``.../epoch.<epoch>``; a name of another form is nobody's garbage."""
-        epoch = name.rsplit("/", 1)[-1].removeprefix("epoch.").partition("-")[0]
-        try:
-            return int(epoch, 16) if len(epoch) == _EPOCH_DIGITS else self._epoch
-        except ValueError:
-            return self._epoch
+        listed = [(info.name, epoch_in(info.name)) async for info in self._chunks.list(prefix)]
+        return orphans([(name, epoch) for name, epoch in listed if epoch is not None], epoch=self._epoch, referenced=self._referenced)
 
     async def _collect(self, ready: list[Garbage]) -> None:
         await self._barrier()

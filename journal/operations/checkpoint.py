@@ -81,6 +81,6 @@ def encode_end(op: CheckpointEnd) -> bytes:
 def decode_end(view: memoryview, start: int, end: int) -> CheckpointEnd:
     fields = Decoder(view, start, end)
     checkpoint, group, sequence = fields.u64(), fields.u64(), fields.u64()
-    cycle = CycleComplete(fields.u64(), fields.u64(), fields.u64(), fields.u8() == 1)
+    cycle = CycleComplete(fields.u64(), fields.u64(), fields.u64(), fields.flag())
     fields.finish()
     return CheckpointEnd(checkpoint, group, sequence, cycle)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
+from ...storage_backends.base.codec import Decoder, Encoder
 
 TYPE = 9
 
@@ -31,11 +31,7 @@ def encode(op: CommitMetadata) -> bytes:
 
 
 def _decode_value(fields: Decoder) -> bytes | None:
-    present = fields.u8()
-    if present > 1:
-        raise DecodeError(f"presence byte is {present}")
-
-    return fields.blob() if present else None
+    return fields.blob() if fields.flag() else None
 
 
 def decode(view: memoryview, start: int, end: int) -> CommitMetadata:

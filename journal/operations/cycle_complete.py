@@ -27,6 +27,6 @@ def encode(op: CycleComplete) -> bytes:
 
 def decode(view: memoryview, start: int, end: int) -> CycleComplete:
     fields = Decoder(view, start, end)
-    op = CycleComplete(fields.u64(), fields.u64(), fields.u64(), fields.u8() == 1)
+    op = CycleComplete(fields.u64(), fields.u64(), fields.u64(), fields.flag())
     fields.finish()
     return op

@@ -83,7 +83,7 @@ def _decode_status(value: int) -> SegmentStatus:
 
 def decode_image(data: bytes) -> SegmentImage:
     fields = Decoder(data)
-    sid, status, sealed = fields.u64(), _decode_status(fields.u8()), fields.u8() == 1
+    sid, status, sealed = fields.u64(), _decode_status(fields.u8()), fields.flag()
     length, start_offset, rolling_size = fields.u64(), fields.u64(), fields.u64()
     name, values = fields.text(), decode_values(fields)
     writers = tuple((decode_writer(fields), WriterState(fields.i64(), fields.i64(), fields.u64())) for _ in range(fields.u32()))

@@ -1,7 +1,7 @@
 """Reading and writing of persisted records: fixed-width big-endian fields, length-prefixed bytes, nothing implicit.
 
-Owns: ``Encoder`` and ``Decoder``. Does not own: any record's layout (each record's own file does) nor checksums of
-containers of records (frames and objects carry those).
+Owns: ``Encoder`` and ``Decoder``, and numbers in keys and names (``hex_number``). Does not own: any record's layout (each record's own
+file does) nor checksums of containers of records (frames and objects carry those).
 
 Promise: a ``Decoder`` over arbitrary bytes gives a value or raises ``DecodeError``; it never reads past its end, never
 allocates more than its input's size, and never loops.
@@ -9,6 +9,7 @@ allocates more than its input's size, and never loops.
 
 from __future__ import annotations
 
+import re
 import struct
 
 from .checksum import Buffer
@@ -18,10 +19,19 @@ _U16 = struct.Struct(">H")
 _U32 = struct.Struct(">I")
 _U64 = struct.Struct(">Q")
 _I64 = struct.Struct(">q")
+_HEX = re.compile(r"[0-9a-f]{16}")
 
 
 class DecodeError(ValueError):
     """Bytes do not decode as the record they should be. The layer that knows the file turns it into ``DataCorruption``."""
+
+
+def hex_number(text: str) -> int:
+    """The 64-bit number that keys and names carry as 16 lower-case hex digits. ``int`` alone takes signs, ``0x``, ``_`` and blanks too,
+    so that two names would stand for one number."""
+    if not _HEX.fullmatch(text):
+        raise DecodeError(f"{text[:40]!r} is not a number of 16 hex digits")
+    return int(text, 16)
 
 
 class Encoder:
@@ -112,6 +122,13 @@ class Decoder:
 
     def i64(self) -> int:
         return self._take(_I64)
+
+    def flag(self) -> bool:
+        """One byte, 0 or 1: anything else was never written, so taking it for either would hide damage."""
+        value = self.u8()
+        if value > 1:
+            raise DecodeError(f"flag at {self.position - 1} is {value}, neither 0 nor 1")
+        return bool(value)
 
     def raw(self, size: int) -> memoryview:
         start = self.position

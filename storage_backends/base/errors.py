@@ -1,6 +1,6 @@
 """Every error tierlog raises, in one tree.
 
-Owns: the classes, their stable ``code`` and whether repeating the same call can help (``retryable``).
+Owns: the classes, their stable ``code``, whether repeating the same call can help (``retryable``), and how a message quotes a value.
 Does not own: mapping from foreign exceptions (each backend does that at its edge) nor HTTP statuses (the wire table does).
 
 An error says what the caller should do. The message names the segment, file or offset; the cause is chained.
@@ -10,12 +10,23 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+_SHOWN_MAX = 200
+
 
 class TierlogError(Exception):
     """The root of everything tierlog raises on purpose."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
+
+
+def shown(value: object) -> str:
+    """``value`` as a message quotes it: short, and never an error of its own (Python refuses to print huge ints and deep nests)."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"a value of type {type(value).__name__} that is too large to print"
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
 # --- the caller's mistake -------------------------------------------------------------------------------------

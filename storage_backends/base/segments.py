@@ -10,7 +10,7 @@ from enum import Enum
 
 import attrs
 
-from .errors import InvalidArgument
+from .errors import InvalidArgument, shown
 
 ATTRIBUTE_MIN = -(1 << 63)
 ATTRIBUTE_MAX = (1 << 63) - 1
@@ -64,7 +64,7 @@ def _check_name(name: object) -> None:
 
 def _check_value(name: str, value: object) -> None:
     if type(value) is not int or not ATTRIBUTE_MIN <= value <= ATTRIBUTE_MAX:
-        raise InvalidArgument(f"attribute {name!r}: a value is a signed 64-bit integer, not {value!r}")
+        raise InvalidArgument(f"attribute {name!r}: a value is a signed 64-bit integer, not {shown(value)}")
 
 
 @attrs.frozen

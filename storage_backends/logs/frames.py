@@ -148,12 +148,12 @@ def decode_header(data: Buffer, path: str) -> tuple[FileHeader, int]:
 def _decode_body(body: Decoder) -> FileHeader:
     log_id = bytes(body.raw(LOG_ID_BYTES))
     file = FileId(body.u64(), body.u32())
-    first_group, truncate_before, relogged, count = body.u64(), body.u64(), body.u8(), body.u32()
+    first_group, truncate_before, relogged, count = body.u64(), body.u64(), body.flag(), body.u32()
     if count > _SEALS_MAX:
         raise DecodeError(f"{count} seals")
     seals = tuple(Seal(FileId(body.u64(), body.u32()), body.u64()) for _ in range(count))
     body.finish()
-    return FileHeader(log_id, file, first_group, truncate_before, bool(relogged), seals)
+    return FileHeader(log_id, file, first_group, truncate_before, relogged, seals)
 
 
 # --- frames ---------------------------------------------------------------------------------------------------

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from ...base.codec import DecodeError
 from ...base.errors import DataCorruption, SegmentNotFound
 from ..core import Core
 from ..layout import Layout, LayoutChanged
-from ..records import SEGMENT_PREFIX, ChunkRecord, SegmentRecord, segment_key
+from ..records import SEGMENT_PREFIX, ChunkRecord, SegmentRecord, segment_key, segment_of_key
 from ..transaction import decode_record
 
 
@@ -22,7 +23,14 @@ async def exists(core: Core, segment: int) -> bool:
 
 
 async def segments(core: Core) -> list[int]:
-    return [int(key[len(SEGMENT_PREFIX) :], 16) for key in await core.metadata.scan(SEGMENT_PREFIX)]
+    return [_segment_of(key) for key in await core.metadata.scan(SEGMENT_PREFIX)]
+
+
+def _segment_of(key: str) -> int:
+    try:
+        return segment_of_key(key)
+    except DecodeError as error:
+        raise DataCorruption(f"a metadata key does not decode: {error}", file=key) from error
 
 
 async def chunks(core: Core, segment: int) -> list[tuple[int, ChunkRecord]]:

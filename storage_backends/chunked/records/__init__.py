@@ -8,8 +8,19 @@ from __future__ import annotations
 
 from .chunk import BLOCK, ChunkRecord, chunk_key
 from .index import IndexRecord, index_key
-from .segment import SEGMENT_PREFIX, SegmentRecord, segment_key
+from .segment import SEGMENT_PREFIX, SegmentRecord, segment_key, segment_of_key
 
 Record = SegmentRecord | ChunkRecord | IndexRecord
 
-__all__ = ["BLOCK", "SEGMENT_PREFIX", "ChunkRecord", "IndexRecord", "Record", "SegmentRecord", "chunk_key", "index_key", "segment_key"]
+__all__ = [
+    "BLOCK",
+    "SEGMENT_PREFIX",
+    "ChunkRecord",
+    "IndexRecord",
+    "Record",
+    "SegmentRecord",
+    "chunk_key",
+    "index_key",
+    "segment_key",
+    "segment_of_key",
+]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import attrs
 
 from ...base.checksum import Buffer
-from ...base.codec import DecodeError
+from ...base.codec import DecodeError, hex_number
 from .header import SEGMENT_TYPE, Invariants, begin, broken, expect
 
 SEGMENT_PREFIX = "s:"
@@ -22,6 +22,13 @@ _SEALED = 1
 
 def segment_key(segment: int) -> str:
     return f"{SEGMENT_PREFIX}{segment:016x}"
+
+
+def segment_of_key(key: str) -> int:
+    """The segment id that ``segment_key`` put into a key; ``DecodeError`` for anything else."""
+    if not key.startswith(SEGMENT_PREFIX):
+        raise DecodeError(f"{key[:40]!r} is not the key of a segment record")
+    return hex_number(key[len(SEGMENT_PREFIX) :])
 
 
 @attrs.frozen

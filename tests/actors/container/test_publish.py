@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from support.container_parts import NAME, ROLLING, Parts, append
 from tierlog.actors.container.publish import BORDER_BYTES
-from tierlog.actors.container.requests import CreateRequest, DeleteRequest, MergeRequest, SealRequest, TruncateRequest
+from tierlog.actors.container.requests import CreateRequest, DeleteRequest, MergeRequest, Request, SealRequest, TruncateRequest
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.forget_segment import ForgetSegment
 from tierlog.journal.operations.relog_data import RelogData
@@ -71,6 +71,28 @@ def test_an_append_is_published_once() -> None:
     parts.do(append(NAME, b"abc"))
     with pytest.raises(ValueError, match="was published before"):
         parts.publish(Append(segment.sid, 0, b"abc", b"", 0, 0))
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40_000)), max_size=12), st.integers(0, 11))
+def test_a_group_is_published_as_if_each_of_its_appends_came_alone(script: list[tuple[str, int]], sealed_at: int) -> None:
+    """Appends of a group become visible in runs, one for each segment: nobody sees the difference, whatever comes between them."""
+    together, alone = Parts(), Parts()
+    requests: list[Request] = [append(name, bytes([number]) * size) for number, (name, size) in enumerate(script)]
+    requests.insert(sealed_at, SealRequest("other"))
+    for parts in (together, alone):
+        parts.create("other", "a", "b", "c")
+    together.do(*requests)
+    alone.do(*requests[:1])
+    for request in requests[1:]:
+        alone.group -= 1
+        alone.do(request)
+
+    for name in "abc":
+        left, right = together.segment(name), alone.segment(name)
+        assert left.durable_length == right.durable_length == left.length
+        assert together.content(left.sid) == alone.content(right.sid)
+        assert (left.marks, left.borders) == (right.marks, right.borders)
+    assert together.cache.pinned_bytes == alone.cache.pinned_bytes == sum(size for _, size in script)
 
 
 def test_bytes_in_the_log_have_marks_until_they_are_flushed() -> None:

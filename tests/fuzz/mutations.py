@@ -1,0 +1,82 @@
+"""Bytes for decoders: any at all, and valid ones after damage.
+
+Owns: the hypothesis strategies, and the systematic damage (every cut, every bit). Does not own: what must come of it (``target.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from hypothesis import strategies as st
+
+SIZE_MAX = 600
+_SYSTEMATIC_MAX = 120
+_NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0xFFFF, 0x7FFF_FFFF, 0xFFFF_FFFF, 1 << 60, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+_places = st.integers(0, 1 << 16)
+
+arbitrary = st.binary(max_size=SIZE_MAX)
+
+
+@st.composite
+def mutated(draw: st.DrawFn, examples: Sequence[bytes]) -> bytes:
+    """An example after one to six changes."""
+    data = draw(st.sampled_from(examples))
+    for change in draw(st.lists(st.sampled_from(_CHANGES), min_size=1, max_size=6)):
+        data = change(draw, data, examples)
+
+    return data
+
+
+def _flip(draw: st.DrawFn, data: bytes, examples: Sequence[bytes]) -> bytes:
+    if not data:
+        return data
+    place = draw(_places) % len(data)
+    return data[:place] + bytes([data[place] ^ 1 << draw(st.integers(0, 7))]) + data[place + 1 :]
+
+
+def _set_number(draw: st.DrawFn, data: bytes, examples: Sequence[bytes]) -> bytes:
+    """An extreme number over whatever is there: lengths and counts are what loops and allocations believe."""
+    width = draw(st.sampled_from((1, 2, 4, 8)))
+    place = draw(_places) % (len(data) + 1)
+    number = draw(st.sampled_from(_NUMBERS)) & ((1 << 8 * width) - 1)
+    return data[:place] + number.to_bytes(width, "big") + data[place + width :]
+
+
+def _cut(draw: st.DrawFn, data: bytes, examples: Sequence[bytes]) -> bytes:
+    start, end = sorted((draw(_places) % (len(data) + 1), draw(_places) % (len(data) + 1)))
+    return data[:start] + data[end:]
+
+
+def _insert(draw: st.DrawFn, data: bytes, examples: Sequence[bytes]) -> bytes:
+    place = draw(_places) % (len(data) + 1)
+    return data[:place] + draw(st.binary(min_size=1, max_size=24)) + data[place:]
+
+
+def _splice(draw: st.DrawFn, data: bytes, examples: Sequence[bytes]) -> bytes:
+    other = draw(st.sampled_from(examples))
+    return data[: draw(_places) % (len(data) + 1)] + other[draw(_places) % (len(other) + 1) :]
+
+
+def _repeat(draw: st.DrawFn, data: bytes, examples: Sequence[bytes]) -> bytes:
+    start, end = sorted((draw(_places) % (len(data) + 1), draw(_places) % (len(data) + 1)))
+    return data[:end] + data[start:end] * draw(st.integers(1, 8)) + data[end:]
+
+
+def _blank(draw: st.DrawFn, data: bytes, examples: Sequence[bytes]) -> bytes:
+    start, end = sorted((draw(_places) % (len(data) + 1), draw(_places) % (len(data) + 1)))
+    return data[:start] + bytes(end - start) + data[end:]
+
+
+_CHANGES = (_flip, _set_number, _cut, _insert, _splice, _repeat, _blank)
+
+
+def systematic(example: bytes, *, everything: bool) -> Iterator[bytes]:
+    """The example cut at every place and with every bit flipped; of long ones only so many places, unless ``everything`` is asked for."""
+    step = 1 if everything else 1 + len(example) // _SYSTEMATIC_MAX
+    for place in range(0, len(example), step):
+        yield example[:place]
+        for bit in range(8):
+            yield example[:place] + bytes([example[place] ^ 1 << bit]) + example[place + 1 :]
+
+    yield example + b"\0"
+    yield example + example

@@ -1,0 +1,236 @@
+"""The decoders of the store's own records: fields, identity, owners, claims, chunk metadata, and numbers inside keys and names."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+from hypothesis import strategies as st
+
+from fuzz.file_targets import REFUSED, run_on, sealed
+from fuzz.target import Target
+from tierlog.actors.container.claim import Identity, claim_name, claim_prefix, decode_claim, encode_claim, survey
+from tierlog.actors.gc.collector import epoch_in
+from tierlog.actors.identity import StoreIdentity, read_identity
+from tierlog.actors.identity import decode as decode_identity
+from tierlog.actors.identity import encode as encode_identity
+from tierlog.actors.presence import Owner, decode_owner, encode_owner
+from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
+from tierlog.storage_backends.base.codec import Decoder, Encoder, hex_number
+from tierlog.storage_backends.base.errors import DataCorruption
+from tierlog.storage_backends.chunked.records import (
+    ChunkRecord,
+    IndexRecord,
+    SegmentRecord,
+    chunk_key,
+    index_key,
+    segment_key,
+    segment_of_key,
+)
+from tierlog.storage_backends.chunked.transaction import decode_record
+
+u64 = st.integers(0, (1 << 64) - 1)
+name = st.text(max_size=12)
+
+# --- fields ---------------------------------------------------------------------------------------------------
+
+_KINDS = ("u8", "u16", "u32", "u64", "i64", "flag", "blob", "text")
+_KIND_COUNT = 8
+
+
+def _decode_fields(data: bytes) -> tuple[bytes, list[object]]:
+    """Eight bytes that name kinds of fields, then the fields."""
+    fields = Decoder(data)
+    kinds = bytes(fields.raw(_KIND_COUNT))
+    values = [getattr(fields, _KINDS[kind % len(_KINDS)])() for kind in kinds]
+    fields.finish()
+    return kinds, values
+
+
+def _encode_fields(found: tuple[bytes, list[Any]]) -> bytes:
+    out = Encoder().raw(found[0])
+    for kind, value in zip(*found, strict=True):
+        field = _KINDS[kind % len(_KINDS)]
+        getattr(out, "u8" if field == "flag" else field)(value)
+    return out.finish()
+
+
+_FIELDS = [
+    Target(
+        "fields",
+        _decode_fields,
+        [_encode_fields((bytes(range(8)), [1, 2, 3, 4, -5, True, b"blob", "größe"]))],
+        encode=_encode_fields,
+        hostile=[b"\7" * 8 + b"\0\3\xed\xa0\x80" + b"\0\0" * 7, b"\6" * 8 + b"\xff" * 8, b"\7" * 8 + b"\0\2\xc0\x80" + b"\0\0" * 7],
+    ),
+    Target(
+        "hex number",
+        lambda data: hex_number(data.decode("latin-1")),
+        [b"00000000000000ff"],
+        encode=lambda number: f"{number:016x}".encode(),
+        hostile=[
+            b"0x000000000000ff",
+            b"+00000000000000f",
+            b"0000_0000_0000_f",
+            b" 0000000000000ff",
+            b"00000000000000FF",
+            b"00000000000000ff\n",
+        ],
+    ),
+]
+
+# --- identity, owners, claims ---------------------------------------------------------------------------------
+
+_STORE = StoreIdentity(bytes(range(16)), bytes(range(16, 32)), 4, 1_700_000_000_000)
+_OWNER = Owner("name", 4711, "größe", 1_700_000_000_000)
+_CLAIM = Identity(b"s" * 16, b"l" * 16, b"o" * 16)
+
+
+class _Claims:
+    """Long-term storage as far as a survey of claims needs it: one object."""
+
+    def __init__(self, name: str, content: bytes) -> None:
+        self._name = name
+        self._content = content
+
+    async def list(self, prefix: str) -> AsyncIterator[ChunkInfo]:
+        yield ChunkInfo(self._name, len(self._content))
+
+    async def read(self, name: str, offset: int, size: int) -> bytes:
+        return self._content[offset : offset + size]
+
+
+def _survey(name: str, content: bytes) -> tuple[int, Identity]:
+    surveying = survey(cast("ChunkStorage", _Claims(name, content)), 3)
+    try:
+        surveying.send(None)
+    except StopIteration as end:
+        (claim,) = end.value
+        return claim.epoch, claim.identity
+    raise AssertionError("a survey of one object in memory has nothing to wait for")
+
+
+_IDENTITY = encode_identity(_STORE)
+_IDENTITIES = [
+    Target(
+        "store identity",
+        lambda data: run_on({"wal/store": data}, read_identity("wal")),
+        [_IDENTITY],
+        errors=REFUSED,
+        checksummed=True,
+        genuine=lambda found: found == _STORE,
+    ),
+    Target(
+        "store identity behind a right checksum",
+        lambda body: decode_identity(sealed(body), "store"),
+        [_IDENTITY[:-4]],
+        errors=REFUSED,
+        encode=lambda identity: encode_identity(identity)[:-4],
+        values=st.builds(StoreIdentity, st.binary(min_size=16, max_size=16), st.binary(min_size=16, max_size=16), st.integers(0, 99), u64),
+    ),
+    Target(
+        "owner file",
+        lambda data: decode_owner("name", data, alive=True),
+        [encode_owner(_OWNER)],
+        errors=(),
+        encode=encode_owner,
+        canonical=False,  # JSON has blanks, and a torn file is an unknown owner
+        values=st.builds(Owner, st.just("name"), st.integers(0, (1 << 63) - 1), name, st.integers(0, (1 << 63) - 1)),
+        hostile=[
+            b"[" * 4096,
+            b'{"pid": Infinity, "host": "h", "since_ms": 1}',
+            b'{"pid": 1, "host": "\\ud800", "since_ms": 1}',
+            b'{"pid": 1, "host": "h", "since_ms": ' + b"9" * 4000 + b"}",
+            b"null",
+        ],
+    ),
+    Target("claim", decode_claim, [encode_claim(_CLAIM)], encode=encode_claim, checksummed=True),
+    Target("claim behind a right checksum", lambda body: decode_claim(sealed(body)), [encode_claim(_CLAIM)[:-4]]),
+    Target(
+        "claim in long-term storage",
+        lambda data: _survey(claim_name(3, 7), data),
+        [encode_claim(_CLAIM)],
+        errors=(DataCorruption,),
+        genuine=lambda found: found == (7, _CLAIM),
+    ),
+    Target(
+        "claim name",
+        lambda data: _survey(claim_prefix(3) + data.decode("latin-1"), encode_claim(_CLAIM))[0],
+        [b"00000000000000ff"],
+        errors=(DataCorruption,),
+        encode=lambda epoch: claim_name(3, epoch).removeprefix(claim_prefix(3)).encode(),
+        hostile=[b"7", b"0x07", b"-1", b"0000000000000007.bak"],
+    ),
+]
+
+# --- chunk metadata -------------------------------------------------------------------------------------------
+
+_SEGMENT = SegmentRecord(7 << 32 | 2, 4106, 17, "first", "last", 10, 3000, 3, True, 7, 1 << 20)
+_CHUNK = ChunkRecord("containers/0001/c", 0, "next").grown([b"x" * 1500, b"y" * 600], [0, 1500])
+_INDEX = IndexRecord(7 << 32 | 2, 1 << 24, "containers/0001/c", 1000)
+_SEGMENTS = st.builds(SegmentRecord, u64, u64, u64, name, name, u64, u64, u64, st.booleans(), u64, u64)
+
+
+def _read_chunk_record(data: bytes) -> tuple[ChunkRecord, list[int], list[int]]:
+    record = decode_record(ChunkRecord, _CHUNK.key, data)
+    grown = record.grown([b"more"], [record.length])
+    assert not grown.broken() or record.length + 4 >= 1 << 64
+    return record, list(record.crcs), list(record.starts)
+
+
+def _epoch_in(data: bytes) -> int | None:
+    epoch = epoch_in("containers/0001/" + data.decode("latin-1"))
+    assert epoch is None or f"{epoch:016x}".encode() in data
+    return epoch
+
+
+_RECORDS = [
+    Target("segment record", SegmentRecord.decode, [_SEGMENT.encode()], encode=SegmentRecord.encode, values=_SEGMENTS),
+    Target(
+        "chunk record",
+        ChunkRecord.decode,
+        [_CHUNK.encode()],
+        encode=ChunkRecord.encode,
+        values=st.builds(ChunkRecord, name, u64, name, st.binary(max_size=12), st.binary(max_size=24)),
+    ),
+    Target(
+        "index record", IndexRecord.decode, [_INDEX.encode()], encode=IndexRecord.encode, values=st.builds(IndexRecord, u64, u64, name, u64)
+    ),
+    Target(
+        "segment record under its key",
+        lambda data: decode_record(SegmentRecord, segment_key(_SEGMENT.segment), data),
+        [_SEGMENT.encode()],
+        errors=(DataCorruption,),
+        encode=SegmentRecord.encode,
+    ),
+    Target(
+        "chunk record under its key",
+        _read_chunk_record,
+        [_CHUNK.encode()],
+        errors=(DataCorruption,),
+        encode=lambda found: found[0].encode(),
+    ),
+    Target(
+        "index record under its key",
+        lambda data: decode_record(IndexRecord, index_key(_INDEX.segment, _INDEX.offset), data),
+        [_INDEX.encode()],
+        errors=(DataCorruption,),
+        encode=IndexRecord.encode,
+    ),
+    Target(
+        "segment key",
+        lambda data: segment_of_key(data.decode("latin-1")),
+        [segment_key(7 << 32 | 2).encode()],
+        encode=lambda sid: segment_key(sid).encode(),
+        hostile=[b"s:1", b"s:0x00000000000001", chunk_key("s:").encode()],
+    ),
+    Target(
+        "epoch in a chunk's name",
+        _epoch_in,
+        [b"0000000700000002/0000000000000007-0000000000000000-id", b"epoch.0000000000000007"],
+        errors=(),
+        hostile=[b"epoch.-000000000000001", b"0x00000000000001-0-id", b"+000000000000001-0-id"],
+    ),
+]
+
+STORE_TARGETS = [*_FIELDS, *_IDENTITIES, *_RECORDS]

@@ -1,0 +1,113 @@
+"""No decoder is forgotten: every function that reads bytes or text for what they mean is entered by some target's examples."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+
+from fuzz.target import examine
+from fuzz.targets import TARGETS
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("actors", "journal", "spark_bridge", "storage_backends")
+NAMES = re.compile(r"_?(decode|parse|unpack|deserialize|load_config|read_identity|read_register)(_|$)|from_(bytes|json|wire|text|image)$")
+CALLS = {"unpack", "unpack_from", "iter_unpack", "from_bytes", "fromhex", "loads", "fullmatch", "match", "isdigit", "isdecimal"}
+"""Methods that turn bytes or text into something else."""
+BUILDERS = {"Decoder", "hex_number", "expect"}
+
+EXEMPT = {
+    "actors/config.py load_config": "opens the file and hands its bytes to decode_config",
+    "actors/identity.py _refuse_orphaned_logs": "asks whether there is any folder with a number for its name, and uses no number",
+    "actors/node.py identify": "reads ids that this process has just made",
+    "actors/serving.py Hosting._host.make": "as above",
+    "storage_backends/logs/local.py LocalLog.check_owner": "the epoch only goes into an error's message; the record is compared as a whole",
+}
+"""Functions that look like decoders, and why no target is needed."""
+
+Place = tuple[str, int]
+
+
+def decoders() -> Iterator[tuple[Place, str]]:
+    """((file, line), name) of every function that looks like a decoder."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield from decoders_in(path, ast.parse(path.read_text(encoding="utf-8")).body, "")
+
+
+def decoders_in(path: Path, body: list[ast.stmt], prefix: str) -> Iterator[tuple[Place, str]]:
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield from decoders_in(path, node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if NAMES.match(node.name) or any(map(decodes, node.body)):
+                line = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                yield (str(path), line), f"{path.relative_to(ROOT).as_posix()} {prefix}{node.name}"
+            yield from decoders_in(path, node.body, f"{prefix}{node.name}.")
+
+
+def decodes(node: ast.AST) -> bool:
+    """Whether it calls what turns bytes or text into something else, functions inside it left out."""
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return False
+    return (isinstance(node, ast.Call) and is_decoding(node)) or any(map(decodes, ast.iter_child_nodes(node)))
+
+
+def is_decoding(call: ast.Call) -> bool:
+    if isinstance(call.func, ast.Attribute):
+        return call.func.attr in CALLS
+    return isinstance(call.func, ast.Name) and (call.func.id in BUILDERS or (call.func.id == "int" and len(call.args) == 2))
+
+
+def entered() -> set[Place]:
+    """Where the functions begin that the examples of all targets enter."""
+    seen: set[CodeType] = set()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            seen.add(frame.f_code)
+
+    before = sys.getprofile()
+    for target in TARGETS.values():
+        for data in target.examples:
+            sys.setprofile(note)
+            try:
+                examine(target, data)
+            finally:
+                sys.setprofile(before)
+
+    return {(str(Path(code.co_filename).resolve()), code.co_firstlineno) for code in seen}
+
+
+def test_every_decoder_is_reached_by_a_target() -> None:
+    reached = entered()
+    missed = [name for place, name in decoders() if place not in reached and name not in EXEMPT]
+
+    assert not missed, "no target reaches these (add one in tests/fuzz/*_targets.py):\n" + "\n".join(missed)
+
+
+def test_no_exemption_has_outlived_its_function() -> None:
+    reached = entered()
+    unreached = {name for place, name in decoders() if place not in reached}
+
+    assert set(EXEMPT) <= unreached
+
+
+def test_a_function_that_decodes_is_seen_by_what_it_calls() -> None:
+    """Whatever its name: a new record's reader need not be called `decode`."""
+    source = """
+def a(data):
+    return S.unpack(data)
+class B:
+    def c(self, text):
+        return int(text, 16)
+def d(x):
+    def e(text):
+        return P.fullmatch(text)
+    return int(x)
+"""
+
+    assert [name for _, name in decoders_in(ROOT / "x.py", ast.parse(source).body, "")] == ["x.py a", "x.py B.c", "x.py d.e"]
