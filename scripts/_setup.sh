@@ -2,6 +2,7 @@
 #
 # setup dev    everything for checks, tests and benchmarks
 # setup run    only what the store itself needs
+# setup NAME   that, and the extra of that name in pyproject.toml
 #
 # The environment is .venv in the repository, or the folder that TIERLOG_VENV names. It is installed into only when the parts of
 # pyproject.toml that matter for it changed, so that a second run needs no network. Sets ROOT and PYTHON; changes to ROOT.
@@ -71,7 +72,7 @@ install() {
     check_pip
     printf 'installing tierlog (%s) into %s\n' "$1" "$VENV"
     target=.
-    [ "$1" = dev ] && target='.[dev]'
+    [ "$1" = run ] || target=".[$1]"
     # With a new enough setuptools at hand nothing has to be fetched to build.
     isolation=''
     "$PYTHON" -c 'import setuptools, sys; sys.exit(int(setuptools.__version__.split(".")[0]) < 77)' 2>/dev/null &&

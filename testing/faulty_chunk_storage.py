@@ -33,7 +33,7 @@ class FaultKind(Enum):
     FULL = "full"
     """``StorageFull``; nothing happened."""
     HANG = "hang"
-    """The call never returns; only a cancellation ends it."""
+    """The call has no effect and never returns; a cancellation ends it, or the storage's ``hang``: then it is ``OutcomeUnknown``."""
     DELAY = "delay"
     """The call waits ``seconds`` first."""
     FLIP = "flip"
@@ -79,12 +79,15 @@ def every(fault: Fault, *verbs: str) -> Script:
 
 
 class FaultyChunkStorage(ChunkStorage):
-    """``inner`` with faults. Set ``script`` at any time; None lets everything pass."""
+    """``inner`` with faults. Set ``script`` at any time; None lets everything pass. ``hang`` is what a hanging call waits for."""
 
-    def __init__(self, inner: ChunkStorage, script: Script | None = None) -> None:
+    def __init__(
+        self, inner: ChunkStorage, script: Script | None = None, *, hang: Callable[[], Awaitable[object]] = anyio.sleep_forever
+    ) -> None:
         self.inner = inner
         self.script = script
         self.calls: list[Call] = []
+        self._hang = hang
         self._listed: dict[str, list[ChunkInfo]] = {}
 
     @property
@@ -173,12 +176,12 @@ class FaultyChunkStorage(ChunkStorage):
             raise StorageFull(f"scripted: no room for {name}")
 
         if kind is FaultKind.HANG:
-            await anyio.sleep_forever()
+            await self._hang()
         if fault and kind is FaultKind.DELAY:
             await anyio.sleep(fault.seconds)
         if fault and kind is FaultKind.PARTIAL and prefix:
             await prefix(fault.keep)
-        if kind in (FaultKind.PARTIAL, FaultKind.LOST):
+        if kind in (FaultKind.HANG, FaultKind.PARTIAL, FaultKind.LOST):
             raise OutcomeUnknown(f"scripted: no answer for {name}")
 
         result = await act()

@@ -110,6 +110,21 @@ class DurableDataLogConformance(ABC):
         await new.close()
         assert await self.reopened() == {1: b"acked", 2: b"new"}
 
+    async def test_an_owner_that_opens_again_by_itself_follows_only_its_own_epochs(self) -> None:
+        """Hole 26: it would fence somebody who took over meanwhile."""
+        first, _ = await self.opened()
+        again = await self.make_log()
+        await again.open(after=first.own_epochs)
+        other, _ = await self.opened()
+        late = await self.make_log()
+        with pytest.raises(NotOwner):
+            await late.open(after=[*first.own_epochs, *again.own_epochs])
+
+        other.check_owner()
+        assert await other.append([b"still the owner"]) == 1
+        for log in (first, again, late, other):
+            await log.close()
+
     async def test_a_fenced_append_is_in_no_later_read(self) -> None:
         """Fenced before it began, it never appears."""
         old, _ = await self.opened()

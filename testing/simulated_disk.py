@@ -1,7 +1,7 @@
 """A disk in memory that loses what a real one may lose. No I/O, no waiting.
 
-Owns: files as the page cache shows them and as they would be after a power loss; folders likewise; space.
-Does not own: who runs on it, faults and locks' waiting (``simulated_files.py``).
+Owns: files as the page cache shows them and as they would be after a power loss; folders likewise; space; whom to wake when a lock may
+have become free. Does not own: who runs on it, faults and the waiting itself (``simulated_files.py``).
 
 * A write is in the page cache at once. Until the file is synced, a power loss keeps or drops each 512-byte sector of it on its own
   (dropped, reordered and torn writes), and the file's length is anything the kept sectors allow.
@@ -14,7 +14,7 @@ Does not own: who runs on it, faults and locks' waiting (``simulated_files.py``)
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import Literal
 
@@ -58,14 +58,15 @@ class SimulatedInode:
         self._settle([piece for piece in self.pending if random.random() < 0.5])
 
     def _settle(self, pieces: list[tuple[int, bytes]]) -> None:
-        self.durable = _applied(self.durable, pieces)
+        _apply(self.durable, pieces)
         self.pending = []
 
     def after_power_loss(self, keep: Keep, random: Random) -> bytearray:
         if keep == "none":
             return bytearray(self.durable)
         kept = [piece for piece in self.pending if keep == "all" or random.random() < 0.5]
-        content = _applied(self.durable, kept)
+        content = bytearray(self.durable)
+        _apply(content, kept)
         if keep == "random" and self.pending and random.random() < 0.25:
             # The length may be on the disk without the data.
             content.extend(bytes(max(0, max(offset + len(data) for offset, data in self.pending) - len(content))))
@@ -80,13 +81,11 @@ def _sectors(offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
         start += size
 
 
-def _applied(content: bytearray, pieces: list[tuple[int, bytes]]) -> bytearray:
-    result = bytearray(content)
+def _apply(content: bytearray, pieces: list[tuple[int, bytes]]) -> None:
     for offset, data in pieces:
-        if offset > len(result):
-            result.extend(bytes(offset - len(result)))
-        result[offset : offset + len(data)] = data
-    return result
+        if offset > len(content):
+            content.extend(bytes(offset - len(content)))
+        content[offset : offset + len(data)] = data
 
 
 def _blocks(size: int) -> int:
@@ -150,15 +149,17 @@ class SimulatedDisk:
         self._inodes = 0
         self._open: list[SimulatedInode] = []
         """Files that are held open, so that an unlinked one keeps its blocks until it is closed."""
+        self._lock_waiters: list[Callable[[], None]] = []
 
     # --- the end of the world ---
 
     def lose_power(self) -> None:
         self.dead = True
+        self.wake_lock_waiters()
 
     def crash(self, keep: Keep = "random") -> SimulatedDisk:
         """The disk after a power loss now. This one is dead from here on."""
-        self.dead = True
+        self.lose_power()
         after = SimulatedDisk(self.random, self.capacity)
         survivors: dict[SimulatedInode, SimulatedInode] = {}
         self._carry("/", after, survivors, keep)
@@ -194,6 +195,28 @@ class SimulatedDisk:
         inode = self.find(path)
         inode.cache, inode.durable, inode.pending = bytearray(data), bytearray(data), []
 
+    def files_below(self, root: str) -> list[str]:
+        """The paths of all files in the folder ``root`` and the folders in it, sorted; none if it is missing."""
+        top = root.rstrip("/")
+        inside = [(path, folder) for path, folder in self._folders.items() if path == (top or "/") or path.startswith(f"{top}/")]
+        return sorted(_join(path, name) for path, folder in inside for name, entry in folder.names.items() if entry is not None)
+
+    # --- locks ---
+
+    def unlock(self, inode: SimulatedInode, holder: object) -> None:
+        if inode.holder is holder:
+            inode.holder = None
+            self.wake_lock_waiters()
+
+    def call_at_unlock(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` once, when any lock becomes free or the end has come for somebody who may be waiting for one."""
+        self._lock_waiters.append(wake)
+
+    def wake_lock_waiters(self) -> None:
+        waiters, self._lock_waiters = self._lock_waiters, []
+        for wake in waiters:
+            wake()
+
     # --- names ---
 
     def folder(self, path: str) -> _Folder:
@@ -208,6 +231,11 @@ class SimulatedDisk:
         if entry is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         return entry
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file of that name."""
+        folder, name = _split(path)
+        return folder in self._folders and self._folders[folder].names.get(name) is not None
 
     def create(self, path: str) -> SimulatedInode:
         folder, name = _split(path)
@@ -275,11 +303,13 @@ class SimulatedDisk:
 
     def free(self) -> int:
         """Bytes of free blocks; a terabyte if there is no limit."""
-        if self.capacity is None:
-            return 1 << 40
+        return 1 << 40 if self.capacity is None else max(0, self.capacity - self.used())
+
+    def used(self) -> int:
+        """Bytes of blocks that files hold."""
         named = [entry for folder in self._folders.values() for entry in folder.names.values() if entry is not None]
         used = {inode.number: inode.blocks for inode in [*named, *self._open]}
-        return max(0, self.capacity - sum(used.values()) * BLOCK)
+        return sum(used.values()) * BLOCK
 
     def write(self, inode: SimulatedInode, offset: int, data: bytes) -> None:
         """Write what fits; ``ENOSPC`` if that is not all."""

@@ -3,16 +3,20 @@
 Owns: running programs call by call, faults before any call, the life of a simulated process. Does not own: what the disk keeps
 (``simulated_disk.py``).
 
-Between two calls of a program other tasks run, so a process can be frozen between its sync and its register check. A program is
-shielded from cancellation like one in a thread (rule W7), except while it hangs for ever.
+Between two calls of a program other tasks run, so a process can be frozen between its sync and its register check; with
+``interleave=False`` they run before each program only, which costs less where scheduling is not the point. A program is shielded from
+cancellation like one in a thread (rule W7), except while it hangs for ever.
 A crash is: everything hangs first, then the test cancels (hole 38). ``SimulatedDisk.lose_power`` or a ``LosePower`` fault stops every
 process of the disk, ``SimulatedFiles.kill`` one of them; what the killed process wrote stays in the page cache.
+A subclass may decide itself how calls wait (``_begin``, ``_turn``, ``_resume``, ``_end``).
 Determinism: the order of calls is the order in which the event loop runs the tasks; chance comes from the disk's ``Random`` only.
 """
 
 from __future__ import annotations
 
 import errno
+import math
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -49,7 +53,7 @@ from ..storage_backends.base.files import (
 )
 from .simulated_disk import SECTOR, SimulatedDisk, SimulatedInode
 
-__all__ = ["Fail", "Fault", "Hang", "LosePower", "OnCall", "Pause", "SimulatedDisk", "SimulatedFiles"]
+__all__ = ["Fail", "FailAfter", "Fault", "Hang", "LosePower", "OnCall", "Pause", "SimulatedDisk", "SimulatedFiles"]
 
 
 @attrs.frozen
@@ -64,15 +68,24 @@ class Fail:
 
 
 @attrs.frozen
+class FailAfter:
+    """The call happens, and ``error`` is raised all the same: a lost answer. An ``Open`` leaves no handle behind."""
+
+    error: OSError
+
+
+@attrs.frozen
 class Hang:
     """The call never begins and never returns."""
 
 
 @attrs.frozen
 class Pause:
-    """The call begins once ``until`` is set: a frozen process."""
+    """The call begins once ``until`` is set, a frozen process, or after ``seconds``. If it did not last so long it fails with ``error``."""
 
     until: anyio.Event
+    seconds: float = math.inf
+    error: OSError | None = None
 
 
 @attrs.frozen
@@ -85,7 +98,7 @@ class LosePower:
     written: int = 0
 
 
-Fault = Fail | Hang | Pause | LosePower
+Fault = Fail | FailAfter | Hang | Pause | LosePower
 OnCall = Callable[[int, IoCall], Fault | None]
 """Called before every call with its index, from 0, in the process; it may also raise an ``OSError`` itself."""
 
@@ -128,13 +141,15 @@ class _Process:
 class SimulatedFiles(Files):
     """One process on ``disk``. ``on_call`` is asked before every call of this process."""
 
-    def __init__(self, disk: SimulatedDisk, on_call: OnCall | None = None) -> None:
+    def __init__(self, disk: SimulatedDisk, on_call: OnCall | None = None, *, interleave: bool = True) -> None:
         self.disk = disk
+        self.interleave = interleave
         self.on_call = on_call
         self._root = self
         self._process = _Process()
         self._width: int | None = None
-        self._limiter: anyio.CapacityLimiter | None = None
+        self._busy = 0
+        self._queue: deque[anyio.Event] = deque()
         self._perform: dict[type[IoCall], Callable[[Any], Any]] = {
             Open: self._open,
             Close: self._close,
@@ -176,27 +191,55 @@ class SimulatedFiles(Files):
         for handle in self._process.handles:
             self._shut(handle)
         self._process.handles.clear()
+        self.disk.wake_lock_waiters()
 
     # --- Files ---
 
     async def run(self, program: Program[T]) -> T:
-        await anyio.lowlevel.checkpoint()
+        await self._begin()
         self._process.programs += 1
         self._process.running += 1
         try:
             if self._width is None:
                 return await self._drive(program)
-            if self._limiter is None:
-                self._limiter = anyio.CapacityLimiter(self._width)
-            async with self._limiter:
+            await self._take_place(self._width)
+            try:
                 return await self._drive(program)
+            finally:
+                self._leave_place()
         finally:
             self._process.running -= 1
 
     def lane(self, name: str, width: int = 1) -> SimulatedFiles:
-        lane = SimulatedFiles(self.disk)
+        lane = self._sibling()
         lane._root, lane._process, lane._width = self._root, self._process, width
         return lane
+
+    def _sibling(self) -> SimulatedFiles:
+        return SimulatedFiles(self.disk, interleave=self.interleave)
+
+    async def _take_place(self, width: int) -> None:
+        """Wait for one of the lane's places; those who wait get them in order."""
+        while self._busy >= width:
+            turn = anyio.Event()
+            self._queue.append(turn)
+            try:
+                await turn.wait()
+            except BaseException:
+                if turn in self._queue:
+                    self._queue.remove(turn)
+                else:
+                    self._wake_next()
+                raise
+        self._busy += 1
+
+    def _leave_place(self) -> None:
+        self._busy -= 1
+        self._wake_next()
+
+    def _wake_next(self) -> None:
+        if self._queue:
+            self._queue.popleft().set()
 
     def peek(self, handle: FileHandle, offset: int, size: int) -> bytes:
         if not self.alive:
@@ -215,19 +258,20 @@ class SimulatedFiles(Files):
                 try:
                     call = step.feed(step.answer)
                 except StopIteration as stop:
+                    await self._end(scope)
                     return stop.value  # type: ignore[no-any-return]
                 try:
                     step = _Step(program.send, await self._call(call, scope))
                 except OSError as error:
                     step = _Step(program.throw, error)
-                except anyio.get_cancelled_exc_class():
+                except BaseException:
+                    # The world has ended, by a cancellation or by a subclass's own way.
                     _bury(program)
                     raise
         raise AssertionError("nobody cancels this scope itself")
 
     async def _call(self, call: IoCall, scope: anyio.CancelScope) -> Any:
-        await anyio.lowlevel.checkpoint()
-        await self._hang_if_stopped(scope)
+        await self._turn(call, scope)
         index = self._process.calls
         self._process.calls += 1
         fault = self._root.on_call(index, call) if self._root.on_call else None
@@ -235,7 +279,34 @@ class SimulatedFiles(Files):
             await self._suffer(fault, call, scope)
         if type(call) is Lock:
             return await self._lock(call, scope)
+        result = self._do(call)
+        if type(fault) is FailAfter:
+            if isinstance(result, SimulatedHandle):
+                self._close(Close(result))
+            raise fault.error
+        return result
+
+    def _do(self, call: IoCall) -> Any:
+        """The effect."""
         return self._perform[type(call)](call)
+
+    async def _begin(self) -> None:
+        """Before a program: here a cancellation drops it."""
+        await anyio.lowlevel.checkpoint()
+
+    async def _turn(self, call: IoCall, scope: anyio.CancelScope) -> None:
+        """Before a call: let others run, and end here if this process has ended."""
+        if self.interleave:
+            await anyio.lowlevel.checkpoint()
+        await self._resume(scope)
+
+    async def _resume(self, scope: anyio.CancelScope) -> None:
+        """After any wait inside a call."""
+        if not self.alive:
+            await _hang(scope)
+
+    async def _end(self, scope: anyio.CancelScope) -> None:
+        """After a program's last call, before its answer."""
 
     async def _suffer(self, fault: Fault, call: IoCall, scope: anyio.CancelScope) -> None:
         match fault:
@@ -246,19 +317,19 @@ class SimulatedFiles(Files):
                 raise error
             case Hang():
                 await _hang(scope)
-            case Pause(until):
-                await until.wait()
+            case Pause(until, seconds, error):
+                with anyio.move_on_after(seconds):
+                    await until.wait()
+                await self._resume(scope)
+                if until.is_set() and error is not None:
+                    raise error
             case LosePower(written):
                 if isinstance(call, Write):
                     self._write_part(
                         call, written if written >= sum(map(len, call.buffers)) else written - (call.offset + written) % SECTOR
                     )
                 self.disk.lose_power()
-        await self._hang_if_stopped(scope)
-
-    async def _hang_if_stopped(self, scope: anyio.CancelScope) -> None:
-        if not self.alive:
-            await _hang(scope)
+        await self._resume(scope)
 
     def _write_part(self, call: IoCall, size: int) -> None:
         if size > 0 and isinstance(call, Write):
@@ -284,8 +355,7 @@ class SimulatedFiles(Files):
 
     def _shut(self, handle: SimulatedHandle) -> None:
         handle.is_open = False
-        if handle.inode.holder is handle:
-            handle.inode.holder = None
+        self.disk.unlock(handle.inode, handle)
         self.disk.release(handle.inode)
 
     async def _lock(self, call: Lock, scope: anyio.CancelScope) -> bool:
@@ -293,15 +363,15 @@ class SimulatedFiles(Files):
         while inode.holder not in (None, call.handle):
             if not call.wait:
                 return False
-            await anyio.lowlevel.checkpoint()
-            await self._hang_if_stopped(scope)
+            free = anyio.Event()
+            self.disk.call_at_unlock(free.set)
+            await free.wait()
+            await self._resume(scope)
         inode.holder = call.handle
         return True
 
     def _unlock(self, call: Unlock) -> None:
-        inode = _inode(call.handle)
-        if inode.holder is call.handle:
-            inode.holder = None
+        self.disk.unlock(_inode(call.handle), call.handle)
 
     def _list_folder(self, call: ListFolder) -> list[FolderEntry]:
         names = self.disk.folder(call.path).names

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import changing, folder, reading
+from . import changing, folder, reading, simulate
 
 _HELP = """A tiered segment store: append-only segments, durable in a write-ahead log when acked, moved to cheap chunks in the background.
 
@@ -43,6 +43,7 @@ segment.command("merge", rich_help_panel=_WRITING)(changing.merge)
 segment.command("delete", rich_help_panel=_WRITING)(changing.delete)
 app.command("init")(folder.init)
 app.command("doctor")(folder.doctor)
+app.command("simulate")(simulate.simulate)
 
 
 def _show_version(wanted: bool) -> None:

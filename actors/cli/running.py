@@ -81,7 +81,7 @@ def _hint(error: TierlogError) -> str:
     return f"; {hint}" if hint else ""
 
 
-def _let_interrupts_through() -> None:
+def let_interrupts_through() -> None:
     """Let Ctrl-C end this process where it stands: nothing is owned, so there is nothing to put in order."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, _interrupt_once)
@@ -98,7 +98,7 @@ async def reading(data: Path) -> AsyncIterator[StoreView]:
     """The read-only view of a data folder."""
     from ..inspection import open_reader
 
-    _let_interrupts_through()
+    let_interrupts_through()
     async with open_reader(data) as view:
         yield view
 

@@ -1,4 +1,6 @@
-"""A crash at every I/O call of a scripted life of a store: nothing acked is lost, nothing happens twice, nothing leaks.
+"""A crash at every I/O call of a long and mixed life of a store: nothing acked is lost, nothing happens twice, nothing leaks.
+
+The short scenarios, one for each protocol, are in ``test_crash_enumeration.py`` and run always; most of this needs ``--long``.
 
 The disk is simulated. ``none``, ``all`` and ``random`` are power losses that keep nothing, all or anything of what was not synced; ``kill``
 ends the process and the page cache survives. Each recovered store is checked against an oracle, then loses power again at a random call
@@ -17,6 +19,7 @@ from random import Random
 import attrs
 import pytest
 
+from support.crash_scenarios import SCENARIOS
 from support.crash_scripts import LIFE, Session, play, random_script
 from support.crash_world import BriskFiles, Ending, after, changes_disk, check_chunks, describe, fork, image_at, live_and_end, opened
 from support.oracle import Oracle, observe
@@ -27,7 +30,9 @@ from tierlog.testing.simulated_files import SimulatedDisk, SimulatedFiles
 
 pytestmark = pytest.mark.timeout(600)
 
-ONLY = os.environ.get("TIERLOG_CRASH", "")
+NAMED = os.environ.get("TIERLOG_CRASH", "")
+ONLY = "" if NAMED.partition(":")[0] in SCENARIOS else NAMED
+SKIPPED = pytest.mark.skipif(bool(NAMED), reason="TIERLOG_CRASH names one case")
 
 
 @attrs.frozen
@@ -147,20 +152,21 @@ LONG = [
 ]
 
 
-@pytest.mark.skipif(bool(ONLY), reason="TIERLOG_CRASH names one case")
+@pytest.mark.long
+@SKIPPED
 @pytest.mark.parametrize("script, schedule, mode, seed", CASES)
 def test_hole_03_and_38_a_crash_at_any_call_loses_nothing_acked(script: str, schedule: int, mode: str, seed: int) -> None:
     crash_everywhere(script, schedule, mode, seed)
 
 
 @pytest.mark.long
-@pytest.mark.skipif(bool(ONLY), reason="TIERLOG_CRASH names one case")
+@SKIPPED
 @pytest.mark.parametrize("script, schedule, mode, seed", LONG)
 def test_hole_03_and_38_more_scripts_and_seeds(script: str, schedule: int, mode: str, seed: int) -> None:
     crash_everywhere(script, schedule, mode, seed)
 
 
-@pytest.mark.skipif(bool(ONLY), reason="TIERLOG_CRASH names one case")
+@SKIPPED
 def test_a_crash_on_asyncio() -> None:
     """A sample: there the clock is real, and the order of tasks is always the same."""
     crash_everywhere("short-3", 0, "random", 0, backend="asyncio", every=4)

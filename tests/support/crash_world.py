@@ -7,7 +7,7 @@ images of all its calls, each with a copy of what the oracle knew at that instan
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from random import Random
 from typing import Any
 from unittest import mock
@@ -18,6 +18,7 @@ import attrs
 
 from tierlog.actors import node
 from tierlog.actors.config import StorageConfig, StoreConfig, SupervisionConfig
+from tierlog.actors.container import checkpointer
 from tierlog.actors.container.admission import AdmissionOptions
 from tierlog.actors.container.checkpointer import CheckpointOptions
 from tierlog.actors.container.container import Container, ContainerOptions
@@ -26,6 +27,7 @@ from tierlog.actors.node import open_store
 from tierlog.actors.store import SegmentStore
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.files import (
+    Allocate,
     IoCall,
     Link,
     Lock,
@@ -34,6 +36,7 @@ from tierlog.storage_backends.base.files import (
     Program,
     RemoveFolder,
     Rename,
+    SetReadOnly,
     Sync,
     SyncFolder,
     T,
@@ -41,7 +44,7 @@ from tierlog.storage_backends.base.files import (
     Write,
 )
 from tierlog.storage_backends.logs.local_layout import LocalLogOptions
-from tierlog.testing.simulated_disk import Entry, Keep, SimulatedDisk, SimulatedInode, _Change, _Folder
+from tierlog.testing.simulated_disk import BLOCK, Entry, Keep, SimulatedDisk, SimulatedInode, _Change, _Folder
 from tierlog.testing.simulated_files import Fault, SimulatedFiles, SimulatedHandle
 
 from .virtual import virtual_world
@@ -52,36 +55,56 @@ CONFIG = StoreConfig(
     storage=StorageConfig(backoff=0.001, backoff_max=0.002),
     supervision=SupervisionConfig(backoff=0.001, backoff_max=0.002),
 )
-WAL = LocalLogOptions(file_size=3000, reserve=4096, allocation_step=8192, low_water=0)
 
 
-def _small_container(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
+@attrs.frozen(kw_only=True)
+class Limits:
     """Limits so small that a script of a few dozen calls meets them all; they are below what an operator may configure."""
-    options: ContainerOptions = _usual_options(config, adopt=adopt)
-    return attrs.evolve(
-        options,
-        cache_bytes=1 << 20,
-        flush_bytes=1500,
-        admission=AdmissionOptions(soft_bytes=600_000, hard_bytes=900_000, segment_bytes=1 << 18),
-        active_segments_max=4,
-        checkpoint=CheckpointOptions(wal_bytes=3000, pinned_groups_bytes=9000),
-        collector=CollectorOptions(delay=0.0),
-    )
+
+    wal_file: int = 3000
+    """Bytes after which a log file rolls."""
+    flush: int = 1500
+    """Unflushed bytes of one segment that make a flush cycle due."""
+    checkpoint: int = 3000
+    """Logged bytes that make a checkpoint due."""
+    checkpoint_part: int = 256
+    """Records in one part of a checkpoint."""
+    low_water: int = 0
+    """Free bytes of the disk below which appends are refused."""
+
+    def log(self, config: StoreConfig) -> LocalLogOptions:
+        return LocalLogOptions(file_size=self.wal_file, reserve=4096, allocation_step=8192, low_water=self.low_water)
+
+    def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
+        options: ContainerOptions = _usual_options(config, adopt=adopt)
+        return attrs.evolve(
+            options,
+            cache_bytes=1 << 20,
+            flush_bytes=self.flush,
+            admission=AdmissionOptions(soft_bytes=600_000, hard_bytes=900_000, segment_bytes=1 << 18),
+            active_segments_max=4,
+            checkpoint=CheckpointOptions(wal_bytes=self.checkpoint, pinned_groups_bytes=9000),
+            collector=CollectorOptions(delay=0.0),
+        )
 
 
 _usual_options = node.container_options
+SMALL = Limits()
 
 
 @contextmanager
-def small_limits() -> Iterator[None]:
-    with mock.patch.multiple(node, container_options=_small_container, log_options=lambda config: WAL):
+def small_limits(limits: Limits = SMALL) -> Iterator[None]:
+    with (
+        mock.patch.multiple(node, container_options=limits.container, log_options=limits.log),
+        mock.patch.object(checkpointer, "_PART_RECORDS", limits.checkpoint_part),
+    ):
         yield
 
 
 @asynccontextmanager
-async def opened(files: SimulatedFiles, process: int) -> AsyncIterator[SegmentStore]:
+async def opened(files: SimulatedFiles, process: int, limits: Limits = SMALL) -> AsyncIterator[SegmentStore]:
     """The store, opened by process number ``process``, with small limits."""
-    with small_limits():
+    with small_limits(limits):
         async with open_store(FOLDER, containers=1, config=CONFIG, files=files, world=virtual_world(process)) as store:
             yield store
 
@@ -116,11 +139,13 @@ class Ending:
         return None
 
 
-async def live_and_end(files: SimulatedFiles, process: int, ending: Ending, body: Callable[[SegmentStore], Awaitable[None]]) -> None:
+async def live_and_end(
+    files: SimulatedFiles, process: int, ending: Ending, body: Callable[[SegmentStore], Awaitable[None]], limits: Limits = SMALL
+) -> None:
     """Open the store and run ``body``. The process ends without closing anything: after that, or when ``ending.end()`` is called."""
     by_itself = False
     try:
-        async with opened(files, process) as store:
+        async with opened(files, process, limits) as store:
             try:
                 await body(store)
             except Exception:
@@ -214,31 +239,72 @@ def describe(call: IoCall) -> str:
 def changes_disk(disk: SimulatedDisk, call: IoCall) -> bool:
     """Whether ``call`` changes what a crash may leave. The image before a call that does not is the image after it."""
     match call:
-        case Write() | Unlink() | Link() | Rename() | RemoveFolder():
+        case Write():
             return True
-        case Open():
-            return call.create
-        case Sync():
-            return isinstance(call.handle, SimulatedHandle) and bool(call.handle.inode.pending)
-        case SyncFolder():
-            return bool(disk.folder(call.path).pending)
-        case MakeFolder():
-            return call.path.rstrip("/") not in disk._folders
+        case Sync(SimulatedHandle(inode=inode)):
+            return bool(inode.pending)
+        case SyncFolder(path):
+            return bool(disk.folder(path).pending)
+        case Allocate(SimulatedHandle(inode=inode), offset, size):
+            return disk.capacity is not None and 0 < offset + size - inode.blocks * BLOCK <= disk.free()
+        case SetReadOnly(path, read_only):
+            return disk.find(path).read_only != read_only
+        case _:
+            return _changes_names(disk, call)
+
+
+def _changes_names(disk: SimulatedDisk, call: IoCall) -> bool:
+    match call:
+        case Open(path, create=True):
+            return not _is_there(disk, path) and disk.free() >= BLOCK
+        case Link(source, target):
+            return _is_there(disk, source) and not _is_there(disk, target)
+        case Rename(path, _) | Unlink(path):
+            return _is_there(disk, path)
+        case MakeFolder(path):
+            return bool(missing_folders(disk, path))
+        case RemoveFolder(path):
+            return path in disk._folders and not disk._folders[path].names
         case _:
             return False
 
 
+def _is_there(disk: SimulatedDisk, path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return folder in disk._folders and name in disk._folders[folder].names
+
+
 def image_at(disk: SimulatedDisk, call: IoCall, random: Random) -> SimulatedDisk:
     """The disk at ``call``, which has not happened; of a write, any part may be in the page cache."""
+    if not isinstance(call, Write):
+        return image_within(disk, call, 0)
+
+    size = sum(map(len, call.buffers))
+    written = min(size, random.choice((0, 0, 512, 1024, size)))
+    if written < size:
+        written -= (call.offset + written) % 512
+    return image_within(disk, call, written)
+
+
+def image_within(disk: SimulatedDisk, call: IoCall, done: int) -> SimulatedDisk:
+    """The disk in the middle of ``call``: the first ``done`` bytes of a write, or the first ``done`` new folders of a path, are there."""
     copy, twins = fork(disk)
-    if isinstance(call, Write) and isinstance(call.handle, SimulatedHandle) and call.handle.inode in twins:
-        data = b"".join(call.buffers)
-        written = min(len(data), random.choice((0, 0, 512, 1024, len(data))))
-        if written < len(data):
-            written -= (call.offset + written) % 512
-        if written > 0:
-            copy.write(twins[call.handle.inode], call.offset, data[:written])
+    match call:
+        case Write(SimulatedHandle(inode=inode), offset, buffers) if done > 0 and inode in twins:
+            with suppress(OSError):  # of a full disk: the write ends where the disk does
+                copy.write(twins[inode], offset, b"".join(buffers)[:done])
+        case MakeFolder(path) if done > 0:
+            copy.make_folder(missing_folders(disk, path)[done - 1])
+        case _:
+            pass
     return copy
+
+
+def missing_folders(disk: SimulatedDisk, path: str) -> list[str]:
+    """``path`` and those folders above it that are not there yet, the highest one first."""
+    parts = path.rstrip("/").split("/")
+    above = ["/".join(parts[:count]) for count in range(2, len(parts) + 1)]
+    return [folder for folder in above if folder not in disk._folders]
 
 
 def after(image: SimulatedDisk, mode: str, random: Random) -> SimulatedDisk:
@@ -287,6 +353,7 @@ async def check_chunks(store: SegmentStore, disk: SimulatedDisk) -> None:
         data, first = b"", None
         for offset, chunk in await parts.storage.chunks(info.segment_id):
             first = offset if first is None else first
+            assert chunk.name in stored_chunks(disk), f"chunk {chunk.name} of {name} is missing"
             content = disk.content(f"{FOLDER}/lts/{chunk.name}")
             assert len(content) >= chunk.length, f"chunk {chunk.name} of {name} has {len(content)} of {chunk.length} bytes"
             data += content[: chunk.length]

@@ -1,4 +1,4 @@
-"""Running a test body on one event loop with nothing left to chance: a virtual clock, and a scheduler that obeys a seed."""
+"""Running a test body on one event loop: on trio with nothing left to chance, on asyncio in its one order and real time."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from random import Random
 from typing import TypeVar
 
 import anyio
-import trio.testing
 
 from tierlog.storage_backends.base.world import World
+from tierlog.testing.simulation import loop
 
 T = TypeVar("T")
-DEADLOCK_SECONDS = 100_000
-"""Virtual seconds that no test needs: with a timer that far away, time jumps to it when everybody waits for ever."""
 
 
 def run_virtual(body: Callable[[], Awaitable[T]], seed: int, backend: str = "trio") -> T:
@@ -21,22 +19,14 @@ def run_virtual(body: Callable[[], Awaitable[T]], seed: int, backend: str = "tri
 
     asyncio has one order only; there the time is real, so a body that needs a delay to pass should run on trio. A deadlock is a timeout.
     """
+    if backend == "trio":
+        return loop.run_virtual(body, seed)
 
     async def bounded() -> T:
-        with anyio.fail_after(DEADLOCK_SECONDS if backend == "trio" else 60):
+        with anyio.fail_after(60):
             return await body()
 
-    if backend != "trio":
-        return anyio.run(bounded, backend=backend)
-
-    scheduler = trio._core._run
-    before = scheduler._ALLOW_DETERMINISTIC_SCHEDULING
-    scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]
-    scheduler._r.seed(seed)
-    try:
-        return trio.run(bounded, clock=trio.testing.MockClock(autojump_threshold=0))
-    finally:
-        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = before  # type: ignore[misc]
+    return anyio.run(bounded, backend=backend)
 
 
 def virtual_world(process: int) -> World:

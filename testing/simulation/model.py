@@ -1,0 +1,192 @@
+"""What a family of segments should be: states in plain values, and what a call may be told. It knows nothing of how a store works.
+
+A *family* is the segments that share one placement key (the name up to its first ``#``): merges stay inside a family, so families can be
+judged one by one. A state is an immutable value that can be hashed and compared; two ways that lead to the same segments are one state.
+
+Owns: ``Life`` (one segment between its creation and its end), ``State``, and the outcomes that a call is told. Does not own: the calls
+(``model_ops.py``), full looks at a store (``view.py``), nor which order of calls explains what was told (``linearize.py``).
+Nothing here waits, so there is nothing to cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import attrs
+
+from ...storage_backends.base.errors import TierlogError
+from ...storage_backends.base.segments import SegmentInfo
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def brief(data: bytes) -> str:
+    """Bytes for a report: whole if short, else both ends and the length."""
+    return repr(data) if len(data) <= 24 else f"{data[:10]!r}..{data[-10:]!r}({len(data)} bytes)"
+
+
+def with_item(items: tuple[tuple[str, V], ...], key: str, value: V) -> tuple[tuple[str, V], ...]:
+    """A sorted map, kept as a tuple, with one item set."""
+    return tuple(sorted({**dict(items), key: value}.items()))
+
+
+# --- states ---------------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Events:
+    """A writer's latest append in a segment."""
+
+    first: int
+    last: int
+    offset: int
+
+
+@attrs.frozen(cache_hash=True)
+class Life:
+    """One segment: its bytes from ``start`` on, and what is known about it."""
+
+    data: bytes = attrs.field(default=b"", hash=False, repr=brief)  # compared, but not hashed: the length stands for it
+    start: int = 0
+    sealed: bool = False
+    attributes: tuple[tuple[str, int], ...] = ()
+    writers: tuple[tuple[str, Events | None], ...] = ()
+    """None: the writer was expired."""
+    number: int = 0
+    """How many segments of this name ended before it."""
+    length: int = attrs.field(init=False, default=attrs.Factory(lambda self: self.start + len(self.data), takes_self=True))
+
+    def writer(self, name: str) -> Events | None:
+        return dict(self.writers).get(name)
+
+    def is_expired(self, writer: str) -> bool:
+        return (writer, None) in self.writers
+
+    def last_event(self, writer: str) -> int | None:
+        known = self.writer(writer)
+        return None if known is None else known.last
+
+    def appended(self, data: bytes, writer: str | None = None, events: Events | None = None) -> Life:
+        writers = self.writers if writer is None else with_item(self.writers, writer, events)
+        return attrs.evolve(self, data=self.data + data, writers=writers)
+
+
+@attrs.frozen(cache_hash=True)
+class State:
+    """All segments of a family at one moment."""
+
+    lives: tuple[tuple[str, Life], ...] = ()
+    ended: tuple[tuple[str, int], ...] = ()
+    """How many segments of a name were deleted or merged away."""
+
+    def find(self, name: str) -> Life | None:
+        for known, life in self.lives:
+            if known == name:
+                return life
+        return None
+
+    def put(self, name: str, life: Life) -> State:
+        return attrs.evolve(self, lives=with_item(self.lives, name, life))
+
+    def create(self, name: str) -> State:
+        return self.put(name, Life(number=dict(self.ended).get(name, 0)))
+
+    def drop(self, *names: str) -> State:
+        ended = self.ended
+        for name in names:
+            ended = with_item(ended, name, dict(ended).get(name, 0) + 1)
+        return State(tuple(item for item in self.lives if item[0] not in names), ended)
+
+
+# --- outcomes -------------------------------------------------------------------------------------------------
+
+
+class Outcome:
+    """What the model tells a caller. ``given`` is the value that a store returned, or the error that it raised."""
+
+    __slots__ = ()
+
+    def accepts(self, given: object) -> bool:
+        raise NotImplementedError
+
+    def life_shown(self, given: object) -> tuple[str, int, int] | None:
+        """``(name, number of the life, segment id)`` if the answer says which life it is about."""
+        return None
+
+
+@attrs.frozen
+class Told(Outcome):
+    """Exactly this value."""
+
+    value: int | None
+
+    def accepts(self, given: object) -> bool:
+        return type(given) is type(self.value) and given == self.value
+
+
+@attrs.frozen
+class ToldNames(Outcome):
+    names: tuple[str, ...]
+
+    def accepts(self, given: object) -> bool:
+        return isinstance(given, list) and tuple(given) == self.names
+
+
+@attrs.frozen
+class ToldValues(Outcome):
+    """The new values of attributes."""
+
+    values: tuple[tuple[str, int], ...]
+
+    def accepts(self, given: object) -> bool:
+        return isinstance(given, Mapping) and tuple(sorted(given.items())) == self.values
+
+
+@attrs.frozen
+class ToldBytes(Outcome):
+    """These bytes, or fewer, but never none where there are some."""
+
+    data: bytes = attrs.field(repr=brief)
+
+    def accepts(self, given: object) -> bool:
+        return isinstance(given, bytes) and self.data.startswith(given) and (bool(given) or not self.data)
+
+
+@attrs.frozen
+class ToldInfo(Outcome):
+    name: str
+    number: int
+    start: int
+    length: int
+    sealed: bool
+    attributes: tuple[tuple[str, int], ...]
+
+    def accepts(self, given: object) -> bool:
+        if not isinstance(given, SegmentInfo) or not 0 <= given.flushed_length <= given.length:
+            return False
+
+        shown = (given.name, given.start_offset, given.length, given.sealed, tuple(sorted(given.attributes.items())))
+        return shown == (self.name, self.start, self.length, self.sealed, self.attributes)
+
+    def life_shown(self, given: object) -> tuple[str, int, int] | None:
+        return (self.name, self.number, given.segment_id) if isinstance(given, SegmentInfo) else None
+
+
+@attrs.frozen
+class Refusal(Outcome):
+    """An error of exactly this class, with these fields; its message is free."""
+
+    kind: type[TierlogError]
+    fields: tuple[tuple[str, object], ...] = ()
+
+    def accepts(self, given: object) -> bool:
+        return type(given) is self.kind and all(getattr(given, field) == value for field, value in self.fields)
+
+    def __str__(self) -> str:
+        return f"{self.kind.__name__}({', '.join(f'{field}={value!r}' for field, value in self.fields)})"
+
+
+def refusal(kind: type[TierlogError], **fields: Any) -> Refusal:
+    return Refusal(kind, tuple(sorted(fields.items())))

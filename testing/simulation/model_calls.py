@@ -1,0 +1,93 @@
+"""What every call of a family has: the segments and the parts of them that it depends on, its effect on a model state, its way to a store.
+
+``apply`` answers in every state, refusals included. ``send`` asks a real store with the very same arguments, so a workload and the model
+cannot disagree about them. Every call is a frozen value.
+
+``reads`` and ``writes`` say on which parts of which segments a call's outcome and effect depend: two calls of which neither writes what
+the other reads can change places unnoticed. A part that is written without being read (a seal, a start) takes the same value in any order.
+
+Does not own: the calls themselves (``model_ops.py`` changes, ``model_queries.py`` looks). Cancelling ``send`` leaves the outcome to the
+store.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, ClassVar
+
+from ...actors.store import SegmentStore
+from ...storage_backends.base.errors import SegmentNotFound
+from ...storage_backends.base.names import placement_key
+from .model import Life, Outcome, Refusal, State, refusal
+
+
+class Part(Enum):
+    """What of a segment a call can depend on."""
+
+    LIFE = "life"
+    TAIL = "tail"
+    START = "start"
+    SEAL = "seal"
+    ATTRIBUTES = "attributes"
+    WRITERS = "writers"
+    NAMES = "names"
+    """Which names the family has; it belongs to no single segment."""
+
+
+Place = tuple[str, Part]
+NAMES: Place = ("", Part.NAMES)
+
+
+def places(name: str, *parts: Part) -> frozenset[Place]:
+    return frozenset((name, part) for part in (Part.LIFE, *parts))
+
+
+def not_found(name: str) -> Refusal:
+    return refusal(SegmentNotFound, segment=name)
+
+
+class Op:
+    """One call."""
+
+    __slots__ = ()
+    is_query: ClassVar[bool] = False
+    name: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The segments it touches."""
+        return (self.name,)
+
+    @property
+    def removes(self) -> tuple[str, ...]:
+        """The names that it may end."""
+        return ()
+
+    @property
+    def family(self) -> str:
+        return placement_key(self.names[0])
+
+    @property
+    def reads(self) -> frozenset[Place]:
+        return places(self.name)
+
+    @property
+    def writes(self) -> frozenset[Place]:
+        return frozenset()
+
+    def apply(self, state: State) -> tuple[State, Outcome]:
+        """The state after it, and what its caller is told."""
+        life = state.find(self.name)
+        return (state, not_found(self.name)) if life is None else self.change(state, life)
+
+    def change(self, state: State, life: Life) -> tuple[State, Outcome]:
+        """``apply`` where the segment exists."""
+        raise NotImplementedError
+
+    def is_hopeless(self, life: Life, given: object) -> bool:
+        """Whether ``given`` can no longer be told of ``life``, nor after any number of calls that do not end it."""
+        return False
+
+    async def send(self, store: SegmentStore) -> Any:
+        """Ask ``store`` for it."""
+        raise NotImplementedError

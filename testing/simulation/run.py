@@ -1,0 +1,181 @@
+"""One seed: a plan, a world, clients and faults, and at the end everything that must hold then.
+
+Owns: ``run_seed``, ``Verdict``, and the order of the end: clients through, faults healed, zombies ended, the last owner replaced by one
+more that recovers, everything flushed and collected, quiet, a clean close, and once more an opening that shows the same. Does not own:
+any check (``linearize.py``, ``invariants.py``, ``storage_invariants.py``).
+
+A violation of any of them ends the run at once and is the verdict; an exception of another kind is the simulator's own and is raised.
+Nothing of a run outlives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from random import Random
+
+import anyio
+import attrs
+import trio
+
+from . import plan as plans
+from .clients import Client, WrongAnswer
+from .invariants import Broken
+from .linearize import Violation
+from .loop import Deadlock, run_virtual
+from .nemesis import CannotServe, Nemesis
+from .stage import Foreign, Stage
+from .storage_invariants import check_stored, left_over
+from .trace import Trace
+from .view import BrokenLook, Shown, View
+from .world import Site
+
+COLLECT_SECONDS = 120.0
+IDLE_SECONDS = 600.0
+SETTLE_SECONDS = 5.0
+VIOLATIONS = (Violation, Broken, BrokenLook, WrongAnswer, Foreign, CannotServe, Deadlock)
+
+
+@attrs.frozen
+class Verdict:
+    """What a seed came to."""
+
+    seed: int
+    violation: str | None
+    """The first line says what, the next ones where."""
+    trace: tuple[str, ...]
+    digest: str
+    steps: tuple[int, ...]
+    """The numbers of the plan's steps."""
+    operations: int
+    simulated_seconds: float
+    counts: Mapping[str, int]
+
+
+def run_seed(
+    seed: int, *, operations: int = 200, keep: Collection[int] | None = None, trace_lines: int = 200, full_trace: bool = False
+) -> Verdict:
+    """Run what ``seed`` decides; of its steps only those that ``keep`` names."""
+    plan = plans.make_plan(seed, operations)
+    if keep is not None:
+        plan = plans.keep(plan, keep)
+    return _Run(plan, Trace(trace_lines, everything=full_trace)).verdict()
+
+
+class _Run:
+    def __init__(self, plan: plans.Plan, trace: Trace) -> None:
+        self._plan = plan
+        self._trace = trace
+        self._site: Site
+        self._stage: Stage
+        self._nemesis: Nemesis
+        self._seconds = 0.0
+
+    def verdict(self) -> Verdict:
+        violation = None
+        try:
+            run_virtual(self._body, self._plan.seed)
+        except BaseException as error:
+            found = _violation(error)
+            if found is None:
+                raise
+            violation = f"{type(found).__name__}: {found}"
+        shown = self._trace.lines or self._trace.tail()
+        return Verdict(
+            self._plan.seed,
+            violation,
+            tuple(shown),
+            self._trace.digest(),
+            self._plan.numbers,
+            len(self._plan.actions),
+            self._seconds,
+            self._stage.tally(),
+        )
+
+    async def _body(self) -> None:
+        begin = trio.current_time()
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._site = Site(self._plan.site, Random(f"site {self._plan.seed}"), self._trace)
+                self._stage = Stage(self._plan, self._site, self._trace)
+                self._nemesis = Nemesis(self._stage, tasks)
+                await self._through_the_plan()
+                await self._to_the_end()
+                tasks.cancel_scope.cancel()
+        finally:
+            self._seconds = trio.current_time() - begin
+
+    async def _through_the_plan(self) -> None:
+        plan, nemesis = self._plan, self._nemesis
+        async with anyio.create_task_group() as helpers:
+            for help_ in (nemesis.keep_serving, nemesis.run, nemesis.watch_progress):
+                helpers.start_soon(help_)
+            async with anyio.create_task_group() as clients:
+                for number in range(plan.clients):
+                    actions = [action for action in plan.actions if action.client == number]
+                    clients.start_soon(Client(number, actions, self._stage).run)
+            await nemesis.finish()
+            await self._stage.serving()
+            helpers.cancel_scope.cancel()
+
+    # --- the end --------------------------------------------------------------------------------------------
+
+    async def _to_the_end(self) -> None:
+        """The last owner ends in some way; one more recovers, and everything must hold."""
+        await self._observe()
+        await self._nemesis.replace(Random(f"end {self._plan.seed}"))
+        await self._nemesis.flush()
+        await self._wait_for_the_collector()
+        shown = await self._observe()
+        process = await self._stage.serving()
+        check_stored(process.containers(), self._site.chunk_contents(), shown)
+        await self._check_idle()
+        check_stored(process.containers(), self._site.chunk_contents(), shown)
+        await self._nemesis.restart()
+        await self._observe()
+        await self._nemesis.close()
+
+    async def _observe(self) -> View:
+        """Everything that the owner shows, which must be what the checkers expect."""
+        process = await self._stage.serving()
+        shown: dict[str, Shown] = {}
+        for family, checker in self._stage.checkers.items():
+            view, problem = await self._nemesis.take_look(process, family)
+            if view is None:
+                raise CannotServe(f"{family} cannot be read, though nothing is wrong any more: {problem}")
+
+            checker.observe(view)
+            shown.update(view)
+        self._stage.look_inside(process)
+        return shown
+
+    async def _wait_for_the_collector(self) -> None:
+        """Nothing is lost, and nothing is left over that no metadata refers to, once delays are over."""
+        process = await self._stage.serving()
+        end = trio.current_time() + COLLECT_SECONDS
+        while left := left_over(process.containers(), self._site.chunk_contents()):
+            if trio.current_time() > end:
+                raise Broken(f"it does not hold that what nothing refers to is collected\nleft over: {', '.join(left)}")
+            await trio.sleep(1.0)
+
+    async def _check_idle(self) -> None:
+        """Rule F5: when nobody asks for anything, nothing is written, read, or listed."""
+        await trio.sleep(SETTLE_SECONDS)  # what is under way comes to its end
+        before = self._site.calls
+        await trio.sleep(IDLE_SECONDS)
+        if self._site.calls != before:
+            raise Broken(f"it does not hold that idle means quiet\n{self._site.calls - before} calls in {IDLE_SECONDS:g} s")
+
+
+def _violation(error: BaseException) -> BaseException | None:
+    """The first violation in it, if there is nothing worse."""
+    leaves = list(_leaves(error))
+    worse = [leaf for leaf in leaves if not isinstance(leaf, (*VIOLATIONS, trio.Cancelled))]
+    return None if worse else next((leaf for leaf in leaves if isinstance(leaf, VIOLATIONS)), None)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error

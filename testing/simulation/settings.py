@@ -1,0 +1,142 @@
+"""What kind of world a simulation runs in, as plain values.
+
+Owns: where the log and the chunks live, how long calls take, and limits so small that a few hundred operations meet rolls, checkpoints,
+truncation, throttling, eviction, flushes by size and by age, and garbage collection; what these mean for a store's options. Does not own:
+which kind a seed gets.
+
+The options are made by the same functions as a real store's, then made smaller: below what an operator may configure.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from random import Random
+
+import attrs
+
+from ...actors.config import StoreConfig
+from ...actors.container.admission import AdmissionOptions
+from ...actors.container.checkpointer import CheckpointOptions
+from ...actors.container.pipeline import PipelineOptions
+from ...actors.core.backoff import Backoff
+from ...actors.core.supervision import RestartPolicy
+from ...actors.gc.collector import CollectorOptions
+from ...actors.node import serving_options
+from ...actors.serving import ServingOptions
+from ...actors.storage.options import StorageOptions
+from ...actors.writer.writer import WriterOptions
+from ...storage_backends.logs.local_layout import LocalLogOptions
+
+
+class WalKind(StrEnum):
+    DISK = "disk"
+    """Local log files on the host's simulated disk."""
+    SERVICE = "service"
+    """A log service elsewhere."""
+
+
+class ChunksKind(StrEnum):
+    FOLDER = "folder"
+    """Files on the host's simulated disk."""
+    APPEND = "append"
+    """A service elsewhere, whose chunks can grow."""
+    OBJECTS = "objects"
+    """A service elsewhere, whose objects are put once."""
+
+
+@attrs.frozen
+class Latency:
+    """Mean virtual seconds of a call, by its kind. Of the calls, ``share`` wait, uniformly up to twice the mean; the others only let
+    other tasks run. Waiting costs the simulation much more than running on, so few calls should."""
+
+    files: float = 0.0
+    sync: float = 0.0
+    log: float = 0.0
+    chunks: float = 0.0
+    share: float = 0.1
+
+    def draw(self, mean: float, random: Random) -> float:
+        if not mean or random.random() >= self.share:
+            return 0.0
+        return 2 * mean * random.random()
+
+
+@attrs.frozen
+class Limits:
+    """Sizes in bytes, times in seconds."""
+
+    flush_bytes: int = 1500
+    flush_age: float = 2.0
+    error_pause: float = 0.2
+    rolling_size: int = 4096
+    cache_bytes: int = 24_000
+    soft_bytes: int = 8000
+    hard_bytes: int = 16_000
+    segment_bytes: int = 6000
+    active_segments: int = 4
+    group_bytes: int = 2000
+    group_count: int = 8
+    append_bytes_max: int = 4096
+    collect_after: float = 1.0
+    checkpoint_bytes: int = 3000
+    pinned_bytes: int = 9000
+    wal_file_bytes: int = 3000
+    wal_reserve: int = 4096
+    wal_low_water: int = 0
+    deadline: float = 5.0
+    """Of a call to long-term storage."""
+    drain: float = 2.0
+    """Of the clean end of each part."""
+    unavailable_wait: float = 5.0
+    restarts: int = 1000
+
+    def log_options(self) -> LocalLogOptions:
+        return LocalLogOptions(file_size=self.wal_file_bytes, reserve=self.wal_reserve, allocation_step=8192, low_water=self.wal_low_water)
+
+    def serving(self, *, adopt: bool = False) -> ServingOptions:
+        """A real store's options with these limits. Call it inside the event loop."""
+        usual = serving_options(StoreConfig(), adopt=adopt)
+        container = attrs.evolve(
+            usual.container,
+            cache_bytes=self.cache_bytes,
+            flush_bytes=self.flush_bytes,
+            admission=AdmissionOptions(self.soft_bytes, self.hard_bytes, self.segment_bytes, delay_max=0.5, space_interval=0.2),
+            active_segments_max=self.active_segments,
+            pipeline=PipelineOptions(self.group_bytes, self.group_count),
+            writer=WriterOptions(self.flush_age, 4, self.error_pause),
+            collector=CollectorOptions(self.collect_after),
+            checkpoint=CheckpointOptions(self.checkpoint_bytes, self.pinned_bytes),
+            close_timeout=self.drain,
+        )
+        return attrs.evolve(
+            usual,
+            container=container,
+            storage=self._storage(usual.storage),
+            restart=RestartPolicy(Backoff(first=0.01, maximum=0.5), self.restarts, window=60.0),
+            unavailable_wait=self.unavailable_wait,
+            append_bytes_max=self.append_bytes_max,
+            rolling_size=self.rolling_size,
+        )
+
+    def _storage(self, usual: StorageOptions) -> StorageOptions:
+        return attrs.evolve(
+            usual,
+            backoff=Backoff(first=0.01, maximum=0.1),
+            read_deadline=self.deadline,
+            write_deadline=self.deadline,
+            breaker_interval=0.5,
+            drain_deadline=self.drain,
+        )
+
+
+@attrs.frozen
+class SiteKind:
+    wal: WalKind = WalKind.DISK
+    chunks: ChunksKind = ChunksKind.FOLDER
+    containers: int = 1
+    limits: Limits = Limits()
+    latency: Latency = Latency()
+    capacity: int | None = None
+    """Bytes that the host's disk holds; None for no limit."""
+    interleave: bool = True
+    """Whether other tasks run between the calls of one file program; without it a simulation is faster and meets fewer orders."""

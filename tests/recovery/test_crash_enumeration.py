@@ -1,0 +1,187 @@
+"""A crash at every I/O call of a short scenario for each protocol, and inside every one; none is left out.
+
+Each scenario says which rules it exercises (``support/crash_scenarios.py``); how it is crashed and what must be true afterwards stands in
+``support/crash_enumeration.py``. The long and mixed life of a store is in ``test_crash_everywhere.py``.
+
+A failure names its case; ``TIERLOG_CRASH=scenario:schedule:mode:seed:call`` runs that one alone. ``call`` counts the calls that change the
+disk; ``17+512`` is the crash inside call 17 that leaves 512 bytes of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache, partial
+from pathlib import Path
+from random import Random
+from typing import Any
+from unittest import mock
+
+import attrs
+import pytest
+
+from support.crash_enumeration import Instant, Judge, Life, Recorder, RecordingFiles, fingerprint, live, missing, modes
+from support.crash_scenarios import SCENARIOS
+from support.crash_world import changes_disk, missing_folders
+from support.oracle import Oracle
+from support.virtual import run_virtual
+from tierlog.actors.container.checkpointer import Checkpointer
+from tierlog.storage_backends.base.errors import TierlogError
+from tierlog.storage_backends.base.files import IoCall, MakeFolder, Write
+from tierlog.storage_backends.chunks.filesystem_programs import Folders
+from tierlog.testing.simulated_disk import SimulatedInode
+from tierlog.testing.simulated_files import SimulatedDisk
+
+pytestmark = pytest.mark.timeout(1200)
+
+ONLY = os.environ.get("TIERLOG_CRASH", "")
+SKIPPED = pytest.mark.skipif(bool(ONLY), reason="TIERLOG_CRASH names one case")
+NAMED = ONLY.partition(":")[0] in SCENARIOS
+PROTOCOLS = Path(__file__).parents[2] / "docs" / "protocols"
+
+
+@lru_cache(maxsize=2)
+def life_of(scenario: str, schedule: int, *, every_byte: bool = False) -> Recorder:
+    return run_virtual(partial(live, SCENARIOS[scenario], schedule, every_byte=every_byte), schedule)
+
+
+def crash(judge: Judge, scenario: str, schedule: int, instant: Instant, mode: str, seed: int) -> None:
+    case = f"{scenario}:{schedule}:{mode}:{seed}:{instant.name}"
+    try:
+        run_virtual(partial(judge.crash, instant, mode, Random(case)), 0)
+    except BaseException as error:
+        error.add_note(f"crash at call {instant.name} ({instant.call}); run it alone with TIERLOG_CRASH={case}")
+        raise
+
+
+def crash_everywhere(scenario: str, schedule: int, *, randoms: int, every_byte: bool = False) -> None:
+    crash_all(scenario, schedule, life_of(scenario, schedule, every_byte=every_byte).instants, randoms)
+
+
+def crash_all(scenario: str, schedule: int, instants: Sequence[Instant], randoms: int) -> None:
+    judge = Judge(SCENARIOS[scenario])
+    crashes = [(instant, mode, seed) for instant in instants for mode, seed in modes(instant, randoms)]
+    for instant, mode, seed in crashes:
+        crash(judge, scenario, schedule, instant, mode, seed)
+    assert judge.crashes == len(crashes)
+    assert bool(judge.crashes_of_recoveries > 10 * len(crashes)) == SCENARIOS[scenario].twice
+
+
+@SKIPPED
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_crash_at_every_call_and_inside_it_loses_nothing_acked(scenario: str) -> None:
+    crash_everywhere(scenario, 0, randoms=2)
+
+
+@pytest.mark.long
+@SKIPPED
+@pytest.mark.parametrize("schedule", range(1, 4))
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_other_schedules_and_more_of_what_power_losses_keep(scenario: str, schedule: int) -> None:
+    crash_everywhere(scenario, schedule, randoms=10)
+
+
+@pytest.mark.long
+@SKIPPED
+@pytest.mark.parametrize("scenario", [name for name, scenario in SCENARIOS.items() if not scenario.twice])
+def test_a_kill_after_every_byte_of_every_write(scenario: str) -> None:
+    crash_everywhere(scenario, 0, randoms=0, every_byte=True)
+
+
+@pytest.mark.skipif(not NAMED, reason="set TIERLOG_CRASH to run one case")
+def test_one_case() -> None:
+    scenario, schedule, mode, seed, name = ONLY.split(":")
+    instants = life_of(scenario, int(schedule), every_byte=True).instants
+    [instant] = [instant for instant in instants if instant.name == name]
+    crash(Judge(SCENARIOS[scenario]), scenario, int(schedule), instant, mode, int(seed))
+
+
+# --- that nothing was left out ----------------------------------------------------------------------------------
+
+
+@attrs.define
+class Counting(Recorder):
+    """Beside what is recorded, what should be: by what the calls are, not by what they were seen to do."""
+
+    expected: list[tuple[int, int]] = attrs.field(factory=list)
+    changes: int = 0
+
+    def perform(self, files: RecordingFiles, call: IoCall) -> Any:
+        if changes_disk(files.disk, call):
+            self.expected += [(self.changes, done) for done in (0, *parts(files.disk, call))]
+            self.changes += 1
+        # The class is rebuilt by attrs, so a bare super() would not find it on every version.
+        return Recorder.perform(self, files, call)
+
+
+def parts(disk: SimulatedDisk, call: IoCall) -> Iterable[int]:
+    """Where a power loss may cut the call."""
+    if isinstance(call, MakeFolder):
+        return range(1, len(missing_folders(disk, call.path)))
+
+    return (done for done in range(1, sum(map(len, call.buffers))) if (call.offset + done) % 512 == 0) if isinstance(call, Write) else ()
+
+
+async def counted(scenario: str) -> Counting:
+    recorder = Counting(Oracle())
+    await Life(SCENARIOS[scenario], recorder, SimulatedDisk(Random(0), SCENARIOS[scenario].capacity)).live()
+    return recorder
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_no_call_and_no_part_of_one_is_left_out(scenario: str) -> None:
+    recorder = run_virtual(partial(counted, scenario), 0)
+    power_losses = [(instant.number, instant.done) for instant in recorder.instants if not instant.killed_only]
+    assert power_losses == [*recorder.expected, (recorder.changes, 0)]
+    assert [instant.name for instant in recorder.instants] == [instant.name for instant in life_of(scenario, 0).instants]
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_scenario_reaches_what_it_claims_and_stays_short(scenario: str) -> None:
+    recorder = life_of(scenario, 0)
+    assert SCENARIOS[scenario].reaches
+    for claim in SCENARIOS[scenario].reaches:
+        assert not (pattern := missing(recorder.events, claim)), f"nothing like {pattern!r} happens in its turn of {claim}"
+    assert 15 < recorder.calls < 120
+
+
+def test_every_protocol_has_its_scenarios_and_every_rule_they_name_exists() -> None:
+    documents = {path.stem: path.read_text() for path in PROTOCOLS.glob("*.md")}
+    for document in ("wal", "container", "chunked-storage", "flush", "gc"):
+        rules = set(re.findall(r"\*\*([WCSFG]\d+)\b", documents[document]))
+        assert any(rules & set(re.findall(r"[WCSFG]\d+", scenario.rules)) for scenario in SCENARIOS.values()), document
+    known = set(re.findall(r"\*\*([WCSFG]\d+)\b", "".join(documents.values())))
+    for name, scenario in SCENARIOS.items():
+        named = set(re.findall(r"\b[A-Z]\d+\b", scenario.rules.partition(":")[0]))
+        assert named, name
+        assert named <= known, name
+
+
+@pytest.mark.parametrize("scenario", ["gc", "zombie", "full-disk"])
+def test_the_same_schedule_gives_the_same_life(scenario: str) -> None:
+    """The base of every case above: one that failed fails again."""
+    lives = [run_virtual(partial(live, SCENARIOS[scenario], 3), 3) for _ in range(2)]
+    first, second = (
+        [(instant.name, instant.call, fingerprint(instant.disk), instant.oracle) for instant in life.instants] for life in lives
+    )
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    "scenario, place, name, planted",
+    [
+        ("wal", SimulatedInode, "sync", lambda inode: None),
+        ("flush", Folders, "make", lambda folders, folder: iter([MakeFolder(folder)])),
+        ("roll", Checkpointer, "_lowest_needed_group", lambda checkpointer, begin: begin),
+    ],
+)
+def test_a_planted_bug_is_caught(scenario: str, place: type, name: str, planted: object) -> None:
+    """No sync of a file, no sync of a new folder, a log truncated up to the checkpoint although bytes below it are needed."""
+    with mock.patch.object(place, name, planted), pytest.raises((AssertionError, TierlogError)):
+        crash_all(scenario, 0, run_virtual(partial(live, SCENARIOS[scenario], 0), 0).instants, randoms=2)
+
+
+def test_a_claim_that_is_not_reached_is_named() -> None:
+    assert not missing(["Write a", "Sync a", "Link b"], ["Write *", "Link b"])
+    assert missing(["Write a", "Sync a", "Link b"], ["Link *", "Write *"]) == "Write *"

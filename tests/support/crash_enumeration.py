@@ -1,0 +1,385 @@
+"""A crash at every I/O call of a scenario and inside every one: what such a scenario is, how it is lived, what is done after each crash.
+
+A scenario is data (``crash_scenarios.py``). It is lived once. Each I/O call that changes what a crash may leave gives *instants*: the world
+just before the call, and, for a write or a chain of new folders, the world after each part of it. Whether a call changes the disk is not
+guessed but measured, so none can be forgotten. Every instant is then crashed in every mode that it has, and judged: a recovered store
+is checked against the oracle, loses power with nothing unsynced kept, and must still be right; then it flushes, and its chunks must be
+exactly what its metadata names.
+
+What a recovery does depends on nothing but the disk and the oracle. So two crashes that leave the same of both are judged once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from functools import partial
+from random import Random
+from typing import Any
+
+import anyio
+import attrs
+
+from tierlog.actors.store import SegmentStore
+from tierlog.journal.wal.payload import decode_group
+from tierlog.storage_backends.base.errors import StorageFull, TierlogError
+from tierlog.storage_backends.base.files import IoCall, MakeFolder, Write
+from tierlog.storage_backends.logs.frames import FRAME_HEADER_BYTES
+from tierlog.testing.simulated_disk import SECTOR, Entry, SimulatedInode
+from tierlog.testing.simulated_files import Fault, Pause, SimulatedDisk, SimulatedFiles, SimulatedHandle
+
+from .crash_scripts import Session, play
+from .crash_world import (
+    SMALL,
+    BriskFiles,
+    Ending,
+    Limits,
+    after,
+    check_chunks,
+    describe,
+    fork,
+    image_within,
+    live_and_end,
+    missing_folders,
+    opened,
+)
+from .oracle import Oracle, observe
+
+
+@attrs.frozen(kw_only=True)
+class Scenario:
+    rules: str
+    """One line: which rules it exercises, and how."""
+    sessions: Sequence[Session]
+    """Lived one after the other, with a crash at every call of them."""
+    before: Sequence[Session] = ()
+    """What was on the disk already: lived without crashes."""
+    zombie: Session | None = None
+    """An owner that freezes during this session, and thaws when the first of ``sessions`` was played by its successor."""
+    freezes_at: str = ""
+    """The calls at which the zombie freezes: a pattern."""
+    limits: Limits = SMALL
+    capacity: int | None = None
+    """Of the disk, in bytes."""
+    twice: bool = False
+    """Whether each recovery is crashed at every call as well."""
+    reaches: Sequence[Sequence[str]] = ()
+    """What must have happened: each a list of patterns, of events that come in this order (see ``Recorder.events``)."""
+
+
+# --- what a crash can leave -----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Instant:
+    """The world before state-changing call ``number`` of a life, or when the first ``done`` of its bytes or folders are there."""
+
+    number: int
+    done: int
+    call: str
+    disk: SimulatedDisk
+    oracle: Oracle
+    killed_only: bool = False
+    """A write that ends in the middle of a sector: a dying process may leave it, a power loss does not."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.number}+{self.done}" if self.done else str(self.number)
+
+
+def fingerprint(disk: SimulatedDisk) -> bytes:
+    """Equal for two disks if and only if nobody can tell them apart, now or after a power loss."""
+    with_blocks = disk.capacity is not None
+    inodes: dict[SimulatedInode, int] = {}
+
+    def entry(found: Entry) -> int | None:
+        return None if found is None else inodes.setdefault(found, len(inodes))
+
+    def names(entries: dict[str, Entry]) -> list[tuple[str, int | None]]:
+        return [(name, entry(entries[name])) for name in sorted(entries)]
+
+    folders = [
+        (
+            path,
+            names(folder.names),
+            names(folder.durable),
+            [([(name, entry(found)) for name, found in change.sets], change.removes) for change in folder.pending],
+        )
+        for path, folder in sorted(disk._folders.items())
+    ]
+    files = [
+        (bytes(inode.cache), bytes(inode.durable), inode.pending, inode.read_only, inode.blocks if with_blocks else 0) for inode in inodes
+    ]
+    return hashlib.sha256(repr((folders, files, disk.capacity)).encode()).digest()
+
+
+def partial_effects(disk: SimulatedDisk, call: IoCall, *, every_byte: bool) -> Iterator[tuple[int, bool]]:
+    """How far a crash may leave ``call``, between nothing and all: (bytes or folders, whether only the end of a process leaves that)."""
+    match call:
+        case Write(offset=offset, buffers=buffers):
+            size = sum(map(len, buffers))
+            borders = sector_borders(offset, size)
+            sample: Sequence[int] = range(1, size) if every_byte else (1, FRAME_HEADER_BYTES, size // 2, size - 1)
+            if call.handle.path.endswith("/register"):
+                # It is changed in place, and relies on this: the page cache takes what lies in one sector whole, or not at all (wal.md).
+                sample = ()
+            yield from ((done, done not in borders) for done in sorted({*borders, *sample}) if 0 < done < size)
+        case MakeFolder(path):
+            yield from ((done, False) for done in range(1, len(missing_folders(disk, path))))
+        case _:
+            pass
+
+
+def sector_borders(offset: int, size: int) -> list[int]:
+    """Where inside a write of ``size`` bytes at ``offset`` a sector ends."""
+    return list(range(SECTOR - offset % SECTOR, size, SECTOR))
+
+
+# --- living a scenario ----------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Recorder:
+    """What happens in a life, and the instants at which it may end."""
+
+    oracle: Oracle
+    every_byte: bool = False
+    instants: list[Instant] = attrs.field(factory=list)
+    events: list[str] = attrs.field(factory=list)
+    """In order: each state-changing call as ``Verb path``, each operation as ``Logged Kind`` before the write that logs it, and what
+    processes do: ``Begin n``, ``Freeze n``, ``Thaw n``, ``Refused``."""
+    calls: int = 0
+
+    def perform(self, files: RecordingFiles, call: IoCall) -> Any:
+        before, twins = fork(files.disk)
+        try:
+            return files.perform(call)
+        finally:
+            if fingerprint(before) != fingerprint(files.disk):
+                self._note(before, _on_twin(call, twins))
+
+    def _note(self, before: SimulatedDisk, call: IoCall) -> None:
+        oracle = self.oracle.copy()
+        self.events += [*logged(call), describe(call)]
+        for done, killed_only in [(0, False), *partial_effects(before, call, every_byte=self.every_byte)]:
+            image = image_within(before, call, done)
+            self.instants.append(Instant(self.calls, done, describe(call), image, oracle, killed_only))
+        self.calls += 1
+
+    def end(self, disk: SimulatedDisk) -> None:
+        self.instants.append(Instant(self.calls, 0, "the end", fork(disk)[0], self.oracle.copy()))
+
+
+def _on_twin(call: IoCall, twins: dict[SimulatedInode, SimulatedInode]) -> IoCall:
+    """The same call on the fork of its disk."""
+    handle = getattr(call, "handle", None)
+    if isinstance(call, Write) and isinstance(handle, SimulatedHandle) and handle.inode in twins:
+        return attrs.evolve(call, handle=SimulatedHandle(handle.path, twins[handle.inode]))
+    return call
+
+
+def logged(call: IoCall) -> list[str]:
+    """The operations that ``call`` writes to the log, if it does."""
+    if not isinstance(call, Write) or not call.handle.path.endswith(".wal"):
+        return []
+
+    data, kind = b"".join(call.buffers), "Logged"
+    if data.startswith(b"TLWH"):
+        # A header, and in an opener's file the last group of the one before.
+        data, kind = data[12 + int.from_bytes(data[8:12], "big") + 4 :], "Relogged"
+    return [f"{kind} {type(op).__name__}" for op in decode_group(memoryview(data)[FRAME_HEADER_BYTES:])[1]] if data else []
+
+
+class RecordingFiles(SimulatedFiles):
+    """Tells a recorder of each effect at the moment of it."""
+
+    def __init__(self, disk: SimulatedDisk, recorder: Recorder, freezer: Freezer | None = None) -> None:
+        super().__init__(disk, freezer)
+        self._recorder = recorder
+
+    def _sibling(self) -> RecordingFiles:
+        return RecordingFiles(self.disk, self._recorder)
+
+    def _do(self, call: IoCall) -> Any:
+        return self._recorder.perform(self, call)
+
+    def perform(self, call: IoCall) -> Any:
+        return super()._do(call)
+
+
+@attrs.define
+class Freezer:
+    """Once armed, holds every call of its process from the first one that fits on, until it thaws."""
+
+    pattern: str
+    armed: bool = False
+    frozen: anyio.Event = attrs.field(factory=anyio.Event)
+    thaw: anyio.Event = attrs.field(factory=anyio.Event)
+
+    def __call__(self, index: int, call: IoCall) -> Fault | None:
+        if self.armed and fnmatchcase(describe(call), self.pattern):
+            self.frozen.set()
+        return Pause(self.thaw) if self.frozen.is_set() and not self.thaw.is_set() else None
+
+
+@attrs.define
+class Life:
+    """A scenario being lived: ``schedule`` is the seed of the scheduler, and here of what an unclean end keeps."""
+
+    scenario: Scenario
+    recorder: Recorder
+    disk: SimulatedDisk
+    process: int = 0
+
+    async def live(self) -> None:
+        muted = Recorder(self.recorder.oracle)
+        for session in self.scenario.before:
+            await self._session(session, muted)
+        sessions = list(self.scenario.sessions)
+        if self.scenario.zombie is not None:
+            await self._beside_a_zombie(self.scenario.zombie, sessions.pop(0))
+        for session in sessions:
+            await self._session(session, self.recorder)
+        self.recorder.end(self.disk)
+
+    def _begin(self, recorder: Recorder) -> int:
+        self.process += 1
+        recorder.events.append(f"Begin {self.process}")
+        return self.process
+
+    async def _session(self, session: Session, recorder: Recorder) -> None:
+        files, process, ending = RecordingFiles(self.disk, recorder), self._begin(recorder), Ending()
+        body = partial(play, session, recorder.oracle)
+        if session.killed:
+            files.on_call = ending
+            await live_and_end(files, process, ending, body, self.scenario.limits)
+            self.disk, _ = fork(self.disk)
+        else:
+            async with opened(files, process, self.scenario.limits) as store:
+                await body(store)
+
+    async def _beside_a_zombie(self, old: Session, new: Session) -> None:
+        oracle, freezer, ended = self.recorder.oracle, Freezer(self.scenario.freezes_at), anyio.Event()
+        first = self._begin(self.recorder)
+
+        async def zombie() -> None:
+            try:
+                async with opened(RecordingFiles(self.disk, self.recorder, freezer), first, self.scenario.limits) as store:
+                    freezer.armed = True
+                    await play(old, oracle, store)
+            except* TierlogError:
+                self.recorder.events.append(f"Fenced {first}")
+            ended.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(zombie)
+            await freezer.frozen.wait()
+            async with opened(RecordingFiles(self.disk, self.recorder), self._begin(self.recorder), self.scenario.limits) as store:
+                oracle.check(await observe(store, oracle.writers))
+                await oracle.repeat_doubtful(store)
+                await play(new, oracle, store)
+                self.recorder.events.append(f"Thaw {first}")
+                freezer.thaw.set()
+                await ended.wait()
+                oracle.check(await observe(store, oracle.writers))
+
+
+async def live(scenario: Scenario, schedule: int, *, every_byte: bool = False) -> Recorder:
+    """Live the scenario; the recorder has everything that follows from it."""
+    recorder = Recorder(Oracle(), every_byte)
+    await Life(scenario, recorder, SimulatedDisk(Random(schedule), scenario.capacity)).live()
+    return recorder
+
+
+# --- after a crash --------------------------------------------------------------------------------------------
+
+
+def modes(instant: Instant, randoms: int) -> list[tuple[str, int]]:
+    """(mode, seed): what the crash keeps of what was not synced."""
+    return [("kill", 0)] if instant.killed_only else [("none", 0), ("all", 0), ("kill", 0), *(("random", seed) for seed in range(randoms))]
+
+
+def extremes(instant: Instant) -> list[str]:
+    """The two modes of a second crash: the least and the most that can be left."""
+    return ["kill"] if instant.killed_only else ["none", "kill"]
+
+
+@attrs.define
+class Judge:
+    """Crashes instants of a scenario and judges what comes of it."""
+
+    scenario: Scenario
+    judged: set[tuple[bytes, str]] = attrs.field(factory=set)
+    """What was left by the crashes so far."""
+    judged_second: set[tuple[bytes, str]] = attrs.field(factory=set)
+    """The same of the crashes of recoveries."""
+    crashes: int = 0
+    crashes_of_recoveries: int = 0
+    briefly: bool = False
+    """With one owner after the crash instead of two."""
+
+    async def crash(self, instant: Instant, mode: str, random: Random) -> None:
+        disk, oracle = after(instant.disk, mode, random), instant.oracle.copy()
+        self.crashes += 1
+        left = fingerprint(disk), repr(oracle)
+        if left in self.judged:
+            return
+
+        if self.scenario.twice and not self.briefly:
+            await self._crash_the_recovery(disk, oracle)
+        if not self.briefly:
+            disk = await self._recover(disk, oracle)
+        await self._settle(disk, oracle)
+        self.judged.add(left)
+
+    async def _recover(self, found: SimulatedDisk, oracle: Oracle) -> SimulatedDisk:
+        """The first owner after the crash looks, then loses power: nothing that it saw may depend on what only the page cache held."""
+        disk, ending = fork(found)[0], Ending()
+
+        async def look(store: SegmentStore) -> None:
+            oracle.check(await observe(store, oracle.writers))
+            await oracle.repeat_doubtful(store)
+
+        try:
+            await live_and_end(BriskFiles(disk, ending), 101, ending, look, self.scenario.limits)
+        except StorageFull:
+            # On a full disk an owner may refuse to begin; it has changed nothing that counts.
+            assert self.scenario.capacity is not None
+        return after(disk, "none", disk.random)
+
+    async def _settle(self, disk: SimulatedDisk, oracle: Oracle) -> None:
+        disk.capacity = None  # whoever runs a full disk makes room at some time
+        async with opened(BriskFiles(disk), 102, self.scenario.limits) as store:
+            oracle.check(await observe(store, oracle.writers))
+            await store.flush()
+            await check_chunks(store, disk)
+            oracle.check(await observe(store, oracle.writers))
+
+    async def _crash_the_recovery(self, found: SimulatedDisk, oracle: Oracle) -> None:
+        disk = fork(found)[0]
+        recorder = Recorder(oracle.copy())
+        async with opened(RecordingFiles(disk, recorder), 100, self.scenario.limits):
+            pass
+        recorder.end(disk)
+        inner = Judge(self.scenario, self.judged_second, briefly=True)
+        for instant in recorder.instants:
+            for mode in extremes(instant):
+                try:
+                    await inner.crash(instant, mode, Random(0))
+                except BaseException as error:
+                    error.add_note(f"the recovery crashed too, at its call {instant.name} ({instant.call}), mode {mode}")
+                    raise
+        self.crashes_of_recoveries += inner.crashes
+
+
+def missing(events: Sequence[str], claim: Sequence[str]) -> str:
+    """The first pattern of ``claim`` that no event fits in its turn; nothing if all were reached."""
+    position = 0
+    for pattern in claim:
+        found = next((index for index in range(position, len(events)) if fnmatchcase(events[index], pattern)), None)
+        if found is None:
+            return pattern
+
+        position = found + 1
+    return ""

@@ -1,0 +1,299 @@
+"""The scenarios that are crashed at every I/O call: one per protocol, each of a few dozen calls, as data.
+
+Each says in its first line which rules it exercises, and in ``reaches`` what must have happened for that to be true.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import attrs
+
+from tierlog.actors.store import SegmentStore
+from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, StorageFull, TierlogError
+
+from .crash_enumeration import Scenario
+from .crash_scripts import Session
+from .crash_world import Limits
+from .segment_model import Append, Create, Delete, Family, Flush, Merge, Op, Seal, SetAttribute, Truncate
+
+
+@attrs.frozen
+class Refused(Op):
+    """A call that must end in one of ``errors``, and has no effect."""
+
+    op: Op
+    errors: tuple[type[TierlogError], ...]
+
+    def apply(self, family: Family) -> Family:
+        return family
+
+    async def send(self, store: SegmentStore) -> Any:
+        try:
+            answer = await self.op.send(store)
+        except self.errors:
+            return
+        raise AssertionError(f"{self.op} was answered with {answer!r} instead of being refused")
+
+
+@attrs.frozen
+class Awaited(Op):
+    """A call that is refused while the disk is full, and repeated until there is room."""
+
+    op: Op
+
+    def apply(self, family: Family) -> Family:
+        return self.op.apply(family)
+
+    def answer(self, family: Family) -> object:
+        return self.op.answer(family)
+
+    async def send(self, store: SegmentStore) -> Any:
+        for _ in range(1000):
+            try:
+                return await self.op.send(store)
+            except StorageFull:
+                await anyio.sleep(0.01)
+        raise AssertionError(f"there is still no room for {self.op}")
+
+
+def _data(tag: str, size: int) -> tuple[bytes, ...]:
+    return ((f"{tag}." * (size // len(tag)))[:size].encode(),)
+
+
+def _append(name: str, tag: str, size: int) -> Append:
+    return Append(name, _data(tag, size))
+
+
+PATIENT = Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1 << 20)
+"""Nothing happens by itself: no roll, no cycle, no checkpoint."""
+
+FRESH = Scenario(
+    rules="W1, W4, W8: a folder that is not there yet gets its identity, its register, its first log file, its claim.",
+    sessions=[Session({"a/": [Create("a/s"), _append("a/s", "first", 700)]})],
+    limits=PATIENT,
+    reaches=[
+        ["Link */wal/store", "Link */wal/0000/register", "Open *.wal", "Link */epoch.*", "Logged CreateSegment", "Logged Append"],
+    ],
+)
+CONTAINER = Scenario(
+    rules="C1, C2, C3: every verb is logged, answered once it is durable, and replayed; repeats change nothing.",
+    before=[Session({"a/": [Create("a/s"), Create("a/s#1"), _append("a/s#1", "part", 120), Create("a/gone")]})],
+    sessions=[
+        Session(
+            {
+                "a/": [
+                    Append("a/s", _data("w", 90), "w", 1),
+                    Append("a/s", (b"x" * 30, b"y" * 40, b"z" * 50), "w", 2),
+                    Append("a/s", (b"x" * 30, b"y" * 40, b"z" * 50), "w", 2),
+                    Append("a/s", _data("at", 20), conditional=True, at=210),
+                    SetAttribute("a/s", "epoch", 7),
+                    Truncate("a/s", 100),
+                    Seal("a/s#1"),
+                    Merge("a/s", ("a/s#1",), ("batch", 1)),
+                    Delete("a/gone"),
+                    Seal("a/s"),
+                ]
+            }
+        )
+    ],
+    limits=PATIENT,
+    reaches=[
+        ["Begin 2", "Logged Append", "Logged UpdateAttributes", "Logged TruncateSegment", "Logged SealSegment", "Logged MergeSegments"],
+        ["Logged MergeSegments", "Logged DeleteSegment", "Logged SealSegment"],
+    ],
+)
+WAL = Scenario(
+    rules="W2, W3: groups of one sector and of many, of several callers at once, and a kill without a footer between two owners.",
+    before=[Session({"a/": [Create("a/s")], "b/": [Create("b/s")]})],
+    sessions=[
+        Session({"a/": [_append("a/s", "one", 30), _append("a/s", "many", 1800)], "b/": [_append("b/s", "other", 600)]}, killed=True),
+        Session({"a/": [_append("a/s", "two", 520)]}),
+    ],
+    limits=PATIENT,
+    reaches=[["Begin 2", "Logged Append", "Logged Append", "Begin 3", "Relogged Append", "Logged Append"]],
+)
+ROLL = Scenario(
+    rules="W4, W5, C7: the log rolls while appends go on, a checkpoint becomes durable, and the files below it are unlinked.",
+    before=[Session({"a/": [Create("a/s"), _append("a/s", "old", 900), Flush()]})],
+    sessions=[Session({"a/": [_append("a/s", "fill", 700), _append("a/s", "more", 600), Flush(), _append("a/s", "last", 100)]})],
+    limits=Limits(wal_file=1000, flush=1 << 20, checkpoint=1900),
+    reaches=[
+        ["Begin 2", "Relogged *", "Logged Append", "Open *0000000000000002-00000002.wal", "Logged Append"],
+        ["Logged CheckpointBegin", "Logged CheckpointEnd", "Unlink *0000000000000001-*.wal", "SyncFolder */wal/0000"],
+    ],
+)
+CHECKPOINT = Scenario(
+    rules="C7: a checkpoint is cut in parts, with operations between them; it counts with its end or not at all.",
+    before=[Session({"a/": [Create("a/s"), Create("a/t"), Create("a/u"), _append("a/s", "old", 100), Flush()]})],
+    sessions=[
+        Session(
+            {
+                "a/": [_append("a/s", "due", 700), _append("a/t", "between", 30)],
+                "b/": [Create("b/s"), _append("b/s", "b", 40), Seal("b/s"), Flush()],
+            }
+        )
+    ],
+    limits=Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1200, checkpoint_part=2),
+    reaches=[
+        ["Begin 2", "Logged CheckpointBegin", "Logged CheckpointPart", "Logged CheckpointPart", "Logged CheckpointEnd"],
+        ["Logged CheckpointPart", "Logged Append", "Logged CheckpointPart"],
+    ],
+)
+CHUNKS = Scenario(
+    rules="S1, S2, S3, S5: chunks roll, one is appended to, the rest begin anew after a takeover; their bytes are the segment's.",
+    before=[Session({"a/": [Create("a/s", 400), _append("a/s", "old", 150), Flush()]})],
+    sessions=[Session({"a/": [_append("a/s", "roll", 500), Flush(), _append("a/s", "append", 90), Flush()]})],
+    limits=PATIENT,
+    reaches=[
+        ["Begin 2", "Link */lts/containers/*", "Link */lts/containers/*", "Logged CommitMetadata", "Logged CycleComplete"],
+        ["Logged CycleComplete", "Write */lts/containers/*", "Logged CommitMetadata", "Logged CycleComplete"],
+    ],
+)
+FLUSH = Scenario(
+    rules="F1, F4, F5: a cycle becomes due by size; it brings length, start and seal of two segments over while appends go on.",
+    sessions=[
+        Session(
+            {
+                "a/": [_append("a/s", "due", 700), Truncate("a/s", 300), Seal("a/s"), Flush()],
+                "b/": [_append("b/s", "beside", 500), _append("b/s", "late", 60), _append("b/s", "later", 70)],
+            }
+        )
+    ],
+    before=[Session({"a/": [Create("a/s")], "b/": [Create("b/s")]})],
+    limits=Limits(wal_file=1 << 20, flush=600, checkpoint=1 << 20),
+    reaches=[
+        ["Begin 2", "Write */lts/.tmp-*", "Logged CommitMetadata", "Logged CycleComplete", "Logged CommitMetadata", "Logged CycleComplete"],
+    ],
+)
+MERGE_UNFLUSHED = Scenario(
+    rules="F3, C2: a merge of sources that long-term storage does not know, through two levels, flushes as one.",
+    before=[
+        Session(
+            {
+                "a/": [
+                    *(Create(name) for name in ("a/s", "a/s#1", "a/s#2")),
+                    _append("a/s#2", "deep", 130),
+                    Seal("a/s#2"),
+                ]
+            }
+        )
+    ],
+    sessions=[Session({"a/": [Merge("a/s#1", ("a/s#2",)), Seal("a/s#1"), Merge("a/s", ("a/s#1",), ("batch", 2)), Flush()]})],
+    limits=PATIENT,
+    reaches=[
+        ["Logged MergeSegments", "Logged MergeSegments", "Link */lts/containers/*", "Logged CommitMetadata", "Logged CycleComplete"],
+    ],
+)
+MERGE_FLUSHED = Scenario(
+    rules="F3, S4, S6: a merge of a flushed source links its chunks into the target and touches none.",
+    before=[
+        Session(
+            {
+                "a/": [
+                    *(Create(name) for name in ("a/s", "a/s#1")),
+                    _append("a/s", "head", 90),
+                    _append("a/s#1", "part", 110),
+                    Seal("a/s#1"),
+                    Flush(),
+                ]
+            }
+        )
+    ],
+    sessions=[Session({"a/": [Merge("a/s", ("a/s#1",)), _append("a/s", "tail", 60), Flush(), _append("a/s", "end", 20)]})],
+    limits=PATIENT,
+    reaches=[["Begin 2", "Logged MergeSegments", "Logged CommitMetadata", "Logged CycleComplete", "Logged Append"]],
+)
+COLLECT = Scenario(
+    rules="F2, G1, G2: truncated and deleted chunks go after their cycle and a barrier; a dead owner's leftovers go as well.",
+    before=[
+        Session({"a/": [Create("a/s", 200), _append("a/s", "cut", 600), Create("a/t"), _append("a/t", "gone", 100), Flush()]}),
+    ],
+    sessions=[Session({"a/": [Truncate("a/s", 450), Delete("a/t"), Flush(), _append("a/s", "on", 30), Flush()]})],
+    limits=PATIENT,
+    reaches=[
+        [
+            "Begin 2",
+            "Logged CommitMetadata",
+            "Logged CycleComplete",
+            "Logged Barrier",
+            "Unlink */lts/containers/*",
+            "Unlink */lts/containers/*",
+        ],
+    ],
+)
+REBORN = Scenario(
+    rules="C2, F1, F2: a segment is deleted and created again under its name while its first life is being flushed.",
+    before=[Session({"a/": [Create("a/s"), _append("a/s", "first", 200)], "b/": [Create("b/s"), _append("b/s", "b", 50)]})],
+    sessions=[
+        Session(
+            {"b/": [Flush()], "a/": [_append("a/s", "x", 40), Delete("a/s"), Create("a/s"), _append("a/s", "second", 80)], "c/": [Flush()]}
+        )
+    ],
+    limits=PATIENT,
+    reaches=[
+        ["Begin 2", "Open */lts/.tmp-*", "Logged DeleteSegment", "Logged CreateSegment", "Logged Append", "Logged CycleComplete"],
+    ],
+)
+FULL = Scenario(
+    rules="W6: on a full disk appends are refused before anything is written; truncation, flush and checkpoint make room again.",
+    before=[Session({"a/": [Create("a/s", 4000), _append("a/s", "old", 6000), Flush()]})],
+    sessions=[
+        Session(
+            {
+                "a/": [
+                    _append("a/s", "fits", 2000),
+                    Refused(_append("a/s", "refused", 6000), (StorageFull,)),
+                    Truncate("a/s", 7000),
+                    Flush(),
+                    Awaited(_append("a/s", "room", 500)),
+                ]
+            }
+        )
+    ],
+    limits=Limits(wal_file=3000, flush=1 << 20, checkpoint=1 << 20, low_water=4096),
+    capacity=19 * 4096,
+    reaches=[
+        ["Begin 2", "Logged Append", "Logged TruncateSegment", "Logged CycleComplete", "Logged CheckpointEnd", "Unlink *.wal"],
+        ["Logged CheckpointEnd", "Logged Append"],
+    ],
+)
+ZOMBIE = Scenario(
+    rules="W1, W4, W8: an owner frozen behind its sync is succeeded; what it does after the thaw counts for nothing.",
+    zombie=Session(
+        {"a/": [Create("a/s"), Append("a/s", _data("doubt", 300), "w", 1), Refused(_append("a/s", "late", 40), (NotOwner, OutcomeUnknown))]}
+    ),
+    freezes_at="Read */register",
+    sessions=[
+        Session({"b/": [Create("b/s"), _append("b/s", "next", 100)]}),
+        Session({"b/": [_append("b/s", "third", 50)]}),
+    ],
+    limits=PATIENT,
+    reaches=[["Begin 1", "Begin 2", "Thaw 1", "Fenced 1", "Begin 3", "Logged Append"]],
+)
+RECOVERY = Scenario(
+    rules="W3, W4, W5, C7: a recovery after a kill crashes at every call of its own, and is recovered.",
+    before=[Session({"a/": [Create("a/s"), _append("a/s", "old", 900), Flush()]}, killed=True)],
+    sessions=[Session({"a/": [_append("a/s", "tail", 600)]}, killed=True)],
+    limits=Limits(wal_file=1000, flush=1 << 20, checkpoint=1 << 20),
+    twice=True,
+    reaches=[["Begin 2", "Relogged *", "Logged Append"]],
+)
+
+SCENARIOS = {
+    "fresh": FRESH,
+    "container": CONTAINER,
+    "wal": WAL,
+    "roll": ROLL,
+    "checkpoint": CHECKPOINT,
+    "chunked-storage": CHUNKS,
+    "flush": FLUSH,
+    "merge-unflushed": MERGE_UNFLUSHED,
+    "merge-flushed": MERGE_FLUSHED,
+    "gc": COLLECT,
+    "reborn": REBORN,
+    "full-disk": FULL,
+    "zombie": ZOMBIE,
+    "recovery": RECOVERY,
+}

@@ -1,0 +1,47 @@
+"""Runs of seeds that simulate nothing: what they come to depends on the seed alone, so that tests of campaigns know it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Collection
+
+from tierlog.testing.simulation.run import Verdict
+
+STEPS = tuple(range(1, 41))
+NEEDED = (7, 8, 30)
+"""The steps without which the failing seeds do not fail."""
+FAILING, BREAKING, DYING, HANGING = 13, 17, 19, 23
+
+
+def run_fake(
+    seed: int, *, operations: int = 200, keep: Collection[int] | None = None, trace_lines: int = 200, full_trace: bool = False
+) -> Verdict:
+    kept = STEPS if keep is None else tuple(sorted(keep))
+    if seed == BREAKING:
+        raise ExceptionGroup("tasks", [LookupError("no such segment in the plan")])
+    if seed == DYING:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if seed == HANGING:
+        _hang()
+    fails = seed == FAILING and set(NEEDED) <= set(kept)
+    trace = tuple(f"{number}.0 client step {number} of seed {seed}" for number in kept)
+    return Verdict(
+        seed=seed,
+        violation=f"segment 'a-{len(kept)}' lost {len(kept)} bytes\nmore about it" if fails else None,
+        trace=trace if full_trace else trace[-trace_lines:],
+        digest=f"{seed:x}",
+        steps=kept,
+        operations=operations,
+        simulated_seconds=1800.0,
+        counts={"acked": 100, "kills": 2},
+    )
+
+
+def _hang() -> None:
+    sys.stderr.write(f"hanging in {os.getpid()}\n")
+    sys.stderr.flush()
+    while True:
+        time.sleep(3600)

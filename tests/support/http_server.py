@@ -1,0 +1,73 @@
+"""A gateway on a real socket, over a real store in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+import attrs
+import httpx
+from starlette.applications import Starlette
+
+from support.stores import CONFIG
+from tierlog import SegmentStore, StoreConfig, open_store
+from tierlog.actors.gateway.server.app import gateway_of, make_app
+from tierlog.actors.gateway.server.gateway import Gateway, ServerLimits
+from tierlog.actors.gateway.server.running import bind, serve_http
+from tierlog.actors.node import system_world
+
+
+@attrs.frozen
+class Service:
+    """A served store, and a client of it."""
+
+    store: SegmentStore
+    app: Starlette
+    port: int
+    http: httpx.AsyncClient
+
+    @property
+    def gateway(self) -> Gateway:
+        return gateway_of(self.app)
+
+    async def raw(self, data: bytes) -> anyio.abc.SocketStream:
+        """A connection of its own that sent ``data``, whatever it is."""
+        stream = await anyio.connect_tcp("127.0.0.1", self.port)
+        await stream.send(data)
+        return stream
+
+
+@asynccontextmanager
+async def serving(store: Any, limits: ServerLimits | None = None, **options: Any) -> AsyncIterator[Service]:
+    """``store`` on a port of its own."""
+    app = make_app(store, system_world(), limits=limits, **options)
+    async with (
+        serve_http(app, bind("127.0.0.1", 0), stop_timeout=5.0) as served,
+        httpx.AsyncClient(base_url=served.url, timeout=10.0, limits=httpx.Limits(max_connections=None)) as http,
+    ):
+        yield Service(store, app, served.port, http)
+
+
+@asynccontextmanager
+async def service(folder: Path, limits: ServerLimits | None = None, *, config: StoreConfig = CONFIG, **options: Any) -> AsyncIterator[Service]:
+    async with open_store(folder / "data", containers=2, config=config) as store, serving(store, limits, **options) as served:
+        yield served
+
+
+async def until(condition: Any) -> None:
+    """Return once ``condition()`` holds; the test's own time limit ends a wait that is for ever."""
+    while not condition():
+        await anyio.sleep(0.001)
+
+
+async def everything(stream: anyio.abc.SocketStream) -> bytes:
+    """What a connection gets until its end."""
+    received = bytearray()
+    try:
+        while True:
+            received += await stream.receive()
+    except (anyio.EndOfStream, anyio.BrokenResourceError):
+        return bytes(received)
