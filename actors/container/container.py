@@ -14,7 +14,7 @@ Any failure ends the ownership; recovery is the only way back (crash-only). Afte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import anyio
@@ -126,6 +126,8 @@ class Container:
         self._identity = identity
         self._world = world
         self._claimed = False
+        self.follows: Collection[int] | None = None
+        """The epochs of this host's own attempts before: only from these it may take over by itself. None: it opens on order (hole 26)."""
         self._stop = anyio.Event()
         self._logged = anyio.Event()
         self._look_at = 0
@@ -141,6 +143,11 @@ class Container:
     def is_poisoned(self) -> bool:
         """A sync step was torn: memory is not to be trusted (rule C5)."""
         return self._built is not None and self._built.pipeline.poisoned
+
+    @property
+    def epochs_so_far(self) -> Collection[int] | None:
+        """What the next ownership of this host ``follows``."""
+        return frozenset((*(self.follows or ()), *self.log.own_epochs)) or None
 
     @property
     def _parts(self) -> _Parts:
@@ -182,7 +189,7 @@ class Container:
             _log.warning("claims_unreadable", container=self.index, error=str(error))
 
         ours = [c.epoch for c in claims or () if c.identity.store == self._identity.store]
-        opened = await self.log.open(above=max(ours, default=0))
+        opened = await self.log.open(above=max(ours, default=0), after=self.follows)
         epoch = opened.epoch
         if claims is not None:
             if not self.options.adopt:
@@ -313,7 +320,8 @@ class Container:
 
     def offer(self, request: AppendRequest) -> bool:
         """Take an append in at once if every gate is open and the mailbox has room; its answer comes in ``request.reply``."""
-        if not self._parts.admission.is_open(request.size):
+        parts = self._built  # not ``_parts``: every append comes here, and a property is one call more
+        if parts is None or not parts.admission.is_open(request.size):
             return False
 
         request.reply = Reply(self.mailbox.events)
@@ -321,9 +329,15 @@ class Container:
 
     async def append(self, request: AppendRequest) -> int | None:
         """Admit an append, then ask."""
-        await self._parts.admission.admit(request.name, request.size)
-        offset: int | None = await self.ask(request, request.size)
+        await self.take_in(request)
+        offset: int | None = await request.reply.wait()
         return offset
+
+    async def take_in(self, request: AppendRequest) -> None:
+        """Return when the append is admitted and in the mailbox; its answer comes in ``request.reply``."""
+        await self._parts.admission.admit(request.name, request.size)
+        request.reply = Reply(self.mailbox.events)
+        await self.mailbox.put(request, request.size)
 
     async def flush(self) -> None:
         """Return when a flush cycle with everything acked so far is complete."""

@@ -10,7 +10,7 @@ the wait's limit; one whose outcome is unknown never is.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from random import Random
 from typing import TypeVar
 
@@ -63,6 +63,8 @@ class ContainerHost:
         """The ownership that answers now. The hot path looks here first."""
         self._running: Container | None = None
         self._ended: ActorExit | None = None
+        self._epochs: Collection[int] | None = None
+        """What the ownerships so far took of the log; None before the first one did."""
         self._stopping = False
         self._restarts = 0
         self._changed = anyio.Event()
@@ -80,6 +82,7 @@ class ContainerHost:
 
     async def _run_once(self) -> ActorExit:
         container = self._running = self._make()
+        container.follows = self._epochs
         if self._stopping:
             return CLEAN_EXIT
 
@@ -91,6 +94,7 @@ class ContainerHost:
                 kind = attrs.evolve(kind, kind=ExitKind.POISONED)
             return kind
         finally:
+            self._epochs = container.epochs_so_far
             self._running = None
             self._change(None)
 
@@ -123,6 +127,12 @@ class ContainerHost:
         while self.active is None:
             self._check_ended()
             await self._changed.wait()
+
+    async def wait_ended(self) -> ActorExit:
+        """Return when the container was stopped or will not answer any more, with the reason."""
+        while self._ended is None:
+            await self._changed.wait()
+        return self._ended
 
     async def call(self, verb: Callable[[Container], Awaitable[T]]) -> T:
         """Run ``verb`` on the ownership that is alive, waiting for one up to the limit."""

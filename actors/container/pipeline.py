@@ -170,37 +170,36 @@ class Pipeline:
     def step(self, batch: list[Request]) -> None:
         """Decide and apply a batch. Whatever is raised here poisons the container (rule C5)."""
         try:
-            for request in batch:
-                self._step_one(request)
+            self._step_all(batch)
         except BaseException:
             self.poisoned = True
             error = OutcomeUnknown("the container failed while it worked on this: it may or may not have been applied")
             fail_all((request.reply for request in batch), error)
             raise
 
-    def _step_one(self, request: Request) -> None:
-        group = self._building
-        kind = type(request)
-        decide = self._decide.get(kind)
-        if decide is None:
-            self._step_internal(request, group)
-            return
+    def _step_all(self, batch: list[Request]) -> None:
+        group, state, decisions_of = self._building, self._state, self._decide.get
+        for request in batch:
+            decide = decisions_of(type(request))
+            if decide is None:
+                self._step_internal(request, group)
+                continue
 
-        try:
-            op, answer = decide(self._state, request)
-        except TierlogError as error:
-            self._refused += 1
-            group.errors.append((request.reply, error))
-            return
+            try:
+                op, answer = decide(state, request)
+            except TierlogError as error:
+                self._refused += 1
+                group.errors.append((request.reply, error))
+                continue
 
-        if op is None:
-            group.looks.append((request.reply, answer))
-            return
+            if op is None:
+                group.looks.append((request.reply, answer))
+                continue
 
-        self._state.apply(op)
-        group.add(op)
-        group.replies.append(request.reply)
-        group.values.append(answer)
+            state.apply(op)
+            group.add(op)
+            group.replies.append(request.reply)
+            group.values.append(answer)
 
     def _step_internal(self, request: Request, group: Group) -> None:
         if type(request) is SnapshotRequest:

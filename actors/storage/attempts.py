@@ -38,13 +38,15 @@ class Next(enum.Enum):
     DONE = "an earlier attempt did it"
 
 
-def next_step(retry: Retry, error: TierlogError, unsure: bool) -> Next:
-    """What follows ``error``. ``unsure``: the outcome of an earlier attempt was unknown."""
+def next_step(retry: Retry, error: TierlogError, unsure: bool, *, reads_are_durable: bool) -> Next:
+    """What follows ``error``. ``unsure``: the outcome of an earlier attempt was unknown. Where reads are not durable, what is read back
+    proves nothing, so an unknown outcome of a creation stays unknown: its caller takes another name."""
     if isinstance(error, Unavailable):
         return Next.SURFACE if retry is Retry.NEVER else Next.AGAIN
 
     if isinstance(error, OutcomeUnknown):
-        return {Retry.NEVER: Next.SURFACE, Retry.CREATE: Next.READ_BACK}.get(retry, Next.AGAIN)
+        created = Next.READ_BACK if reads_are_durable else Next.SURFACE
+        return {Retry.NEVER: Next.SURFACE, Retry.CREATE: created}.get(retry, Next.AGAIN)
 
     if unsure and retry is Retry.CREATE and isinstance(error, ChunkExists):
         return Next.READ_BACK
@@ -92,7 +94,7 @@ class Attempts:
             try:
                 return await self._once(operation)
             except TierlogError as error:
-                step = next_step(operation.retry, error, unsure)
+                step = next_step(operation.retry, error, unsure, reads_are_durable=self._chunks.capabilities.reads_are_durable)
                 unsure = unsure or isinstance(error, OutcomeUnknown)
                 if step is Next.DONE or (step is Next.READ_BACK and await self._is_ours(operation, error)):
                     return operation.known_result()

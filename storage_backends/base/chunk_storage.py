@@ -53,6 +53,9 @@ class Capabilities:
     concat: bool
     """``concat`` works natively or by copying, without consuming its sources."""
     truncate: bool = False
+    reads_are_durable: bool = False
+    """What a read shows survives any crash, as in an object store. A file system shows its page cache: a chunk whose creation had an
+    unknown outcome may be seen now and be gone after a power loss, so seeing it proves nothing."""
 
 
 @attrs.frozen

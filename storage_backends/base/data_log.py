@@ -21,7 +21,7 @@ Errors: ``NotOwner``, ``Unavailable``, ``StorageFull``, ``DataCorruption`` (file
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 
 import attrs
 
@@ -68,8 +68,17 @@ class LogStatistics:
 
 class DurableDataLog(ABC):
     @abstractmethod
-    async def open(self, *, above: int = 0) -> OpenedLog:
-        """Become the owner with an epoch above ``above`` and above every epoch the log knows. Once per object."""
+    async def open(self, *, above: int = 0, after: Collection[int] | None = None) -> OpenedLog:
+        """Become the owner with an epoch above ``above`` and above every epoch the log knows. Once per object.
+
+        With ``after`` only while the log's epoch is one of these, else ``NotOwner``, and nobody is fenced: an owner that failed and opens
+        again by itself must not take the log from one who came in between (hole 26).
+        """
+
+    @property
+    @abstractmethod
+    def own_epochs(self) -> Collection[int]:
+        """The epochs that this object took, or tried to take without knowing how it went."""
 
     @abstractmethod
     async def inspect(self) -> OpenedLog:

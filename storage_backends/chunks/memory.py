@@ -2,7 +2,7 @@
 
 Owns: ``MemoryChunkState``, which outlives its instances: several owners that share one see one storage, as hosts share a bucket.
 Every verb takes effect in one synchronous step, so a cancellation never tears it and no parallel call sees a half of it.
-The append and concat capabilities can be switched off, to behave like an object store.
+Capabilities can be switched off, to behave like an object store or a file system.
 """
 
 from __future__ import annotations
@@ -33,10 +33,12 @@ class MemoryChunkState:
 
 
 class MemoryChunkStorage(CountedChunkStorage):
-    def __init__(self, state: MemoryChunkState | None = None, *, append: bool = True, concat: bool = True) -> None:
+    def __init__(
+        self, state: MemoryChunkState | None = None, *, append: bool = True, concat: bool = True, reads_are_durable: bool = True
+    ) -> None:
         super().__init__()
         self.state = MemoryChunkState() if state is None else state
-        self._capabilities = Capabilities(append=append, concat=concat)
+        self._capabilities = Capabilities(append=append, concat=concat, reads_are_durable=reads_are_durable)
 
     @property
     def capabilities(self) -> Capabilities:

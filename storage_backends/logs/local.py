@@ -13,7 +13,7 @@ descriptors are leaked, never reused (W7). Holes 3, 4, 10, 11, 14, 15, 16 and 18
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Sequence
+from collections.abc import AsyncGenerator, Collection, Generator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -81,19 +81,19 @@ class LocalLog(DurableDataLog):
 
     # --- opening ---
 
-    async def open(self, *, above: int = 0) -> OpenedLog:
+    async def open(self, *, above: int = 0, after: Collection[int] | None = None) -> OpenedLog:
         self._life.step(LogStep.BEGIN_OPEN)
         with self._ending_on_failure():
-            found = await self._files.run(self._open(above))
+            found = await self._files.run(self._open(above, after))
         self._history, self._register = found.history, found.register
         self._truncate_before = found.history.truncate_before
         self._own(found.epoch, found.owned)
         self._life.step(LogStep.OPENED)
         return OpenedLog(found.epoch, found.history_epoch, self._recovered_groups(found), found.history.next_group)
 
-    def _open(self, above: int) -> Program[Opened]:
+    def _open(self, above: int, after: Collection[int] | None) -> Program[Opened]:
         try:
-            return (yield from open_log(self._context, above))
+            return (yield from open_log(self._context, above, after))
         except Exception:
             yield from self._context.close_others()
             raise
@@ -112,6 +112,10 @@ class LocalLog(DurableDataLog):
         self._parts = tuple(owned.parts)
         self._next_group = self._history.next_group
         self._note_room(owned.room)
+
+    @property
+    def own_epochs(self) -> Collection[int]:
+        return tuple(self._context.own_epochs)
 
     async def inspect(self) -> OpenedLog:
         self._life.step(LogStep.BEGIN_OPEN)

@@ -15,7 +15,7 @@ the check (hole 15). Holes 3, 14 and 15.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import attrs
 
@@ -63,8 +63,8 @@ class Inspected:
     history: History
 
 
-def open_log(context: LogContext, above: int) -> Program[Opened]:
-    """The whole opening; ``NotOwner`` if a later opener overtook this one."""
+def open_log(context: LogContext, above: int, after: Collection[int] | None) -> Program[Opened]:
+    """The whole opening; ``NotOwner`` if a later opener overtook this one, or if the epoch before it is none of ``after``."""
     layout = context.layout
     yield from _make_folder(layout.folder)
     names = yield from list_wal_files(layout)
@@ -72,7 +72,7 @@ def open_log(context: LogContext, above: int) -> Program[Opened]:
     context.handles.append(register)
     named = max((file.epoch for file in names), default=0)
     # A seal names only epochs below that of its own file, so the names cover the seals (W1).
-    before, epoch = yield from raise_register(register, context.log_id, max(named, above))
+    before, epoch = yield from raise_register(register, context.log_id, max(named, above), expected=after, tried=context.own_epochs)
 
     image = yield from read_register(register, context.log_id)
     names = yield from list_wal_files(layout)
@@ -83,7 +83,7 @@ def open_log(context: LogContext, above: int) -> Program[Opened]:
 
 def raise_own_epoch(context: LogContext, register: FileHandle, epoch: int, above: int, history: History) -> Program[tuple[int, TakenOver]]:
     """As the owner that has appended nothing yet: take a higher epoch. The register is compared, so nobody's groups are missed (W8)."""
-    _, raised = yield from raise_register(register, context.log_id, above, expected=epoch)
+    _, raised = yield from raise_register(register, context.log_id, above, expected=(epoch,), tried=context.own_epochs)
     names = yield from list_wal_files(context.layout)
     return raised, (yield from take_over(context, register, raised, history, names))
 

@@ -35,6 +35,8 @@ class LogContext:
     options: LocalLogOptions
     handles: list[FileHandle] = attrs.field(factory=list, eq=False)
     """What this log holds open. Only its programs, of which one runs at a time, change it; so a failed one leaks nothing (W7)."""
+    own_epochs: list[int] = attrs.field(factory=list, eq=False)
+    """The epochs that this log took or tried to take."""
 
     def close_others(self, *kept: FileHandle) -> Program[None]:
         """Close all handles but ``kept``; at the start of a program, when nobody can be peeking at them any more."""

@@ -8,7 +8,7 @@ Every change is one sync step after its last await, so a cancelled append has ha
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from typing import NamedTuple
 
 import anyio.lowlevel
@@ -62,15 +62,21 @@ class MemoryLog(DurableDataLog):
         self._life = LogLifecycle(name)
         self._recovered: list[_Stored] | None = None
         self._epoch = 0
+        self._own_epochs: list[int] = []
         self._next_group = 0
         self._truncate_before = 0
         self._appended_groups = 0
         self._appended_bytes = 0
 
-    async def open(self, *, above: int = 0) -> OpenedLog:
+    async def open(self, *, above: int = 0, after: Collection[int] | None = None) -> OpenedLog:
         self._life.step(LogStep.BEGIN_OPEN)
         await self._checkpoint()
         before = self._journal.epoch
+        if after is not None and before not in after:
+            error = NotOwner(f"epoch {before} of log {self._name} was taken by another owner meanwhile")
+            self._life.failed(error)
+            raise error
+
         self._take_epoch(max(before, above))
         self._recovered = self._journal.readable()
         self._next_group = self._journal.next_group
@@ -82,9 +88,14 @@ class MemoryLog(DurableDataLog):
         """Fence, and re-log the last group: it is the new owner's from here on (W4)."""
         journal = self._journal
         self._epoch = journal.epoch = floor + 1
+        self._own_epochs.append(self._epoch)
         if journal.groups:
             last = journal.groups[-1]
             journal.groups[-1] = _Stored(attrs.evolve(last.info, epoch=self._epoch), last.payload)
+
+    @property
+    def own_epochs(self) -> Collection[int]:
+        return tuple(self._own_epochs)
 
     async def inspect(self) -> OpenedLog:
         self._life.step(LogStep.BEGIN_OPEN)

@@ -16,6 +16,7 @@ Holes 10 and 14.
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 from typing import TypeVar
 
 import attrs
@@ -95,7 +96,7 @@ def encode_watermark(log_id: bytes, mark: Watermark) -> bytes:
 def decode_watermark(data: bytes, log_id: bytes) -> Watermark | None:
     """None if the slot is damaged."""
     body = data[: SLOT_BYTES - _CRC.size]
-    if crc32c(body, crc32c(log_id)) != _CRC.unpack_from(data, len(body))[0]:
+    if len(data) != SLOT_BYTES or crc32c(body, crc32c(log_id)) != _CRC.unpack_from(data, len(body))[0]:
         return None
     epoch, sequence, end, last_group, clean = _SLOT.unpack_from(body)
     return Watermark(epoch, sequence, end, last_group, bool(clean))
@@ -199,18 +200,23 @@ def _link_draft(path: str) -> Program[None]:
         return  # Another creator came first, with the same bytes; the register has its name.
 
 
-def raise_register(handle: FileHandle, log_id: bytes, floor: int, *, expected: int | None = None) -> Program[tuple[int, int]]:
+def raise_register(
+    handle: FileHandle, log_id: bytes, floor: int, *, expected: Collection[int] | None = None, tried: list[int] | None = None
+) -> Program[tuple[int, int]]:
     """W1: set the epoch to 1 + max(epoch, ``floor``), durably; returns (epoch before, epoch now).
 
-    With ``expected`` it is a compare-and-set: ``NotOwner`` if the epoch is another one, and nothing is written.
+    With ``expected`` it is a compare-and-set: ``NotOwner`` if the epoch is none of these, and nothing is written. The new epoch joins
+    ``tried`` before it is written, since a failed write may have had its effect.
     """
     yield Lock(handle)
     try:
         # The flock excludes every other writer of this record, so one read is enough (hole 14).
         before = decode_epoch((yield Read(handle, 0, EPOCH_RECORD_BYTES)), log_id, handle.path)
-        if expected is not None and before != expected:
-            raise fenced(handle.path, expected, before)
+        if expected is not None and before not in expected:
+            raise fenced(handle.path, max(expected, default=0), before)
         epoch = 1 + max(before, floor)
+        if tried is not None:
+            tried.append(epoch)
         yield Write(handle, 0, (encode_epoch(log_id, epoch),))
         yield Sync(handle)
     finally:

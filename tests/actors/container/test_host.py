@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
@@ -39,8 +39,13 @@ class Ownership:
     starts_after: float = 0.0
     start_error: BaseException | None = None
     is_poisoned: bool = False
+    follows: Collection[int] | None = None
     _end: anyio.Event = attrs.field(factory=anyio.Event)
     _error: BaseException | None = None
+
+    @property
+    def epochs_so_far(self) -> Collection[int]:
+        return (*(self.follows or ()), 10 * self.number)
 
     async def run(self, started: Callable[[], None], ending: Callable[[], None]) -> None:
         try:
@@ -264,3 +269,14 @@ async def test_a_stop_during_the_pause_makes_no_new_ownership_work() -> None:
 
         assert world.host.active is None
         assert await refusal(world.host) is ClosedError
+
+
+async def test_a_restart_may_only_follow_the_ownerships_of_this_host() -> None:
+    """Hole 26: the first one opens on order, whoever had the log; the next ones open by themselves."""
+    async with hosting() as world:
+        await world.host.wait_started()
+        for _ in range(2):
+            world.made[-1].fail(Unavailable("the disk failed"))
+            await anyio.sleep(2.0)
+
+        assert [ownership.follows for ownership in world.made] == [None, (10,), (10, 20)]

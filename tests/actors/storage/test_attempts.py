@@ -35,6 +35,7 @@ from tierlog.storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
+from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
 
 pytestmark = pytest.mark.anyio
@@ -76,7 +77,21 @@ def test_the_whole_table(retry: Retry, kind: type[TierlogError], unsure: bool) -
         (ChunkNotFound, Retry.DELETE): Next.DONE,
     }
     expected = trouble.get((kind, retry)) or (after_doubt.get((kind, retry)) if unsure else None) or Next.SURFACE
-    assert next_step(retry, kind("trouble"), unsure) is expected
+    assert next_step(retry, kind("trouble"), unsure, reads_are_durable=True) is expected
+
+    creation_in_doubt = (kind, retry) == (OutcomeUnknown, Retry.CREATE)
+    assert next_step(retry, kind("trouble"), unsure, reads_are_durable=False) is (Next.SURFACE if creation_in_doubt else expected)
+
+
+async def test_what_a_page_cache_shows_does_not_make_a_creation_durable() -> None:
+    """A simulated power loss took a chunk that had been read back after its folder's sync failed: the log was truncated by then."""
+    trial = Trial()
+    trial.chunks.memory = trial.chunks.inner = MemoryChunkStorage(reads_are_durable=False)
+    trial.chunks.plan("create_with_content", LOST)
+    with pytest.raises(OutcomeUnknown):
+        await trial.carry_out(CreateWithContent("a", (b"x",)))
+
+    assert trial.attempts.statistics().read_backs == 0
 
 
 def test_hole_13_only_what_cannot_harm_is_ever_repeated() -> None:
