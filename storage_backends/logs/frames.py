@@ -3,8 +3,9 @@
 Owns: both records, and the scan that tells where a file's valid frames end and what follows them (rule W2).
 Does not own: which file counts and where it ends (``local_open.py``), names (``local_layout.py``).
 
-A frame's CRC32C covers its header and payload and is salted with the file's identity and the frame's position, so bytes of a user that
-look like a frame, or a real frame copied elsewhere, never count (hole 10). The frame of the re-logged group, the first of an opener's
+A frame's two CRC32Cs, of its header and of both header and payload, are salted with the file's identity and the frame's position, so
+bytes of a user that look like a frame, or a real frame copied elsewhere, never count (hole 10); that the header has its own keeps a scan
+over such bytes linear, since nobody who does not know the log's id can make it believe a length. The frame of the re-logged group, the first of an opener's
 file, is salted with the file header's CRC as well: without its header it does not exist, hence every frame that validates behind a
 broken header belongs to a group that was begun after the open was complete.
 
@@ -33,8 +34,9 @@ JOIN_BYTES_MAX = 128 << 10
 
 _FRAME_MAGIC = 0xF654_4C47
 _FRAME_MAGIC_BYTES = _FRAME_MAGIC.to_bytes(4, "big")
-_FRAME = struct.Struct(">IIQQIQI")
+_FRAME = struct.Struct(">IIQQIQII")
 _FRAME_FIELDS = struct.Struct(">IIQQIQ")
+_CHECKS = struct.Struct(">II")
 FRAME_HEADER_BYTES = _FRAME.size
 _HEADER_MAGIC = 0x544C_5748  # "TLWH"
 _ENVELOPE = struct.Struct(">IHHI")
@@ -168,8 +170,8 @@ def encode_frame(
     value = crc32c(head, crc32c(_POSITION.pack(position), salt))
     if size <= JOIN_BYTES_MAX:
         payload = buffers[0] if len(buffers) == 1 else b"".join(buffers)
-        return FRAME_HEADER_BYTES + size, (b"".join((head, _CRC.pack(crc32c(payload, value)), payload)),)
-    return FRAME_HEADER_BYTES + size, (head + _CRC.pack(crc32c_of(buffers, value)), *buffers)
+        return FRAME_HEADER_BYTES + size, (b"".join((head, _CHECKS.pack(value, crc32c(payload, value)), payload)),)
+    return FRAME_HEADER_BYTES + size, (head + _CHECKS.pack(value, crc32c_of(buffers, value)), *buffers)
 
 
 def decode_frame(view: memoryview, position: int, salt: int, epoch: int) -> Frame | None:
@@ -177,11 +179,11 @@ def decode_frame(view: memoryview, position: int, salt: int, epoch: int) -> Fram
     payload = position + FRAME_HEADER_BYTES
     if payload > len(view):
         return None
-    magic, size, owner, number, tag, truncate_before, expected = _FRAME.unpack_from(view, position)
+    magic, size, owner, number, tag, truncate_before, head_crc, crc = _FRAME.unpack_from(view, position)
     if magic != _FRAME_MAGIC or owner != epoch or size > GROUP_BYTES_MAX or payload + size > len(view):
         return None
-    value = crc32c(view[position : payload - _CRC.size], crc32c(_POSITION.pack(position), salt))
-    if crc32c(view[payload : payload + size], value) != expected:
+    value = crc32c(view[position : payload - _CHECKS.size], crc32c(_POSITION.pack(position), salt))
+    if value != head_crc or crc32c(view[payload : payload + size], value) != crc:
         return None
     return Frame(position, payload, size, number, tag, truncate_before)
 

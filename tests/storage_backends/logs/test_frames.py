@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 import attrs
@@ -9,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.storage_backends.base.checksum import crc32c
+from tierlog.storage_backends.base.checksum import Buffer, crc32c
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import StoreMismatch
+from tierlog.storage_backends.logs import frames
 from tierlog.storage_backends.logs.frames import (
     FRAME_HEADER_BYTES,
     JOIN_BYTES_MAX,
@@ -101,6 +103,24 @@ def test_hole_10_damage_before_the_last_frame_is_corruption_and_in_it_a_torn_tai
 
     last = len(whole) - FRAME_HEADER_BYTES - len(payloads[-1])
     assert ending is (Ending.CORRUPT if bit // 8 < last else Ending.TORN)
+
+
+def test_a_torn_tail_full_of_forged_headers_costs_one_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user's bytes, each of whose headers claims all the rest: were their payloads read, the walk would be quadratic."""
+    size, checked = 1 << 18, 0
+
+    def counting(data: Buffer, value: int = 0) -> int:
+        nonlocal checked
+        checked += len(data)
+        return crc32c(data, value)
+
+    monkeypatch.setattr(frames, "crc32c", counting)
+    step = FRAME_HEADER_BYTES
+    forged = b"".join(
+        struct.pack(">IIQQIQII", 0xF6544C47, size - step - at, FILE.epoch, 42, 0, 0, 0, 0) for at in range(0, size - step, step)
+    )
+    assert scan_all(b"torn" + forged) == ([], Ending.TORN)
+    assert checked < 2 * size
 
 
 @given(st.binary(max_size=400))
