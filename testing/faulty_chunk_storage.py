@@ -7,7 +7,8 @@ effect; whatever may have had one raises ``OutcomeUnknown``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from enum import Enum
 from typing import TypeVar
 
@@ -140,7 +141,7 @@ class FaultyChunkStorage(ChunkStorage):
     async def set_read_only(self, name: str, read_only: bool) -> None:
         await self._call("set_read_only", name, lambda: self.inner.set_read_only(name, read_only))
 
-    async def list(self, prefix: str) -> AsyncIterator[ChunkInfo]:
+    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
         fault = self._next("list", prefix)
         stale = self._listed.get(prefix, [])
         self._listed[prefix] = await self._apply(fault, prefix, lambda: _gather(self.inner.list(prefix)), None)
@@ -191,5 +192,7 @@ class FaultyChunkStorage(ChunkStorage):
         return result
 
 
-async def _gather(infos: AsyncIterator[ChunkInfo]) -> list[ChunkInfo]:
-    return [info async for info in infos]
+async def _gather(listing: AsyncGenerator[ChunkInfo, None]) -> list[ChunkInfo]:
+    # A call that is given up leaves nothing half-run behind for a collector to end.
+    async with aclosing(listing) as infos:
+        return [info async for info in infos]

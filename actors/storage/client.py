@@ -8,7 +8,7 @@ outcome is unknown. Hole 39: mutable buffers are copied here, because an operati
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import TypeVar
 
 import anyio
@@ -86,7 +86,7 @@ class StorageClient(ChunkStorage):
     async def read(self, name: str, offset: int, size: int) -> bytes:
         return await self._ask(op.Read(name, offset, size))
 
-    async def list(self, prefix: str) -> AsyncIterator[ChunkInfo]:
+    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
         for info in await self._ask(op.ListChunks(prefix), check_name=False):
             yield info
 

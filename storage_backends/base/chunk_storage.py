@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import attrs
 
@@ -140,7 +140,7 @@ class ChunkStorage(ABC):
     async def set_read_only(self, name: str, read_only: bool) -> None: ...
 
     @abstractmethod
-    def list(self, prefix: str) -> AsyncIterator[ChunkInfo]:
+    def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
         """All chunks whose name starts with ``prefix``, in name order. Created or deleted meanwhile: may or may not appear."""
 
     @abstractmethod

@@ -18,7 +18,7 @@ read-only itself. A missing chunk is believed only while the root's mark can be 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TypeVar
 
 from ..base.checksum import Buffer
@@ -154,7 +154,7 @@ class FileSystemChunkStorage(CountedChunkStorage):
         else:
             self._read_only.discard(name)
 
-    async def list(self, prefix: str) -> AsyncIterator[ChunkInfo]:
+    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
         self._check_open()
         pending = [("", FolderEntry("", is_folder=True, size=0))]
         while pending:

@@ -7,7 +7,7 @@ Capabilities can be switched off, to behave like an object store or a file syste
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 import attrs
 from anyio.lowlevel import checkpoint
@@ -116,7 +116,7 @@ class MemoryChunkStorage(CountedChunkStorage):
         await checkpoint()
         self._chunk(name).read_only = read_only
 
-    async def list(self, prefix: str) -> AsyncIterator[ChunkInfo]:
+    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
         self._check_open()
         for name in list(self.state.chunks.irange(prefix)):
             if not name.startswith(prefix):

@@ -10,7 +10,7 @@ breaks the log for its owner (rule W6), whatever became of it over there.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol, TypeVar
 
@@ -164,9 +164,10 @@ class ServiceChunks(ChunkStorage):
     async def set_read_only(self, name: str, read_only: bool) -> None:
         await self._call("set_read_only", name, 0, lambda: self._inner.set_read_only(name, read_only))
 
-    async def list(self, prefix: str) -> AsyncIterator[ChunkInfo]:
+    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
         async def gather() -> list[ChunkInfo]:
-            return [info async for info in self._inner.list(prefix)]
+            async with aclosing(self._inner.list(prefix)) as infos:
+                return [info async for info in infos]
 
         for info in await self._call("list", prefix, 0, gather):
             yield info

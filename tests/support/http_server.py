@@ -40,6 +40,17 @@ class Service:
         return stream
 
 
+class Wrapped:
+    """A store with verbs of our own; everything else is the real one's."""
+
+    def __init__(self, store: Any, **verbs: Any) -> None:
+        self._store = store
+        self._verbs = verbs
+
+    def __getattr__(self, name: str) -> Any:
+        return self._verbs[name] if name in self._verbs else getattr(self._store, name)
+
+
 @asynccontextmanager
 async def serving(store: Any, limits: ServerLimits | None = None, **options: Any) -> AsyncIterator[Service]:
     """``store`` on a port of its own."""
@@ -52,7 +63,9 @@ async def serving(store: Any, limits: ServerLimits | None = None, **options: Any
 
 
 @asynccontextmanager
-async def service(folder: Path, limits: ServerLimits | None = None, *, config: StoreConfig = CONFIG, **options: Any) -> AsyncIterator[Service]:
+async def service(
+    folder: Path, limits: ServerLimits | None = None, *, config: StoreConfig = CONFIG, **options: Any
+) -> AsyncIterator[Service]:
     async with open_store(folder / "data", containers=2, config=config) as store, serving(store, limits, **options) as served:
         yield served
 
@@ -70,4 +83,5 @@ async def everything(stream: anyio.abc.SocketStream) -> bytes:
         while True:
             received += await stream.receive()
     except (anyio.EndOfStream, anyio.BrokenResourceError):
+        await stream.aclose()
         return bytes(received)

@@ -1,0 +1,149 @@
+"""The control socket: private, short, refused while somebody listens; connections that are bounded and time out."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import anyio.abc
+import pytest
+
+from tierlog.actors.supervisor.control import channel
+from tierlog.actors.supervisor.control.channel import Connection, control_path, listen, living_listener, make_private_folder
+from tierlog.actors.supervisor.control.messages import Drain, Heartbeat, Hello, Lines, Message, ProtocolError, encode
+from tierlog.storage_backends.base.errors import Unavailable
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="tl-") as folder:
+        yield f"{folder}/room/control"
+
+
+def test_the_path_is_short_and_each_folder_s_own(tmp_path: Path) -> None:
+    environment = {"XDG_RUNTIME_DIR": "/run/user/1000"}
+    here, there = (control_path(b"s" * 16, str(tmp_path / name), environment) for name in ("here", "a-copy"))
+    assert here.startswith(f"/run/user/1000/tierlog-{os.getuid()}/")
+    assert len(here.encode()) < 100
+    assert here != there
+    assert here == control_path(b"s" * 16, str(tmp_path / "here"), environment)
+    assert control_path(b"s" * 16, "x", {}).startswith(tempfile.gettempdir())
+
+
+async def test_nobody_else_can_reach_the_socket(path: str) -> None:
+    async with await listen(path):
+        assert os.stat(path).st_mode & 0o777 == 0o600
+        assert os.stat(os.path.dirname(path)).st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770])
+def test_a_room_that_others_can_enter_is_refused(path: str, mode: int) -> None:
+    room = os.path.dirname(path)
+    os.mkdir(room)
+    os.chmod(room, mode)
+    with pytest.raises(Unavailable, match="is not a folder that only you can enter"):
+        make_private_folder(room)
+
+
+def test_a_link_in_place_of_the_room_is_refused(path: str, tmp_path: Path) -> None:
+    os.symlink(tmp_path, os.path.dirname(path))
+    with pytest.raises(Unavailable):
+        make_private_folder(os.path.dirname(path))
+
+
+async def test_v1_a_socket_that_somebody_answers_at_is_refused_with_the_process(path: str) -> None:
+    async with await listen(path):
+        assert living_listener(path) == os.getpid()
+        with pytest.raises(Unavailable, match=f"process {os.getpid()} supervises this store already"):
+            await listen(path)
+
+
+async def test_a_socket_that_was_left_is_replaced(path: str) -> None:
+    make_private_folder(os.path.dirname(path))
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(path)
+    assert living_listener(path) is None
+    async with await listen(path):
+        assert living_listener(path) == os.getpid()
+
+
+class Pair:
+    """Both ends of a connection: the supervisor's ``Connection``, and a plain socket."""
+
+    def __init__(self, stream: anyio.abc.SocketStream, other: socket.socket) -> None:
+        self.connection = Connection(stream)
+        self.other = other
+        self.stream = stream
+
+
+@pytest.fixture
+async def pair(path: str) -> Pair:
+    other = socket.socket(socket.AF_UNIX)
+    async with await listen(path) as listener:
+        other.connect(path)
+        return Pair(await listener.accept(), other)
+
+
+async def test_what_is_sent_arrives_and_a_finish_writes_all_of_it(pair: Pair) -> None:
+    async with pair.stream, anyio.create_task_group() as tasks:
+        tasks.start_soon(pair.connection.write)
+        for term in range(3):
+            pair.connection.send(Drain(term))
+        pair.connection.finish()
+        await pair.connection.written.wait()
+    with pair.other:
+        assert Lines().feed(pair.other.recv(1000)) == [Drain(0), Drain(1), Drain(2)]
+
+
+async def test_v5_a_side_that_does_not_read_loses_its_connection(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = anyio.Event()
+
+    async def read() -> None:
+        with pair.connection.scope:
+            async for _ in pair.connection.messages():
+                raise AssertionError("nothing is said")
+        ended.set()
+
+    with pair.other:
+        async with pair.stream, anyio.create_task_group() as tasks:
+            tasks.start_soon(read)
+            for _ in range(channel.QUEUE_MAX + 1):
+                pair.connection.send(Drain(1))
+            with anyio.fail_after(10):
+                await ended.wait()
+
+
+async def test_a_connection_begins_with_hello(pair: Pair) -> None:
+    with pair.other:
+        async with pair.stream:
+            hello = Hello("host-0", 7, "http://x", {1: 2}, 3)
+            pair.other.sendall(encode(hello))
+            assert await pair.connection.hello() == hello
+
+
+@pytest.mark.parametrize("said", [encode(Heartbeat(1, 0)), b"nonsense\n", b""])
+async def test_v5_a_connection_that_says_something_else_or_nothing_is_refused(
+    pair: Pair, said: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "HELLO_SECONDS", 0.05)
+    with pair.other:
+        async with pair.stream:
+            pair.other.sendall(said)
+            with pytest.raises(ProtocolError):
+                await pair.connection.hello()
+
+
+async def test_messages_end_with_the_connection(pair: Pair) -> None:
+    heard: list[Message] = []
+    async with pair.stream:
+        pair.other.sendall(encode(Heartbeat(1, 0.5)) + b'{"type":"heart')
+        pair.other.close()
+        async for message in pair.connection.messages():
+            heard.append(message)
+    assert heard == [Heartbeat(1, 0.5)]

@@ -1,0 +1,91 @@
+"""Host processes: their end as an event, with its reason; signals that reach the right one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import anyio
+import pytest
+
+from tierlog.actors.supervisor import processes
+from tierlog.actors.supervisor.processes import HostProcess, spawn
+
+pytestmark = pytest.mark.anyio
+SLEEP = [sys.executable, "-c", "import signal; signal.pause()"]
+
+
+@pytest.fixture(params=[True, False], ids=["pidfd", "poll"], autouse=True)
+def with_and_without_pidfd(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "HAS_PIDFD", request.param and processes.HAS_PIDFD)
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that somebody else started."""
+    with subprocess.Popen(SLEEP) as process:
+        yield process
+        process.kill()
+
+
+async def test_v6_the_end_of_a_process_is_known_with_how_it_came() -> None:
+    process = spawn([sys.executable, "-c", "raise SystemExit(3)"])
+    await process.wait()
+    assert process.ended.is_set()
+    assert process.how == "exited with code 3"
+
+
+async def test_a_killed_process_says_by_what() -> None:
+    process = spawn(SLEEP)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(process.wait)
+        process.kill()
+    assert process.how == "was ended by SIGKILL"
+    process.kill()  # It has ended: nothing happens, also if its number were in use again.
+
+
+async def test_v4_a_process_of_somebody_else_is_watched_too(stranger: subprocess.Popen[bytes]) -> None:
+    process = HostProcess(stranger.pid)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(process.wait)
+        process.signal(signal.SIGTERM)
+        # Its parent hears of the end as it always does.
+        assert await anyio.to_thread.run_sync(stranger.wait) == -signal.SIGTERM
+    assert process.ended.is_set()
+
+
+async def test_a_process_that_is_gone_cannot_be_watched(stranger: subprocess.Popen[bytes]) -> None:
+    stranger.kill()
+    stranger.wait()
+    with pytest.raises(ProcessLookupError):
+        await HostProcess(stranger.pid).wait()
+        raise ProcessLookupError  # Without pidfds the end is all there is to see.
+
+
+async def test_v5_a_stopped_process_is_seen_to_be_frozen() -> None:
+    process = spawn(SLEEP)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(process.wait)
+        assert not process.is_frozen()
+        process.signal(signal.SIGSTOP)
+        with anyio.fail_after(10):
+            while not process.is_frozen():
+                await anyio.sleep(0.001)
+        process.signal(signal.SIGCONT)
+        process.kill()
+
+
+async def test_v10_a_host_has_a_session_of_its_own_and_no_descriptor_but_the_standard_ones() -> None:
+    reading, writing = os.pipe()
+    os.set_inheritable(writing, True)
+    code = "import os, sys; sys.exit(0 if os.getsid(0) == os.getpid() and not os.path.exists(f'/proc/self/fd/{sys.argv[1]}') else 1)"
+    try:
+        process = spawn([sys.executable, "-c", code, str(writing)])
+        await process.wait()
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert process.how == "exited with code 0"
