@@ -207,3 +207,19 @@ class Files(ABC):
 class FilesStatistics:
     programs: int = attrs.field(metadata=counter("Programs begun."))
     running: int = attrs.field(metadata=gauge("Programs in a thread now; after a close past its deadline: threads leaked on purpose."))
+
+
+def sync_ancestry(folder: str) -> Program[None]:
+    """Make the names in ``folder``, its own name and those of all its parents durable.
+
+    All of them, because an earlier process, or whoever made them, may have died before doing so: what the page cache shows proves nothing.
+    """
+    path = folder
+    while True:
+        try:
+            yield SyncFolder(path)
+        except PermissionError:
+            return  # Nobody who may not read this folder has made anything in it.
+        if path == "/":
+            return
+        path = path.rpartition("/")[0] or "/"

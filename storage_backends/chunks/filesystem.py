@@ -30,6 +30,7 @@ from ..base.files import (
     Files,
     FolderEntry,
     ListFolder,
+    MakeFolder,
     Open,
     Program,
     Read,
@@ -38,6 +39,7 @@ from ..base.files import (
     Sync,
     SyncFolder,
     Write,
+    sync_ancestry,
 )
 from ..base.world import World
 from .counted import CountedChunkStorage, bad_offset, size_of
@@ -176,15 +178,20 @@ class FileSystemChunkStorage(CountedChunkStorage):
         return f"{self._root}/{name}"
 
     def _prepare(self) -> Program[None]:
-        yield from self._folders.make_root()
+        yield MakeFolder(self._root)
         entries: Sequence[FolderEntry] = yield ListFolder(self._root)
         for entry in entries:
             if entry.name.startswith(TEMPORARY):
                 yield from discard(f"{self._root}/{entry.name}")
+        if any(entry.name == MARK for entry in entries):
+            return
+
+        # The mark is made last: where it is, the root was durable before the first chunk, whoever made it and whatever failed then.
+        yield from sync_ancestry(self._root)
         try:
             handle = yield Open(f"{self._root}/{MARK}", write=True, create=True)
         except FileExistsError:
-            return
+            return  # Another process is opening it too.
         yield Close(handle)
         yield SyncFolder(self._root)
 

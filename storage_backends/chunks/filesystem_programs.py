@@ -31,7 +31,6 @@ from ..base.files import (
     FileHandle,
     IoCall,
     Link,
-    ListFolder,
     MakeFolder,
     Open,
     Program,
@@ -96,16 +95,6 @@ class Folders:
     def __init__(self, root: str) -> None:
         self.root = root
         self._known: set[str] = set()
-
-    def make_root(self) -> Program[None]:
-        """Make the root and its missing parents, and sync the parent of each new one."""
-        new, folder = [], self.root
-        while folder != "/" and not (yield from _is_there(folder)):
-            new.append(folder)
-            folder = dirname(folder)
-        yield MakeFolder(self.root)
-        for made in reversed(new):
-            yield SyncFolder(dirname(made))
 
     def make(self, folder: str) -> Program[None]:
         """Make a folder below the root durably, level by level."""
@@ -210,11 +199,3 @@ def discard(temporary: str) -> Program[None]:
         yield Unlink(temporary)
     except OSError:
         return  # Another opener swept it, or the next one will.
-
-
-def _is_there(folder: str) -> Program[bool]:
-    try:
-        yield ListFolder(folder)
-    except FileNotFoundError:
-        return False
-    return True

@@ -20,7 +20,7 @@ from collections.abc import Collection, Sequence
 import attrs
 
 from ..base.errors import DataCorruption
-from ..base.files import Close, FileHandle, ListFolder, MakeFolder, Program, Sync, SyncFolder, Write
+from ..base.files import Close, FileHandle, ListFolder, MakeFolder, Program, Sync, Write, sync_ancestry
 from ..registers.local import (
     RegisterImage,
     Watermark,
@@ -160,24 +160,9 @@ def _open_register(context: LogContext, names: Sequence[FileId]) -> Program[File
         _refuse_missing_register(context, names)
         register = yield from create_register(layout.folder, layout.register, context.log_id)
     if not names:
-        yield from _sync_ancestry(layout.folder)
+        # The names of the register and of the folder, before a WAL file can come to rest under them.
+        yield from sync_ancestry(layout.folder)
     return register
-
-
-def _sync_ancestry(folder: str) -> Program[None]:
-    """Make the names of the register, of the folder and of all its parents durable, before a WAL file can come to rest under them.
-
-    All of them, because an earlier opener, or whoever made the store's folder, may have died before doing so.
-    """
-    path = folder
-    while True:
-        try:
-            yield SyncFolder(path)
-        except PermissionError:
-            return  # Nobody who may not read this folder has made anything in it.
-        if path == "/":
-            return
-        path = path.rpartition("/")[0] or "/"
 
 
 def _refuse_missing_register(context: LogContext, names: Sequence[FileId]) -> None:

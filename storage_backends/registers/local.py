@@ -206,7 +206,7 @@ def raise_register(
     """W1: set the epoch to 1 + max(epoch, ``floor``), durably; returns (epoch before, epoch now).
 
     With ``expected`` it is a compare-and-set: ``NotOwner`` if the epoch is none of these, and nothing is written. The new epoch joins
-    ``tried`` before it is written, since a failed write may have had its effect.
+    ``tried`` unless it surely was not written.
     """
     yield Lock(handle)
     try:
@@ -217,8 +217,14 @@ def raise_register(
         epoch = 1 + max(before, floor)
         if tried is not None:
             tried.append(epoch)
-        yield Write(handle, 0, (encode_epoch(log_id, epoch),))
-        yield Sync(handle)
+        try:
+            yield Write(handle, 0, (encode_epoch(log_id, epoch),))
+            yield Sync(handle)
+        except OSError:
+            # Under the lock the register itself says whether the next opener will see this epoch, or may take it for its own.
+            if tried is not None and decode_epoch((yield Read(handle, 0, EPOCH_RECORD_BYTES)), log_id, handle.path) != epoch:
+                tried.remove(epoch)
+            raise
     finally:
         yield Unlock(handle)
     return before, epoch
