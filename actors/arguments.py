@@ -7,10 +7,12 @@ Does not own: the grammar of names (``base/names.py``) nor what only one verb ta
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from uuid import UUID
 
+from ..storage_backends.base.checksum import Buffer
 from ..storage_backends.base.errors import InvalidArgument, shown
+from ..storage_backends.base.segments import AttributeUpdate
 
 T = TypeVar("T")
 WriterId = str | bytes | UUID
@@ -18,6 +20,31 @@ WRITER_ID_BYTES_MAX = 64
 EVENT_NUMBER_MAX = (1 << 63) - 1
 READ_BYTES_MAX = 64 << 20
 OFFSET_MAX = 1 << 62
+EVENTS_MAX = 1 << 20
+"""The most events of one ``append_many``."""
+
+
+class JoinedAppend(Protocol):
+    """One append of ``append_each``: the bytes of one or many events of one writer, joined."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def data(self) -> Buffer: ...
+    @property
+    def writer(self) -> bytes:
+        """Empty: not idempotent; then the numbers are 0 and None."""
+
+    @property
+    def first_event(self) -> int: ...
+    @property
+    def count(self) -> int:
+        """Events in ``data``, which take the numbers from ``first_event`` on."""
+
+    @property
+    def previous_event(self) -> int | None: ...
+    @property
+    def expected_offset(self) -> int | None: ...
 
 
 def check_int(what: str, value: object, low: int, high: int) -> int:
@@ -70,3 +97,64 @@ def required_writer(writer_id: WriterId | None, verb: str) -> bytes:
         raise InvalidArgument(f"{verb} needs a writer_id")
 
     return writer
+
+
+def event_identity(writer_id: WriterId | None, number: int | None, what: str, count: int = 1) -> tuple[bytes, int]:
+    """The writer's bytes and the first event number of an idempotent append."""
+    writer = writer_bytes(writer_id)
+    if not writer:
+        raise InvalidArgument("event numbers need a writer_id")
+
+    if number is None:
+        raise InvalidArgument(f"an append with a writer_id needs its {what}")
+
+    return writer, check_int(what, number, 0, EVENT_NUMBER_MAX - count + 1)
+
+
+def previous_event(value: int | None, first: int) -> int | None:
+    return None if value is None else check_int("previous_event_number", value, -1, first - 1)
+
+
+def check_data(data: object) -> int:
+    """The size of an append's bytes."""
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise InvalidArgument(f"data is bytes, bytearray or memoryview, not {type(data).__name__}")
+
+    return data.nbytes if isinstance(data, memoryview) else len(data)
+
+
+def joined_events(events: Iterable[Buffer]) -> tuple[bytes, int]:
+    """The bytes of ``append_many``'s events, one behind the other, and how many there are."""
+    batch = [event if type(event) is bytes else _copied(event) for event in check_many("events", events)]
+    if not 0 < len(batch) <= EVENTS_MAX:
+        raise InvalidArgument(f"append_many takes 1 to {EVENTS_MAX} events, not {len(batch)}")
+
+    return b"".join(batch), len(batch)
+
+
+def _copied(event: Buffer) -> bytes:
+    """One event's bytes, safe from what the caller does with its buffer later (hole 39)."""
+    if not isinstance(event, (bytes, bytearray, memoryview)):
+        raise InvalidArgument(f"an event is bytes, bytearray or memoryview, not {type(event).__name__}")
+
+    return bytes(event)
+
+
+def checked_updates(updates: Iterable[AttributeUpdate]) -> tuple[AttributeUpdate, ...]:
+    checked = tuple(check_many("attribute updates", updates))
+    if not all(isinstance(update, AttributeUpdate) for update in checked):
+        raise InvalidArgument("an attribute update is an AttributeUpdate")
+
+    return checked
+
+
+def check_joined(append: JoinedAppend) -> tuple[int | None, int | None]:
+    """The previous event number and the expected offset of one append of ``append_each``, whose numbers make sense."""
+    if append.writer:
+        writer_bytes(append.writer)
+        check_int("first_event_number", append.first_event, 0, EVENT_NUMBER_MAX - check_int("count", append.count, 1, EVENTS_MAX) + 1)
+    elif append.first_event or append.count or append.previous_event is not None:
+        raise InvalidArgument("event numbers need a writer_id")
+
+    expected = None if append.expected_offset is None else check_offset(append.expected_offset, "expected_offset")
+    return previous_event(append.previous_event, append.first_event), expected

@@ -9,7 +9,6 @@ outcome unknown; an append with a writer id and event number can simply be sent 
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -18,10 +17,24 @@ import anyio
 import attrs
 
 from ..storage_backends.base.checksum import Buffer
-from ..storage_backends.base.errors import ClosedError, InvalidArgument, Unavailable
+from ..storage_backends.base.errors import ClosedError, InvalidArgument, TierlogError, Unavailable
 from ..storage_backends.base.names import check_segment_name, container_of, placement_key
 from ..storage_backends.base.segments import AttributeUpdate, SegmentInfo
-from .arguments import EVENT_NUMBER_MAX, WriterId, check_int, check_many, check_offset, check_size, required_writer, writer_bytes
+from .arguments import (
+    JoinedAppend,
+    WriterId,
+    check_data,
+    check_int,
+    check_joined,
+    check_many,
+    check_offset,
+    check_size,
+    checked_updates,
+    event_identity,
+    joined_events,
+    previous_event,
+    required_writer,
+)
 from .container.container import Container
 from .container.host import AbsentContainer, ContainerHost, HostStatistics
 from .container.requests import (
@@ -38,10 +51,10 @@ from .container.requests import (
     TruncateRequest,
     WriterRequest,
 )
+from .container.several import Outcome, append_each
+from .forks import forks
 from .storage.actor import StorageActor, StorageActorStatistics
 
-EVENTS_MAX = 1 << 20
-"""The most events of one ``append_many``."""
 SOURCES_MAX = 0xFFFF
 """The most sources of one merge."""
 
@@ -50,19 +63,6 @@ SpanHook = Callable[[str, Mapping[str, object]], AbstractContextManager[object]]
 """``span(name, attributes)`` gives a context manager that is entered around the work: a tracer's ``start_as_current_span`` fits."""
 _PLACES_MAX = 65_536
 """Names whose check and placement are remembered; forgotten all at once above it."""
-
-
-class _Forks:
-    """How often this process is the child of a fork: cheaper to compare than a process id, which costs a system call."""
-
-    count = 0
-
-    def note(self) -> None:
-        self.count += 1
-
-
-_forks = _Forks()
-os.register_at_fork(after_in_child=_forks.note)
 
 
 @attrs.frozen
@@ -91,7 +91,7 @@ class SegmentStore:
         self._storage = storage
         self._span = span
         self._places: dict[str, int] = {}
-        self._forks = _forks.count
+        self._forks = forks.count
         self._closed = False
 
     def __repr__(self) -> str:
@@ -123,18 +123,32 @@ class SegmentStore:
         Raises ``SegmentNotFound``, ``SegmentSealed``, ``BadOffset``, ``OutOfOrder`` (retry when the predecessor is acked),
         ``UnknownWriter``, ``Throttled``, ``StorageFull``, ``Unavailable``, ``NotOwner``, ``OutcomeUnknown``, ``InvalidArgument``.
         """
-        size = len(data) if type(data) is bytes else self._check_data(data)
+        size = len(data) if type(data) is bytes else check_data(data)
         if size > self.append_bytes_max:
             raise self._too_large(size)
 
         if type(data) is not bytes:
             data = bytes(data)  # the caller may reuse its buffer (hole 39)
+        expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
         if writer_id is None and event_number is None and previous_event_number is None:
-            return await self._append(name, AppendRequest(name, data, size, expected_offset=_offset(expected_offset)))
+            request = AppendRequest(name, data, size, b"", 0, 0, None, expected)
+        else:
+            writer, first = event_identity(writer_id, event_number, "event_number")
+            request = AppendRequest(name, data, size, writer, first, 1, previous_event(previous_event_number, first), expected)
 
-        writer, first = _event_identity(writer_id, event_number, "event_number")
-        request = AppendRequest(name, data, size, writer, first, 1, _previous(previous_event_number, first), _offset(expected_offset))
-        return await self._append(name, request)
+        host = self._host(name)
+        container = host.active
+        if container is not None and self._span is None:
+            # The hot path: while no gate is closed, nothing is awaited but the answer, and not through one coroutine more.
+            try:
+                if container.offer(request):
+                    offset: int | None = await request.reply.wait()
+                    return offset
+            except (Unavailable, ClosedError):
+                if host.active is container:
+                    raise
+
+        return await self._append(host, request)
 
     async def append_many(
         self,
@@ -151,22 +165,52 @@ class SegmentStore:
         With ``writer_id`` the events take the numbers from ``first_event_number`` on; the batch is wholly new or wholly old (rule C3).
         At least one event; the sum of their sizes is bounded like one append's. Errors as ``append``.
         """
-        batch = [event if type(event) is bytes else _copied(event) for event in check_many("events", events)]
-        if not 0 < len(batch) <= EVENTS_MAX:
-            raise InvalidArgument(f"append_many takes 1 to {EVENTS_MAX} events, not {len(batch)}")
-
-        data = b"".join(batch)
+        data, events_given = joined_events(events)
         size = len(data)
         if size > self.append_bytes_max:
             raise self._too_large(size)
 
         writer, first, count = b"", 0, 0
         if writer_id is not None or first_event_number is not None or previous_event_number is not None:
-            count = len(batch)
-            writer, first = _event_identity(writer_id, first_event_number, "first_event_number", count)
-        previous = _previous(previous_event_number, first)
-        request = AppendRequest(name, data, size, writer, first, count, previous, _offset(expected_offset))
-        return await self._append(name, request)
+            count = events_given
+            writer, first = event_identity(writer_id, first_event_number, "first_event_number", count)
+        previous = previous_event(previous_event_number, first)
+        expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
+        return await self._append(self._host(name), AppendRequest(name, data, size, writer, first, count, previous, expected))
+
+    async def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
+        """Many appends to many segments at once, those to one segment in order; returns each one's own outcome, in order.
+
+        An outcome is what ``append`` would have returned, or the error that it would have raised: one that is refused does not stop those
+        behind it. Durable when it returns. Nothing is copied: the bytes must not change meanwhile.
+        """
+        outcomes: list[Outcome] = [None] * len(appends)
+        places: dict[int, tuple[list[int], list[AppendRequest]]] = {}
+        for index, append in enumerate(appends):
+            try:
+                host, request = self._joined(append)
+            except TierlogError as error:
+                outcomes[index] = error
+                continue
+
+            indexes, requests = places.setdefault(host.index, ([], []))
+            indexes.append(index)
+            requests.append(request)
+
+        async def run(place: int, indexes: list[int], requests: list[AppendRequest]) -> None:
+            for index, outcome in zip(indexes, await append_each(self._hosts[place], requests), strict=True):
+                outcomes[index] = outcome
+
+        with nullcontext() if self._span is None else self._span("tierlog.append_each", {"appends": len(appends)}):
+            if len(places) == 1:
+                [(place, (indexes, requests))] = places.items()
+                await run(place, indexes, requests)
+            else:
+                async with anyio.create_task_group() as tasks:
+                    for place, (indexes, requests) in places.items():
+                        tasks.start_soon(run, place, indexes, requests)
+
+        return outcomes
 
     async def seal_segment(self, name: str) -> int:
         """Refuse appends from now on; returns the final length. Sealing a sealed segment is fine."""
@@ -188,7 +232,7 @@ class SegmentStore:
         guard it. Sources must live in the target's container: give them the target's name and a suffix, such as ``app/events#part-1``.
         """
         check_segment_name(target)
-        names, updates = tuple(check_many("sources", sources)), _updates(attribute_updates)
+        names, updates = tuple(check_many("sources", sources)), checked_updates(attribute_updates)
         home = self._index(target)
         for source in names:
             check_segment_name(source)
@@ -204,7 +248,7 @@ class SegmentStore:
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]:
         """Change attributes, all or nothing; returns the new values of the named ones. ``AttributeConflict`` if a condition does not
         hold."""
-        wanted = _updates(updates)
+        wanted = checked_updates(updates)
         if not wanted:
             raise InvalidArgument("update_attributes takes at least one AttributeUpdate")
 
@@ -322,7 +366,7 @@ class SegmentStore:
         if self._closed:
             raise ClosedError("the store is closed: use it inside its `async with` body")
 
-        if self._forks != _forks.count:
+        if self._forks != forks.count:
             raise ClosedError("this store was opened by the parent of this forked process: open one here, after the fork")
 
         return self._hosts
@@ -342,27 +386,19 @@ class SegmentStore:
     async def _ask(self, name: str, request: Request) -> Any:
         return await self._host(name).call(lambda container: container.ask(request, 256))
 
-    async def _append(self, name: str, request: AppendRequest) -> int | None:
-        host = self._host(name)
-        container = host.active
-        if container is not None and self._span is None:
-            # The hot path: while no gate is closed, nothing is awaited but the answer.
-            try:
-                if container.offer(request):
-                    offset: int | None = await request.reply.wait()
-                    return offset
-            except (Unavailable, ClosedError):
-                if host.active is container:
-                    raise
-
-        with nullcontext() if self._span is None else self._span("tierlog.append", {"segment": name, "bytes": request.size}):
+    async def _append(self, host: ContainerHost | AbsentContainer, request: AppendRequest) -> int | None:
+        """The way that can wait: at a gate, for room, for the next ownership."""
+        with nullcontext() if self._span is None else self._span("tierlog.append", {"segment": request.name, "bytes": request.size}):
             return await host.call(lambda active: active.append(request))
 
-    def _check_data(self, data: object) -> int:
-        if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise InvalidArgument(f"data is bytes, bytearray or memoryview, not {type(data).__name__}")
+    def _joined(self, append: JoinedAppend) -> tuple[ContainerHost | AbsentContainer, AppendRequest]:
+        data, writer, first, count = append.data, append.writer, append.first_event, append.count
+        size = len(data)
+        if size > self.append_bytes_max:
+            raise self._too_large(size)
 
-        return data.nbytes if isinstance(data, memoryview) else len(data)
+        previous, expected = check_joined(append)
+        return self._host(append.name), AppendRequest(append.name, data, size, writer, first, count, previous, expected)
 
     def _too_large(self, size: int) -> InvalidArgument:
         return InvalidArgument(f"an append holds at most {self.append_bytes_max} bytes, not {size}: split it, or raise append_bytes_max")
@@ -371,39 +407,3 @@ class SegmentStore:
 def _present(hosts: Sequence[ContainerHost | AbsentContainer]) -> list[ContainerHost]:
     """Those that are served here."""
     return [host for host in hosts if not isinstance(host, AbsentContainer)]
-
-
-def _event_identity(writer_id: WriterId | None, number: int | None, what: str, count: int = 1) -> tuple[bytes, int]:
-    """The writer's bytes and the first event number of an idempotent append."""
-    writer = writer_bytes(writer_id)
-    if not writer:
-        raise InvalidArgument("event numbers need a writer_id")
-
-    if number is None:
-        raise InvalidArgument(f"an append with a writer_id needs its {what}")
-
-    return writer, check_int(what, number, 0, EVENT_NUMBER_MAX - count + 1)
-
-
-def _offset(value: int | None) -> int | None:
-    return None if value is None else check_offset(value, "expected_offset")
-
-
-def _previous(value: int | None, first: int) -> int | None:
-    return None if value is None else check_int("previous_event_number", value, -1, first - 1)
-
-
-def _copied(event: Buffer) -> bytes:
-    """One event's bytes, safe from what the caller does with its buffer later (hole 39)."""
-    if not isinstance(event, (bytes, bytearray, memoryview)):
-        raise InvalidArgument(f"an event is bytes, bytearray or memoryview, not {type(event).__name__}")
-
-    return bytes(event)
-
-
-def _updates(updates: Iterable[AttributeUpdate]) -> tuple[AttributeUpdate, ...]:
-    checked = tuple(check_many("attribute updates", updates))
-    if not all(isinstance(update, AttributeUpdate) for update in checked):
-        raise InvalidArgument("an attribute update is an AttributeUpdate")
-
-    return checked

@@ -19,9 +19,9 @@ TEXTS = ("*.py", "*.md", "*.toml", "*.sh", "*.cfg", "*.in")
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 
-RULE = re.compile(r"\b([WCSFGJAH]\d{1,2})\b")
-RULE_RANGE = re.compile(r"\b([WCSFGJAH])(\d{1,2})(?: to |-)\1(\d{1,2})\b")
-DEFINITION = re.compile(r"^\s*(?:[-*|]\s+|#+\s+)?\**([WCSFGJAH]\d{1,2})\b", re.MULTILINE)
+RULE = re.compile(r"\b([WCSFGJAHV]\d{1,2})\b")
+RULE_RANGE = re.compile(r"\b([WCSFGJAHV])(\d{1,2})(?: to |-)\1(\d{1,2})\b")
+DEFINITION = re.compile(r"^\s*(?:[-*|]\s+|#+\s+)?\**([WCSFGJAHV]\d{1,2})\b", re.MULTILINE)
 LEFTOVER = re.compile(r"\b(?:TO" r"DO|FIX" r"ME)\b|#.*\b(?:XX" r"X|HA" r"CK)\b")
 LOCAL_PATH = re.compile(r"(?<![\w.])/(?:root|home|work|Users|mnt|opt)/[\w.]+")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[^)]*)?\)")

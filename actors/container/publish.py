@@ -29,6 +29,8 @@ from .state import ContainerState
 
 BORDER_BYTES = 1 << 20
 """Append starts are kept about this often (rule S5), so that readers can split a segment where an append begins."""
+JOIN_BYTES_MAX = 16 << 10
+"""Up to this size on average, appends of one group are joined before they are cached."""
 _GROUPS_PER_MARK = 16
 """So many groups more than needed the log may keep for a segment."""
 
@@ -112,7 +114,12 @@ class Publisher:
 
     def _append_runs(self, runs: dict[int, list[Append]], group: int) -> None:
         for run in runs.values():
-            self._append(run, group)
+            if run[-1].offset - run[0].offset < JOIN_BYTES_MAX * (len(run) - 1):
+                self._append(run, group)
+                continue
+
+            for op in run:  # large data is kept as it came: to join it would copy it
+                self._append([op], group)
 
     def _append(self, run: list[Append], group: int) -> None:
         """Appends to one segment, one behind the other."""

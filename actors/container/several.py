@@ -35,19 +35,17 @@ async def append_each(host: ContainerHost | AbsentContainer, requests: Sequence[
 async def _round(
     host: ContainerHost | AbsentContainer, requests: Sequence[AppendRequest], left: list[int], outcomes: list[Outcome]
 ) -> list[int]:
-    """Offer what is left and wait for the answers; returns what a stopped container never came to."""
-    taken: list[tuple[int, Container]] = []
-    for index in left:
-        request, container = requests[index], host.active
-        try:
-            if container is None or not container.offer(request):
-                container = await _take_in(host, request)
-            taken.append((index, container))
-        except TierlogError as error:
+    """Offer what is left to one ownership and wait for the answers; returns what it never came to."""
+    try:
+        container: Container = await host.call(_itself) if host.active is None else host.active
+    except TierlogError as error:
+        for index in left:
             outcomes[index] = error
+        return []
 
+    taken, rest = await _offer_all(host, container, requests, left, outcomes)
     again: list[int] = []
-    for index, container in taken:
+    for index in taken:
         try:
             outcomes[index] = await requests[index].reply.wait()
         except (Unavailable, ClosedError) as error:
@@ -58,14 +56,30 @@ async def _round(
         except TierlogError as error:
             outcomes[index] = error
 
-    return again
+    return again + rest
 
 
-async def _take_in(host: ContainerHost | AbsentContainer, request: AppendRequest) -> Container:
-    """Wait for a container, for its gates and for room; returns the container that has the request."""
+async def _offer_all(
+    host: ContainerHost | AbsentContainer, container: Container, requests: Sequence[AppendRequest], left: list[int], outcomes: list[Outcome]
+) -> tuple[list[int], list[int]]:
+    """What ``container`` took in, and what was left when it stopped: none of that goes to the next one before what it failed to do."""
+    taken: list[int] = []
+    for place, index in enumerate(left):
+        request = requests[index]
+        try:
+            if not container.offer(request):
+                await container.take_in(request)
+            taken.append(index)
+        except (Unavailable, ClosedError) as error:
+            if host.active is not container:
+                return taken, left[place:]
 
-    async def take_in(container: Container) -> Container:
-        await container.take_in(request)
-        return container
+            outcomes[index] = error
+        except TierlogError as error:
+            outcomes[index] = error
 
-    return await host.call(take_in)
+    return taken, []
+
+
+async def _itself(container: Container) -> Container:
+    return container

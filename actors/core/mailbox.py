@@ -40,6 +40,9 @@ class Lane(enum.Enum):
     """Work that relieves pressure (metadata commits, collection, checkpoints): it has capacity of its own and goes first."""
 
 
+_NORMAL = Lane.NORMAL
+
+
 @attrs.frozen
 class LaneBounds:
     """What one lane holds at most; at least 1 each. An item larger than ``size_bytes`` is let in alone, into an empty lane."""
@@ -114,12 +117,18 @@ class _LaneQueue(Generic[T]):
         held = self.held
         return not held or (held < self.bounds.count and self.charged + charge <= self.bounds.size_bytes)
 
-    def add(self, item: T, charge: int) -> None:
+    def add(self, item: T, charge: int) -> bool:
+        """Put ``item`` if there is room and nobody waits for it. One call without others inside, because every append makes it."""
+        held = self.held
+        if held and (held >= self.bounds.count or self.charged + charge > self.bounds.size_bytes or self.waiting or self.granted):
+            return False
+
         self.items.append(item)
         self.charges.append(charge)
-        self.held += 1
+        self.held = held + 1
         self.charged += charge
         self.accepted += 1
+        return True
 
     def release(self, count: int, charge: int) -> None:
         self.held -= count
@@ -215,30 +224,26 @@ class Mailbox(Generic[T]):
         if self._closed is not None:
             self._raise_closed(self._closed)
 
-        queue = self._normal if lane is Lane.NORMAL else self._internal
-        if self._enter(queue, item, size + self._overhead):
-            return True
+        queue = self._normal if lane is _NORMAL else self._internal
+        if not queue.add(item, size + self._overhead):
+            queue.refused += 1
+            return False
 
-        queue.refused += 1
-        return False
+        if self._wake is not None:
+            self._wake_consumer()
+        return True
 
     async def put(self, item: T, size: int, lane: Lane = Lane.NORMAL) -> None:
         """Put ``item``, waiting for room behind those who came before. Raises the close reason. Does not suspend when there is room."""
         if self._closed is not None:
             self._raise_closed(self._closed)
 
-        queue = self._normal if lane is Lane.NORMAL else self._internal
+        queue = self._normal if lane is _NORMAL else self._internal
         charge = size + self._overhead
-        if not self._enter(queue, item, charge):
+        if queue.add(item, charge):
+            self._wake_consumer()
+        else:
             await self._put_later(queue, _Putter(item, charge, self.events.new()))
-
-    def _enter(self, queue: _LaneQueue[T], item: T, charge: int) -> bool:
-        if queue.waiting or queue.granted or not queue.has_room(charge):
-            return False
-
-        queue.add(item, charge)
-        self._wake_consumer()
-        return True
 
     async def _put_later(self, queue: _LaneQueue[T], putter: _Putter[T]) -> None:
         queue.waiting.append(putter)

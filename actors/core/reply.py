@@ -58,7 +58,9 @@ class Reply(Generic[T]):
         self._done = True
         self._value = value
         if self._event is not None:
-            self._wake(self._event)
+            self._event.set()
+            if self._others is not None:
+                self._wake_others(self._others)
         return True
 
     def fail(self, error: BaseException) -> bool:
@@ -69,14 +71,14 @@ class Reply(Generic[T]):
         self._done = True
         self._error = error
         if self._event is not None:
-            self._wake(self._event)
+            self._event.set()
+            if self._others is not None:
+                self._wake_others(self._others)
         return True
 
-    def _wake(self, event: OneShot) -> None:
-        event.set()
-        if self._others is not None:
-            for other in self._others:
-                other.set()
+    def _wake_others(self, others: tuple[OneShot, ...]) -> None:
+        for other in others:
+            other.set()
 
     async def wait(self) -> T:
         """The answer. Does not suspend when it is there; several waiters are fine."""

@@ -12,7 +12,7 @@ import pytest
 import tierlog
 from support.stores import CONFIG, make
 from tierlog import AttributeUpdate, InvalidArgument, SegmentStore
-from tierlog.actors.store import EVENTS_MAX
+from tierlog.actors.arguments import EVENTS_MAX
 
 pytestmark = pytest.mark.anyio
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Any, cast
 
 from hypothesis import strategies as st
@@ -93,7 +93,7 @@ class _Claims:
         self._name = name
         self._content = content
 
-    async def list(self, prefix: str) -> AsyncIterator[ChunkInfo]:
+    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
         yield ChunkInfo(self._name, len(self._content))
 
     async def read(self, name: str, offset: int, size: int) -> bytes:

@@ -1,0 +1,1 @@
+"""The HTTP server over a store's verbs: a Starlette application, and how a process runs it."""

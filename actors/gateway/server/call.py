@@ -1,0 +1,199 @@
+"""One request and its answer.
+
+Owns: reading a body up to a limit (rule H9), the checks of its type, and sending an answer or a stream of blocks. Does not own: what a
+request means (the endpoints), nor which errors become which statuses (``wire/errors.py``).
+
+A body is never read past its limit: a Content-Length above it is refused before the first byte, a chunked one at the first byte too many,
+and the connection ends, because what follows on it is the rest of that body. A client that goes away raises ``Disconnected``, which
+nobody answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import attrs
+
+from ....storage_backends.base.checksum import Buffer
+from ....storage_backends.base.errors import InvalidArgument, shown
+from ..wire.documents import JSON_TYPE, dump
+from ..wire.errors import RequestTimeout, TooLarge, UnsupportedMediaType
+from ..wire.paths import parse_query
+from .gateway import Gateway
+from .traffic import Operation
+
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Mapping[str, Any]]]
+Send = Callable[[Mapping[str, Any]], Awaitable[None]]
+
+BYTES_TYPE = "application/octet-stream"
+
+
+class Disconnected(Exception):
+    """The client went away."""
+
+
+@attrs.frozen
+class Answer:
+    status: int = 200
+    body: bytes = b""
+    content_type: str = JSON_TYPE
+    headers: Mapping[str, str] = attrs.field(factory=dict)
+
+
+def document(value: object, status: int = 200) -> Answer:
+    return Answer(status, dump(value))
+
+
+class Call:
+    __slots__ = ("_receive", "_reserved", "_send", "gateway", "name", "operation", "scope", "started")
+
+    def __init__(self, gateway: Gateway, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
+        self.gateway = gateway
+        self.operation = operation
+        self.scope = scope
+        self._receive = receive
+        self._send = send
+        self._reserved = 0
+        self.started = False
+        """Whether the answer's head is on its way: from then on an error can only break the connection."""
+        self.name: str = scope["path_params"].get("name", "")
+        """The segment's name, not checked: every verb of the store does."""
+
+    # --- the request ------------------------------------------------------------------------------------------
+
+    def header(self, name: str) -> str | None:
+        """The only value of a header; twice is refused."""
+        wanted = name.lower().encode()
+        values = [value for key, value in self.scope["headers"] if key == wanted]
+        if len(values) > 1:
+            raise InvalidArgument(f"{name} is given twice")
+
+        return values[0].decode("latin-1") if values else None
+
+    def query(self, **allowed: str) -> dict[str, str]:
+        return parse_query(self.scope["query_string"], allowed)
+
+    async def body(self, content_type: str, maximum: int) -> bytes:
+        """The whole body, which has ``content_type`` unless it is empty, and at most ``maximum`` bytes."""
+        pieces: list[bytes] = []
+        await self.each_piece(content_type, maximum, pieces.append)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def each_piece(self, content_type: str, maximum: int, take: Callable[[bytes], object]) -> None:
+        """Give the body's pieces to ``take`` as they come."""
+        self._check_size(maximum)
+        size = 0
+        with anyio.CancelScope() as scope:
+            more = True
+            while more:
+                scope.deadline = anyio.current_time() + self.gateway.limits.body_timeout
+                message = await self._receive()
+                if message["type"] == "http.disconnect":
+                    raise Disconnected
+
+                piece, more = message.get("body", b""), message.get("more_body", False)
+                if piece:
+                    if not size:
+                        self._check_type(content_type)
+                    size += len(piece)
+                    self._admit(size, maximum)
+                    take(piece)
+
+        if scope.cancelled_caught:
+            raise RequestTimeout(f"no byte of the body came for {self.gateway.limits.body_timeout:g} s: nothing was done, send it again")
+
+        self.operation.request_bytes += size
+
+    def _check_size(self, maximum: int) -> None:
+        text = self.header("Content-Length")
+        if text is None:
+            return
+
+        size = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
+        if size < 0:
+            raise InvalidArgument(f"Content-Length is a number, not {shown(text)}")
+
+        if size > maximum:
+            raise TooLarge(f"the body has {size} bytes; {self.scope['path']} takes at most {maximum}")
+
+        self._reserve(size)
+
+    def _admit(self, size: int, maximum: int) -> None:
+        if size > maximum:
+            raise TooLarge(f"the body has more than {maximum} bytes, the most that {self.scope['path']} takes")
+
+        if size > self._reserved:
+            self._reserve(size - self._reserved)
+
+    def _reserve(self, size: int) -> None:
+        self.gateway.reserve(size)
+        self._reserved += size
+
+    def release(self) -> None:
+        """The request is over: its body takes no room any more."""
+        self.gateway.release(self._reserved)
+        self._reserved = 0
+
+    def _check_type(self, content_type: str) -> None:
+        # Strict on purpose: a browser sends forms and plain text to any server without asking, and never these types.
+        given = (self.header("Content-Type") or "").partition(";")[0].strip().lower()
+        if given != content_type:
+            raise UnsupportedMediaType(f"the body's Content-Type is {content_type}, not {shown(given) if given else 'left out'}")
+
+        encoding = (self.header("Content-Encoding") or "identity").strip().lower()
+        if encoding != "identity":
+            raise UnsupportedMediaType(f"the body comes as it is, without Content-Encoding {shown(encoding)}")
+
+    @asynccontextmanager
+    async def while_connected(self) -> AsyncIterator[anyio.CancelScope]:
+        """Run the body until it ends, or the client goes away (``Disconnected``), or somebody cancels the scope, which is no error."""
+        failure: Exception | None = None
+        finished = gone = False
+
+        async def watch(scope: anyio.CancelScope) -> None:
+            nonlocal gone
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            gone = True
+            scope.cancel()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch, tasks.cancel_scope)
+            try:
+                yield tasks.cancel_scope
+                finished = True
+            except Exception as error:  # noqa: BLE001 - raised again below, outside the task group, which would wrap it
+                failure = error
+            tasks.cancel_scope.cancel()
+
+        if failure is not None:
+            raise failure
+        if gone and not finished:
+            raise Disconnected
+
+    # --- the answer -------------------------------------------------------------------------------------------
+
+    async def answer(self, answer: Answer) -> None:
+        headers = dict(answer.headers)
+        if answer.status != 204:
+            headers["Content-Type"] = answer.content_type
+            headers["Content-Length"] = str(len(answer.body))
+        await self.begin(answer.status, headers)
+        await self.block(answer.body, more=False)
+
+    async def begin(self, status: int, headers: Mapping[str, str]) -> None:
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": _raw(headers.items())})
+
+    async def block(self, data: Buffer, *, more: bool) -> None:
+        """One block of the body; waits while the client does not read."""
+        self.operation.response_bytes += len(data)
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+
+
+def _raw(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
+    return [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]

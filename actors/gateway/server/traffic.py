@@ -1,0 +1,102 @@
+"""What a server counts about its requests, and the Prometheus families that these numbers make.
+
+Owns: counters by endpoint, method and status, durations in buckets, bytes in and out, and what is in flight. Does not own: the store's
+metrics (``actors/metrics.py``), with which they share a scrape.
+
+Names follow the field: ``tierlog_http_requests_total``, ``tierlog_http_request_duration_seconds`` and so on; units are bytes and
+seconds. Endpoints are the operations of the OpenAPI document, so the number of series is bounded whatever paths strangers ask for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ...metrics import StatisticsCollector
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric as Family
+
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""Upper bounds, in seconds."""
+
+
+@attrs.define
+class Operation:
+    """The numbers of one endpoint."""
+
+    in_flight: int = 0
+    request_bytes: int = 0
+    response_bytes: int = 0
+    seconds: float = 0.0
+    buckets: list[int] = attrs.field(factory=lambda: [0] * (len(BUCKETS) + 1))
+    answers: dict[tuple[str, int], int] = attrs.field(factory=dict)
+    """By method and status; 499 is a client that went away."""
+
+
+class Traffic:
+    def __init__(self) -> None:
+        self._operations: dict[str, Operation] = {}
+
+    def operation(self, name: str) -> Operation:
+        found = self._operations.get(name)
+        if found is None:
+            found = self._operations[name] = Operation()
+        return found
+
+    def note(self, name: str, method: str, status: int, seconds: float) -> None:
+        """A request came to its end."""
+        operation = self.operation(name)
+        key = (method, status)
+        operation.answers[key] = operation.answers.get(key, 0) + 1
+        operation.seconds += seconds
+        operation.buckets[bisect_left(BUCKETS, seconds)] += 1
+
+    def requests(self, status: int | None = None) -> int:
+        """Requests that ended, of all endpoints, with that status or with any."""
+        counts = ((key, count) for operation in self._operations.values() for key, count in operation.answers.items())
+        return sum(count for (_, answered), count in counts if status is None or status == answered)
+
+    # --- the scrape -------------------------------------------------------------------------------------------
+
+    def collect(self) -> Iterator[Family]:
+        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        label = ["operation"]
+        answers = CounterMetricFamily("tierlog_http_requests", "Requests that were answered.", labels=[*label, "method", "status"])
+        durations = HistogramMetricFamily("tierlog_http_request_duration_seconds", "From the head of a request to its end.", labels=label)
+        received = CounterMetricFamily("tierlog_http_request_bytes", "Bytes of bodies of requests.", labels=label)
+        sent = CounterMetricFamily("tierlog_http_response_bytes", "Bytes of bodies of answers.", labels=label)
+        in_flight = GaugeMetricFamily("tierlog_http_requests_in_flight", "Requests that are being answered.", labels=label)
+        for name, operation in self._operations.items():
+            for (method, status), count in operation.answers.items():
+                answers.add_metric([name, method, str(status)], count)
+            durations.add_metric([name], list(_cumulative(operation.buckets)), operation.seconds)
+            received.add_metric([name], operation.request_bytes)
+            sent.add_metric([name], operation.response_bytes)
+            in_flight.add_metric([name], operation.in_flight)
+
+        yield from (answers, durations, received, sent, in_flight)
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing, as for the store's own collector."""
+        return ()
+
+    def render(self, snapshots: Callable[[], Iterable[object]]) -> bytes:
+        """One scrape of these numbers and of the snapshots'."""
+        from prometheus_client import CollectorRegistry, generate_latest
+
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(StatisticsCollector(snapshots))
+        registry.register(self)
+        return generate_latest(registry)
+
+
+def _cumulative(counts: list[int]) -> Iterator[tuple[str, float]]:
+    total = 0
+    for bound, count in zip((*map(str, BUCKETS), "+Inf"), counts, strict=True):
+        total += count
+        yield bound, total

@@ -1,0 +1,1 @@
+"""What travels between client and server, without any I/O: errors, paths, headers, ranges, batches, JSON documents."""

@@ -1,0 +1,281 @@
+"""Many appends to many segments in one request: the binary form, and the form of its answer (rule H7).
+
+Owns: the layout, its bounds, an incremental decoder and an encoder. Does not own: in which order a server offers the items to the
+store, nor which appends a client puts together.
+
+::
+
+    batch   = magic "TLB1" | names: u16 | items: u32 | name * names | item * items
+    name    = size: u16 | UTF-8
+    item    = segment: u16 | flags: u8 | writer size: u8 | events: u32 | payload size: u32
+              | first event number: u64 | previous event number: i64 | expected offset: u64 | writer | payload
+
+Numbers are big-endian. ``segment`` is an index into the names. An item with a writer holds ``events`` events that lie one behind the
+other in its payload and take the numbers from the first one on; it is wholly new or wholly old, like ``append_many`` (rule C3). Flags say
+which of the previous event number (1) and the expected offset (2) count. What does not count is 0: an item has one encoding.
+
+The answer is a JSON document ``{"results": [...]}`` with one result for each item, in order: the offset, null (an older duplicate) or a
+problem.
+
+The decoder takes bytes as they come and holds one unfinished item and nothing else. Any bytes give items or ``InvalidArgument``; an item
+that is larger than the limit is refused when its header is read, before its payload is.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Sequence
+
+import attrs
+
+from ....storage_backends.base.checksum import Buffer
+from ....storage_backends.base.errors import InvalidArgument, OutcomeUnknown, TierlogError
+from ....storage_backends.base.names import check_segment_name
+from .errors import TooLarge, from_document, problem_document
+from .headers import NUMBER_MAX, WRITER_ID_BYTES_MAX
+
+BATCH_TYPE = "application/x-tierlog-batch"
+MAGIC = b"TLB1"
+NAMES_MAX = 0xFFFF
+ITEMS_MAX = 65_536
+EVENTS_MAX = 1 << 20
+"""The most events of one item, as for ``append_many``."""
+
+_HEAD = struct.Struct(">4sHI")
+_NAME = struct.Struct(">H")
+_ITEM = struct.Struct(">HBBIIQqQ")
+_HAS_PREVIOUS, _HAS_EXPECTED = 1, 2
+ITEM_OVERHEAD = _ITEM.size
+"""Bytes of an item beside its writer id and its payload."""
+
+
+class BatchItem:
+    """One append. A plain slotted class: thousands are made each second on either side."""
+
+    __slots__ = ("count", "data", "expected_offset", "first_event", "name", "previous_event", "writer")
+
+    def __init__(
+        self,
+        name: str,
+        data: Buffer,
+        writer: bytes = b"",
+        first_event: int = 0,
+        count: int = 0,
+        previous_event: int | None = None,
+        expected_offset: int | None = None,
+    ) -> None:
+        """``data``: the bytes of ``count`` events, joined. Without a ``writer`` the numbers are 0 and None."""
+        self.name = name
+        self.data = data
+        self.writer = writer
+        self.first_event = first_event
+        self.count = count
+        self.previous_event = previous_event
+        self.expected_offset = expected_offset
+
+    def __repr__(self) -> str:
+        return f"<BatchItem {self.name} {len(self.data)} bytes, {self.count} numbered events>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, BatchItem) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+
+@attrs.frozen
+class BatchLimits:
+    items: int = ITEMS_MAX
+    append_bytes: int = 8 << 20
+    """The most bytes of one item's payload."""
+
+
+# --- requests -------------------------------------------------------------------------------------------------
+
+
+def encode_batch(items: Sequence[BatchItem]) -> list[Buffer]:
+    """The body of a batch, in parts that can be sent one behind the other (``b"".join`` gives it whole).
+
+    The items' values are the caller's to check: one out of its field's range raises ``struct.error`` or ``KeyError``.
+    """
+    names: dict[str, int] = {}
+    parts: list[Buffer] = [b""]
+    for item in items:
+        index = names.setdefault(item.name, len(names))
+        previous, expected = item.previous_event, item.expected_offset
+        flags = (0 if previous is None else _HAS_PREVIOUS) | (0 if expected is None else _HAS_EXPECTED)
+        writer = item.writer
+        head = _ITEM.pack(index, flags, len(writer), item.count, len(item.data), item.first_event, previous or 0, expected or 0)
+        parts.append(head + writer if writer else head)
+        parts.append(item.data)
+
+    encoded = [name.encode() for name in names]
+    table = b"".join([piece for name in encoded for piece in (_NAME.pack(len(name)), name)])
+    parts[0] = _HEAD.pack(MAGIC, len(names), len(items)) + table
+    return parts
+
+
+class BatchDecoder:
+    """``feed`` bytes as they come; each call gives the items that became complete. ``finish`` when there are no more."""
+
+    def __init__(self, limits: BatchLimits | None = None) -> None:
+        self._limits = limits or BatchLimits()
+        self._buffer = bytearray()
+        self._names: list[str] = []
+        self._names_left = -1
+        """-1: the head has not been read."""
+        self._items_left = 0
+
+    def feed(self, data: Buffer) -> list[BatchItem]:
+        """``InvalidArgument`` if the bytes are no batch; the decoder is of no use afterwards."""
+        self._buffer += data
+        with memoryview(self._buffer) as view:
+            items, position = self._decode(view)
+        del self._buffer[:position]
+        return items
+
+    def finish(self) -> None:
+        if self._names_left or self._items_left or self._buffer:
+            what = f"{self._items_left} items" if not self._names_left else "its head"
+            raise InvalidArgument(f"the batch ends too early: {what} and {len(self._buffer)} bytes of the next part are left")
+
+    def _decode(self, view: memoryview) -> tuple[list[BatchItem], int]:
+        position = 0
+        if self._names_left < 0:
+            if len(view) < _HEAD.size:
+                return [], 0
+
+            self._take_head(*_HEAD.unpack_from(view))
+            position = _HEAD.size
+        if self._names_left:
+            position = self._take_names(view, position)
+
+        return self._take_items(view, position) if not self._names_left else ([], position)
+
+    def _take_head(self, magic: bytes, names: int, items: int) -> None:
+        if magic != MAGIC:
+            raise InvalidArgument(f"a batch begins with {MAGIC!r}, not {magic!r}")
+
+        if items > self._limits.items:
+            raise TooLarge(f"a batch has at most {self._limits.items} items, not {items}")
+
+        if names > items:
+            raise InvalidArgument(f"a batch of {items} items names {names} segments: more than it can use")
+
+        self._names_left, self._items_left = names, items
+
+    def _take_names(self, view: memoryview, position: int) -> int:
+        while self._names_left and position + _NAME.size <= len(view):
+            (size,) = _NAME.unpack_from(view, position)
+            start = position + _NAME.size
+            if size > 4 * 255:
+                raise InvalidArgument(f"a segment name of {size} bytes is too long")
+
+            if start + size > len(view):
+                break
+
+            self._names.append(_name(bytes(view[start : start + size])))
+            self._names_left -= 1
+            position = start + size
+
+        return position
+
+    def _take_items(self, view: memoryview, position: int) -> tuple[list[BatchItem], int]:
+        """The hot loop: about 2 us an item."""
+        items: list[BatchItem] = []
+        end, names, left, bytes_max = len(view), self._names, self._items_left, self._limits.append_bytes
+        while left:
+            start = position + _ITEM.size
+            if start > end:
+                break
+
+            index, flags, writer_size, count, size, first, previous, expected = _ITEM.unpack_from(view, position)
+            if index >= len(names) or size > bytes_max or flags or writer_size or count or first or previous or expected:
+                _check_item(index, len(names), flags, writer_size, count, size, first, previous, expected, bytes_max)
+            data_start = start + writer_size
+            position_after = data_start + size
+            if position_after > end:
+                break
+
+            writer = bytes(view[start:data_start]) if writer_size else b""
+            items.append(
+                BatchItem(
+                    names[index],
+                    bytes(view[data_start:position_after]),
+                    writer,
+                    first,
+                    count,
+                    previous if flags & _HAS_PREVIOUS else None,
+                    expected if flags & _HAS_EXPECTED else None,
+                )
+            )
+            position = position_after
+            left -= 1
+
+        self._items_left = left
+        if not left and position < end:
+            raise InvalidArgument("the batch has bytes behind its last item")
+
+        return items, position
+
+
+def _name(data: bytes) -> str:
+    try:
+        name = data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument("a segment name in the batch is not UTF-8") from error
+
+    check_segment_name(name)
+    return name
+
+
+def _check_item(
+    index: int, names: int, flags: int, writer: int, count: int, size: int, first: int, previous: int, expected: int, bytes_max: int
+) -> None:
+    """Everything that an item's header can say wrongly."""
+    if size > bytes_max:
+        raise TooLarge(f"an append holds at most {bytes_max} bytes, not {size}")
+
+    sound = index < names and flags <= 3 and writer <= WRITER_ID_BYTES_MAX and expected <= NUMBER_MAX
+    if writer:
+        sound = sound and 1 <= count <= EVENTS_MAX and first + count - 1 <= NUMBER_MAX
+    else:
+        sound = sound and not count and not first and not flags & _HAS_PREVIOUS
+    sound = sound and (-1 <= previous < first if flags & _HAS_PREVIOUS else not previous)
+    if not sound or (expected and not flags & _HAS_EXPECTED):
+        raise InvalidArgument(
+            f"a bad item in the batch: segment {index} of {names}, flags {flags}, writer of {writer} bytes, {count} events "
+            f"from {first} on, previous {previous}, expected offset {expected}"
+        )
+
+
+# --- answers --------------------------------------------------------------------------------------------------
+
+Outcome = int | TierlogError | None
+"""Of one item: its offset, None for an older duplicate, or why it was not applied."""
+
+
+def encode_outcomes(outcomes: Iterable[int | BaseException | None]) -> bytes:
+    """The answer's body. An exception that is not tierlog's own travels as the problem ``internal``."""
+    results = [problem_document(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
+    return json.dumps({"results": results}, separators=(",", ":")).encode()
+
+
+def decode_outcomes(body: bytes, count: int) -> list[Outcome]:
+    """One outcome for each of the ``count`` items. ``ValueError`` if the body is not the answer to them: then nothing is known.
+
+    A problem that this version does not know becomes ``OutcomeUnknown``.
+    """
+    try:
+        document = json.loads(body)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+    results = document.get("results") if isinstance(document, dict) else None
+    if not isinstance(results, list) or len(results) != count:
+        raise ValueError(f"no results for {count} items")
+
+    return [result if result is None or type(result) is int else _problem(result) for result in results]
+
+
+def _problem(result: object) -> TierlogError:
+    error = from_document(result)
+    return OutcomeUnknown(f"a result that is not known here: {str(result)[:200]}") if error is None else error

@@ -1,0 +1,327 @@
+"""Errors over HTTP: one table, read in both directions (rule H2).
+
+Owns: which status an error class has, what the caller may do about it, which of its fields travel, the ``application/problem+json``
+document, and the errors that only HTTP has (a body that is too large, a path that does not exist). Does not own: the errors of the store
+(``storage_backends/base/errors.py``), nor what a client retries.
+
+The promise: an error that leaves a server arrives in the client as the same class with the same message and fields. An answer that no
+tierlog server wrote, or that was damaged on its way, says nothing about the store: it becomes ``OutcomeUnknown`` if the request may have
+been applied, else ``Unavailable`` (rule H3). Nothing here raises, whatever the bytes are.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import attrs
+
+from ....storage_backends.base.errors import (
+    AttributeConflict,
+    BadChunkOffset,
+    BadOffset,
+    ChunkError,
+    ChunkExists,
+    ChunkNotFound,
+    ChunkReadOnly,
+    ClosedError,
+    ConfigError,
+    DataCorruption,
+    InvalidArgument,
+    MetadataConflict,
+    NotOwner,
+    OutcomeUnknown,
+    OutOfOrder,
+    SegmentError,
+    SegmentExists,
+    SegmentNotFound,
+    SegmentNotSealed,
+    SegmentSealed,
+    SegmentTruncated,
+    StorageFull,
+    StoreMismatch,
+    Throttled,
+    TierlogError,
+    Unavailable,
+    UnknownWriter,
+    Unsupported,
+)
+
+PROBLEM_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:tierlog:"
+"""A problem's ``type`` is this and the error's ``code``; both are stable."""
+_SHOWN_MAX = 200
+
+
+# --- errors that only HTTP has ----------------------------------------------------------------------------------
+
+
+class TooLarge(InvalidArgument):
+    """The request's body is larger than the server takes. Nothing was done; send less at a time."""
+
+    code = "too-large"
+
+
+class UnsupportedMediaType(InvalidArgument):
+    """The request's Content-Type is not the one that this path takes. Nothing was done."""
+
+    code = "unsupported-media-type"
+
+
+class RangeNotSatisfiable(InvalidArgument):
+    """The range begins at or behind the segment's tail; ``length`` is the segment's length, ``sealed`` whether it is final."""
+
+    code = "range-not-satisfiable"
+
+    def __init__(self, message: str, *, length: int = 0, sealed: bool = False) -> None:
+        super().__init__(message)
+        self.length = length
+        self.sealed = sealed
+
+
+class NoSuchPath(Unsupported):
+    """The server has nothing at this path: a wrong URL, or a server of another version."""
+
+    code = "no-such-path"
+
+
+class MethodNotAllowed(Unsupported):
+    """The path exists, but not for this method; ``allowed`` names those it has, separated by commas."""
+
+    code = "method-not-allowed"
+
+    def __init__(self, message: str, *, allowed: str = "") -> None:
+        super().__init__(message)
+        self.allowed = allowed
+
+
+class RequestTimeout(Unavailable):
+    """The request's body did not arrive in time. Nothing was applied; send it again."""
+
+    code = "request-timeout"
+
+
+class OwnedElsewhere(NotOwner):
+    """The segment's container is served by the host at ``owner`` (a URL): ask there."""
+
+    code: ClassVar[str] = NotOwner.code
+
+    def __init__(self, message: str, *, owner: str) -> None:
+        super().__init__(message)
+        self.owner = owner
+
+
+# --- the table ------------------------------------------------------------------------------------------------
+
+
+class RetryHint(enum.Enum):
+    """What a caller may do with the same request."""
+
+    NEVER = "never"
+    """It will fail again until something else changes."""
+    LATER = "later"
+    """Nothing was applied: send it again after the pause in Retry-After."""
+    ELSEWHERE = "elsewhere"
+    """Nothing was applied here: find the owner and send it there."""
+    IDENTIFIED = "identified"
+    """It may have been applied: repeat it only if a repeat can be told from a second one (writer id, expected offset)."""
+
+
+@attrs.frozen
+class Row:
+    kind: type[TierlogError]
+    status: int
+    retry: RetryHint
+    fields: tuple[str, ...] = ()
+    """The attributes that travel, which are also the keyword arguments of its constructor."""
+    message: str = "detail"
+    """The field of the document that is its constructor's first argument."""
+    pause: float = 1.0
+    """Seconds to wait before a retry ``LATER``."""
+
+
+_SEGMENT = ("segment",)
+_CHUNK = ("chunk",)
+_NEVER, _LATER = RetryHint.NEVER, RetryHint.LATER
+TABLE = (
+    Row(InvalidArgument, 400, _NEVER),
+    Row(TooLarge, 413, _NEVER),
+    Row(UnsupportedMediaType, 415, _NEVER),
+    Row(RangeNotSatisfiable, 416, _NEVER, ("length", "sealed")),
+    Row(ConfigError, 500, _NEVER),
+    Row(Unsupported, 501, _NEVER),
+    Row(NoSuchPath, 404, _NEVER),
+    Row(MethodNotAllowed, 405, _NEVER, ("allowed",)),
+    Row(ClosedError, 503, _LATER),
+    Row(SegmentError, 409, _NEVER, _SEGMENT),
+    Row(SegmentNotFound, 404, _NEVER, _SEGMENT),
+    Row(SegmentExists, 409, _NEVER, _SEGMENT),
+    Row(SegmentSealed, 409, _NEVER, _SEGMENT),
+    Row(SegmentNotSealed, 409, _NEVER, _SEGMENT),
+    Row(SegmentTruncated, 410, _NEVER, (*_SEGMENT, "start_offset")),
+    Row(BadOffset, 412, _NEVER, (*_SEGMENT, "expected", "given")),
+    Row(AttributeConflict, 409, _NEVER, _SEGMENT),
+    Row(OutOfOrder, 409, _LATER, (*_SEGMENT, "last_event_number"), pause=0.05),
+    Row(UnknownWriter, 409, _NEVER, _SEGMENT),
+    Row(OutcomeUnknown, 500, RetryHint.IDENTIFIED),
+    Row(Unavailable, 503, _LATER),
+    Row(RequestTimeout, 408, _LATER),
+    Row(OwnedElsewhere, 421, RetryHint.ELSEWHERE, ("owner",)),
+    Row(NotOwner, 421, RetryHint.ELSEWHERE),
+    Row(Throttled, 429, _LATER, pause=0.1),
+    Row(StorageFull, 507, _LATER, pause=5.0),
+    Row(DataCorruption, 500, _NEVER, ("file", "offset"), message="reason"),
+    Row(StoreMismatch, 500, _NEVER),
+    Row(ChunkError, 500, _NEVER, _CHUNK),
+    Row(ChunkNotFound, 500, _NEVER, _CHUNK),
+    Row(ChunkExists, 500, _NEVER, _CHUNK),
+    Row(BadChunkOffset, 500, _NEVER, (*_CHUNK, "expected", "given")),
+    Row(ChunkReadOnly, 500, _NEVER, _CHUNK),
+    Row(MetadataConflict, 503, _LATER),
+    Row(TierlogError, 500, _NEVER),
+)
+"""Every class. Of two rows with one code the one with more fields comes first, and stands for documents that have them."""
+
+_BY_KIND = {row.kind: row for row in TABLE}
+_BY_CODE: dict[str, tuple[Row, ...]] = {row.kind.code: tuple(r for r in TABLE if r.kind.code == row.kind.code) for row in TABLE}
+_FIELD_TYPES: dict[str, tuple[type, ...]] = {
+    "segment": (str,),
+    "chunk": (str,),
+    "file": (str,),
+    "owner": (str,),
+    "allowed": (str,),
+    "offset": (int,),
+    "length": (int,),
+    "sealed": (bool,),
+    "start_offset": (int,),
+    "expected": (int,),
+    "given": (int,),
+    "last_event_number": (int, type(None)),
+}
+_TITLES = {row.kind: (row.kind.__doc__ or "").split(". ")[0].split("; ")[0].split(": ")[0].replace("\n", " ").rstrip(".") for row in TABLE}
+
+
+@attrs.frozen
+class Problem:
+    """An error as it travels."""
+
+    status: int
+    headers: dict[str, str]
+    document: dict[str, Any]
+
+    def body(self) -> bytes:
+        return json.dumps(self.document).encode()
+
+
+def row_of(error: BaseException) -> Row | None:
+    """The row of the error's class, or of the nearest class above it. None if tierlog did not raise it on purpose."""
+    for kind in type(error).__mro__:
+        row = _BY_KIND.get(kind)
+        if row is not None:
+            return row
+
+    return None
+
+
+def problem_document(error: BaseException) -> dict[str, Any]:
+    """The JSON document of an error: in an answer's body, and for one item of a batch."""
+    row = row_of(error)
+    if row is None:
+        # A bug of the server. Its text is for the server's log, not for strangers.
+        return _document("internal", "An unexpected error", 500, "the server failed; its log says more", RetryHint.IDENTIFIED)
+
+    document = _document(row.kind.code, _TITLES[row.kind], row.status, str(error), row.retry)
+    if row.retry is RetryHint.LATER:
+        document["retry_after"] = row.pause
+    if row.message != "detail":
+        document[row.message] = getattr(error, row.message)
+    for name in row.fields:
+        document[name] = getattr(error, name)
+    return document
+
+
+def to_problem(error: BaseException) -> Problem:
+    """Status, headers and document of an error. One that is not tierlog's own has the code ``internal`` and keeps its text to itself."""
+    document = problem_document(error)
+    headers = {"Content-Type": PROBLEM_TYPE}
+    if "retry_after" in document:
+        headers["Retry-After"] = str(math.ceil(document["retry_after"]))
+    if isinstance(error, OwnedElsewhere):
+        headers["Tierlog-Owner"] = error.owner
+    if isinstance(error, MethodNotAllowed):
+        headers["Allow"] = error.allowed
+    if isinstance(error, RangeNotSatisfiable):
+        headers["Content-Range"] = f"bytes */{error.length}"
+    return Problem(document["status"], headers, document)
+
+
+def from_problem(status: int, headers: Mapping[str, str], body: bytes, *, maybe_applied: bool) -> TierlogError:
+    """The error that an answer carries. ``headers`` with lower-case names, or a mapping that does not mind the case.
+
+    ``maybe_applied``: the request changes something, and may have reached a server. It decides what an answer without a problem of
+    tierlog's own means (rule H3).
+    """
+    if headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM_TYPE:
+        try:
+            error = from_document(json.loads(body))
+        except (ValueError, RecursionError):
+            error = None
+        if error is not None:
+            return error
+
+    shown = repr(bytes(body[:_SHOWN_MAX]).decode("utf-8", "replace"))
+    return _no_answer(f"an answer with status {status} that no tierlog server wrote: {shown}", maybe_applied)
+
+
+def from_document(document: object) -> TierlogError | None:
+    """The error that a document describes; None if it describes none that is known here."""
+    if not isinstance(document, dict):
+        return None
+
+    code, detail = document.get("code"), document.get("detail")
+    if not isinstance(code, str) or not isinstance(detail, str):
+        return None
+
+    for row in _BY_CODE.get(code, ()):
+        message = document.get(row.message)
+        if isinstance(message, str) and all(_is_valid(document, name) for name in row.fields):
+            return row.kind(message, **{name: document[name] for name in row.fields})
+
+    return None
+
+
+def no_such_answer(what: str, *, maybe_applied: bool) -> TierlogError:
+    """The error for an answer of success whose content makes no sense."""
+    return _no_answer(f"the answer makes no sense: {what}", maybe_applied)
+
+
+def retry_after(headers: Mapping[str, str], body: bytes = b"") -> float | None:
+    """Seconds that the server asks to wait: the finer number of its document, else the header's; None if it says neither."""
+    try:
+        document = json.loads(body) if body else None
+    except (ValueError, RecursionError):
+        document = None
+    told = document.get("retry_after") if isinstance(document, dict) else None
+    if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < 1e9:
+        return float(told)
+
+    text = headers.get("retry-after", "")
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
+
+
+# --- inside ---------------------------------------------------------------------------------------------------
+
+
+def _document(code: str, title: str, status: int, detail: str, retry: RetryHint) -> dict[str, Any]:
+    return {"type": TYPE_PREFIX + code, "title": title, "status": status, "detail": detail, "code": code, "retry": retry.value}
+
+
+def _is_valid(document: Mapping[str, object], name: str) -> bool:
+    return name in document and type(document[name]) in _FIELD_TYPES[name]
+
+
+def _no_answer(message: str, maybe_applied: bool) -> TierlogError:
+    return OutcomeUnknown(f"{message}; the request may have been applied") if maybe_applied else Unavailable(message)

@@ -1,0 +1,149 @@
+"""Paths of the HTTP interface, built and taken apart (rule H1).
+
+Owns: where each verb lives, how a segment's name and a query's values stand in a URL. Does not own: what a verb takes (``headers.py``,
+``documents.py``), nor the grammar of names (``base/names.py``): whoever parses a path checks the name.
+
+The last component of a segment's path is always the verb, so a segment may be called ``append`` or ``app/events/append``. A name is
+percent-encoded, its slashes are not; ``#`` becomes ``%23``.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from urllib.parse import quote, unquote_to_bytes
+
+from ....storage_backends.base.errors import InvalidArgument, shown
+from .headers import parse_number, parse_writer, writer_text
+
+PREFIX = "/v1"
+SEGMENTS = PREFIX + "/segments"
+BATCH = PREFIX + "/batch"
+FLUSH = PREFIX + "/flush"
+CONTAINERS = PREFIX + "/containers"
+HEALTH = "/health"
+READY = "/ready"
+METRICS = "/metrics"
+OPENAPI = "/openapi.json"
+
+_NAME_SAFE = "/@:+~$=-._"
+
+
+class Verb(enum.Enum):
+    """The verbs of one segment, by their path component."""
+
+    CREATE = "create"
+    APPEND = "append"
+    SEAL = "seal"
+    TRUNCATE = "truncate"
+    DELETE = "delete"
+    MERGE = "merge"
+    ATTRIBUTES = "attributes"
+    EXPIRE_WRITERS = "expire-writers"
+    BYTES = "bytes"
+    TAIL = "tail"
+    INFO = "info"
+    LAST_EVENT_NUMBER = "last-event-number"
+
+    @property
+    def method(self) -> str:
+        return "GET" if self in _READING else "POST"
+
+
+_READING = frozenset({Verb.BYTES, Verb.TAIL, Verb.INFO, Verb.LAST_EVENT_NUMBER})
+
+
+def segment_path(name: str, verb: Verb) -> str:
+    """``/v1/segments/app/events%23part-7/append``."""
+    return f"{SEGMENTS}/{quote(name, safe=_NAME_SAFE)}/{verb.value}"
+
+
+def list_path(prefix: str = "") -> str:
+    return f"{SEGMENTS}?prefix={quote(prefix, safe='')}" if prefix else SEGMENTS
+
+
+def tail_path(name: str, offset: int, *, wait: float | None = None, stream: bool = False) -> str:
+    """A long poll, of the server's default wait or of ``wait`` seconds; or a stream."""
+    path = f"{segment_path(name, Verb.TAIL)}?offset={offset}"
+    if stream:
+        return path + "&stream=true"
+
+    return path if wait is None else f"{path}&wait={wait:.3f}"
+
+
+def last_event_number_path(name: str, writer: bytes) -> str:
+    return f"{segment_path(name, Verb.LAST_EVENT_NUMBER)}?writer_id={writer_text(writer)}"
+
+
+def split_segment_path(path: str) -> tuple[str, str] | None:
+    """Name and verb of a decoded path below ``SEGMENTS``; None if it has not both. Neither is checked."""
+    head = SEGMENTS + "/"
+    if not path.startswith(head):
+        return None
+
+    name, slash, verb = path[len(head) :].rpartition("/")
+    return (name, verb) if slash and name and verb else None
+
+
+# --- queries --------------------------------------------------------------------------------------------------
+
+
+def parse_query(query: bytes, allowed: Mapping[str, str]) -> dict[str, str]:
+    """The parameters of a query, still percent-encoded. A parameter twice, or one that is not ``allowed``, is ``InvalidArgument``.
+
+    ``allowed``: names, and what each is for; unknown ones are refused because a misspelt ``wait`` would silently mean the default.
+    """
+    values: dict[str, str] = {}
+    for part in query.decode("latin-1").split("&"):
+        if not part:
+            continue
+
+        name, _, value = part.partition("=")
+        if name not in allowed or name in values:
+            problem = "is given twice" if name in values else f"is not one of this path's ({', '.join(allowed) or 'it takes none'})"
+            raise InvalidArgument(f"query parameter {shown(name)} {problem}")
+
+        values[name] = value
+
+    return values
+
+
+def query_text(value: str) -> str:
+    """A parameter as text; ``+`` is a space, as forms write it."""
+    try:
+        return unquote_to_bytes(value.replace("+", " ").encode("latin-1")).decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"a query parameter is percent-encoded UTF-8, not {shown(value)}") from error
+
+
+def query_number(values: Mapping[str, str], name: str, default: int) -> int:
+    return parse_number(name, values[name]) if name in values else default
+
+
+def query_seconds(values: Mapping[str, str], name: str, default: float, maximum: float) -> float:
+    """Seconds with up to three decimals, from 0 to ``maximum``."""
+    if name not in values:
+        return default
+
+    text = values[name]
+    whole, _, part = text.partition(".")
+    digits = whole + part
+    if not (digits.isascii() and digits.isdigit() and whole and len(whole) < 10 and len(part) < 10) or float(text) > maximum:
+        raise InvalidArgument(f"{name} is a number of seconds from 0 to {maximum:g}, not {shown(text)}")
+
+    return float(text)
+
+
+def query_flag(values: Mapping[str, str], name: str) -> bool:
+    value = values.get(name, "false")
+    if value not in ("true", "false"):
+        raise InvalidArgument(f"{name} is true or false, not {shown(value)}")
+
+    return value == "true"
+
+
+def query_writer(values: Mapping[str, str]) -> bytes:
+    if "writer_id" not in values:
+        raise InvalidArgument("the query needs writer_id")
+
+    return parse_writer("writer_id", values["writer_id"])

@@ -1,0 +1,21 @@
+"""The server runs on asyncio, as its processes do."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from support.http_server import Service, service
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture
+async def served(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Service]:
+    async with service(tmp_path) as running:
+        yield running
