@@ -25,7 +25,7 @@ from ...journal.operations.forget_segment import ForgetSegment
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.data_log import DurableDataLog, LogStatistics, OpenedLog
-from ...storage_backends.base.errors import ClosedError, SegmentNotFound, StoreMismatch, Unavailable
+from ...storage_backends.base.errors import ClosedError, SegmentNotFound, StoreMismatch, TierlogError, Unavailable
 from ...storage_backends.base.statistics import gauge, label
 from ...storage_backends.base.world import World
 from ...storage_backends.chunked.core import ChunkedStatistics
@@ -364,11 +364,19 @@ class Container:
         return segment
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
-        """Durable bytes; ``b""`` at the tail. The owner looks at the register before it answers (hole 16)."""
+        """Durable bytes; ``b""`` at the tail. The owner looks at the register before it answers (hole 16).
+
+        Refusals too: to one who was fenced, a chunk that the newer owner has collected looks like a damaged store.
+        """
         segment = await self.find_durable(name)
         if offset < segment.start_offset:
             await self.settle()  # the truncation may not be durable yet
-        data = await self._parts.reader.read(segment, offset, size)
+        try:
+            data = await self._parts.reader.read(segment, offset, size)
+        except TierlogError:
+            self.log.check_owner()
+            raise
+
         self.log.check_owner()
         return data
 
