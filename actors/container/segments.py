@@ -88,6 +88,11 @@ class SegmentState:
         )
 
     @property
+    def is_gone(self) -> bool:
+        """Deleted or merged away: its name leads elsewhere, and its bytes may vanish from long-term storage at any time."""
+        return self.status is not SegmentStatus.LIVE
+
+    @property
     def needs_flush(self) -> bool:
         """A flush cycle has work here. A merged segment is its target's work."""
         return self.status is SegmentStatus.DELETED or (self.status is SegmentStatus.LIVE and not self.is_flushed)

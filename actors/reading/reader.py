@@ -4,7 +4,8 @@ Owns: the choice of the source for an offset. Does not own: what is durable (``d
 
 Order: cache first, then a merged source that is not spliced yet, then long-term storage up to the flushed offset. A read returns from
 one source and may be short; it is never empty below the durable length.
-Cancellation: nothing is left behind. A chunk that vanishes under a read means that the segment changed meanwhile: look again, once.
+Cancellation: nothing is left behind. A chunk that vanishes under a read means that the segment changed meanwhile: look again, as long as
+it changes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from ...storage_backends.base.errors import DataCorruption, SegmentNotFound, SegmentTruncated
+from ...storage_backends.base.errors import DataCorruption, SegmentNotFound, SegmentTruncated, TierlogError
 from .tail_cache import TailCache
 
 
@@ -40,6 +41,10 @@ class ReadableSegment(Protocol):
     def flushed(self) -> int: ...
     @property
     def merges(self) -> Sequence[PendingMerge]: ...
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was deleted or merged away since it was found."""
+        ...
 
 
 class SegmentStorage(Protocol):
@@ -56,11 +61,32 @@ class Reader:
 
     async def read(self, segment: ReadableSegment, offset: int, size: int) -> bytes:
         """Up to ``size`` durable bytes at ``offset``; ``b""`` at or past the tail. ``SegmentTruncated`` before the start."""
-        try:
-            return await self._read_once(segment, offset, size)
-        except (DataCorruption, SegmentNotFound):
-            # A splice, truncation or delete may have replaced the layout while the read was under way; a spliced source has no record.
-            return await self._read_once(segment, offset, size)
+        seen: object = None
+        while True:
+            before, seen = seen, self._layout(segment)
+            try:
+                return await self._read_once(segment, offset, size)
+            except (DataCorruption, SegmentNotFound) as error:
+                # A splice, truncation or delete may have replaced the layout while the read was under way; a spliced source has no record.
+                # Sources of sources are spliced one after the other, so it may happen again; damage is what two looks at one layout show.
+                if seen == before:
+                    raise self._refusal(segment, error) from None
+
+    def _layout(self, segment: ReadableSegment) -> object:
+        """What changes when bytes of the segment come to lie elsewhere."""
+        sources = [(merge.offset, merge.source, self._segment_of(merge.source)) for merge in segment.merges]
+        inner = tuple((offset, sid, None if source is None else self._layout(source)) for offset, sid, source in sources)
+        return segment.start_offset, segment.flushed, inner
+
+    def _refusal(self, segment: ReadableSegment, error: DataCorruption | SegmentNotFound) -> TierlogError:
+        """What a caller who knows names only is told."""
+        if segment.is_gone:
+            return SegmentNotFound(f"no segment {segment.name!r}: it was deleted meanwhile", segment=segment.name)
+
+        if isinstance(error, DataCorruption):
+            return error
+
+        return DataCorruption(f"segment {segment.name!r} has lost its record in long-term storage: {error}")
 
     async def _read_once(self, segment: ReadableSegment, offset: int, size: int) -> bytes:
         if offset < segment.start_offset:

@@ -21,11 +21,12 @@ class Segment:
     start_offset: int = 0
     merges: list[MergedRange] = attrs.field(factory=list)
     name: str = "app/events"
+    is_gone: bool = False
 
 
 @attrs.define
 class Storage:
-    """Long-term storage: whole segments by id; ``before`` runs once, ahead of the first read."""
+    """Long-term storage: whole segments by id; ``before``: what happens ahead of the next reads, the last one first."""
 
     data: dict[int, bytes] = attrs.field(factory=dict)
     asked: list[tuple[int, int, int]] = attrs.field(factory=list)
@@ -157,6 +158,31 @@ async def test_a_layout_that_changed_under_the_read_is_looked_at_again() -> None
     assert world.storage.asked == [(2, 0, 2), (1, 2, 2)]
 
 
+async def test_a_layout_is_looked_at_as_often_as_it_changes() -> None:
+    """The source's own source is spliced into it under the first look, the source into the target under the second."""
+    world = World()
+    world.segment(3, b"cc", flushed=2)
+    middle = world.segment(2, b"??", flushed=0, cached=2, merges=[MergedRange(0, 3, 2)])
+    segment = world.segment(1, b"aa??", flushed=2, cached=4, merges=[MergedRange(2, 2, 2)])
+
+    def splice_into_middle() -> None:
+        del world.storage.data[3], world.segments[3]
+        world.storage.data[2] = b"cc"
+        middle.flushed = 2
+        middle.merges.clear()
+
+    def splice_into_segment() -> None:
+        del world.storage.data[2], world.segments[2]
+        world.storage.data[1] = b"aacc"
+        segment.flushed = 4
+        segment.merges.clear()
+
+    world.storage.before += [splice_into_segment, splice_into_middle]
+
+    assert await world.reader.read(segment, 2, 10) == b"cc"
+    assert world.storage.asked == [(3, 0, 2), (2, 0, 2), (1, 2, 2)]
+
+
 async def test_corruption_is_reported_after_a_second_look() -> None:
     world = World()
     segment = world.segment(1, b"0123456789", flushed=10, cached=10)
@@ -170,8 +196,17 @@ async def test_corruption_is_reported_after_a_second_look() -> None:
 async def test_a_segment_deleted_under_the_read_is_not_found() -> None:
     world = World()
     segment = world.segment(1, b"0123456789", flushed=10, cached=10)
+    world.storage.data[1] = b""  # its chunks are collected
+    segment.is_gone = True
+    with pytest.raises(SegmentNotFound, match="no segment 'app/events': it was deleted meanwhile"):
+        await world.reader.read(segment, 0, 10)
+
+
+async def test_a_segment_without_its_record_is_corruption() -> None:
+    world = World()
+    segment = world.segment(1, b"0123456789", flushed=10, cached=10)
     del world.storage.data[1]
-    with pytest.raises(SegmentNotFound):
+    with pytest.raises(DataCorruption, match="'app/events' has lost its record"):
         await world.reader.read(segment, 0, 10)
 
 
