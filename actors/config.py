@@ -1,4 +1,4 @@
-"""The configuration of an embedded store: every number that an operator may turn, with its unit, range and reason.
+"""The configuration of a store and its service: everything that an operator may turn, with its unit, range and reason.
 
 Owns: the settings, their defaults and ranges, how they are read from TOML and how they are written back.
 Does not own: what a setting does (the part that reads it says so) nor where a store lives (that is an argument of ``open_store``).
@@ -23,7 +23,7 @@ import attrs
 
 from ..storage_backends.base.data_log import GROUP_BYTES_MAX
 from ..storage_backends.base.errors import ConfigError
-from .config_units import GiB, KiB, MiB, Setting, UnitError, count, duration, setting_of, share, size
+from .config_units import GiB, KiB, MiB, Setting, TextSetting, UnitError, count, duration, setting_of, share, size, text
 
 
 def _check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -34,7 +34,7 @@ def _check(instance: object, attribute: attrs.Attribute[Any], value: object) -> 
         raise ConfigError(f"{type(instance).__name__}.{attribute.name}: {error}") from error
 
 
-def _setting(description: Setting) -> Any:
+def _setting(description: Setting | TextSetting) -> Any:
     return attrs.field(default=description.default, validator=_check, metadata={Setting: description})
 
 
@@ -150,8 +150,38 @@ class TimeoutsConfig:
 
 
 @attrs.frozen(kw_only=True)
+class ServerConfig:
+    """The service, `tierlog serve`: the supervisor and its host processes. An embedded store does not read this."""
+
+    listen: str = _setting(text("127.0.0.1", "The address on which the supervisor and its hosts listen. There is no access control."))
+    port: int = _setting(count(8470, 0, 65_535, "The supervisor's port; 0 lets the system choose one."))
+    host_port: int = _setting(count(0, 0, 65_535, "The port of host-0; the next hosts take the next ports. 0 lets the system choose them."))
+    advertise: str = _setting(
+        text("", "The name or address under which clients reach this machine, if it is another than the one listened on.")
+    )
+    hosts: int = _setting(count(0, 0, 256, "Host processes; 0 means one for each core."))
+    heartbeat: float = _setting(duration(0.1, 0.01, 60.0, "How often a host says that it lives."))
+    silence: float = _setting(
+        duration(0.75, 0.05, 600.0, "The containers of a host that was not heard for this long are opened elsewhere.")
+    )
+    silent_grace: float = _setting(duration(5.0, 0.1, 3_600.0, "A silent host is killed after this long."))
+    start_limit: float = _setting(duration(20.0, 0.5, 3_600.0, "A host that has not come up after this long is killed."))
+    drain_limit: float = _setting(duration(30.0, 0.5, 3_600.0, "A host that has not finished this long after it was told to is killed."))
+    orphan_grace: float = _setting(duration(60.0, 0.0, 86_400.0, "A host serves on for this long without a supervisor, then drains."))
+    adoption: float = _setting(duration(1.5, 0.0, 600.0, "A supervisor that starts waits this long for the hosts of an earlier one."))
+    restarts: int = _setting(count(10, 0, 1_000, "Unasked exits of one host within the period before it stays down."))
+    restart_period: float = _setting(duration(60.0, 0.1, 86_400.0, "The period in which exits of a host are counted."))
+    restart_backoff: float = _setting(duration(0.05, 0.001, 60.0, "The wait after the second exit; it doubles with each further one."))
+    restart_backoff_max: float = _setting(duration(10.0, 0.001, 3_600.0, "The longest wait before a host is started again."))
+    container_crashes: int = _setting(
+        count(3, 1, 1_000, "Hosts in a row that a container may take down while it opens, before it is set aside.")
+    )
+    failovers: int = _setting(count(30, 1, 100_000, "Failovers of one container within a minute; more of them wait."))
+
+
+@attrs.frozen(kw_only=True)
 class StoreConfig:
-    """Everything about one embedded store. ``StoreConfig()`` is a good configuration."""
+    """Everything about one store. ``StoreConfig()`` is a good configuration."""
 
     containers: int = _setting(count(4, 1, 1_024, "Segment containers that share the segments. Fixed when the data folder is made."))
     append_bytes_max: int = _setting(size(8 * MiB, KiB, 32 * MiB, "The largest single append; a larger one is refused as InvalidArgument."))
@@ -166,6 +196,7 @@ class StoreConfig:
     gc: GcConfig = _section(GcConfig)
     supervision: SupervisionConfig = _section(SupervisionConfig)
     timeouts: TimeoutsConfig = _section(TimeoutsConfig)
+    server: ServerConfig = _section(ServerConfig)
 
     def __attrs_post_init__(self) -> None:
         for low, high in _NOT_ABOVE:
@@ -179,6 +210,8 @@ _NOT_ABOVE = (
     ("append_bytes_max", "cache.bytes"),
     ("storage.backoff", "storage.backoff_max"),
     ("supervision.backoff", "supervision.backoff_max"),
+    ("server.heartbeat", "server.silence"),
+    ("server.restart_backoff", "server.restart_backoff_max"),
 )
 """Pairs of settings of which the first must not be above the second: the other way round nothing could ever pass."""
 
@@ -187,9 +220,18 @@ def load_config(path: str | os.PathLike[str]) -> StoreConfig:
     """Read a TOML file; what it leaves out has its default. ``ConfigError`` names the file, the setting and what is allowed."""
     file = os.fspath(path)
     try:
-        return parse_config(_load_toml(file))
+        return decode_config(_read(file))
     except ConfigError as error:
         raise ConfigError(f"{file}: {error}") from error
+
+
+def decode_config(data: bytes) -> StoreConfig:
+    """A configuration out of a TOML file's bytes."""
+    try:
+        tables = tomllib.loads(data.decode())
+    except (ValueError, RecursionError) as error:  # The parser lets out more than its own error: for huge numbers, and for deep nests.
+        raise ConfigError(f"not valid TOML: {error}") from error
+    return parse_config(tables)
 
 
 def parse_config(tables: Mapping[str, object]) -> StoreConfig:
@@ -225,16 +267,14 @@ def _render_settings(section: attrs.AttrsInstance) -> list[str]:
     return lines
 
 
-def _load_toml(file: str) -> dict[str, Any]:
+def _read(file: str) -> bytes:
     try:
         with open(file, "rb") as stream:
-            return tomllib.load(stream)
+            return stream.read()
     except FileNotFoundError as error:
         raise ConfigError("no such file; `tierlog init` writes one with the defaults") from error
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"not valid TOML: {error}") from error
 
 
 def _parse_section(kind: type, table: Mapping[str, object], prefix: str) -> dict[str, Any]:
@@ -258,10 +298,10 @@ def _parse_subsection(field: attrs.Attribute[Any], value: object, path: str) -> 
     return kind(**_parse_section(kind, value, prefix=f"{path}."))
 
 
-def _parse_value(field: attrs.Attribute[Any], value: object, path: str) -> float:
+def _parse_value(field: attrs.Attribute[Any], value: object, path: str) -> float | str:
     setting = setting_of(field)
     try:
-        number = setting.read(value)
+        number: float | str = setting.read(value)
         setting.check(number)
     except UnitError as error:
         raise ConfigError(f"{path}: {error}") from error
@@ -310,4 +350,5 @@ def _value_at(config: StoreConfig, path: str) -> Any:
 def _shown_at(config: StoreConfig, path: str) -> str:
     section, _, name = path.rpartition(".")
     owner = getattr(config, section) if section else config
-    return setting_of(attrs.fields_dict(type(owner))[name]).show(getattr(owner, name))
+    shown: str = setting_of(attrs.fields_dict(type(owner))[name]).show(getattr(owner, name))
+    return shown

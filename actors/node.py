@@ -1,6 +1,6 @@
 """The only place that names implementations: files, logs, chunk storage, and what comes from the outside world.
 
-Owns: ``open_store``, the choice of each part, what the configuration means for it, and the clock, randomness, ids and process id. Does
+Owns: the openings, the choice of each part, what the configuration means for it, and the clock, randomness, ids and process id. Does
 not own: the order in which the parts start and stop (``serving.py``), nor anything that they do.
 
 An opening reads or makes the store's identity, announces itself, and serves until the body ends; then it withdraws the announcement.
@@ -9,10 +9,8 @@ An opening reads or makes the store's identity, announces itself, and serves unt
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
-import sys
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -37,14 +35,14 @@ from .container.checkpointer import CheckpointOptions
 from .container.container import ContainerOptions
 from .container.pipeline import PipelineOptions, Protect, unprotected
 from .core.backoff import Backoff
-from .core.events import EventSource
 from .core.log import get_logger
 from .core.mailbox import LaneBounds, MailboxOptions
 from .core.supervision import RestartPolicy
-from .folder import StoreFolder, check_path, run_program
+from .folder import StoreFolder, check_path, existing_identity, run_program
 from .gc.collector import CollectorOptions
 from .identity import StoreIdentity, create_identity, read_identity
-from .serving import ServingOptions, serve
+from .loops import event_source, running_trio
+from .serving import Hosting, ServingOptions, serve
 from .storage.options import StorageOptions
 from .store import SegmentStore, SpanHook
 from .writer.writer import WriterOptions
@@ -135,41 +133,9 @@ def serving_options(config: StoreConfig, *, adopt: bool) -> ServingOptions:
     )
 
 
-class _FutureEvent:
-    """A bare asyncio future as an event: about a quarter of the cost of an ``asyncio.Event`` in anyio's wrapping."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self._future = future
-
-    def set(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-    def wait(self) -> asyncio.Future[None]:
-        return self._future
-
-
-def event_source() -> EventSource:
-    """Events of the loop that is running."""
-    trio = _running_trio()
-    if trio is not None:
-        return EventSource(trio.Event)
-
-    create_future = asyncio.get_running_loop().create_future
-    return EventSource(lambda: _FutureEvent(create_future()))
-
-
-def _running_trio() -> Any:
-    """The trio module if trio runs this task, else None. Never imports it."""
-    trio = sys.modules.get("trio")
-    return trio if trio is not None and trio.lowlevel.in_trio_run() else None
-
-
 def _protection() -> Protect:
     """On trio, keep Ctrl-C out of the containers' tasks (rule C5, hole 42): it reaches the app's own tasks instead."""
-    trio = _running_trio()
+    trio = running_trio()
     if trio is None:
         return unprotected
 
@@ -208,6 +174,16 @@ async def open_store(
         yield store
 
 
+@asynccontextmanager
+async def open_host(
+    path: str | os.PathLike[str], host_id: str, *, config: StoreConfig, storage: ChunkStorage | None = None, adopt: bool = False
+) -> AsyncIterator[Hosting]:
+    """Open the existing store in ``path`` as the host process ``host_id``: the containers that it is told to serve, none at first."""
+    node = Node(check_path(path), config, storage, adopt, None, system_world(), LocalFiles())
+    async with node.hosting(host_id) as hosting:
+        yield hosting
+
+
 class Node:
     """One process's parts of one store."""
 
@@ -231,21 +207,36 @@ class Node:
 
     @asynccontextmanager
     async def running(self, containers: int | None) -> AsyncIterator[SegmentStore]:
+        """Serve all containers."""
         identity = await identify(self._files, self._folder.wal, containers, self._config, self._world)
-        owner = presence.Owner(self._world.new_id(), os.getpid(), socket.gethostname(), int(self._world.wall_clock() * 1000))
+        async with self._announced("") as owner_id, serve(identity, owner_id, **self._parts(identity)) as store:
+            yield store
+
+    @asynccontextmanager
+    async def hosting(self, host_id: str) -> AsyncIterator[Hosting]:
+        """Serve no container but those that the body begins."""
+        identity = await existing_identity(self._files, self._folder)
+        async with self._announced(host_id) as owner_id, Hosting(identity, owner_id, **self._parts(identity)).running() as hosting:
+            yield hosting
+
+    def _parts(self, identity: StoreIdentity) -> dict[str, Any]:
+        return {
+            "chunks": self._chunks,
+            "make_log": lambda index: self._log(identity, index),
+            "options": serving_options(self._config, adopt=self._adopt),
+            "world": self._world,
+            "span": self._span,
+        }
+
+    @asynccontextmanager
+    async def _announced(self, role: str) -> AsyncIterator[str]:
+        """Say that the folder is open, and take it back at the end. Yields the opening's own id."""
+        since = int(self._world.wall_clock() * 1000)
+        owner = presence.Owner(self._world.new_id(), os.getpid(), socket.gethostname(), since, role=role)
         owners = self._folder.owners
         announced = await run_program(self._files, presence.announce(owners, owner), owners)
         try:
-            async with serve(
-                identity,
-                owner.owner_id,
-                chunks=self._chunks,
-                make_log=lambda index: self._log(identity, index),
-                options=serving_options(self._config, adopt=self._adopt),
-                world=self._world,
-                span=self._span,
-            ) as store:
-                yield store
+            yield owner.owner_id
         finally:
             with anyio.CancelScope(shield=True):
                 try:

@@ -19,6 +19,7 @@ import attrs
 
 from ..storage_backends.base.chunk_storage import ChunkStorage
 from ..storage_backends.base.data_log import DurableDataLog
+from ..storage_backends.base.errors import TierlogError
 from ..storage_backends.base.world import World
 from .container.claim import Identity
 from .container.container import Container, ContainerOptions
@@ -61,6 +62,8 @@ class Hosting:
         span: SpanHook | None = None,
     ) -> None:
         """``make_log(index)`` gives a fresh, unopened log for each ownership of a container."""
+        self.containers = identity.containers
+        """How many the store has, served here or not."""
         self._identity = identity
         self._owner_id = owner_id
         self._make_log = make_log
@@ -120,6 +123,19 @@ class Hosting:
         """Whether the container was begun here and has not ended."""
         return index in self._ended
 
+    def host(self, index: int) -> ContainerHost | AbsentContainer:
+        return self._hosts[index]
+
+    def forget(self, index: int) -> None:
+        """A container that ended by itself is not served here any more: callers are told so, instead of why it ended."""
+        if index not in self._ended:
+            self._hosts[index] = AbsentContainer(index)
+
+    def epochs(self) -> dict[int, int]:
+        """The epoch of each container that answers here and was not fenced, by its log's word at this moment."""
+        active = (self._hosts[index].active for index in sorted(self._ended))
+        return {container.index: container.state.epoch for container in active if container is not None and _is_owner(container)}
+
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _host(self, index: int) -> ContainerHost:
@@ -147,6 +163,14 @@ class Hosting:
                 # Only an order ends here; a fenced or failed container stays, so that callers are told why it does not answer.
                 self._hosts[host.index] = AbsentContainer(host.index)
             self._ended.pop(host.index).set()
+
+
+def _is_owner(container: Container) -> bool:
+    try:
+        container.log.check_owner()
+    except TierlogError:
+        return False  # Fenced, or ending for another reason.
+    return True
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import changing, folder, reading, simulate
+from . import changing, container, folder, reading, serve, simulate, status
 
 _HELP = """A tiered segment store: append-only segments, durable in a write-ahead log when acked, moved to cheap chunks in the background.
 
@@ -41,6 +41,18 @@ segment.command("seal", rich_help_panel=_WRITING)(changing.seal)
 segment.command("truncate", rich_help_panel=_WRITING)(changing.truncate)
 segment.command("merge", rich_help_panel=_WRITING)(changing.merge)
 segment.command("delete", rich_help_panel=_WRITING)(changing.delete)
+_SERVICE = "The service"
+app.command("serve", rich_help_panel=_SERVICE)(serve.serve)
+app.command("status", rich_help_panel=_SERVICE)(status.status)
+app.command("roll", rich_help_panel=_SERVICE)(container.roll)
+containers = typer.Typer(name="container", help="Say where a service's containers are.", rich_markup_mode="markdown")
+containers.command("move")(container.move)
+containers.command("open")(container.open_again)
+app.add_typer(containers, rich_help_panel=_SERVICE)
+hosts = typer.Typer(name="host", help="Restart a service's hosts.", rich_markup_mode="markdown")
+hosts.command("drain")(container.drain)
+hosts.command("start")(container.start)
+app.add_typer(hosts, rich_help_panel=_SERVICE)
 app.command("init")(folder.init)
 app.command("doctor")(folder.doctor)
 app.command("simulate")(simulate.simulate)

@@ -27,3 +27,7 @@ TakeOver = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The segment's name, such as app/events.", show_default=False)]
+DEFAULT_URL = "http://127.0.0.1:8470"
+Url = Annotated[
+    str, typer.Option("--url", envvar="TIERLOG_URL", show_envvar=True, metavar="URL", help="The service.", show_default=DEFAULT_URL)
+]

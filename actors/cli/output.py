@@ -18,6 +18,7 @@ import typer
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 STDIN, STDOUT = 0, 1
 BROKEN_PIPE = 141
@@ -68,15 +69,20 @@ def print_lines(lines: list[str]) -> None:
 
 def print_table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
     """Columns side by side; numbers to the right."""
+    console().print(table(headers, rows), crop=False)
+
+
+def table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Table:
+    """What ``print_table`` prints."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for index, header in enumerate(headers):
         is_number = bool(rows) and isinstance(rows[0][index], int)
-        table.add_column(header, justify="right" if is_number else "left", no_wrap=True)
+        made.add_column(header, justify="right" if is_number else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*map(str, row))
-    console().print(table, crop=False)
+        made.add_row(*map(str, row))
+    return made
 
 
 def show_bytes(size: int) -> str:

@@ -46,6 +46,7 @@ _HINTS = {
     StorageFull: "free some space on that disk, then try again",
     NotOwner: "another process opened the folder meanwhile; see `tierlog doctor`",
 }
+_ASK_SECONDS = 10.0
 _MAY_STAND_IN_A_NEW_FOLDER = {"lts", "tierlog.toml", "wal"}
 
 
@@ -59,12 +60,12 @@ def fail(message: str) -> NoReturn:
     raise typer.Exit(FAILED)
 
 
-def execute(command: Callable[[], Coroutine[Any, Any, T]]) -> T:
+def execute(command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = False) -> T:
     """Run ``command`` in an event loop of its own; failures become exit codes."""
     import anyio
 
     try:
-        return anyio.run(command)
+        return anyio.run(command, backend_options={"use_uvloop": uvloop})
     except TierlogError as error:
         fail(f"{error}{_hint(error)}")
     except BrokenPipeError:
@@ -117,18 +118,49 @@ async def writing(data: Path, config_file: Path | None, *, take_over: bool, crea
         yield store
 
 
-async def _check_folder(folder: StoreFolder, *, take_over: bool, create: bool) -> None:
+async def check_new_folder(folder: StoreFolder) -> None:
+    """Refuse to make a store in a folder that holds other files."""
     from ...storage_backends.files.local import LocalFiles
-    from ..folder import existing_identity, list_files, living_owners, run_program
+    from ..folder import existing_identity, list_files, run_program
 
     files = LocalFiles()
-    entries = [entry.name for entry in await run_program(files, list_files(folder.path), folder.path)] if create else []
-    if not create or "wal" in entries:
+    entries = [entry.name for entry in await run_program(files, list_files(folder.path), folder.path)]
+    if "wal" in entries:
         await existing_identity(files, folder)
     elif strangers := [name for name in entries if name not in _MAY_STAND_IN_A_NEW_FOLDER]:
         raise InvalidArgument(f"{folder.path} holds {strangers[0]!r} and no store: name a new or an empty folder for a new store")
+
+
+async def _check_folder(folder: StoreFolder, *, take_over: bool, create: bool) -> None:
+    from ...storage_backends.files.local import LocalFiles
+    from ..folder import existing_identity, living_owners
+
+    files = LocalFiles()
+    if create:
+        await check_new_folder(folder)
+    else:
+        await existing_identity(files, folder)
 
     if not take_over and (owners := await living_owners(files, folder)):
         raise InvalidArgument(
             f"{folder.path} is open in process {owners[0].pid} on {owners[0].host}: stop that one, or fence it on purpose with --take-over"
         )
+
+
+async def ask_service(url: str, method: str, path: str, body: dict[str, str] | None = None) -> dict[str, Any]:
+    """Ask the supervisor at ``url``; returns its document. Raises what it refused, ``Unavailable`` if nobody answers there."""
+    import httpx
+
+    from ...storage_backends.base.errors import Unavailable
+    from ..gateway.wire.errors import from_problem
+
+    try:
+        async with httpx.AsyncClient(base_url=url, timeout=_ASK_SECONDS) as client:
+            answer = await client.request(method, path, json=body)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
+        raise Unavailable(f"no service answers at {url} ({str(error) or type(error).__name__}); is `tierlog serve` running?") from error
+
+    if not answer.is_success:
+        raise from_problem(answer.status_code, answer.headers, answer.content, maybe_applied=False)
+    document: dict[str, Any] = answer.json()
+    return document

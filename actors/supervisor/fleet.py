@@ -7,7 +7,8 @@ what happened).
 A container has one host at a time as far as orders go; whether an earlier host still believes that it serves it does not matter, because
 an opening fences it in the log (rule W1). So a silent host's containers are opened elsewhere at once, and nobody waits for its death.
 A container that was fenced by somebody whom the supervisor did not order stays closed until an operator says otherwise: two masters
-would fence each other for ever (hole 26). A container that takes its hosts down while it opens is set aside, the others go on.
+would fence each other for ever (rule V3, hole 26). A container that takes its hosts down while it opens is set aside, the others go on
+(rule V8).
 
 Nothing here is kept on disk: a supervisor that starts again learns from its hosts what they serve.
 """
@@ -76,8 +77,7 @@ class Fleet:
     # --- hosts ------------------------------------------------------------------------------------------------
 
     def start_at_once(self, now: float) -> list[Command]:
-        """There is no earlier supervisor whose hosts could be found: wait for nobody."""
-        self._placing.not_before = now
+        """There is no earlier supervisor whose hosts could be found: start all, and give orders when all are there, or most."""
         for host in self.hosts.values():
             host.start_due = now
         return self.tick(now)
@@ -97,9 +97,9 @@ class Fleet:
         for place in self._placing.held(host_id):
             if place.index not in served:
                 self._placing.lose(place, now)
-        if all(other.phase is not HostPhase.DOWN for other in self.hosts.values()):
-            self._placing.not_before = now
         closes = [CloseContainer(host_id, index, 0) for index, epoch in sorted(served.items()) if not self._adopt(host, index, epoch, now)]
+        if not self._are_others_worth_waiting_for():
+            self._placing.not_before = now
         return [*closes, *self.tick(now)]
 
     def heard(self, host_id: str, lag: float, now: float) -> list[Command]:
@@ -154,12 +154,19 @@ class Fleet:
             self._step(host, HostEvent.DRAIN, now)
         return [*self._spread(now), *(KillHost(host.id, host.pid) for host in self.hosts.values() if host.phase is HostPhase.SILENT)]
 
+    def forgive(self, seconds: float) -> None:
+        """The supervisor itself was late by so much: what hosts said meanwhile waits unread, so it is no silence of theirs (rule V7)."""
+        for host in self.hosts.values():
+            host.last_heard += seconds
+            if host.phase is HostPhase.STARTING:
+                host.since += seconds
+
     # --- containers -------------------------------------------------------------------------------------------
 
     def opened(self, host_id: str, index: int, request: int, epoch: int, now: float) -> list[Command]:
         place = self.places[index]
         if not place.awaits(host_id, request):
-            # The order was overtaken, and it may have fenced whom we meant: that one reports it, and opens again.
+            # The order was overtaken (rule V2), and it may have fenced whom we meant: that one reports it, and opens again.
             return [] if place.host == host_id else [CloseContainer(host_id, index, 0)]
 
         place.epoch, place.failures, place.reason = epoch, 0, ""
@@ -268,6 +275,12 @@ class Fleet:
                 host.dismissed = True
                 commands.append(DrainHost(host.id))
         return commands
+
+    def _are_others_worth_waiting_for(self) -> bool:
+        """Hosts that may still say what they serve are. At a fresh start so are all: what the first one got would move to the others."""
+        fresh = not any(place.host for place in self.places)
+        awaited = (HostPhase.DOWN, HostPhase.STARTING) if fresh else (HostPhase.DOWN,)
+        return any(host.phase in awaited for host in self.hosts.values())
 
     def _silence(self, host: Host, now: float) -> list[Command]:
         return self._lose(host, now) if self._step(host, HostEvent.SILENCE, now) else []

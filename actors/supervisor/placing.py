@@ -4,7 +4,7 @@ Owns: the records of hosts and places, the choice of the next openings and closi
 to whom (``fleet.py``), nor the balance itself (``assignment.py``).
 
 An opening is ordered as soon as there is a host for it. A move for balance or for a host that drains first closes the container where it
-is, and waits until everything else is in place, so that a container is never closed for balance while another has no home.
+is, and waits until everything else is in place, so that a container is never closed for balance while another has no home (rule V9).
 A container that took a host down while it opened is opened alone, so that no other is blamed for the next time.
 """
 

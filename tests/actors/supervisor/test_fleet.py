@@ -1,4 +1,4 @@
-"""The supervisor's decisions: who serves what after every kind of loss, with simulated hosts that obey its commands."""
+"""The supervisor's decisions: who serves what after every kind of loss, with simulated hosts that obey its commands (rules V2 to V9)."""
 
 from __future__ import annotations
 
@@ -110,6 +110,9 @@ class Machine:
     def phase(self, index: int) -> PlacePhase:
         return self.fleet.places[index].phase
 
+    def host_phase(self, host: str) -> HostPhase:
+        return self.fleet.hosts[host].phase
+
     @property
     def owners(self) -> dict[int, str]:
         """Who really serves each container: the holder of its newest epoch."""
@@ -150,10 +153,10 @@ def test_a_frozen_host_loses_its_containers_after_the_silence_and_its_life_after
     assert "host-0" in world.owners.values()
     world.run(0.2)
     assert set(world.owners.values()) == {"host-1"}
-    assert world.fleet.hosts["host-0"].phase is HostPhase.SILENT
+    assert world.host_phase("host-0") is HostPhase.SILENT
     world.run(OPTIONS.silent_grace + 1)
     assert world.count(KillHost) == 1
-    assert world.fleet.hosts["host-0"].phase is HostPhase.SERVING, "it was killed and started again"
+    assert world.host_phase("host-0") is HostPhase.SERVING, "it was killed and started again"
 
 
 def test_a_host_that_wakes_up_is_fenced_and_takes_containers_again() -> None:
@@ -273,10 +276,10 @@ def test_a_host_that_exits_too_often_is_given_up_until_it_is_started_by_hand() -
         world.run(1.2)
         world.kill("host-0")
     world.run(30)
-    assert world.fleet.hosts["host-0"].phase is HostPhase.GIVEN_UP
+    assert world.host_phase("host-0") is HostPhase.GIVEN_UP
     assert set(world.owners.values()) == {"host-1"}
     world.do(world.fleet.start("host-0", world.now))
-    assert world.fleet.hosts["host-0"].phase is HostPhase.SERVING
+    assert world.host_phase("host-0") is HostPhase.SERVING
 
 
 def test_hole_35_failovers_of_one_container_are_limited_in_a_minute() -> None:
@@ -295,6 +298,17 @@ def test_a_stop_drains_every_host_and_starts_none_again() -> None:
     world.run(10)
     assert not world.alive
     assert world.count(SpawnHost) == 2
+
+
+def test_v7_the_supervisor_s_own_lateness_is_no_host_s_silence() -> None:
+    world = machine()
+    world.now += 10
+    world.fleet.forgive(10)
+    world.do(world.fleet.tick(world.now))
+    assert {host.phase for host in world.fleet.hosts.values()} == {HostPhase.SERVING}
+    world.now += 1
+    world.do(world.fleet.tick(world.now))
+    assert {host.phase for host in world.fleet.hosts.values()} == {HostPhase.SILENT}, "what is not forgiven counts"
 
 
 def test_late_answers_change_nothing() -> None:

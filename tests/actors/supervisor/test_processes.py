@@ -1,4 +1,4 @@
-"""Host processes: their end as an event, with its reason; signals that reach the right one."""
+"""Host processes: their end as an event, with its reason; signals that reach the right one (V6, V10)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,47 @@
+"""Orders to a running service: where containers are, and which hosts start again."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from . import output
+from .options import DEFAULT_URL, Url
+from .running import ask_service, execute
+
+Index = Annotated[int, typer.Argument(metavar="CONTAINER", min=0, help="The container's number.", show_default=False)]
+Host = Annotated[str, typer.Argument(metavar="HOST", help="The host's id, such as host-0.", show_default=False)]
+
+
+def move(container: Index, host: Host, url: Url = DEFAULT_URL) -> None:
+    """Serve a container by another host from now on."""
+    _order(url, f"/v1/containers/{container}/move", f"container {container} moves to {host}", {"host": host})
+
+
+def open_again(container: Index, url: Url = DEFAULT_URL) -> None:
+    """Open a container again that was fenced or set aside. Repair it first: `tierlog doctor` says how."""
+    _order(url, f"/v1/containers/{container}/open", f"container {container} is opened")
+
+
+def drain(host: Host, url: Url = DEFAULT_URL) -> None:
+    """Move a host's containers away, let it finish, and start it again."""
+    _order(url, f"/v1/hosts/{host}/drain", f"{host} drains")
+
+
+def start(host: Host, url: Url = DEFAULT_URL) -> None:
+    """Start a host that was given up because it exited too often."""
+    _order(url, f"/v1/hosts/{host}/start", f"{host} is started")
+
+
+def roll(url: Url = DEFAULT_URL) -> None:
+    """Start every host again, one after the other, while the others serve."""
+    _order(url, "/v1/roll", "the hosts start again, one after the other")
+
+
+def _order(url: str, path: str, said: str, body: dict[str, str] | None = None) -> None:
+    async def command() -> None:
+        await ask_service(url, "POST", path, body)
+
+    execute(command)
+    output.print_lines([f"{said}; `tierlog status` shows how far it is"])

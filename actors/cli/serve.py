@@ -1,0 +1,71 @@
+"""``tierlog serve``: the service on a data folder, in the foreground."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .options import DEFAULT_DATA, Config
+from .running import check_new_folder, complain, execute
+
+if TYPE_CHECKING:
+    from ..gateway.server.running import Served
+    from ..supervisor.supervisor import Supervisor
+
+
+def serve(
+    path: Annotated[
+        Path, typer.Argument(metavar="[PATH]", envvar="TIERLOG_DATA", help="The data folder.", show_default="tierlog-data")
+    ] = DEFAULT_DATA,
+    config: Config = None,
+    listen: Annotated[str | None, typer.Option(metavar="ADDRESS:PORT", help="Where to listen; port 0 lets the system choose.")] = None,
+    hosts: Annotated[int | None, typer.Option(min=1, max=256, help="Host processes. Default: one for each core.")] = None,
+    containers: Annotated[int | None, typer.Option(min=1, max=1024, help="Containers of a new folder; fixed from then on.")] = None,
+    take_over: Annotated[
+        bool, typer.Option("--take-over", help="Go on although an app has the folder open: it is fenced and loses its store.")
+    ] = False,
+) -> None:
+    """Serve a data folder over HTTP: start host processes, watch them, and replace those that fail.
+
+    It runs until SIGTERM or Ctrl-C, then lets the hosts finish what they took in. A second signal is quicker.
+    Logs are JSON lines on stderr.
+    """
+
+    async def command() -> None:
+        from ..config import StoreConfig, load_config
+        from ..folder import check_path
+        from ..service import ServiceOptions, host_count, listen_of, run_service
+
+        settings = StoreConfig() if config is None else load_config(config)
+        address, port = listen_of(listen, settings.server)
+        folder = check_path(path)
+        await check_new_folder(folder)
+        options = ServiceOptions(
+            folder=folder,
+            config=settings,
+            config_file=None if config is None else os.fspath(config),
+            address=address,
+            port=port,
+            hosts=host_count(hosts, settings.server),
+            containers=containers,
+            take_over=take_over,
+        )
+        await run_service(options, _announce)
+
+    from ..core.log import log_json_lines
+
+    log_json_lines(host="supervisor", pid=os.getpid())
+    execute(command, uvloop=True)
+
+
+def _announce(served: Served, supervisor: Supervisor) -> None:
+    for place in supervisor.view().document()["containers"]:
+        if place["phase"] != "serving":
+            complain(f"container {place['container']} is not served, it is {place['phase']}: {place['reason'] or 'see the log'}")
+    hosts, places = len(supervisor.fleet.hosts), len(supervisor.fleet.places)
+    sys.stdout.write(f"serving {places} containers on {hosts} hosts at {served.url}\n")
+    sys.stdout.flush()

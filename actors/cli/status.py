@@ -1,0 +1,77 @@
+"""``tierlog status``: what a running service does, as tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from . import output
+from .options import DEFAULT_URL, Json, Url
+from .running import ask_service, execute, let_interrupts_through
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_WATCH_SECONDS = 1.0
+_HOST_COLUMNS = ("host", "phase", "pid", "containers", "lag", "starts", "last exit")
+_CONTAINER_COLUMNS = ("container", "phase", "host", "epoch", "segments", "WAL", "unflushed", "reason")
+
+
+def status(
+    url: Url = DEFAULT_URL,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")] = False,
+    json: Json = False,
+) -> None:
+    """Show a service's hosts, containers and failovers."""
+
+    async def command() -> None:
+        let_interrupts_through()
+        if watch:
+            await _watch(url)
+            return
+
+        found = await ask_service(url, "GET", "/v1/status")
+        if json:
+            output.print_json(found)
+        else:
+            output.console().print(_shown(found), crop=False)
+
+    execute(command)
+
+
+async def _watch(url: str) -> None:
+    import anyio
+    from rich.live import Live
+
+    with Live(_shown(await ask_service(url, "GET", "/v1/status")), screen=False, auto_refresh=False) as live:
+        while True:
+            await anyio.sleep(_WATCH_SECONDS)
+            live.update(_shown(await ask_service(url, "GET", "/v1/status")), refresh=True)
+
+
+def _shown(status: dict[str, Any]) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    word = "ready" if status["ready"] else "stopping" if status["stopping"] else "not ready"
+    times = ", ".join(f"{seconds * 1000:.0f} ms" for seconds in status["failover_seconds"][-5:])
+    tail = f", the last ones took {times}" if times else ""
+    return Group(
+        Text.assemble(f"{status['folder']}: ", (word, "green" if status["ready"] else "red")),
+        Text(f"supervisor: process {status['pid']}, term {status['term']}; failovers: {status['failovers']}{tail}"),
+        Text(),
+        output.table(_HOST_COLUMNS, [_host_row(host) for host in status["hosts"]]),
+        Text(),
+        output.table(_CONTAINER_COLUMNS, [_container_row(place) for place in status["containers"]]),
+    )
+
+
+def _host_row(host: dict[str, Any]) -> tuple[Any, ...]:
+    held = ", ".join(map(str, host["containers"])) or "none"
+    return (host["id"], host["phase"], host["pid"], held, f"{host['lag_seconds'] * 1000:.0f} ms", host["starts"], host["last_exit"])
+
+
+def _container_row(place: dict[str, Any]) -> tuple[Any, ...]:
+    sizes = (output.show_bytes(place["wal_bytes"]), output.show_bytes(place["unflushed_bytes"]))
+    return (place["container"], place["phase"], place["host"], place["epoch"], place["segments"], *sizes, place["reason"])

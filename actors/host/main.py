@@ -1,0 +1,170 @@
+"""The host process: wires the store's parts, the gateway and the link to the supervisor, and brings them to an end in order.
+
+Owns: arguments, logging, signals, exit codes, the order of start and end. Does not own: anything that the parts do.
+
+Start: bind, open the folder, link to the supervisor, which orders the rest. End (an order, SIGTERM, no supervisor for the grace, refused):
+take no new requests, finish those in flight, close the containers, exit with 0. A signal while that lasts gives it half a second more; what
+is not closed by then is left to recovery, which is always right. A start that fails tells why in one line and exits with 1.
+The process is started by exec and runs asyncio on uvloop; it may ask for the machine's clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import anyio
+import anyio.abc
+import attrs
+
+from ...storage_backends.base.errors import TierlogError
+from ..config import StoreConfig, load_config
+from ..core.log import get_logger, log_json_lines
+from ..gateway.server.app import gateway_of, make_app
+from ..gateway.server.running import Served, bind, serve_http
+from ..gateway.wire.documents import ContainerMap, ContainerPlace
+from ..node import open_host, system_world
+from ..serving import Hosting
+from ..supervisor.control.messages import Hello, Owners
+from .heartbeat import Vitals
+from .link import Link
+from .orders import Orders
+
+_log = get_logger("host")
+_LOOK_SECONDS = 1.0
+_HURRY_SECONDS = 0.5
+_STATISTICS_SECONDS = 0.5
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one host; returns the exit code."""
+    given = _parse(arguments)
+    log_json_lines(host=given.id, pid=os.getpid())
+    try:
+        config = StoreConfig() if given.config is None else load_config(given.config)
+        host = HostMain(given, config)
+        anyio.run(host.run, backend="asyncio", backend_options={"use_uvloop": True})
+    except TierlogError as error:
+        _log.error("host_failed", code=error.code, reason=str(error))
+        return 1
+    return 0
+
+
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tierlog.actors.host", description="A host process; `tierlog serve` starts them.")
+    parser.add_argument("--data", required=True, help="the data folder")
+    parser.add_argument("--id", required=True, help="the host's id, such as host-0")
+    parser.add_argument("--control", required=True, help="the supervisor's socket")
+    parser.add_argument("--listen", default="127.0.0.1:0", help="address and port; port 0 lets the system choose")
+    parser.add_argument("--advertise", default="", help="the address under which clients reach this machine")
+    parser.add_argument("--config", help="a tierlog.toml")
+    return parser.parse_args(arguments)
+
+
+class Elsewhere:
+    """Where the containers are, by the supervisor's last word."""
+
+    def __init__(self) -> None:
+        self.urls: Mapping[int, str] = {}
+        self._version = 0
+
+    def learn(self, owners: Owners) -> None:
+        self.urls = owners.urls
+        self._version += 1
+
+    def url_of(self, index: int) -> str | None:
+        return self.urls.get(index)
+
+    def map(self, hosting: Hosting) -> ContainerMap:
+        """All containers; the epochs only of those that are here."""
+        epochs = hosting.epochs()
+        places = (ContainerPlace(index, self.urls.get(index), epochs.get(index)) for index in range(hosting.containers))
+        return ContainerMap(self._version, tuple(places))
+
+
+class HostMain:
+    def __init__(self, given: argparse.Namespace, config: StoreConfig) -> None:
+        self._given = given
+        self._config = config
+        self._places = Elsewhere()
+        self._draining = anyio.Event()
+
+    async def run(self) -> None:
+        address, _, port = self._given.listen.rpartition(":")
+        with bind(address.strip("[]"), int(port)) as listener:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._obey_signals)
+                async with open_host(self._given.data, self._given.id, config=self._config) as hosting:
+                    await self._serve(hosting, listener)
+                tasks.cancel_scope.cancel()
+        _log.info("host_ended")
+
+    async def _serve(self, hosting: Hosting, listener: socket.socket) -> None:
+        app = make_app(
+            hosting.store,
+            system_world(),
+            container_map=partial(self._places.map, hosting),
+            owner_of=self._places.url_of,
+        )
+        async with anyio.create_task_group() as tasks:
+            async with serve_http(app, listener, stop_timeout=self._config.timeouts.close) as served:
+                self._link(hosting, served, tasks)
+                await self._draining.wait()
+                gateway_of(app).drain()
+            # The heartbeats go on until here; the containers are closed behind this block, and the supervisor sees the process end.
+            tasks.cancel_scope.cancel()
+
+    def _link(self, hosting: Hosting, served: Served, tasks: anyio.abc.TaskGroup) -> None:
+        """Connect to the supervisor and do what it says."""
+        url = attrs.evolve(served, host=self._given.advertise or served.host).url
+        vitals = Vitals(time.monotonic)
+        link = Link(
+            self._given.control,
+            hello=lambda term: Hello(self._given.id, os.getpid(), url, hosting.epochs(), term),
+            obey=lambda order: orders.obey(order),  # noqa: PLW0108 - they are made after each other
+            redirect=self._places.learn,
+            vitals=vitals,
+            grace=self._config.server.orphan_grace,
+        )
+        orders = Orders(hosting, say=link.say, drain=self._drain, tasks=tasks)
+        tasks.start_soon(self._run_link, link)
+        tasks.start_soon(vitals.watch, partial(self._look, orders, vitals, {"looked": 0.0, "told": 0.0}))
+
+    def _look(self, orders: Orders, vitals: Vitals, last: dict[str, float], late: float) -> None:
+        """In each round of the loop: what costs little is done at its pace; after a pause, which may have been a freeze, at once."""
+        now = vitals.clock()
+        if late > vitals.interval or now - last["looked"] >= _LOOK_SECONDS:
+            last["looked"] = now
+            orders.look()
+        if now - last["told"] >= _STATISTICS_SECONDS:
+            last["told"] = now
+            vitals.statistics = orders.statistics()
+
+    async def _run_link(self, link: Link) -> None:
+        self._drain(await link.run())
+
+    def _drain(self, reason: str) -> None:
+        if not self._draining.is_set():
+            _log.info("draining", reason=reason)
+            self._draining.set()
+
+    async def _obey_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for number in signals:
+                if self._draining.is_set():
+                    self._hurry()
+                else:
+                    self._drain(signal.Signals(number).name)
+
+    def _hurry(self) -> None:
+        _log.warning("hurrying")
+        # Whatever is not closed by then is recovered by the next owner.
+        timer = threading.Timer(_HURRY_SECONDS, os._exit, args=(1,))
+        timer.daemon = True
+        timer.start()

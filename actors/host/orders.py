@@ -1,0 +1,180 @@
+"""Orders carried out: containers opened and closed, and the supervisor told how that went and what ends by itself.
+
+Owns: the order of orders about one container, the answers, and the watch over what was opened. Does not own: which supervisor is obeyed
+(``link.py``), nor the containers (``serving.py``).
+
+Orders about one container are carried out one after the other, those about different ones at the same time. An order to open what is
+served already, and not fenced, is answered with its present epoch. An answer goes only to the supervisor whose order it was: the next one
+counts its orders anew. What a later owner has fenced is closed and reported as soon as it is seen, at the latest a second after (rule V3).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+import anyio
+import anyio.abc
+
+from ...storage_backends.base.errors import NotOwner, StoreMismatch, TierlogError
+from ..container.container import Container
+from ..container.host import ContainerHost
+from ..core.lifecycle import ActorExit, ExitKind
+from ..core.log import get_logger
+from ..serving import Hosting
+from ..supervisor.control.messages import Close, Closed, Drain, Ended, Failed, Fenced, Open, Opened, Report
+
+_log = get_logger("host")
+
+
+class Orders:
+    def __init__(
+        self, hosting: Hosting, *, say: Callable[[Report], None], drain: Callable[[str], None], tasks: anyio.abc.TaskGroup
+    ) -> None:
+        """``drain(reason)`` lets the process come to its end."""
+        self._hosting = hosting
+        self._say = say
+        self._drain = drain
+        self._tasks = tasks
+        self._locks: defaultdict[int, anyio.Lock] = defaultdict(anyio.Lock)
+        self._waiting: defaultdict[int, deque[Open | Close]] = defaultdict(deque)
+        self._epochs: dict[int, int] = {}
+        """The last known epoch of what was opened."""
+        self._term = 0
+
+    def obey(self, order: Open | Close | Drain) -> None:
+        """Begin to carry an order out; answers come later."""
+        _log.info("order", kind=type(order).__name__.lower(), container=getattr(order, "index", None), term=order.term)
+        self._term = order.term
+        match order:
+            case Open() | Close():
+                waiting = self._waiting[order.index]
+                waiting.append(order)
+                if len(waiting) == 1:
+                    self._tasks.start_soon(self._work, waiting)
+            case Drain():
+                self._drain("the supervisor's order")
+
+    def look(self) -> None:
+        """See whether something was fenced meanwhile, and let go of it."""
+        for index in list(self._epochs):
+            host = self._hosting.host(index)
+            if host.active is not None and isinstance(host, ContainerHost):
+                if _is_fenced(host.active):
+                    self._tasks.start_soon(self._let_go, index, host)
+                else:
+                    self._epochs[index] = host.active.state.epoch
+
+    def statistics(self) -> dict[str, Any]:
+        """For the heartbeats: what the supervisor shows of each container."""
+        active = [host.active for host in map(self._hosting.host, sorted(self._epochs)) if host.active is not None]
+        return {"containers": {str(container.index): _facts(container) for container in active}}
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    async def _work(self, waiting: deque[Open | Close]) -> None:
+        """Carry out the orders about one container in the order in which they came."""
+        while waiting:
+            order = waiting[0]
+            async with self._locks[order.index]:
+                await (self._open(order) if isinstance(order, Open) else self._close(order))
+            waiting.popleft()
+
+    async def _open(self, order: Open) -> None:
+        index = order.index
+        host = self._hosting.host(index)
+        if host.active is not None and _is_fenced(host.active):
+            await self._hosting.close(index)
+        if not self._hosting.serves(index):
+            host = self._hosting.begin(index)
+        assert isinstance(host, ContainerHost)
+        try:
+            await host.wait_started()
+        except TierlogError as error:
+            ended = await host.wait_ended()
+            await self._forget(index)
+            self._answer(order, Failed(index, order.request, _kind(ended), str(error)))
+            return
+
+        assert host.active is not None
+        if index not in self._epochs:
+            self._tasks.start_soon(self._watch, index, host)
+        self._epochs[index] = epoch = host.active.state.epoch
+        self._answer(order, Opened(index, order.request, epoch))
+
+    async def _close(self, order: Close) -> None:
+        await self._forget(order.index)
+        self._answer(order, Closed(order.index))
+
+    async def _let_go(self, index: int, host: ContainerHost) -> None:
+        async with self._locks[index]:
+            if self._hosting.host(index) is not host or host.is_closing:
+                return
+
+            epoch = self._epochs.get(index, 0)
+            await self._forget(index)
+            self._say(Fenced(index, epoch, "another owner opened it"))
+
+    async def _watch(self, index: int, host: ContainerHost) -> None:
+        """Report the end of a container that nobody ordered."""
+        ended = await host.wait_ended()
+        if host.is_closing:
+            return
+
+        async with self._locks[index]:
+            if self._hosting.host(index) is not host:
+                return
+
+            epoch = self._epochs.get(index, 0)
+            await self._forget(index)
+        if ended.kind is ExitKind.FENCED:
+            self._say(Fenced(index, epoch, _reason(ended)))
+        else:
+            self._say(Ended(index, _kind(ended), _reason(ended)))
+
+    async def _forget(self, index: int) -> None:
+        """Serve the container no longer, whatever state it is in."""
+        await self._hosting.close(index)
+        self._hosting.forget(index)
+        self._epochs.pop(index, None)
+
+    def _answer(self, order: Open | Close, report: Report) -> None:
+        _log.info("done", kind=type(report).__name__.lower(), container=order.index, epoch=getattr(report, "epoch", None))
+        if order.term == self._term:
+            self._say(report)
+
+
+def _is_fenced(container: Container) -> bool:
+    try:
+        container.log.check_owner()
+    except NotOwner:
+        return True
+    except TierlogError:
+        return False  # It is ending for another reason, and says so itself.
+    return False
+
+
+def _leaf(error: BaseException | None) -> BaseException | None:
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _kind(ended: ActorExit) -> str:
+    return "mismatch" if isinstance(_leaf(ended.error), StoreMismatch) else ended.kind.value
+
+
+def _reason(ended: ActorExit) -> str:
+    leaf = _leaf(ended.error)
+    return ": ".join(part for part in (ended.detail, str(leaf or "")) if part) or ended.kind.value
+
+
+def _facts(container: Container) -> dict[str, int]:
+    told = container.statistics()
+    return {
+        "epoch": told.epoch,
+        "wal_bytes": told.log.retained_bytes,
+        "unflushed_bytes": told.cache.pinned_bytes,
+        "segments": told.segments,
+    }

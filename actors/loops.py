@@ -1,0 +1,56 @@
+"""What a process takes from its event loop because it costs less than anyio's way: events and the clock.
+
+Owns: the choice between the loops. Does not own: anything else that differs between them. ``node.py`` and the client's door use it; the
+library below is given what they chose.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .core.events import EventSource
+
+
+class _FutureEvent:
+    """A bare asyncio future as an event: about a quarter of the cost of an ``asyncio.Event`` in anyio's wrapping."""
+
+    __slots__ = ("_future",)
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self._future = future
+
+    def set(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def wait(self) -> asyncio.Future[None]:
+        return self._future
+
+
+def event_source() -> EventSource:
+    """Events of the loop that is running."""
+    trio = running_trio()
+    if trio is not None:
+        return EventSource(trio.Event)
+
+    create_future = asyncio.get_running_loop().create_future
+    return EventSource(lambda: _FutureEvent(create_future()))
+
+
+def loop_clock() -> Callable[[], float]:
+    """``anyio.current_time`` of the loop that is running."""
+    trio = running_trio()
+    if trio is not None:
+        clock: Callable[[], float] = trio.current_time
+        return clock
+
+    return asyncio.get_running_loop().time
+
+
+def running_trio() -> Any:
+    """The trio module if trio runs this task, else None. Never imports it."""
+    trio = sys.modules.get("trio")
+    return trio if trio is not None and trio.lowlevel.in_trio_run() else None

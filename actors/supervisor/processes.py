@@ -1,0 +1,98 @@
+"""Processes of hosts: started by exec, watched until they end, killed by a handle that a reused process id cannot mislead.
+
+Owns: the start (own session, no descriptor but stderr), the wait for the end, signals, and the look at a process's state. Does not own: why
+any of that happens (``fleet.py`` decides, ``supervisor.py`` asks).
+
+A host is not bound to its supervisor's life: it may be found by the next one (rule V4), which watches it without being its parent. The end
+of a process is an event (a pidfd becomes readable), not a poll; where the system has no pidfds it is looked for every 20 ms.
+Nothing here waits for a process in its destructor: a supervisor that ends leaves its hosts alone unless it stopped them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from contextlib import suppress
+
+import anyio
+
+_POLL_SECONDS = 0.02
+_FROZEN = frozenset("Tt")
+HAS_PIDFD = hasattr(os, "pidfd_open")
+
+
+class HostProcess:
+    """A process that this supervisor watches: its child, or a host of an earlier supervisor."""
+
+    def __init__(self, pid: int, child: subprocess.Popen[bytes] | None = None) -> None:
+        """``ProcessLookupError`` if there is no such process."""
+        self.pid = pid
+        self._child = child
+        self._pidfd = os.pidfd_open(pid) if HAS_PIDFD else None
+        self.ended = anyio.Event()
+        self.how = ""
+        """How it ended, for people."""
+
+    async def wait(self) -> None:
+        """Return when the process has ended, and let go of its handle."""
+        try:
+            if self._pidfd is not None:
+                await anyio.wait_readable(self._pidfd)
+            else:
+                while self._is_running():  # noqa: ASYNC110 - the system has no event for it
+                    await anyio.sleep(_POLL_SECONDS)
+        finally:
+            if self._pidfd is not None:
+                os.close(self._pidfd)
+                self._pidfd = None
+        self.how = "ended" if self._child is None else _how(self._child.wait())
+        self.ended.set()
+
+    def signal(self, number: int) -> None:
+        """Send a signal; nothing happens if the process has ended."""
+        with suppress(ProcessLookupError):
+            if self.ended.is_set():
+                return
+            if self._pidfd is not None:
+                signal.pidfd_send_signal(self._pidfd, number)
+            else:
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    def is_frozen(self) -> bool:
+        """Whether somebody stopped it (SIGSTOP, a debugger): it will not answer until it is continued."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as stream:
+                # The name, in brackets, may hold anything; the state is the letter behind it.
+                return stream.read(4096).rpartition(b")")[2].split()[0].decode() in _FROZEN
+        except (OSError, IndexError):
+            return False
+
+    def _is_running(self) -> bool:
+        if self._child is not None:
+            return self._child.poll() is None
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def spawn(command: Sequence[str]) -> HostProcess:
+    """Start ``command`` by exec, in a session of its own: a terminal's Ctrl-C passes it by (hole 39). ``OSError`` if it cannot be."""
+    nothing = subprocess.DEVNULL
+    child = subprocess.Popen(command, stdin=nothing, stdout=nothing, start_new_session=True)  # noqa: S603
+    return HostProcess(child.pid, child)
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

@@ -1,0 +1,183 @@
+"""What the supervisor tells about itself: the status document, the container map, and numbers for metrics.
+
+Owns: the forms of these, and the histogram of failovers. Does not own: any state; everything is made from the fleet when it is asked for.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from ...storage_backends.base.statistics import counter, gauge, label, state
+from ..gateway.wire.documents import ContainerMap, ContainerPlace
+from .fleet import Fleet
+from .phases import PlacePhase
+from .placing import Host, Place
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import HistogramMetricFamily
+
+Facts = Mapping[str, Any]
+"""What a host's last heartbeats told about one container."""
+_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
+_RECENT_MAX = 20
+
+
+@attrs.frozen
+class SupervisedHostStatistics:
+    host: str = attrs.field(metadata=label())
+    phase: str = attrs.field(metadata=state("Where the host is: down, starting, serving, silent, draining, given up."))
+    containers: int = attrs.field(metadata=gauge("Containers that it was ordered to serve."))
+    lag_seconds: float = attrs.field(metadata=gauge("How late its event loop runs."))
+    starts: int = attrs.field(metadata=counter("Processes started for it."))
+    exits: int = attrs.field(metadata=counter("Ends of its processes that nobody asked for."))
+
+
+@attrs.frozen
+class PlaceStatistics:
+    container: int = attrs.field(metadata=label())
+    phase: str = attrs.field(metadata=state("Where the container is: nowhere, opening, serving, closing, fenced, quarantined."))
+    epoch: int = attrs.field(metadata=gauge("The epoch of its newest known owner."))
+
+
+@attrs.frozen
+class SupervisorStatistics:
+    term: int = attrs.field(metadata=gauge("This supervisor's term."))
+    failovers: int = attrs.field(metadata=counter("Containers that lost their host and were to be opened elsewhere."))
+    serving_containers: int = attrs.field(metadata=gauge("Containers that are served now."))
+    map_version: int = attrs.field(metadata=gauge("The version of the container map."))
+    loop_lag_seconds: float = attrs.field(metadata=gauge("How late the supervisor's own event loop ran last."))
+    hosts: tuple[SupervisedHostStatistics, ...]
+    places: tuple[PlaceStatistics, ...]
+
+
+class FailoverTimes:
+    """How long containers were without an owner: from the loss of one to the next one's answer."""
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_BUCKETS) + 1)
+        self.sum = 0.0
+        self.recent: list[float] = []
+        self._seen: dict[int, float] = {}
+
+    def look(self, places: Sequence[Place], now: float) -> None:
+        """Note the failovers that have come to their end since the last look."""
+        for place in places:
+            if place.phase is PlacePhase.SERVING and place.failovers and self._seen.get(place.index) != place.failovers[-1]:
+                self._seen[place.index] = place.failovers[-1]
+                self._note(now - place.failovers[-1])
+
+    def _note(self, seconds: float) -> None:
+        self.counts[bisect_left(_BUCKETS, seconds)] += 1
+        self.sum += seconds
+        self.recent = [*self.recent, round(seconds, 6)][-_RECENT_MAX:]
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        """For a ``prometheus_client`` registry."""
+        from prometheus_client.metrics_core import HistogramMetricFamily
+
+        total, buckets = 0, []
+        for bound, count in zip((*map(str, _BUCKETS), "+Inf"), self.counts, strict=True):
+            total += count
+            buckets.append((bound, total))
+        help = "From the loss of a container's host to the answer of the next one; the time to notice the loss is not in it."
+        yield HistogramMetricFamily("tierlog_failover_seconds", help, buckets=buckets, sum_value=self.sum)
+
+
+@attrs.define
+class HostFacts:
+    """What happened to a host's processes."""
+
+    starts: int = 0
+    exits: int = 0
+    last_exit: str = ""
+    containers: Mapping[int, Facts] = attrs.field(factory=dict)
+    """By the last heartbeat that told."""
+
+
+def container_map(fleet: Fleet, version: int) -> ContainerMap:
+    return ContainerMap(version, tuple(_place(fleet, place) for place in fleet.places))
+
+
+def owners(fleet: Fleet) -> dict[int, str]:
+    """The URL of each container that is served."""
+    return {place.index: fleet.hosts[place.host].url for place in fleet.places if place.phase is PlacePhase.SERVING}
+
+
+def _place(fleet: Fleet, place: Place) -> ContainerPlace:
+    if place.phase is not PlacePhase.SERVING:
+        return ContainerPlace(place.index, None, None)
+    return ContainerPlace(place.index, fleet.hosts[place.host].url, place.epoch)
+
+
+@attrs.frozen
+class View:
+    """The supervisor at one moment, for those who show it."""
+
+    fleet: Fleet
+    facts: Mapping[str, HostFacts]
+    failover_times: FailoverTimes
+    now: float
+    term: int
+    map_version: int
+    lag: float
+    ready: bool
+    stopping: bool
+
+    def document(self) -> dict[str, Any]:
+        """The status, for programs and pages."""
+        return {
+            "term": self.term,
+            "ready": self.ready,
+            "stopping": self.stopping,
+            "map_version": self.map_version,
+            "failovers": self.fleet.failovers,
+            "failover_seconds": self.failover_times.recent,
+            "hosts": [self._host(host) for host in self.fleet.hosts.values()],
+            "containers": [self._container(place) for place in self.fleet.places],
+        }
+
+    def statistics(self) -> SupervisorStatistics:
+        places = tuple(PlaceStatistics(place.index, place.phase.value, place.epoch) for place in self.fleet.places)
+        serving = sum(place.phase is PlacePhase.SERVING for place in self.fleet.places)
+        hosts = tuple(self._host_statistics(host) for host in self.fleet.hosts.values())
+        return SupervisorStatistics(self.term, self.fleet.failovers, serving, self.map_version, self.lag, hosts, places)
+
+    def _held(self, host: Host) -> list[int]:
+        return [place.index for place in self.fleet.places if place.host == host.id]
+
+    def _host_statistics(self, host: Host) -> SupervisedHostStatistics:
+        facts = self.facts[host.id]
+        return SupervisedHostStatistics(host.id, host.phase.value, len(self._held(host)), host.lag, facts.starts, facts.exits)
+
+    def _host(self, host: Host) -> dict[str, Any]:
+        facts = self.facts[host.id]
+        return {
+            "id": host.id,
+            "pid": host.pid,
+            "phase": host.phase.value,
+            "url": host.url,
+            "lag_seconds": round(host.lag, 4),
+            "phase_seconds": round(self.now - host.since, 3),
+            "containers": self._held(host),
+            "starts": facts.starts,
+            "exits": facts.exits,
+            "last_exit": facts.last_exit,
+        }
+
+    def _container(self, place: Place) -> dict[str, Any]:
+        facts: Facts = self.facts[place.host].containers.get(place.index, {}) if place.host else {}
+        return {
+            "container": place.index,
+            "host": place.host,
+            "phase": place.phase.value,
+            "epoch": place.epoch,
+            "phase_seconds": round(self.now - place.since, 3),
+            "reason": place.reason,
+            "wal_bytes": facts.get("wal_bytes", 0),
+            "unflushed_bytes": facts.get("unflushed_bytes", 0),
+            "segments": facts.get("segments", 0),
+        }

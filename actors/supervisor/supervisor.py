@@ -1,0 +1,454 @@
+"""The supervisor: tells the fleet what happens to processes and connections, and carries out what it decides.
+
+Owns: the host processes, their connections, the clock's ticks, the container map's version. Does not own: any decision (``fleet.py``), the
+messages' form (``control/``), HTTP (``admin.py``).
+
+Everything that happens goes through ``_then``: the fleet's answer is carried out in order, in one sync step, so that no two events
+interleave. A host's exit is known from its process, a lost connection from the socket, a frozen host from its silence or, sooner, from
+its state in /proc (rules V5 and V6). Time that the supervisor itself was late is no host's silence (rule V7).
+
+Stop (rule V10): the hosts are told to drain, and ``run`` returns when the last process has ended. Cancellation, and the end as a superseded
+supervisor: the hosts are left alone, to serve on until the next supervisor finds them (rule V4). Crash: as that.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from random import Random
+
+import anyio
+import anyio.abc
+import attrs
+
+from ...storage_backends.base.errors import InvalidArgument
+from ..core.log import get_logger
+from ..gateway.wire.documents import ContainerMap
+from .commands import CloseContainer, Command, DrainHost, KillHost, OpenContainer, SpawnHost
+from .control.channel import Connection, listen
+from .control.messages import (
+    VERSION,
+    Close,
+    Closed,
+    Drain,
+    Ended,
+    Failed,
+    Fenced,
+    Heartbeat,
+    Hello,
+    Message,
+    Open,
+    Opened,
+    Owners,
+    ProtocolError,
+    Refuse,
+    Welcome,
+)
+from .fleet import Fleet, FleetOptions
+from .phases import HostPhase, PlacePhase
+from .processes import HostProcess, spawn
+from .statistics import FailoverTimes, HostFacts, View, container_map, owners
+from .term import Term, superseded
+
+_log = get_logger("supervisor")
+_EXIT_FIRST = 0.05
+"""A dying process loses its connection a moment before its end can be seen: how long the lost connection waits for that."""
+_BEATS_MISSED = 2.5
+"""Heartbeats after which a host's state in /proc is looked at."""
+_LATE = 0.02
+"""Seconds that the supervisor may be late without anybody being forgiven for it."""
+_TERM_SECONDS = 1.0
+
+
+@attrs.frozen(kw_only=True)
+class SupervisorOptions:
+    fleet: FleetOptions
+    heartbeat: float = 0.1
+    """Seconds between a host's heartbeats."""
+    orphan_grace: float = 60
+    """Seconds that a host serves on without a supervisor."""
+
+
+class Supervisor:
+    def __init__(
+        self,
+        containers: int,
+        hosts: Sequence[str],
+        *,
+        control: str,
+        command: Callable[[str], Sequence[str]],
+        term: Term,
+        orphans: Mapping[str, int],
+        options: SupervisorOptions,
+        random: Random,
+    ) -> None:
+        """``command(host)`` starts a host; ``orphans``: the process ids of hosts that live on from an earlier supervisor."""
+        self._control = control
+        self._command = command
+        self._term = term
+        self._orphans = orphans
+        self._options = options
+        self.fleet = Fleet(containers, hosts, options.fleet, random, anyio.current_time())
+        self.facts = {host: HostFacts() for host in hosts}
+        self.failover_times = FailoverTimes()
+        self.map_version = 1
+        self.changed = anyio.Event()
+        """Set, and replaced, when the container map changes."""
+        self._processes: dict[str, HostProcess] = {}
+        """The one process of each host."""
+        self._watched: set[HostProcess] = set()
+        self._connections: dict[str, Connection] = {}
+        self._owners: dict[int, tuple[str, int]] = {}
+        self._stops = 0
+        self._lag = 0.0
+        self._woken = anyio.Event()
+        self._settled = anyio.Event()
+        self._all_ended = anyio.Event()
+        self._superseded: int | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    # --- life -------------------------------------------------------------------------------------------------
+
+    async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Supervise until ``stop`` has ended every host. ``NotOwner`` if a later supervisor took over."""
+        listener = await listen(self._control)
+        async with listener, anyio.create_task_group() as self._tasks:
+            self._tasks.start_soon(listener.serve, self._serve)
+            self._tasks.start_soon(self._pace)
+            self._tasks.start_soon(self._watch_term)
+            self._begin()
+            task_status.started()
+            await self._all_ended.wait()
+            self._tasks.cancel_scope.cancel()
+        if self._superseded is not None:
+            raise superseded(self._term.number, self._superseded)
+        with suppress(FileNotFoundError):
+            os.unlink(self._control)
+
+    def _begin(self) -> None:
+        now = anyio.current_time()
+        for host_id, pid in sorted(self._orphans.items()):
+            self._find(host_id, pid)
+        if not self._processes:
+            self._then(self.fleet.start_at_once(now))
+            return
+
+        for host in self.fleet.hosts.values():
+            if host.id not in self._processes:
+                host.start_due = now  # Nobody can come back in its place.
+        self._then(self.fleet.tick(now))
+
+    def stop(self) -> None:
+        """End: first let every host drain, the second time tell them to hurry, the third time kill them."""
+        self._stops += 1
+        _log.info("stopping", hosts=len(self._watched), urgency=self._stops)
+        if self._stops == 1:
+            self._then(self.fleet.stop(anyio.current_time()))
+        for process in self._watched:
+            if self._stops > 2:
+                process.kill()
+            elif self._stops == 2 or not self._is_told_to_drain(process):
+                process.signal(signal.SIGTERM)
+        self._check_ended()
+
+    def _is_told_to_drain(self, process: HostProcess) -> bool:
+        return any(self._processes.get(host) is process and host in self._connections for host in self._processes)
+
+    def _check_ended(self) -> None:
+        if self._stops and not self._watched:
+            self._all_ended.set()
+
+    # --- questions --------------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every container is served."""
+        return not self._stops and all(place.phase is PlacePhase.SERVING for place in self.fleet.places)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stops > 0
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether every container is served or set aside."""
+        done = (PlacePhase.SERVING, PlacePhase.FENCED, PlacePhase.QUARANTINED)
+        return all(place.phase in done for place in self.fleet.places)
+
+    async def wait_settled(self) -> None:
+        await self._settled.wait()
+
+    def view(self) -> View:
+        """What statistics and status are made from."""
+        return View(
+            self.fleet,
+            self.facts,
+            self.failover_times,
+            now=anyio.current_time(),
+            term=self._term.number,
+            map_version=self.map_version,
+            lag=self._lag,
+            ready=self.is_ready,
+            stopping=self.is_stopping,
+        )
+
+    def map(self) -> ContainerMap:
+        return container_map(self.fleet, self.map_version)
+
+    # --- an operator's orders ---------------------------------------------------------------------------------
+
+    def move(self, index: int, host: str) -> None:
+        """Serve the container by ``host`` from now on. ``InvalidArgument`` says why it cannot be."""
+        try:
+            self._then(self.fleet.move(index, host, anyio.current_time()))
+        except ValueError as error:
+            raise InvalidArgument(str(error)) from error
+
+    def release(self, index: int) -> None:
+        """Open a container that was set aside."""
+        self._then(self.fleet.release(self._checked_container(index), anyio.current_time()))
+
+    def drain(self, host: str) -> None:
+        self._then(self.fleet.drain(self._checked_host(host), anyio.current_time()))
+
+    def start(self, host: str) -> None:
+        self._then(self.fleet.start(self._checked_host(host), anyio.current_time()))
+
+    def roll(self) -> None:
+        self._then(self.fleet.roll(anyio.current_time()))
+
+    def _checked_host(self, host: str) -> str:
+        if host not in self.fleet.hosts:
+            raise InvalidArgument(f"there is no host {host!r}: there are {', '.join(self.fleet.hosts)}")
+        return host
+
+    def _checked_container(self, index: int) -> int:
+        if index not in range(len(self.fleet.places)):
+            raise InvalidArgument(f"there are containers 0 to {len(self.fleet.places) - 1}, no {index}")
+        return index
+
+    # --- carrying out -----------------------------------------------------------------------------------------
+
+    def _then(self, commands: Sequence[Command]) -> None:
+        """Carry out what the fleet answered, and look at what has changed."""
+        for command in commands:
+            self._carry_out(command)
+        self._look()
+        self._woken.set()
+
+    def _carry_out(self, command: Command) -> None:
+        _log.info("order", **attrs.asdict(command), kind=type(command).__name__)
+        term = self._term.number
+        match command:
+            case SpawnHost(host):
+                self._spawn(host)
+            case KillHost(host, pid):
+                for process in [each for each in self._watched if each.pid == pid]:
+                    process.kill()
+            case DrainHost(host):
+                self._send(host, Drain(term))
+            case OpenContainer(host, index, request):
+                self._send(host, Open(term, index, request))
+            case CloseContainer(host, index, request):
+                self._send(host, Close(term, index, request))
+
+    def _send(self, host: str, order: Open | Close | Drain | Owners) -> None:
+        connection = self._connections.get(host)
+        if connection is not None:
+            connection.send(order)  # Without one the fleet hears of the loss at once, and decides anew.
+
+    def _look(self) -> None:
+        now = anyio.current_time()
+        self.failover_times.look(self.fleet.places, now)
+        served = {place.index: (place.host, place.epoch) for place in self.fleet.places if place.phase is PlacePhase.SERVING}
+        if served != self._owners:
+            self._owners = served
+            self.map_version += 1
+            changed, self.changed = self.changed, anyio.Event()
+            changed.set()
+            for host in self._connections:
+                self._send(host, Owners(owners(self.fleet)))
+        if self.is_settled:
+            self._settled.set()
+
+    # --- processes --------------------------------------------------------------------------------------------
+
+    def _spawn(self, host: str) -> None:
+        assert self._tasks is not None
+        earlier = self._processes.pop(host, None)
+        if earlier is not None:
+            earlier.kill()  # It did not come back in time, and there must not be two.
+        self.facts[host].starts += 1
+        try:
+            process = spawn(self._command(host))
+        except OSError as error:
+            self.facts[host].last_exit = f"could not be started: {error.strerror}"
+            _log.error("host_not_started", host=host, error=str(error))
+            self._tasks.start_soon(self._note_exit, host)
+            return
+
+        self._watch(host, process)
+
+    async def _note_exit(self, host: str) -> None:
+        self._then(self.fleet.exited(host, anyio.current_time()))
+
+    def _find(self, host: str, pid: int) -> None:
+        """A process of an earlier supervisor: from now on it is watched here."""
+        try:
+            self._watch(host, HostProcess(pid))
+        except ProcessLookupError:
+            return
+        _log.info("host_found", host=host, pid=pid)
+
+    def _watch(self, host: str, process: HostProcess) -> None:
+        assert self._tasks is not None
+        self._watched.add(process)
+        if host in self.fleet.hosts:
+            self._processes[host] = process
+        self._tasks.start_soon(self._wait, host, process)
+
+    async def _wait(self, host: str, process: HostProcess) -> None:
+        await process.wait()
+        self._watched.discard(process)
+        _log.info("host_ended", host=host, pid=process.pid, how=process.how)
+        if self._processes.get(host) is process:
+            del self._processes[host]
+            facts = self.facts[host]
+            facts.last_exit = process.how
+            facts.exits += self.fleet.hosts[host].phase is not HostPhase.DRAINING and not self._stops
+            self._then(self.fleet.exited(host, anyio.current_time()))
+        self._check_ended()
+
+    # --- connections ------------------------------------------------------------------------------------------
+
+    async def _serve(self, stream: anyio.abc.SocketStream) -> None:
+        connection = Connection(stream)
+        async with stream, anyio.create_task_group() as tasks:
+            tasks.start_soon(connection.write)
+            try:
+                with connection.scope:
+                    await self._talk(connection)
+            except ProtocolError as error:
+                _log.warning("connection_refused", reason=str(error))
+                connection.send(Refuse(str(error)))
+            connection.finish()
+            with anyio.move_on_after(1):
+                await connection.written.wait()
+            tasks.cancel_scope.cancel()
+
+    async def _talk(self, connection: Connection) -> None:
+        hello = await connection.hello()
+        self._admit(hello)
+        host = hello.host
+        earlier = self._connections.get(host)
+        self._connections[host] = connection
+        if earlier is not None:
+            earlier.close()
+        connection.send(Welcome(self._term.number, self._options.heartbeat, self._options.orphan_grace))
+        connection.send(Owners(owners(self.fleet)))
+        self._then(self.fleet.hello(host, hello.pid, hello.url, hello.served, anyio.current_time()))
+        if self.fleet.hosts[host].dismissed:
+            connection.send(Drain(self._term.number))  # The order went to the connection before.
+        try:
+            while (message := await connection.receive()) is not None:
+                self._hear(host, message)
+        finally:
+            if self._connections.get(host) is connection:
+                del self._connections[host]
+                assert self._tasks is not None
+                self._tasks.start_soon(self._lose_connection, host)
+
+    def _admit(self, hello: Hello) -> None:
+        """Raise ``ProtocolError`` unless the host may connect."""
+        if hello.term > self._term.number:
+            self._superseded = hello.term
+            self._all_ended.set()
+            raise ProtocolError(f"a supervisor with the higher term {hello.term} was here")
+        if hello.version != VERSION:
+            raise ProtocolError(f"the host speaks version {hello.version} of the control protocol, the supervisor {VERSION}")
+        if hello.host not in self.fleet.hosts:
+            raise ProtocolError(f"there is no host {hello.host!r} any more: there are {', '.join(self.fleet.hosts)}")
+
+        known = self._processes.get(hello.host)
+        if known is None:
+            self._find(hello.host, hello.pid)
+        elif known.pid != hello.pid:
+            raise ProtocolError(f"process {known.pid} is {hello.host} now, not process {hello.pid}")
+
+    def _hear(self, host: str, message: Message) -> None:
+        now = anyio.current_time()
+        match message:
+            case Heartbeat():
+                self._hear_beat(host, message, now)
+            case Opened(index, request, epoch):
+                self._then(self.fleet.opened(host, self._known(index), request, epoch, now))
+            case Failed(index, request, kind, reason):
+                _log.warning("opening_failed", host=host, container=index, kind=kind, reason=reason)
+                self._then(self.fleet.failed(host, self._known(index), request, kind, reason, now))
+            case Closed(index):
+                self._then(self.fleet.closed(host, self._known(index), now))
+            case Fenced(index, epoch, reason):
+                _log.warning("container_fenced", host=host, container=index, epoch=epoch, reason=reason)
+                self._then(self.fleet.fenced(host, self._known(index), epoch, reason, now))
+            case Ended(index, kind, reason):
+                _log.warning("container_ended", host=host, container=index, kind=kind, reason=reason)
+                self._then(self.fleet.ended(host, self._known(index), kind, reason, now))
+            case _:
+                raise ProtocolError(f"a host does not say {type(message).__name__.lower()}")
+
+    def _hear_beat(self, host: str, beat: Heartbeat, now: float) -> None:
+        commands = self.fleet.heard(host, beat.lag, now)
+        told = beat.statistics.get("containers")
+        if isinstance(told, dict):
+            self.facts[host].containers = {int(index): facts for index, facts in told.items() if isinstance(facts, dict)}
+        if commands:
+            self._then(commands)
+
+    def _known(self, index: int) -> int:
+        if index not in range(len(self.fleet.places)):
+            raise ProtocolError(f"there is no container {index}")
+        return index
+
+    async def _lose_connection(self, host: str) -> None:
+        process = self._processes.get(host)
+        if process is not None:
+            with anyio.move_on_after(_EXIT_FIRST):
+                await process.ended.wait()
+                return
+        if host not in self._connections and self.fleet.hosts[host].phase is HostPhase.SERVING:
+            _log.warning("host_disconnected", host=host)
+            self._then(self.fleet.disconnected(host, anyio.current_time()))
+
+    # --- time -------------------------------------------------------------------------------------------------
+
+    async def _pace(self) -> None:
+        """Tick when something is due, and see at every heartbeat's time who is frozen and how late this loop is."""
+        while True:
+            now = anyio.current_time()
+            planned = max(now, min(self.fleet.next_due(now), now + self._options.heartbeat))
+            self._woken = anyio.Event()
+            with anyio.move_on_at(planned) as waiting:
+                await self._woken.wait()
+            now = anyio.current_time()
+            if waiting.cancelled_caught:
+                self._lag = now - planned
+                if self._lag > _LATE:
+                    self.fleet.forgive(self._lag)
+            self._look_for_frozen(now)
+            if now >= self.fleet.next_due(now):
+                self._then(self.fleet.tick(now))
+
+    def _look_for_frozen(self, now: float) -> None:
+        for host in self.fleet.hosts.values():
+            quiet = now - host.last_heard > _BEATS_MISSED * self._options.heartbeat
+            process = self._processes.get(host.id)
+            if host.phase is HostPhase.SERVING and quiet and process is not None and process.is_frozen():
+                _log.warning("host_frozen", host=host.id, pid=host.pid)
+                self._then(self.fleet.disconnected(host.id, now))
+
+    async def _watch_term(self) -> None:
+        while True:
+            await anyio.sleep(_TERM_SECONDS)
+            await self._term.check()

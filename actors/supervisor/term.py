@@ -1,0 +1,99 @@
+"""One supervisor at a time: a lock that its death frees, and a term that its hosts remember.
+
+Owns: the folder ``supervisor/`` in the data folder, with the lock file (who supervises) and the register of terms. Does not own: what
+follows from a term (``supervisor.py``; a host's orders).
+
+The lock keeps a second supervisor from starting while the first lives, also while that one is frozen. The term is for what a lock cannot
+see, such as a folder that was copied under a running supervisor: each start takes a higher one, hosts obey the highest they have seen and
+refuse lower ones, and a supervisor that hears of a higher one ends (rule V1, hole 26).
+Crash: the system frees the lock; the register is as in rule W1. Nothing else is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import attrs
+
+from ...storage_backends.base.errors import NotOwner, Unavailable
+from ...storage_backends.base.files import Close, FileHandle, Files, Lock, MakeFolder, Open, Program, Read, Write
+from ...storage_backends.registers.local import LocalRegister
+from ..folder import StoreFolder, run_program
+from ..identity import StoreIdentity
+
+_RECORD_BYTES = 64
+
+
+@attrs.frozen
+class Term:
+    """This supervisor's claim to be the one."""
+
+    number: int
+    _register: LocalRegister
+
+    async def check(self) -> None:
+        """Raise ``NotOwner`` if a later supervisor has started."""
+        try:
+            newest = await self._register.load()
+        except OSError as error:
+            raise Unavailable(f"the supervisor's register cannot be read: {error.strerror}") from error
+
+        if newest is not None and newest > self.number:
+            raise superseded(self.number, newest)
+
+
+def superseded(own: int, newer: int) -> NotOwner:
+    return NotOwner(f"another supervisor took over (its term is {newer}, this one's {own}): this one ends, the hosts obey the newer one")
+
+
+@asynccontextmanager
+async def claim_term(files: Files, folder: StoreFolder, identity: StoreIdentity) -> AsyncIterator[Term]:
+    """Become the store's supervisor. ``Unavailable`` if another process is it."""
+    room = f"{folder.path}/supervisor"
+    lock = await run_program(files, _lock(room), room)
+    try:
+        register = LocalRegister(files, room, f"{room}/term", identity.log_id)
+        try:
+            number = await register.raise_above(0)
+        except OSError as error:
+            raise Unavailable(f"{room}/term cannot be written: {error.strerror}") from error
+        yield Term(number, register)
+    finally:
+        with anyio.CancelScope(shield=True):
+            await files.run(_close(lock))
+
+
+def _lock(room: str) -> Program[FileHandle]:
+    yield MakeFolder(room)
+    handle = yield from _open(f"{room}/lock")
+    free = yield Lock(handle, wait=False)
+    if not free:
+        data = yield Read(handle, 0, _RECORD_BYTES)
+        yield Close(handle)
+        raise Unavailable(f"process {_pid(data)} supervises this store already: stop that one first")
+
+    yield Write(handle, 0, [json.dumps({"pid": os.getpid()}).encode().ljust(_RECORD_BYTES)])
+    return handle
+
+
+def _open(path: str) -> Program[FileHandle]:
+    try:
+        handle: FileHandle = yield Open(path, write=True, create=True)
+    except FileExistsError:
+        handle = yield Open(path, write=True)
+    return handle
+
+
+def _close(handle: FileHandle) -> Program[None]:
+    yield Close(handle)
+
+
+def _pid(data: bytes) -> str:
+    try:
+        return str(int(json.loads(data)["pid"]))
+    except (ValueError, KeyError, TypeError):
+        return "(unknown)"

@@ -1,0 +1,198 @@
+"""The host's link: it says hello to every supervisor, obeys the highest term it has seen, and gives up after its grace (V1, V4, V5)."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+
+import anyio
+import anyio.abc
+import pytest
+
+from tierlog.actors.host import heartbeat
+from tierlog.actors.host.heartbeat import Speaker, Vitals
+from tierlog.actors.host.link import Link
+from tierlog.actors.supervisor.control.channel import Connection, listen
+from tierlog.actors.supervisor.control.messages import Closed, Drain, Heartbeat, Hello, Open, Order, Owners, Refuse, Welcome
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def path() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="tl-") as folder:
+        yield f"{folder}/room/control"
+
+
+class Host:
+    """A link, what it was told, and how it ended."""
+
+    def __init__(self, path: str, grace: float = 60) -> None:
+        self.obeyed: list[Order] = []
+        self.owners: list[Owners] = []
+        self.hellos = 0
+        self.ended = ""
+        self.done = anyio.Event()
+        self.link = Link(
+            path,
+            hello=self.hello,
+            obey=self.obeyed.append,
+            redirect=self.owners.append,
+            vitals=Vitals(time.monotonic),
+            grace=grace,
+        )
+
+    def hello(self, term: int) -> Hello:
+        self.hellos += 1
+        return Hello("host-0", os.getpid(), "http://h", {0: self.hellos}, term)
+
+    async def run(self) -> None:
+        self.ended = await self.link.run()
+        self.done.set()
+
+
+@asynccontextmanager
+async def running(host: Host) -> AsyncIterator[None]:
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(host.run)
+            yield
+            tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def accepted(listener: anyio.abc.SocketListener) -> AsyncIterator[tuple[Connection, Hello]]:
+    """The next connection of a host, as the supervisor sees it."""
+    stream = await listener.accept()
+    async with stream, anyio.create_task_group() as tasks:
+        connection = Connection(stream)
+        tasks.start_soon(connection.write)
+        yield connection, await connection.hello()
+        connection.finish()
+
+
+async def test_v5_a_welcomed_host_beats_at_the_interval_that_it_was_told(path: str) -> None:
+    host = Host(path)
+    async with await listen(path) as listener, running(host), accepted(listener) as (connection, hello):
+        assert hello == Hello("host-0", os.getpid(), "http://h", {0: 1}, 0)
+        connection.send(Welcome(1, 0.01, 60))
+        beats = [await connection.receive() for _ in range(3)]
+        assert [beat.sequence for beat in beats if isinstance(beat, Heartbeat)] == [1, 2, 3]
+
+
+async def test_reports_are_written_between_the_beats(path: str) -> None:
+    host = Host(path)
+    async with await listen(path) as listener, running(host), accepted(listener) as (connection, _):
+        connection.send(Welcome(1, 30, 60))
+        connection.send(Open(1, 2, 3))
+        while not host.obeyed:
+            await anyio.sleep(0.001)
+        host.link.say(Closed(2))
+        message = await connection.receive()
+        while isinstance(message, Heartbeat):
+            message = await connection.receive()
+        assert message == Closed(2)
+
+
+async def test_v4_the_next_supervisor_hears_what_is_served_by_then(path: str) -> None:
+    host = Host(path)
+    async with await listen(path) as listener, running(host):
+        async with accepted(listener) as (connection, _):
+            connection.send(Welcome(3, 30, 60))
+            connection.send(Owners({0: "http://h"}))
+        async with accepted(listener) as (connection, hello):
+            assert hello == Hello("host-0", os.getpid(), "http://h", {0: 2}, 3)
+        assert host.owners == [Owners({0: "http://h"})]
+
+
+async def test_v1_a_supervisor_with_a_lower_term_is_left_alone(path: str) -> None:
+    host = Host(path)
+    async with await listen(path) as listener, running(host):
+        async with accepted(listener) as (connection, _):
+            connection.send(Welcome(5, 30, 60))
+            connection.send(Drain(4))
+            connection.send(Open(5, 0, 1))
+        async with accepted(listener) as (connection, _):
+            connection.send(Welcome(4, 30, 60))
+            connection.send(Open(4, 0, 2))
+        async with accepted(listener) as (_, hello):
+            assert hello.term == 5
+        assert host.obeyed == [Open(5, 0, 1)]
+
+
+async def test_v4_without_a_supervisor_it_ends_after_the_grace(path: str) -> None:
+    host = Host(path, grace=0.05)
+    async with running(host):
+        await host.done.wait()
+    assert host.ended == "no supervisor for 0.05 s"
+
+
+async def test_v4_the_grace_is_what_the_last_supervisor_said(path: str) -> None:
+    host = Host(path, grace=60)
+    async with running(host):
+        async with await listen(path) as listener, accepted(listener) as (connection, _):
+            connection.send(Welcome(1, 30, 0.1))
+        await host.done.wait()
+    assert host.ended == "no supervisor for 0.1 s"
+
+
+async def test_v4_a_host_that_is_not_wanted_ends(path: str) -> None:
+    host = Host(path)
+    async with await listen(path) as listener, running(host):
+        async with accepted(listener) as (connection, _):
+            connection.send(Refuse("process 7 is host-0 now"))
+        await host.done.wait()
+    assert host.ended == "refused by the supervisor: process 7 is host-0 now"
+
+
+async def test_a_supervisor_that_cannot_be_understood_is_left(path: str) -> None:
+    host = Host(path)
+    async with await listen(path) as listener, running(host):
+        async with accepted(listener) as (connection, _):
+            connection.send(Welcome(1, 30, 60))
+            connection.send(Closed(1))  # type: ignore[arg-type]  # what hosts say
+            assert await connection.receive() is None or await connection.receive() is None
+        async with accepted(listener) as (_, hello):
+            assert hello.term == 1
+
+
+def test_v5_the_lag_is_what_the_loop_is_behind() -> None:
+    now = [100.0]
+    vitals = Vitals(lambda: now[0])
+    now[0] += vitals.interval
+    assert vitals.lag == 0
+    now[0] += 2
+    assert vitals.lag == pytest.approx(2)
+
+
+async def test_v5_each_round_of_the_loop_is_noted_with_how_late_it_came() -> None:
+    vitals = Vitals(time.monotonic)
+    vitals.interval = 0.001
+    late: list[float] = []
+    async with anyio.create_task_group() as tasks:
+
+        def look(seconds: float) -> None:
+            late.append(seconds)
+            if len(late) == 3:
+                tasks.cancel_scope.cancel()
+
+        tasks.start_soon(vitals.watch, look)
+    assert all(seconds >= 0 for seconds in late)
+
+
+def test_v5_a_supervisor_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "WRITE_SECONDS", 0.05)
+    here, there = socket.socketpair()
+    with there:
+        speaker = Speaker(here, Vitals(time.monotonic))
+        speaker.start()
+        for _ in range(1000):
+            speaker.say(Hello("host-0", 1, "x" * 1000, {}, 0))
+        there.settimeout(10)
+        while there.recv(1 << 20):
+            time.sleep(0.06)  # A reader so slow that each write runs into its limit.
+        speaker.stop()

@@ -1,0 +1,190 @@
+"""Orders carried out on real containers: opened, closed, fenced, damaged, and what the supervisor is told of it (rules V1, V3, V8)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from random import Random
+
+import anyio
+import anyio.abc
+import pytest
+
+from support.container_world import MIB, OPTIONS, fresh_ids
+from tierlog.actors.core.backoff import Backoff
+from tierlog.actors.core.supervision import RestartPolicy
+from tierlog.actors.host.orders import Orders
+from tierlog.actors.identity import StoreIdentity
+from tierlog.actors.serving import Hosting, ServingOptions
+from tierlog.actors.storage.options import StorageOptions
+from tierlog.actors.supervisor.control.messages import Close, Closed, Drain, Failed, Fenced, Open, Opened, Report
+from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch, TierlogError, Unavailable
+from tierlog.storage_backends.base.names import container_of
+from tierlog.storage_backends.base.world import World
+from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
+from tierlog.storage_backends.logs.memory import MemoryLog, MemoryLogService
+
+pytestmark = pytest.mark.anyio
+SERVING = ServingOptions(OPTIONS, StorageOptions(), RestartPolicy(Backoff(first=0.001, maximum=0.01), 0, 1), 5, MIB, MIB)
+NAME = next(name for name in ("s0", "s1", "s2", "s3") if container_of(name, 2) == 0)
+
+
+class Site:
+    """What outlives the hosts."""
+
+    def __init__(self) -> None:
+        self.logs = MemoryLogService()
+        self.chunks = MemoryChunkState()
+        self.world = World(lambda: 0.0, Random(1), fresh_ids())
+        self.errors: dict[int, TierlogError] = {}
+
+    def log(self, index: int) -> MemoryLog:
+        if index in self.errors:
+            raise self.errors[index]
+        return self.logs.log(f"c{index}")
+
+
+class Host:
+    def __init__(self, hosting: Hosting, tasks: anyio.abc.TaskGroup) -> None:
+        self.hosting = hosting
+        self.drained = ""
+        self._said, self.reports = anyio.create_memory_object_stream[Report](100)
+        self.orders = Orders(hosting, say=self._said.send_nowait, drain=self.drain, tasks=tasks)
+
+    def drain(self, reason: str) -> None:
+        self.drained = reason
+
+    async def obey(self, order: Open | Close) -> Report:
+        """Carry out an order and return what is said next."""
+        self.orders.obey(order)
+        return await self.heard()
+
+    async def heard(self) -> Report:
+        with anyio.fail_after(20):
+            return await self.reports.receive()
+
+    def says_nothing(self) -> bool:
+        return self.reports.statistics().current_buffer_used == 0
+
+
+@asynccontextmanager
+async def hosts(site: Site, count: int = 1) -> AsyncIterator[list[Host]]:
+    async with anyio.create_task_group() as tasks:
+        made = []
+        for _ in range(count):
+            identity = StoreIdentity(bytes(15) + b"s", bytes(15) + b"l", 2, 0)
+            chunks = MemoryChunkStorage(site.chunks)
+            hosting = Hosting(identity, site.world.new_id(), chunks=chunks, make_log=site.log, options=SERVING, world=site.world)
+            made.append(Host(await tasks.start(_run, hosting), tasks))
+        yield made
+        tasks.cancel_scope.cancel()
+    for host in made:
+        host._said.close()
+        host.reports.close()
+
+
+async def _run(hosting: Hosting, *, task_status: anyio.abc.TaskStatus[Hosting]) -> None:
+    async with hosting.running():
+        task_status.started(hosting)
+        await anyio.sleep_forever()
+
+
+async def test_an_opened_container_answers_until_it_is_closed() -> None:
+    async with hosts(Site()) as (host,):
+        assert await host.obey(Open(1, 0, 7)) == Opened(0, 7, 1)
+        await host.hosting.store.create_segment(NAME)
+        assert host.orders.statistics()["containers"]["0"]["segments"] == 1
+        assert await host.obey(Close(1, 0, 8)) == Closed(0)
+        with pytest.raises(NotOwner):
+            await host.hosting.store.segment_info(NAME)
+
+
+async def test_an_order_to_open_what_is_served_is_answered_with_its_epoch() -> None:
+    async with hosts(Site()) as (host,):
+        assert await host.obey(Open(1, 0, 7)) == Opened(0, 7, 1)
+        assert await host.obey(Open(1, 0, 8)) == Opened(0, 8, 1)
+
+
+async def test_an_order_to_close_what_is_not_served_is_done() -> None:
+    async with hosts(Site()) as (host,):
+        assert await host.obey(Close(1, 1, 1)) == Closed(1)
+
+
+async def test_orders_about_one_container_are_carried_out_in_order() -> None:
+    async with hosts(Site()) as (host,):
+        for order in (Open(1, 0, 1), Close(1, 0, 2), Open(1, 0, 3)):
+            host.orders.obey(order)
+        assert [await host.heard() for _ in range(3)] == [Opened(0, 1, 1), Closed(0), Opened(0, 3, 2)]
+
+
+async def test_v3_a_fenced_container_is_let_go_and_told() -> None:
+    async with hosts(Site(), 2) as (here, there):
+        await here.obey(Open(1, 0, 1))
+        await there.obey(Open(1, 0, 2))
+        assert here.says_nothing(), "it cannot know yet"
+        here.orders.look()
+        assert await here.heard() == Fenced(0, 1, "another owner opened it")
+        assert not here.hosting.serves(0)
+        here.orders.look()
+        there.orders.look()
+        await anyio.wait_all_tasks_blocked()
+        assert here.says_nothing()
+        assert there.says_nothing()
+
+
+async def test_v3_newer_orders_open_a_fenced_container_again() -> None:
+    async with hosts(Site(), 2) as (here, there):
+        await here.obey(Open(1, 0, 1))
+        await there.obey(Open(1, 0, 2))
+        assert await here.obey(Open(1, 0, 3)) == Opened(0, 3, 3)
+
+
+async def test_v3_a_fence_that_an_append_meets_is_told_once() -> None:
+    async with hosts(Site(), 2) as (here, there):
+        await here.obey(Open(1, 0, 1))
+        await here.hosting.store.create_segment(NAME)
+        await there.obey(Open(1, 0, 2))
+        with pytest.raises(TierlogError):
+            await here.hosting.store.append(NAME, b"too late")
+        told = await here.heard()
+        assert isinstance(told, Fenced)
+        assert (told.index, told.epoch) == (0, 1)
+        await anyio.wait_all_tasks_blocked()
+        assert here.says_nothing()
+
+
+@pytest.mark.parametrize(
+    "error, kind",
+    [
+        (DataCorruption("acked bytes are missing", file="wal/0", offset=7), "corrupt"),
+        (StoreMismatch("a copy"), "mismatch"),
+        (Unavailable("the disk is gone"), "failed"),
+    ],
+)
+async def test_v8_a_container_that_cannot_be_opened_says_why_and_can_be_tried_again(error: TierlogError, kind: str) -> None:
+    site = Site()
+    site.errors[0] = error
+    async with hosts(site) as (host,):
+        told = await host.obey(Open(1, 0, 1))
+        assert isinstance(told, Failed)
+        assert (told.request, told.kind) == (1, kind)
+        assert str(error) in told.reason
+        assert await host.obey(Open(1, 1, 2)) == Opened(1, 2, 1), "the others go on"
+        site.errors.clear()
+        assert await host.obey(Open(1, 0, 3)) == Opened(0, 3, 1)
+
+
+async def test_v1_an_answer_goes_to_no_supervisor_but_the_one_that_ordered() -> None:
+    async with hosts(Site()) as (host,):
+        host.orders.obey(Open(1, 0, 1))
+        host.orders.obey(Open(2, 1, 1))
+        assert await host.heard() == Opened(1, 1, 1)
+        await anyio.wait_all_tasks_blocked()
+        assert host.says_nothing()
+        assert host.hosting.epochs() == {0: 1, 1: 1}
+
+
+async def test_an_order_to_drain_begins_the_end() -> None:
+    async with hosts(Site()) as (host,):
+        host.orders.obey(Drain(1))
+        assert host.drained == "the supervisor's order"

@@ -1,0 +1,187 @@
+"""The supervisor's HTTP side and the commands that use it, against one running service."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from support.command_line import Done, is_one_line
+from support.live_service import Service, name_in, nothing_left, wait_until
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("admin") / "data"
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="tl-") as runtime:
+        patch.setenv("XDG_RUNTIME_DIR", runtime)
+        with nothing_left(folder, Path(runtime)), Service(folder, containers=3) as running:
+            running.settle()
+            yield running
+
+
+def tierlog(service: Service, *arguments: str) -> Done:
+    environment = {**os.environ, "TIERLOG_URL": service.url}
+    done = subprocess.run([sys.executable, "-m", "tierlog.actors.cli", *arguments], env=environment, capture_output=True, check=False)
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def problem(answer: httpx.Response) -> dict[str, Any]:
+    assert answer.headers["content-type"] == "application/problem+json"
+    document: dict[str, Any] = answer.json()
+    return document
+
+
+def test_health_and_readiness(service: Service) -> None:
+    assert service.client.get("/health").json() == {"status": "ok"}
+    answer = service.client.get("/ready")
+    assert (answer.status_code, answer.json()) == (200, {"ready": True, "draining": False, "containers_not_served": []})
+
+
+def test_the_map_names_each_container_s_host_and_epoch(service: Service) -> None:
+    document = service.client.get("/v1/containers").json()
+    urls = {host["id"]: host["url"] for host in service.status()["hosts"]}
+    expected = {index: (urls[host], epoch) for index, (host, epoch) in service.places().items()}
+    assert {place["container"]: (place["url"], place["epoch"]) for place in document["containers"]} == expected
+    for url in urls.values():
+        assert httpx.get(f"{url}/health").status_code == 200
+        told = httpx.get(f"{url}/v1/containers").json()["containers"]
+        assert [place["url"] for place in told] == [place["url"] for place in document["containers"]]
+
+
+def test_a_long_poll_for_the_map_answers_when_it_changes(service: Service) -> None:
+    version = service.client.get("/v1/containers").json()["version"]
+    assert service.client.get("/v1/containers", params={"after": version, "wait": "0.01"}).json()["version"] == version
+    answers: list[int] = []
+
+    def poll() -> None:
+        answers.append(httpx.get(f"{service.url}/v1/containers", params={"after": version, "wait": "20"}, timeout=30).json()["version"])
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    host = next(host for host in service.pids() if host != service.places()[0][0])
+    assert service.post("/v1/containers/0/move", {"host": host}).status_code == 202
+    thread.join()
+    assert answers[0] > version
+    wait_until(lambda: service.places().get(0, ("",))[0] == host, "the container has moved")
+
+
+@pytest.mark.parametrize(
+    "method, path, document, status, said",
+    [
+        ("POST", "/v1/containers/9/move", {"host": "host-0"}, 400, "containers 0 to 2"),
+        ("POST", "/v1/containers/0/move", {"host": "host-9"}, 400, "no host 'host-9'"),
+        ("POST", "/v1/containers/0/move", {}, 400, "the body names the host"),
+        ("POST", "/v1/containers/0/move", {"host": "host-0", "now": True}, 400, "JSON object with host"),
+        ("POST", "/v1/containers/x/open", {}, 400, "a container is a number"),
+        ("POST", "/v1/containers/7/open", {}, 400, "containers 0 to 2"),
+        ("POST", "/v1/hosts/host-7/drain", {}, 400, "there are host-0, host-1"),
+        ("POST", "/v1/roll", {"fast": 1}, 400, "nothing in it"),
+        ("GET", "/v1/containers?after=x", None, 400, "after"),
+        ("GET", "/v1/containers?soon=1", None, 400, "soon"),
+        ("GET", "/v1/nothing", None, 404, "there is nothing at"),
+        ("GET", "/v1/roll", None, 405, "is not for GET"),
+        ("GET", "/v1/segments/app", None, 404, "there is nothing at"),
+    ],
+)
+def test_what_cannot_be_is_told(service: Service, method: str, path: str, document: Any, status: int, said: str) -> None:
+    answer = service.client.request(method, path, json=document)
+    assert answer.status_code == status
+    assert said in problem(answer)["detail"]
+
+
+def test_a_page_of_another_site_gives_no_orders(service: Service) -> None:
+    pids = service.pids()
+    answer = service.client.post("/v1/roll", headers={"Origin": "http://evil.example"})
+    assert answer.status_code == 400
+    assert "evil.example" in problem(answer)["detail"]
+    assert service.pids() == pids
+
+
+def test_data_requests_are_sent_to_the_host_that_has_the_container(service: Service) -> None:
+    for index, (host, _) in service.places().items():
+        name = name_in(index, 3)
+        answer = service.client.post(f"/v1/segments/{name}/append?x=1", follow_redirects=False)
+        assert answer.status_code == 307
+        assert answer.headers["location"] == f"{service.host(host)['url']}/v1/segments/{name}/append?x=1"
+    answer = service.client.get("/v1/segments/app/a%23b/info", follow_redirects=False)
+    assert answer.headers["location"].endswith("/v1/segments/app/a%23b/info")
+
+
+def test_what_concerns_all_hosts_is_asked_of_each(service: Service) -> None:
+    names = [f"list/{name_in(index, 3)}" for index in range(3)]
+    for name in names:
+        service.create(name)
+        service.append(name, b"x")
+    assert service.client.get("/v1/segments", params={"prefix": "list/"}).json() == {"segments": sorted(names)}
+    assert service.post("/v1/flush").status_code == 200
+
+
+def test_metrics_tell_of_hosts_places_and_failovers(service: Service) -> None:
+    text = service.client.get("/metrics").text
+    assert 'tierlog_supervised_host_phase{host="host-0",phase="serving"} 1.0' in text
+    assert 'tierlog_place_phase{container="2",phase="serving"} 1.0' in text
+    assert "tierlog_supervisor_failovers_total 0.0" in text
+    assert 'tierlog_failover_seconds_bucket{le="+Inf"} 0.0' in text
+
+
+def test_the_page_shows_the_status_and_asks_again(service: Service) -> None:
+    answer = service.client.get("/")
+    assert answer.headers["content-type"].startswith("text/html")
+    assert 'http-equiv="refresh"' in answer.text
+    assert "host-1" in answer.text
+
+
+def test_the_openapi_document_has_every_path(service: Service) -> None:
+    paths = service.client.get("/openapi.json").json()["paths"]
+    for path, operations in paths.items():
+        (method,) = operations
+        answer = service.client.request(method, path.replace("{index}", "x").replace("{host}", "x"), json={"x": 1})
+        assert answer.status_code not in (404, 405), path
+    assert len(paths) == 12
+
+
+def test_status_as_tables_and_as_json(service: Service) -> None:
+    shown = tierlog(service, "status")
+    assert shown.code == 0
+    for word in ("ready", "failovers: 0", "host-0", "host-1", "epoch", "unflushed"):
+        assert word in shown.out
+    told = json.loads(tierlog(service, "status", "--json").out)
+    assert [host["pid"] for host in told["hosts"]] == list(service.pids().values())
+    assert told["pid"] == service.process.pid
+
+
+def test_orders_from_the_command_line(service: Service) -> None:
+    host = next(host for host in service.pids() if host != service.places()[1][0])
+    moved = tierlog(service, "container", "move", "1", host)
+    assert (moved.code, moved.out) == (0, f"container 1 moves to {host}; `tierlog status` shows how far it is\n")
+    wait_until(lambda: service.places().get(1, ("",))[0] == host, "the container has moved")
+    pid = service.pids()["host-0"]
+    assert tierlog(service, "host", "drain", "host-0").code == 0
+    wait_until(lambda: service.pids()["host-0"] not in (pid, 0), "the host has started again")
+    wait_until(lambda: service.status()["ready"], "everything is served")
+
+
+@pytest.mark.parametrize("arguments", [("container", "open", "9"), ("host", "start", "host-9"), ("container", "move", "0", "host-9")])
+def test_refused_orders_are_told_in_one_line(service: Service, arguments: tuple[str, ...]) -> None:
+    done = tierlog(service, *arguments)
+    assert done.code == 1
+    assert is_one_line(done.err)
+
+
+def test_no_service_is_told_in_one_line(service: Service) -> None:
+    done = tierlog(service, "status", "--url=http://127.0.0.1:1")
+    assert done.code == 1
+    assert is_one_line(done.err)
+    assert "is `tierlog serve` running?" in done.err

@@ -1,0 +1,200 @@
+"""Hosts and supervisors that are killed, frozen and started again: what is served afterwards, by whom (rules V1, V4 to V7, V9)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from support.live_service import Service, descriptors, name_in, processes_of, wait_until
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+
+
+def test_a_service_starts_serves_and_stops_without_leaving_anything(folder: Path) -> None:
+    with Service(folder, containers=3) as service:
+        service.settle()
+        assert "serving 3 containers on 2 hosts at http://127.0.0.1:" in service.said
+        service.create("app/events")
+        service.append("app/events", b"hello")
+        assert service.read("app/events") == b"hello"
+        assert service.stop() == 0
+    assert service.errors == []
+
+
+def test_v6_a_killed_host_s_containers_are_served_elsewhere_with_all_that_was_acked(folder: Path) -> None:
+    with Service(folder) as service:
+        service.settle()
+        name = name_in(0, 4)
+        service.create(name)
+        service.append(name, b"before ")
+        host, epoch = service.places()[0]
+        began = time.monotonic()
+        os.kill(service.pids()[host], signal.SIGKILL)
+        service.append(name, b"after")
+        took = time.monotonic() - began
+        assert service.read(name) == b"before after"
+        assert service.places()[0][0] != host
+        assert service.places()[0][1] > epoch
+        assert took < 5, "far above what it takes, and below any timeout that could have helped"
+        assert service.status()["failovers"] == 2
+        assert max(service.status()["failover_seconds"]) < 5
+        service.settle()
+        assert service.host(host)["last_exit"] == "was ended by SIGKILL"
+
+
+def test_v5_a_frozen_host_s_containers_are_served_elsewhere_and_it_is_fenced_when_it_wakes(folder: Path) -> None:
+    with Service(folder) as service:
+        service.settle()
+        name = name_in(0, 4)
+        service.create(name)
+        host, epoch = service.places()[0]
+        pid = service.pids()[host]
+        began = time.monotonic()
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: service.places().get(0, (host, 0))[0] != host, "the other host has it")
+        took = time.monotonic() - began
+        assert service.places()[0][1] > epoch
+        service.append(name, b"meanwhile")
+        assert took < 5, "far above what it takes"
+        os.kill(pid, signal.SIGCONT)
+        wait_until(lambda: '"event": "container_fenced"' in service.log, "the zombie finds out")
+        service.settle()
+        assert service.pids()[host] == pid, "it was not replaced, and takes containers again"
+        assert service.read(name) == b"meanwhile"
+
+
+def test_v5_a_host_that_stays_frozen_is_replaced(folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "tierlog.toml"
+    config.write_text("[server]\nsilent_grace = 0.3\n")
+    with Service(folder, f"--config={config}") as service:
+        service.settle()
+        pid = service.pids()["host-1"]
+        os.kill(pid, signal.SIGSTOP)
+        wait_until(lambda: service.pids()["host-1"] not in (pid, 0), "another process takes its place")
+        service.settle()
+        assert pid not in processes_of(folder)
+
+
+def test_v7_a_supervisor_that_was_frozen_itself_takes_nobody_for_lost(folder: Path) -> None:
+    with Service(folder) as service:
+        service.settle()
+        pids, places = service.pids(), service.places()
+        service.process.send_signal(signal.SIGSTOP)
+        time.sleep(1.5)  # Twice the silence after which a host counts as lost.
+        service.process.send_signal(signal.SIGCONT)
+        beats = service.log.count("host_frozen")
+        assert (service.pids(), service.places(), service.status()["failovers"], beats) == (pids, places, 0, 0)
+        assert service.client.get("/ready").status_code == 200
+
+
+def test_v4_a_killed_supervisor_s_successor_finds_its_hosts_and_moves_nothing(folder: Path) -> None:
+    with Service(folder) as first:
+        first.settle()
+        first.create("app/events")
+        first.append("app/events", b"kept")
+        pids, places, term = first.pids(), first.places(), first.status()["term"]
+        first.kill()
+        with Service(folder) as second:
+            second.settle()
+            assert second.pids() == pids
+            assert second.places() == places
+            assert second.status()["term"] == term + 1
+            assert second.read("app/events") == b"kept"
+            os.kill(pids["host-0"], signal.SIGKILL)
+            second.append("app/events", b" and on")
+            second.settle()
+            assert second.read("app/events") == b"kept and on"
+            assert second.stop() == 0
+
+
+def test_a_supervisor_and_all_hosts_killed_lose_nothing_acked(folder: Path) -> None:
+    with Service(folder) as first:
+        first.settle()
+        first.create("app/events")
+        first.append("app/events", b"kept")
+        pids = first.pids()
+        first.kill()
+        for pid in pids.values():
+            os.kill(pid, signal.SIGKILL)
+    with Service(folder) as second:
+        assert second.read("app/events") == b"kept"
+        assert not set(second.pids().values()) & set(pids.values())
+
+
+def test_v4_a_frozen_host_is_replaced_by_a_new_supervisor(folder: Path) -> None:
+    with Service(folder) as first:
+        first.settle()
+        pid = first.pids()["host-1"]
+        os.kill(pid, signal.SIGSTOP)
+        first.kill()
+        with Service(folder) as second:
+            second.settle()
+            assert second.pids()["host-1"] != pid
+            assert pid not in processes_of(folder)
+
+
+def test_v4_hosts_without_a_supervisor_serve_on_for_their_grace_and_then_end(folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "tierlog.toml"
+    config.write_text("[server]\norphan_grace = 0.5\n")
+    with Service(folder, f"--config={config}") as service:
+        service.settle()
+        service.kill()
+        assert len(processes_of(folder)) == 2
+        wait_until(lambda: not processes_of(folder), "the hosts end by themselves")
+    # The socket that a killed supervisor leaves is replaced by the next one.
+    with Service(folder) as next_one:
+        assert next_one.stop() == 0
+
+
+def test_v1_a_supervisor_that_learns_of_a_later_one_ends_and_leaves_the_hosts_alone(folder: Path) -> None:
+    with Service(folder) as first:
+        first.settle()
+        pids = set(first.pids().values())
+        # A lock can be lost with a file; the term cannot.
+        (folder / "supervisor" / "lock").unlink()
+        (path,) = (path for path in Path(os.environ["XDG_RUNTIME_DIR"]).rglob("*") if path.is_socket())
+        path.unlink()
+        with Service(folder) as second:
+            assert first.process.wait(10) == 1
+            assert "another supervisor took over (its term is 2, this one's 1)" in first.errors[-1]
+            second.settle()
+            assert set(second.pids().values()) == pids
+            assert second.stop() == 0
+
+
+def test_a_rolling_restart_replaces_every_process_and_loses_nothing(folder: Path) -> None:
+    with Service(folder) as service:
+        service.settle()
+        service.create("app/events")
+        before = service.pids()
+        assert service.post("/v1/roll").status_code == 202
+        count = 0
+
+        def is_rolled() -> bool:
+            nonlocal count
+            service.append("app/events", b"%04d" % count)
+            count += 1
+            return not set(service.pids().values()) & set(before.values()) and service.is_balanced()
+
+        wait_until(is_rolled, "every host is another process")
+        assert service.read("app/events") == b"".join(b"%04d" % number for number in range(count))
+        assert [host["exits"] for host in service.status()["hosts"]] == [0, 0]
+
+
+def test_lost_hosts_leave_no_descriptor_in_the_supervisor(folder: Path) -> None:
+    with Service(folder) as service:
+
+        def lose_one() -> int:
+            pid = service.pids()["host-0"]
+            os.kill(pid, signal.SIGKILL)
+            wait_until(lambda: service.pids()["host-0"] not in (pid, 0), "another process takes its place")
+            service.settle()
+            return descriptors(service.process.pid)
+
+        service.settle()
+        counts = [lose_one() for _ in range(3)]
+        assert len(set(counts)) == 1, counts

@@ -1,0 +1,144 @@
+"""What a service says when it cannot start, and how it goes on with a part that cannot (rules V1, V8, V10)."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from pathlib import Path
+
+import anyio
+import pytest
+
+import tierlog
+from support.command_line import is_one_line
+from support.live_service import Service, refused, wait_until
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+
+
+def test_a_port_that_is_taken_is_told_in_one_line(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = refused(folder, f"--listen=127.0.0.1:{port}")
+    assert done.code == 1
+    assert is_one_line(done.err)
+    assert f"cannot listen on 127.0.0.1:{port}" in done.err
+    assert not folder.exists(), "nothing was made"
+
+
+def test_a_typo_in_the_configuration_is_told_in_one_line(folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "tierlog.toml"
+    config.write_text("[server]\nheartbeats = 1\n")
+    done = refused(folder, f"--config={config}")
+    assert (done.code, done.out) == (1, "")
+    assert is_one_line(done.err)
+    assert "'server.heartbeats'; did you mean 'server.heartbeat'?" in done.err
+
+
+@pytest.mark.parametrize("listen", ["nowhere.invalid:0", "127.0.0.1:many"])
+def test_a_bad_address_is_told_in_one_line(folder: Path, listen: str) -> None:
+    done = refused(folder, f"--listen={listen}")
+    assert done.code == 1
+    assert is_one_line(done.err)
+
+
+def test_a_folder_with_other_files_is_refused(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "holiday.jpg").touch()
+    done = refused(folder, "--listen=127.0.0.1:0")
+    assert done.code == 1
+    assert is_one_line(done.err)
+    assert "'holiday.jpg'" in done.err
+
+
+def test_another_number_of_containers_is_refused(folder: Path) -> None:
+    with Service(folder, containers=2) as service:
+        assert service.stop() == 0
+    done = refused(folder, "--listen=127.0.0.1:0", "--containers=3")
+    assert done.code == 1
+    assert "made with 2 containers, not 3" in done.err
+
+
+def test_v1_a_second_supervisor_is_refused_also_while_the_first_is_frozen(folder: Path) -> None:
+    with Service(folder) as service:
+        service.process.send_signal(signal.SIGSTOP)
+        done = refused(folder, "--listen=127.0.0.1:0")
+        service.process.send_signal(signal.SIGCONT)
+        assert done.code == 1
+        assert is_one_line(done.err)
+        assert f"process {service.process.pid} supervises this store already" in done.err
+        service.settle()
+
+
+def test_hole_26_a_folder_that_an_app_has_open_is_not_taken_without_being_asked(folder: Path) -> None:
+    async def with_app() -> None:
+        async with tierlog.open_store(folder, containers=2) as store:
+            await store.create_segment("app/events")
+            done = await anyio.to_thread.run_sync(refused, folder, "--listen=127.0.0.1:0")
+            assert done.code == 1
+            assert "--take-over" in done.err
+            await store.append("app/events", b"still mine")
+            await anyio.to_thread.run_sync(take_over)
+            with pytest.raises((tierlog.NotOwner, tierlog.OutcomeUnknown)):
+                await store.append("app/events", b"no more")
+
+    def take_over() -> None:
+        with Service(folder, "--take-over") as service:
+            assert service.read("app/events") == b"still mine"
+            service.append("app/events", b", now theirs")
+
+    anyio.run(with_app)
+
+
+def test_a_host_that_cannot_bind_does_not_keep_the_others_from_serving(folder: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        config = tmp_path / "tierlog.toml"
+        config.write_text(f"[server]\nhost_port = {port - 1}\nrestarts = 2\n")
+        with Service(folder, f"--config={config}") as service:
+            assert {host for host, _ in service.places().values()} == {"host-0"}
+            wait_until(lambda: service.host("host-1")["phase"] == "given up", "it is given up")
+            assert service.host("host-1")["last_exit"] == "exited with code 1"
+            assert f"cannot listen on 127.0.0.1:{port}" in service.log
+            taken.close()
+            assert service.post("/v1/hosts/host-1/start").status_code == 202
+            service.settle()
+
+
+def test_v8_a_damaged_container_is_set_aside_and_the_others_go_on(folder: Path) -> None:
+    with Service(folder, containers=3) as service:
+        assert service.stop() == 0
+    (log,) = (folder / "wal").glob("*1/*.wal")
+    whole = log.read_bytes()
+    log.write_bytes(b"")
+    with Service(folder) as service:
+        assert service.errors[0].startswith("error: container 1 is not served, it is quarantined: ")
+        assert set(service.places()) == {0, 2}
+        answer = service.client.get("/ready")
+        assert (answer.status_code, answer.json()["containers_not_served"]) == (503, [1])
+        log.write_bytes(whole)
+        assert service.post("/v1/containers/1/open").status_code == 202
+        wait_until(lambda: len(service.places()) == 3, "it is served again")
+
+
+def test_ctrl_c_ends_it_cleanly(folder: Path) -> None:
+    with Service(folder) as service:
+        assert service.stop(signal.SIGINT) == 0
+    assert service.errors == []
+
+
+def test_a_second_signal_cuts_requests_short_that_the_first_waits_for(folder: Path) -> None:
+    with Service(folder) as service:
+        service.settle()
+        service.create("app/events")
+        # Half a request keeps its connection, and a drain waits for it.
+        url = service.client.get("/v1/containers").json()["containers"][0]["url"]
+        address, port = url.removeprefix("http://").split(":")
+        with socket.create_connection((address, int(port))) as half:
+            half.sendall(b"POST /v1/segments/app/events/append HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
+            service.process.terminate()
+            wait_until(lambda: '"event": "draining"' in service.log, "the hosts drain")
+            began = time.monotonic()
+            assert service.stop() == 0
+            assert time.monotonic() - began < 5, "half of what the drain would have waited"

@@ -1,0 +1,214 @@
+"""A real service: `tierlog serve` as a process of its own, with its hosts, on loopback; and the signs that it left nothing behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import attrs
+import httpx
+
+from tierlog.actors.gateway.wire.paths import Verb, segment_path
+from tierlog.storage_backends.base.names import container_of
+
+PATIENCE = 20.0
+"""Seconds after which something that should have happened has failed: far above what it takes, for a busy machine's sake."""
+
+
+def wait_until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
+    """The first true answer of ``holds``, which asks about other processes: there is nothing to be woken by."""
+    deadline = time.monotonic() + seconds
+    while True:
+        answer = holds()
+        if answer:
+            return answer
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        time.sleep(0.01)
+
+
+def name_in(container: int, containers: int) -> str:
+    """A segment's name that belongs to the container."""
+    return next(name for name in (f"s{number}" for number in range(1000)) if container_of(name, containers) == container)
+
+
+@attrs.frozen
+class Ended:
+    code: int
+    out: str
+    err: str
+
+
+class Service:
+    """One supervisor process on one folder. A second one on the same folder is another ``Service``."""
+
+    def __init__(self, folder: Path, *arguments: str, hosts: int = 2, containers: int | None = None) -> None:
+        self.folder = folder
+        counts = [f"--hosts={hosts}", *([] if containers is None else [f"--containers={containers}"])]
+        self._log = folder.with_name(f"{folder.name}-{time.monotonic_ns()}.log")
+        command = [sys.executable, "-m", "tierlog.actors.cli", "serve", str(folder), "--listen=127.0.0.1:0", *counts, *arguments]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, cwd=folder.parent)
+        self.url = ""
+        self.said = ""
+        self._client: httpx.Client | None = None
+        self._numbers: Counter[str] = Counter()
+
+    def __enter__(self) -> Self:
+        """Wait until it says where it listens."""
+        assert self.process.stdout is not None
+        self.said = self.process.stdout.readline().decode()
+        found = re.search(r"http://\S+", self.said)
+        assert found is not None, self.log
+        self.url = found[0]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._client is not None:
+            self._client.close()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.process.terminate()
+            try:
+                self.process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text()
+
+    @property
+    def errors(self) -> list[str]:
+        """The lines on stderr that are for people."""
+        return [line for line in self.log.splitlines() if not line.startswith("{")]
+
+    # --- asking -----------------------------------------------------------------------------------------------
+
+    @property
+    def client(self) -> httpx.Client:
+        if self._client is None:
+            self._client = httpx.Client(base_url=self.url, timeout=PATIENCE, follow_redirects=True)
+        return self._client
+
+    def status(self) -> dict[str, Any]:
+        document: dict[str, Any] = self.client.get("/v1/status").json()
+        return document
+
+    def host(self, host: str) -> dict[str, Any]:
+        found: dict[str, Any] = next(each for each in self.status()["hosts"] if each["id"] == host)
+        return found
+
+    def pids(self) -> dict[str, int]:
+        return {host["id"]: host["pid"] for host in self.status()["hosts"]}
+
+    def places(self) -> dict[int, tuple[str, int]]:
+        """Host and epoch of each container that is served."""
+        return {place["container"]: (place["host"], place["epoch"]) for place in self.status()["containers"] if place["phase"] == "serving"}
+
+    def is_balanced(self) -> bool:
+        """Every container is served, and no host has more than one above another."""
+        status = self.status()
+        loads = [len(host["containers"]) for host in status["hosts"]]
+        serving = all(host["phase"] == "serving" for host in status["hosts"])
+        return bool(status["ready"]) and serving and max(loads) - min(loads) <= 1
+
+    def settle(self) -> None:
+        wait_until(self.is_balanced, "every host serves its share")
+
+    def post(self, path: str, document: dict[str, Any] | None = None) -> httpx.Response:
+        return self.client.post(path, json=document or {})
+
+    # --- data -------------------------------------------------------------------------------------------------
+
+    def create(self, name: str) -> None:
+        answer = self.client.post(segment_path(name, Verb.CREATE), json={})
+        assert answer.is_success, answer.text
+
+    def append(self, name: str, data: bytes) -> None:
+        """Through the supervisor's redirect, numbered, so that it can be sent again whatever became of it."""
+        number = self._numbers[name]
+        self._numbers[name] += 1
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Tierlog-Writer-Id": f"test-{self.process.pid}",
+            "Tierlog-Event-Number": str(number),
+        }
+
+        def is_appended() -> bool:
+            try:
+                answer = self.client.post(segment_path(name, Verb.APPEND), content=data, headers=headers)
+            except httpx.TransportError:
+                return False  # The host that the map named is gone: the next try asks again.
+            assert answer.is_success or answer.json()["retry"] != "never", answer.text
+            return answer.is_success
+
+        wait_until(is_appended, f"an append to {name}")
+
+    def read(self, name: str) -> bytes:
+        answer = self.client.get(segment_path(name, Verb.BYTES))
+        assert answer.is_success, answer.text
+        return answer.content
+
+    # --- ending -----------------------------------------------------------------------------------------------
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(PATIENCE)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def refused(folder: Path, *arguments: str) -> Ended:
+    """`tierlog serve` that is expected to end by itself."""
+    command = [sys.executable, "-m", "tierlog.actors.cli", "serve", str(folder), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder.parent, timeout=PATIENCE, check=False)
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """Living processes with the folder in their command line, whoever their parent is."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if str(folder) in command and state != "Z":
+            found[int(entry.name)] = command
+    return found
+
+
+@contextmanager
+def nothing_left(folder: Path, runtime: Path) -> Iterator[None]:
+    """After the body there is no process of the folder and no socket; what there is is killed, and the test fails."""
+    try:
+        yield
+        left = processes_of(folder)
+        assert not left, left
+        assert not [path for path in runtime.rglob("*") if path.is_socket()]
+    finally:
+        for pid in processes_of(folder):
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not processes_of(folder), "the killed processes are gone")
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
