@@ -5,10 +5,11 @@ Does not own: the opening protocol (``local_open.py``), what files mean (``local
 ``registers/local.py``), how files are made (``local_writer.py``).
 
 Ordering: an append is write, sync, register check, watermark, in one program, hence one thread hop. Its decision point is the check: a
-group whose check fails is not acked (W1, hole 16). The next group starts only afterwards (W2). Programs run one at a time, and what they
-find is applied in the event loop when they have returned. Cancellation: an append that is cancelled before or while it runs has an
-unknown outcome; the log is broken (W6). Crash: nothing is kept in memory only. Call ``close`` under a shield with a deadline: past it,
-descriptors are leaked, never reused (W7). Holes 3, 4, 10, 11, 14, 15, 16 and 18.
+group whose check fails is not acked (W1, hole 16). The next group starts only afterwards (W2). Programs run one at a time, but for the
+removal of files that nobody needs any more; what they find is applied in the event loop when they have returned.
+Cancellation: an append that is cancelled before or while it runs has an unknown outcome; the log is broken (W6).
+Crash: nothing is kept in memory only. Call ``close`` under a shield with a deadline: past it, descriptors are leaked, never reused (W7).
+Holes 3, 4, 10, 11, 14, 15, 16 and 18.
 """
 
 from __future__ import annotations
@@ -59,11 +60,15 @@ class LocalLog(DurableDataLog):
         if len(log_id) != LOG_ID_BYTES:
             raise InvalidArgument(f"a log id has {LOG_ID_BYTES} bytes, not {len(log_id)}")
         self._files = files.lane(f"wal {folder}")
+        self._sweeper = files.lane(f"wal sweep {folder}")
+        """Removing a large file takes as long as many groups, and no group need wait for it."""
         self._options = options or LocalLogOptions()
         self._context = LogContext(LogLayout(folder), log_id, self._options)
         self._life = LogLifecycle(folder)
         # Only the first waiter in line pays: an uncontended append must not give up its turn in the event loop.
         self._turn = anyio.Lock(fast_acquire=True)
+        self._sweeping = anyio.Lock()
+        """Held by one truncation, and by the end; taken before the turn."""
         self._gauge = SpaceGauge(self._options)
         self._history: History | None = None
         self._register: FileHandle | None = None
@@ -238,21 +243,31 @@ class LocalLog(DurableDataLog):
     async def truncate(self) -> None:
         self._require_owner("truncate")
         with self._mapped_errors():
-            async with self._turn:
-                register, current = self._require_owner("truncate")
-                count = self._covered(self._parts, current.first_group)
-                kept = self._parts[count:]
-                room = await self._files.run(self._truncate(register, current, [part.seal.file for part in kept]))
-                self._parts = kept
-                self._note_room(room)
+            async with self._sweeping:
+                needless = await self._let_go()
+                await self._sweeper.run(self._remove(needless))
+                async with self._turn:
+                    _, current = self._require_owner("truncate")
+                    self._note_room(await self._files.run(look_at_room(self._context, current)))
 
-    def _truncate(self, register: FileHandle, current: CurrentFile, kept: Sequence[FileId]) -> Program[Room]:
-        """W5: every file before the current one that is not needed goes; the address is durable, the register is asked afresh (hole 4)."""
+    async def _let_go(self) -> Sequence[FileId]:
+        """Forget the files that the durable truncation address covers; returns what is to be removed."""
+        async with self._turn:
+            register, current = self._require_owner("truncate")
+            kept = self._parts[self._covered(self._parts, current.first_group) :]
+            needless = await self._files.run(self._find_needless(register, current, [part.seal.file for part in kept]))
+            self._parts = kept
+            return needless
+
+    def _find_needless(self, register: FileHandle, current: CurrentFile, kept: Sequence[FileId]) -> Program[Sequence[FileId]]:
+        """W5: every file before the current one that is not needed; the address is durable, the register is asked afresh (hole 4)."""
         names = yield from list_wal_files(self._context.layout)
         yield from confirm_epoch(register, self._context.log_id, self._epoch)
-        yield from unlink_files(self._context.layout, [file for file in names if file < current.file and file not in kept])
+        return [file for file in names if file < current.file and file not in kept]
+
+    def _remove(self, files: Sequence[FileId]) -> Program[None]:
+        yield from unlink_files(self._context.layout, files)
         yield SyncFolder(self._context.layout.folder)
-        return (yield from look_at_room(self._context, current))
 
     # --- the owner's questions ---
 
@@ -297,7 +312,7 @@ class LocalLog(DurableDataLog):
     # --- the end ---
 
     async def close(self, *, clean: bool = True) -> None:
-        async with self._turn:
+        async with self._sweeping, self._turn:
             if self._life.state is LogState.CLOSED:
                 return
             clean = clean and self._life.state is LogState.OPEN
