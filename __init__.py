@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .actors.config import StoreConfig, load_config
+    from .actors.gateway.client.async_client import Client
+    from .actors.gateway.client.connecting import connect, connect_sync
+    from .actors.gateway.client.sync_client import SyncClient
     from .actors.node import open_store
+    from .actors.otel import opentelemetry_tracing
     from .actors.store import SegmentStore, StoreStatistics
     from .storage_backends.base.errors import (
         AttributeConflict,
@@ -39,7 +43,11 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "actors.config": ("StoreConfig", "load_config"),
+    "actors.gateway.client.async_client": ("Client",),
+    "actors.gateway.client.connecting": ("connect", "connect_sync"),
+    "actors.gateway.client.sync_client": ("SyncClient",),
     "actors.node": ("open_store",),
+    "actors.otel": ("opentelemetry_tracing",),
     "actors.store": ("SegmentStore", "StoreStatistics"),
     "storage_backends.base.segments": ("AttributeUpdate", "AttributeUpdateKind", "SegmentInfo"),
 }
@@ -49,6 +57,7 @@ __all__ = [
     "AttributeUpdate",
     "AttributeUpdateKind",
     "BadOffset",
+    "Client",
     "ClosedError",
     "ConfigError",
     "DataCorruption",
@@ -67,13 +76,17 @@ __all__ = [
     "StoreConfig",
     "StoreMismatch",
     "StoreStatistics",
+    "SyncClient",
     "Throttled",
     "TierlogError",
     "Unavailable",
     "UnknownWriter",
     "Unsupported",
+    "connect",
+    "connect_sync",
     "load_config",
     "open_store",
+    "opentelemetry_tracing",
 ]
 
 

@@ -44,7 +44,8 @@ from .identity import StoreIdentity, create_identity, read_identity
 from .loops import event_source, running_trio
 from .serving import Hosting, ServingOptions, serve
 from .storage.options import StorageOptions
-from .store import SegmentStore, SpanHook
+from .store import SegmentStore
+from .tracing import SpanHook
 from .writer.writer import WriterOptions
 
 _log = get_logger("node")
@@ -158,8 +159,8 @@ async def open_store(
     """Open the store in the folder ``path``, made if it is missing: ``async with open_store("data", containers=4) as store``.
 
     ``containers`` is fixed when the folder is made. ``storage`` replaces the folder's own ``lts/`` as long-term storage. ``adopt`` opens a
-    copied or restored folder although long-term storage knows a newer owner. ``span`` is called around every append. ``world`` and
-    ``files`` are for simulations.
+    copied or restored folder although long-term storage knows a newer owner. ``span`` is told of every call and of the
+    log's groups: ``tierlog.opentelemetry_tracing()``, or a hook of your own. ``world`` and ``files`` are for simulations.
 
     Opening fences every earlier owner: an app that has the folder open gets ``NotOwner``. Raises ``StoreMismatch``, ``DataCorruption``
     (file, offset), ``StorageFull``, ``Unavailable``, ``InvalidArgument``.
@@ -176,10 +177,16 @@ async def open_store(
 
 @asynccontextmanager
 async def open_host(
-    path: str | os.PathLike[str], host_id: str, *, config: StoreConfig, storage: ChunkStorage | None = None, adopt: bool = False
+    path: str | os.PathLike[str],
+    host_id: str,
+    *,
+    config: StoreConfig,
+    storage: ChunkStorage | None = None,
+    adopt: bool = False,
+    span: SpanHook | None = None,
 ) -> AsyncIterator[Hosting]:
     """Open the existing store in ``path`` as the host process ``host_id``: the containers that it is told to serve, none at first."""
-    node = Node(check_path(path), config, storage, adopt, None, system_world(), LocalFiles())
+    node = Node(check_path(path), config, storage, adopt, span, system_world(), LocalFiles())
     async with node.hosting(host_id) as hosting:
         yield hosting
 

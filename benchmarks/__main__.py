@@ -20,10 +20,10 @@ from typing import NoReturn
 import anyio
 from rich.console import Console
 
-from . import appends, reading, recovery, report, starting
+from . import appends, reading, recovery, report, service, starting
 from .harness import Benchmark, BenchmarkError, Result, Setting, is_interactive
 
-BENCHMARKS = {benchmark.name: benchmark for module in (appends, recovery, reading, starting) for benchmark in module.BENCHMARKS}
+BENCHMARKS = {benchmark.name: benchmark for module in (appends, recovery, reading, starting, service) for benchmark in module.BENCHMARKS}
 
 DESCRIPTION = """\
 Benchmarks of the embedded store. Each figure is measured in turns with a reference (store, reference, store, reference, ...), and the ratio

@@ -1,4 +1,5 @@
-"""Commands that change segments. Each opens the store as its owner, does one thing, and closes it (see ``running.writing``)."""
+"""Commands that change segments. Each opens the store as its owner, or a client of a service, does one thing, and closes it (see
+``running.writing``)."""
 
 from __future__ import annotations
 
@@ -10,20 +11,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import output
-from .options import DEFAULT_DATA, Config, Data, Name, TakeOver
+from .options import DEFAULT_DATA, Config, Data, Name, Service, TakeOver
 from .running import execute, writing
 
 if TYPE_CHECKING:
+    from ..gateway.client.async_client import Client
     from ..store import SegmentStore
 
 _DIGITS = re.compile(r"[0-9]{1,20}")
 
 
-def _carry_out(data: Path, config: Path | None, take_over: bool, act: Callable[[SegmentStore], Awaitable[int | None]]) -> None:
-    """Do ``act`` as the folder's owner; print the number that it gives, if any."""
+def _carry_out(
+    data: Path, config: Path | None, take_over: bool, url: str | None, act: Callable[[SegmentStore | Client], Awaitable[int | None]]
+) -> None:
+    """Do ``act`` as the folder's owner or the service's client; print the number that it gives, if any."""
 
     async def command() -> int | None:
-        async with writing(data, config, take_over=take_over) as store:
+        async with writing(data, config, take_over=take_over, url=url) as store:
             return await act(store)
 
     number = execute(command)
@@ -54,12 +58,13 @@ def create(
     data: Data = DEFAULT_DATA,
     config: Config = None,
     take_over: TakeOver = False,
+    url: Service = None,
 ) -> None:
     """Make an empty segment, and the data folder if it is new."""
     size = None if rolling_size is None else _parse_size(rolling_size)
 
     async def command() -> None:
-        async with writing(data, config, take_over=take_over, create=True) as store:
+        async with writing(data, config, take_over=take_over, create=True, url=url) as store:
             await store.create_segment(name, rolling_size=size)
 
     execute(command)
@@ -78,6 +83,7 @@ def append(
     data: Data = DEFAULT_DATA,
     config: Config = None,
     take_over: TakeOver = False,
+    url: Service = None,
 ) -> None:
     """Append bytes and print the offset at which they begin, once they are durable.
 
@@ -93,7 +99,7 @@ def append(
 
     async def command() -> int | None:
         with feeding.opened(file, text) as source:
-            async with writing(data, config, take_over=take_over) as store:
+            async with writing(data, config, take_over=take_over, url=url) as store:
                 return await feeding.feed(store, name, source, feeding.Terms(lines, writer, event_number, expected_offset))
 
     offset = execute(command)
@@ -101,9 +107,9 @@ def append(
         output.print_lines([str(offset)])
 
 
-def seal(name: Name, data: Data = DEFAULT_DATA, config: Config = None, take_over: TakeOver = False) -> None:
+def seal(name: Name, data: Data = DEFAULT_DATA, config: Config = None, take_over: TakeOver = False, url: Service = None) -> None:
     """Refuse appends from now on, and print the final length. Sealing a sealed segment is fine."""
-    _carry_out(data, config, take_over, lambda store: store.seal_segment(name))
+    _carry_out(data, config, take_over, url, lambda store: store.seal_segment(name))
 
 
 def truncate(
@@ -112,9 +118,10 @@ def truncate(
     data: Data = DEFAULT_DATA,
     config: Config = None,
     take_over: TakeOver = False,
+    url: Service = None,
 ) -> None:
     """Drop the bytes before an offset: they can no longer be read, and their space is freed in time."""
-    _carry_out(data, config, take_over, lambda store: store.truncate_segment(name, offset))
+    _carry_out(data, config, take_over, url, lambda store: store.truncate_segment(name, offset))
 
 
 def merge(
@@ -123,14 +130,15 @@ def merge(
     data: Data = DEFAULT_DATA,
     config: Config = None,
     take_over: TakeOver = False,
+    url: Service = None,
 ) -> None:
     """Move the bytes of sealed segments to the end of another, all or nothing, and print where the first one begins.
 
     The sources are gone afterwards. They must live in the target's container: name them like it, with a suffix, as app/events#part-1.
     """
-    _carry_out(data, config, take_over, lambda store: store.merge_segments(target, sources))
+    _carry_out(data, config, take_over, url, lambda store: store.merge_segments(target, sources))
 
 
-def delete(name: Name, data: Data = DEFAULT_DATA, config: Config = None, take_over: TakeOver = False) -> None:
+def delete(name: Name, data: Data = DEFAULT_DATA, config: Config = None, take_over: TakeOver = False, url: Service = None) -> None:
     """Remove a segment and its bytes. Its name can be used again at once."""
-    _carry_out(data, config, take_over, lambda store: store.delete_segment(name))
+    _carry_out(data, config, take_over, url, lambda store: store.delete_segment(name))

@@ -14,14 +14,17 @@ import stat
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import attrs
 
 from ...storage_backends.base.errors import InvalidArgument, Throttled, TierlogError
-from ..store import SegmentStore
 from . import output
+
+if TYPE_CHECKING:
+    from ..gateway.client.async_client import Client
+    from ..store import SegmentStore
 
 _PIECE_BYTES = 4 << 20
 _READ_BYTES = 1 << 20
@@ -82,7 +85,7 @@ async def _blocks(descriptor: int, waits: bool) -> AsyncIterator[bytes]:
         yield block
 
 
-async def feed(store: SegmentStore, name: str, source: Source, terms: Terms) -> int | None:
+async def feed(store: SegmentStore | Client, name: str, source: Source, terms: Terms) -> int | None:
     """Append everything; returns the offset of the first byte, or None if all of it was appended before and its offset is not known."""
     feeder = _Feeder(store, name, terms)
     try:
@@ -97,7 +100,7 @@ async def feed(store: SegmentStore, name: str, source: Source, terms: Terms) -> 
 
 
 class _Feeder:
-    def __init__(self, store: SegmentStore, name: str, terms: Terms) -> None:
+    def __init__(self, store: SegmentStore | Client, name: str, terms: Terms) -> None:
         self._store = store
         self._name = name
         self._terms = terms

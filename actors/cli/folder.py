@@ -10,7 +10,7 @@ import typer
 
 from . import output
 from .options import DEFAULT_DATA, Data, Json
-from .running import FAILED, execute, fail, reading
+from .running import FAILED, execute, fail, viewing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,7 +53,7 @@ def doctor(
     from ..doctor import examine
 
     async def command() -> StoreReport:
-        async with reading(data) as view:
+        async with viewing(data) as view:
             with output.progress("verifying", None, shown=deep) as advance:
                 return await examine(view, LocalFiles(), deep=deep, progress=advance)
 

@@ -31,3 +31,8 @@ DEFAULT_URL = "http://127.0.0.1:8470"
 Url = Annotated[
     str, typer.Option("--url", envvar="TIERLOG_URL", show_envvar=True, metavar="URL", help="The service.", show_default=DEFAULT_URL)
 ]
+Service = Annotated[
+    str | None,
+    typer.Option("--url", metavar="URL", help="Ask the service there instead of a data folder.", show_default=False),
+]
+"""Of commands that work on a folder as well: never from the environment, so that what is typed says what is meant."""

@@ -1,4 +1,5 @@
-"""Commands that read segments. They own nothing: see ``inspection.py`` for what a view shows of a folder that is open elsewhere."""
+"""Commands that read segments, of a folder or of a service. They own nothing: see ``inspection.py`` for what a view shows of a folder that
+is open elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import output
-from .options import DEFAULT_DATA, Data, Json, Name
+from .options import DEFAULT_DATA, Data, Json, Name, Service
 from .running import execute, reading
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def read(
     size: Annotated[int | None, typer.Option("--size", min=0, help="How many bytes; default: all there are now.")] = None,
     file: Annotated[Path | None, typer.Option("--output", metavar="FILE", help="Write to FILE instead of stdout.")] = None,
     data: Data = DEFAULT_DATA,
+    url: Service = None,
 ) -> None:
     """Write a segment's bytes to stdout, as they are.
 
@@ -33,7 +35,7 @@ def read(
     """
 
     async def command() -> None:
-        async with reading(data) as view:
+        async with reading(data, url) as view:
             info = await view.segment_info(name)
             position = info.start_offset if offset is None else offset
             end = info.length if size is None else min(info.length, position + size)
@@ -56,6 +58,7 @@ def tail(
         int | None, typer.Option("--offset", help="The first byte; a negative one counts from the end; default: the segment's start.")
     ] = None,
     data: Data = DEFAULT_DATA,
+    url: Service = None,
 ) -> None:
     """Write a segment's bytes to stdout, and go on with what is appended.
 
@@ -63,7 +66,7 @@ def tail(
     """
 
     async def command() -> None:
-        async with reading(data) as view:
+        async with reading(data, url) as view:
             info = await view.segment_info(name)
             first = info.start_offset if offset is None else offset if offset >= 0 else max(info.start_offset, info.length + offset)
             async for block in view.tail(name, first):
@@ -72,11 +75,11 @@ def tail(
     execute(command)
 
 
-def info(name: Name, json: Json = False, data: Data = DEFAULT_DATA) -> None:
+def info(name: Name, json: Json = False, data: Data = DEFAULT_DATA, url: Service = None) -> None:
     """Show a segment's length, start, seal and attributes."""
 
     async def command() -> SegmentInfo:
-        async with reading(data) as view:
+        async with reading(data, url) as view:
             return await view.segment_info(name)
 
     found = execute(command)
@@ -96,11 +99,12 @@ def ls(
     long: Annotated[bool, typer.Option("--long", help="Show lengths and seals too.")] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
+    url: Service = None,
 ) -> None:
     """List the segments, one name a line."""
 
     async def command() -> list[SegmentInfo]:
-        async with reading(data) as view:
+        async with reading(data, url) as view:
             return [await view.segment_info(name) for name in await view.list_segments(prefix)]
 
     found = execute(command)

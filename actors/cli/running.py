@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -33,6 +33,7 @@ from .output import leave
 
 if TYPE_CHECKING:
     from ..folder import StoreFolder
+    from ..gateway.client.async_client import Client
     from ..inspection import StoreView
     from ..store import SegmentStore
 
@@ -95,7 +96,7 @@ def _interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
 
 
 @asynccontextmanager
-async def reading(data: Path) -> AsyncIterator[StoreView]:
+async def viewing(data: Path) -> AsyncIterator[StoreView]:
     """The read-only view of a data folder."""
     from ..inspection import open_reader
 
@@ -105,8 +106,39 @@ async def reading(data: Path) -> AsyncIterator[StoreView]:
 
 
 @asynccontextmanager
-async def writing(data: Path, config_file: Path | None, *, take_over: bool, create: bool = False) -> AsyncIterator[SegmentStore]:
-    """The store in a data folder, opened as its owner; refused while somebody else has it open, unless ``take_over``."""
+async def reading(data: Path, url: str | None) -> AsyncIterator[StoreView | Client]:
+    """What reads: the view of a data folder, or with ``url`` a client of the service there, and no folder is touched."""
+    if url is None:
+        async with viewing(data) as view:
+            yield view
+    else:
+        let_interrupts_through()
+        async with _client(url) as client:
+            yield client
+
+
+def _client(url: str) -> AbstractAsyncContextManager[Client]:
+    from ..gateway.client.connecting import connect
+
+    return connect(url)
+
+
+@asynccontextmanager
+async def writing(
+    data: Path, config_file: Path | None, *, take_over: bool, create: bool = False, url: str | None = None
+) -> AsyncIterator[SegmentStore | Client]:
+    """The store in a data folder, opened as its owner; refused while somebody else has it open, unless ``take_over``.
+
+    With ``url`` a client of the service there, and no folder is touched.
+    """
+    if url is not None:
+        if take_over:
+            raise InvalidArgument("--take-over is for a data folder: a service looks after its owners itself")
+
+        async with _client(url) as client:
+            yield client
+        return
+
     from ..config import StoreConfig, load_config
     from ..folder import check_path
     from ..node import open_store

@@ -1,11 +1,11 @@
-"""The verbs of an embedded store, one after the other, as an app sees them."""
+"""The verbs of a store, one after the other, as an app sees them: embedded, and through a client of a server."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import attrs
@@ -13,6 +13,7 @@ import pytest
 
 import tierlog
 from support.container_world import read_all
+from support.service import service
 from support.stores import CONFIG, KIB, follow, make
 from tierlog import AttributeConflict, AttributeUpdate, AttributeUpdateKind, BadOffset, SegmentInfo, SegmentStore
 from tierlog.actors.config import StoreConfig
@@ -20,10 +21,16 @@ from tierlog.actors.config import StoreConfig
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def store(tmp_path: Path, anyio_backend: str) -> AsyncIterator[SegmentStore]:
-    async with tierlog.open_store(tmp_path / "data", containers=2, config=CONFIG) as opened:
-        yield opened
+@pytest.fixture(params=["embedded", "client"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str) -> AsyncIterator[SegmentStore]:
+    """A client has the same verbs, arguments, results and errors: all that is said here is true of both."""
+    if request.param == "embedded":
+        async with tierlog.open_store(tmp_path / "data", containers=2, config=CONFIG) as opened:
+            yield opened
+    else:
+        with service(tmp_path / "data", containers=2) as url:
+            async with tierlog.connect(url) as client:
+                yield cast(SegmentStore, client)
 
 
 # --- create, append, read -------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ class ScriptedServer:
         """One request; returns whether the connection goes on."""
         method, path, _ = head.decode().split(" ", 2)
         headers: dict[str, str] = {}
-        while (line := stream.readline().decode().strip()):  # type: ignore[union-attr]
+        while line := stream.readline().decode().strip():  # type: ignore[union-attr]
             name, _, value = line.partition(":")
             headers[name.lower()] = value.strip()
         body = stream.read(int(headers.get("content-length", "0")))  # type: ignore[union-attr]

@@ -14,20 +14,32 @@ from tierlog import StoreConfig
 from tierlog.actors.gateway.server.app import ServerLimits, make_app
 from tierlog.actors.gateway.server.running import bind, serve_http
 from tierlog.actors.node import system_world
+from tierlog.actors.tracing import Tracing
 
 
 @asynccontextmanager
-async def served(folder: Path, containers: int, config: StoreConfig, limits: ServerLimits | None) -> AsyncIterator[str]:
-    async with tierlog.open_store(folder, containers=containers, config=config) as store:
-        app = make_app(store, system_world(), limits=limits)
+async def served(
+    folder: Path, containers: int, config: StoreConfig, limits: ServerLimits | None, span: Tracing | None = None
+) -> AsyncIterator[str]:
+    async with tierlog.open_store(folder, containers=containers, config=config, span=span) as store:
+        app = make_app(store, system_world(), limits=limits, tracing=span)
         with bind("127.0.0.1", 0) as listener:
             async with serve_http(app, listener, stop_timeout=1.0) as server:
                 yield server.url
 
 
 @contextmanager
-def service(folder: Path, *, containers: int = 2, config: StoreConfig = CONFIG, limits: ServerLimits | None = None) -> Iterator[str]:
+def service(
+    folder: Path,
+    *,
+    containers: int = 2,
+    config: StoreConfig = CONFIG,
+    limits: ServerLimits | None = None,
+    span: Tracing | None = None,
+) -> Iterator[str]:
     """The server's URL."""
-    with anyio.from_thread.start_blocking_portal("asyncio") as portal:
-        with portal.wrap_async_context_manager(served(folder, containers, config, limits)) as url:
-            yield url
+    with (
+        anyio.from_thread.start_blocking_portal("asyncio") as portal,
+        portal.wrap_async_context_manager(served(folder, containers, config, limits, span)) as url,
+    ):
+        yield url

@@ -1,0 +1,277 @@
+"""``Client``: the verbs of ``SegmentStore`` over HTTP, on asyncio and trio.
+
+Owns: how programs and appends are carried out in an event loop, what runs beside the calls (deadlines of appends, the watch over attempts
+that got no answer yet), the refusal of forked children (hole 39). Does not own: requests, retries, order (see the package).
+
+All verbs are safe to call from many tasks of the event loop that opened the client. Each ends by its deadline, ``tail`` excepted, which
+waits for bytes as long as somebody wants them. Cancelling one that changes something leaves its outcome unknown; the client stays sound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+import anyio
+import anyio.abc
+import httpx
+
+from ....storage_backends.base.checksum import Buffer
+from ....storage_backends.base.errors import ClosedError
+from ....storage_backends.base.names import check_segment_name
+from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
+from ...arguments import JoinedAppend, WriterId, check_offset, check_size
+from ...core.events import EventSource
+from ...forks import forks
+from ..wire.batch import Outcome
+from ..wire.documents import HostStatus
+from . import calls, conversation
+from .appends import Appender
+from .calls import Lost, Response
+from .coalescer import checked_items, told
+from .conversation import Look, Pause, Program, Send, Terms
+from .statistics import ClientStatistics
+from .tailing import POLL_SECONDS, Tail
+from .transport import AsyncTransport
+
+T = TypeVar("T")
+
+
+class Client:
+    """Made by ``tierlog.connect``; usable inside its ``async with`` body."""
+
+    append_bytes_max = calls.APPEND_BYTES_MAX
+    """The largest append that any server takes; the one that is asked may take less, and says so."""
+
+    def __init__(
+        self, terms: Terms, transport: AsyncTransport, tasks: anyio.abc.TaskGroup, map_refresh: float, events: EventSource
+    ) -> None:
+        self._terms = terms
+        self._transport = transport
+        self._tasks = tasks
+        self._map_refresh = map_refresh
+        self._looking = anyio.Lock()
+        self._appender = Appender(terms, transport.send, self._look, tasks, events)
+        self._is_watching = False
+        self._forks = forks.count
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<Client of {self._terms.map.base}{', closed' if self._is_closed else ''}>"
+
+    # --- changing ---------------------------------------------------------------------------------------------
+
+    async def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
+        """As ``SegmentStore.create_segment``. ``OutcomeUnknown`` if the segment exists and may be this call's own."""
+        await self._run(calls.create_segment(name, rolling_size))
+
+    async def append(
+        self,
+        name: str,
+        data: Buffer,
+        *,
+        writer_id: WriterId | None = None,
+        event_number: int | None = None,
+        previous_event_number: int | None = None,
+        expected_offset: int | None = None,
+    ) -> int | None:
+        """As ``SegmentStore.append``: returns the offset at which ``data`` starts, once it is durable.
+
+        Concurrent appends travel together. When a connection breaks under way, one with a ``writer_id`` or an ``expected_offset`` is sent
+        again; a plain one raises ``OutcomeUnknown``, because a second one could not be told from the first.
+        """
+        self._check()
+        return await self._appender.append(
+            calls.append_item(name, data, writer_id, event_number, previous_event_number, expected_offset),
+        )
+
+    async def append_many(
+        self,
+        name: str,
+        events: Iterable[Buffer],
+        *,
+        writer_id: WriterId | None = None,
+        first_event_number: int | None = None,
+        previous_event_number: int | None = None,
+        expected_offset: int | None = None,
+    ) -> int | None:
+        """As ``SegmentStore.append_many``: many events one behind the other, all or nothing."""
+        self._check()
+        return await self._appender.append(
+            calls.append_many_item(name, events, writer_id, first_event_number, previous_event_number, expected_offset)
+        )
+
+    async def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
+        """As ``SegmentStore.append_each``: many appends to many segments, each with its own outcome, in order."""
+        self._check()
+        items, refusals = checked_items(appends)
+        return told(refusals, await self._appender.append_each(items))
+
+    async def seal_segment(self, name: str) -> int:
+        """As ``SegmentStore.seal_segment``."""
+        return await self._run(calls.seal_segment(name))
+
+    async def truncate_segment(self, name: str, offset: int) -> None:
+        """As ``SegmentStore.truncate_segment``."""
+        await self._run(calls.truncate_segment(name, offset))
+
+    async def delete_segment(self, name: str) -> None:
+        """As ``SegmentStore.delete_segment``."""
+        await self._run(calls.delete_segment(name))
+
+    async def merge_segments(self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()) -> int:
+        """As ``SegmentStore.merge_segments``."""
+        return await self._run(calls.merge_segments(target, sources, attribute_updates))
+
+    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]:
+        """As ``SegmentStore.update_attributes``."""
+        return await self._run(calls.update_attributes(name, updates))
+
+    async def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
+        """As ``SegmentStore.expire_writers``."""
+        return await self._run(calls.expire_writers(name, writer_ids))
+
+    # --- reading ----------------------------------------------------------------------------------------------
+
+    async def read(self, name: str, offset: int, size: int) -> bytes:
+        """As ``SegmentStore.read``."""
+        return await self._run(calls.read(name, offset, size))
+
+    async def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncGenerator[bytes, None]:
+        """As ``SegmentStore.tail``. Breaks of connections and moves of the container are not noticed, unless they last longer than a
+        deadline."""
+        check_offset(offset)
+        check_size(block_size, "block_size")
+        tail = Tail(offset, block_size)
+        while not tail.is_over:
+            for block in tail.take(await self._run(calls.poll(name, tail.position, POLL_SECONDS))):
+                yield block
+
+    async def segment_info(self, name: str) -> SegmentInfo:
+        """As ``SegmentStore.segment_info``."""
+        return await self._run(calls.segment_info(name))
+
+    async def list_segments(self, prefix: str = "") -> list[str]:
+        """As ``SegmentStore.list_segments``: the names on all hosts that begin with ``prefix``, sorted."""
+        self._check()
+        return await self._drive(conversation.list_segments(self._terms, prefix))
+
+    async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
+        """As ``SegmentStore.last_event_number``."""
+        return await self._run(calls.last_event_number(name, writer_id))
+
+    # --- the whole store --------------------------------------------------------------------------------------
+
+    async def flush(self) -> None:
+        """As ``SegmentStore.flush``, on all hosts."""
+        self._check()
+        await self._drive(conversation.everywhere(self._terms, calls.flush()))
+
+    async def health(self) -> HostStatus:
+        """What the server at the client's URL says of itself: whether all that it serves answers."""
+        return await self._run(calls.ready())
+
+    def statistics(self) -> ClientStatistics:
+        """A frozen snapshot of what this client did."""
+        appender = self._appender
+        return ClientStatistics(
+            self._transport.requests,
+            appender.appends,
+            appender.batches,
+            appender.waiting,
+            self._transport.in_flight,
+            self._terms.map.looks,
+        )
+
+    def metrics(self) -> bytes:
+        """The client's statistics in Prometheus' text format."""
+        from ...metrics import render_metrics
+
+        return render_metrics(lambda: (self.statistics(),))
+
+    def container_of(self, name: str) -> int:
+        """The index of the container that hosts ``name``."""
+        check_segment_name(name)
+        return self._terms.map.container_of(name)
+
+    # --- inside -----------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the client is closed: use it inside its `async with` body")
+
+        if self._forks != forks.count:
+            raise ClosedError("this client was opened by the parent of this forked process: open one here, after the fork")
+
+    async def _run(self, call: calls.Call[T]) -> T:
+        self._check()
+        return await self._drive(conversation.converse(self._terms, call))
+
+    async def _drive(self, program: Program[T]) -> T:
+        result: Response | Lost | None = None
+        while True:
+            try:
+                effect = program.send(result)
+            except StopIteration as ended:
+                value: T = ended.value
+                return value
+
+            result = None
+            if isinstance(effect, Send):
+                self._check()  # the body may have ended while this call paused
+                result = await self._transport.send(effect)
+            elif isinstance(effect, Pause):
+                await anyio.sleep(effect.seconds)
+            else:
+                await self._look(effect)
+
+    async def _look(self, look: Look) -> None:
+        """Get a newer map, if nobody did meanwhile. Whoever waits in line takes over when the one who asks is cancelled."""
+        with anyio.move_on_after(look.seconds):
+            async with self._looking:
+                if self._terms.map.looks == look.looks:
+                    await self._drive(conversation.look(self._terms, look.seconds))
+                    self._transport.end_pointless()
+
+    async def _watch(self) -> None:
+        """While attempts wait long for an answer, keep looking where their containers are."""
+        while True:
+            await anyio.sleep(self._map_refresh)
+            if self._transport.may_be_pointless:
+                await self._look(Look(self._terms.map.looks, conversation.LOOK_SECONDS))
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Client]:
+        """Usable inside the body; appends that others still wait for are finished at its end, or told if it fails."""
+        self._tasks.start_soon(self._appender.watch_deadlines)
+        await self._drive(conversation.opening(self._terms))
+        self._tasks.start_soon(self._watch)
+        try:
+            yield self
+            self._is_closed = True
+            await self._appender.drain()
+        finally:
+            self._is_closed = True
+            self._appender.end()
+
+
+@asynccontextmanager
+async def open_client(
+    terms: Terms, make: Callable[[], httpx.AsyncBaseTransport], map_refresh: float, events: EventSource
+) -> AsyncIterator[Client]:
+    transport = AsyncTransport(terms.map, make)
+    failure: BaseException | None = None
+    try:
+        async with anyio.create_task_group() as tasks:
+            try:
+                async with Client(terms, transport, tasks, map_refresh, events).open() as client:
+                    yield client
+            except BaseException as error:  # noqa: BLE001 - raised again below, not wrapped in a group
+                failure = error
+            tasks.cancel_scope.cancel()
+    finally:
+        await transport.aclose()
+
+    if failure is not None:
+        raise failure

@@ -1,0 +1,89 @@
+"""``connect`` and ``connect_sync``: the doors to a service.
+
+Owns: what a client takes from the machine (clock, waiting, chance, pools), and the checks of what it is told. Does not own: what clients
+do. The one module of the client that may ask the machine's clock.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from random import Random
+
+import httpx
+
+from ....storage_backends.base.errors import InvalidArgument, shown
+from ....storage_backends.base.world import World
+from ...loops import event_source, loop_clock
+from .async_client import Client, open_client
+from .container_map import ContainerMapCache
+from .conversation import Terms
+from .sync_client import SyncClient, open_sync_client
+from .transport import LIMITS, check_url
+
+DEADLINE = 30.0
+MAP_REFRESH = 0.5
+
+
+@asynccontextmanager
+async def connect(
+    url: str,
+    *,
+    deadline: float = DEADLINE,
+    map_refresh: float = MAP_REFRESH,
+    world: World | None = None,
+    transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
+) -> AsyncIterator[Client]:
+    """The store of the service at ``url`` (the supervisor's, or a single host's), with the verbs of ``SegmentStore``.
+
+    ``async with tierlog.connect("http://127.0.0.1:7600") as store``, on asyncio and trio. ``deadline``: seconds for each call, repeats
+    included. ``map_refresh``: while a call has no answer yet, look so often where its container is served. ``world`` and ``transport`` are
+    for simulations and tests.
+
+    ``Unavailable`` if no server answers there within 5 s.
+    """
+    terms = _terms(url, deadline, world, loop_clock())
+    refresh = _seconds("map_refresh", map_refresh)
+    async with open_client(terms, transport or _async_pools(url), refresh, event_source()) as client:
+        yield client
+
+
+@contextmanager
+def connect_sync(
+    url: str,
+    *,
+    deadline: float = DEADLINE,
+    world: World | None = None,
+    transport: Callable[[], httpx.BaseTransport] | None = None,
+) -> Iterator[SyncClient]:
+    """As ``connect``, without an event loop: ``with tierlog.connect_sync("http://127.0.0.1:7600") as store``. For any number of threads."""
+    with open_sync_client(_terms(url, deadline, world, time.monotonic), transport or _sync_pools(url), time.sleep) as client:
+        yield client
+
+
+def _terms(url: str, deadline: float, world: World | None, clock: Callable[[], float]) -> Terms:
+    return Terms(ContainerMapCache(check_url(url)), _seconds("deadline", deadline), clock, Random() if world is None else world.random)
+
+
+def _seconds(what: str, value: object) -> float:
+    if type(value) not in (int, float) or not isinstance(value, (int, float)) or not 0 < value < 86_400:
+        raise InvalidArgument(f"{what} is a number of seconds above 0 and below a day, not {shown(value)}")
+
+    return float(value)
+
+
+def _async_pools(url: str) -> Callable[[], httpx.AsyncBaseTransport]:
+    verify = _verify(url)
+    return lambda: httpx.AsyncHTTPTransport(verify=verify, trust_env=False, http2=False, limits=LIMITS)
+
+
+def _sync_pools(url: str) -> Callable[[], httpx.BaseTransport]:
+    verify = _verify(url)
+    return lambda: httpx.HTTPTransport(verify=verify, trust_env=False, http2=False, limits=LIMITS)
+
+
+def _verify(url: str) -> ssl.SSLContext:
+    """The machine's certificates where they are needed: loading them takes longer than opening the client."""
+    return ssl.create_default_context() if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

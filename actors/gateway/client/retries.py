@@ -1,0 +1,162 @@
+"""What may be sent again, after what, and when: pure decisions (rule H3).
+
+Owns: the kinds of calls by what a repeat does, the kinds of trouble, and the verdict on one attempt. Does not own: any I/O, nor how much
+time a call has.
+
+A call that reads is sent again after every trouble that may pass. One that changes something is sent again if the attempt had no effect
+(nothing was sent, or the server says so), or if a repeat can be told from a second one:
+
+- an append with a writer id: the store knows its number;
+- an append at an expected offset: applied once, it cannot be applied there again. ``BadOffset`` after an attempt with unknown outcome
+  proves that it was not applied only if the segment is too short to hold it; otherwise nobody can tell;
+- a creation and a seal: their effect happens once. ``SegmentExists`` after an unknown outcome may be the own creation.
+
+Everything else (a plain append, delete, truncate, merge, attributes, expire-writers) is never repeated after an unknown outcome: a second
+one could hit what others did in between. Once an attempt's outcome is unknown, only an answer that proves what happened is told as it is;
+any other becomes ``OutcomeUnknown``.
+"""
+
+from __future__ import annotations
+
+import enum
+from random import Random
+
+import attrs
+
+from ....storage_backends.base.errors import (
+    BadOffset,
+    ClosedError,
+    InvalidArgument,
+    NotOwner,
+    OutcomeUnknown,
+    OutOfOrder,
+    SegmentNotFound,
+    SegmentSealed,
+    Throttled,
+    TierlogError,
+    Unavailable,
+    UnknownWriter,
+)
+from ...core.backoff import Backoff
+from ..wire.errors import TooLarge
+
+BACKOFF = Backoff(first=0.01, maximum=0.25)
+"""Short on purpose: a failover takes a moment, and a refused connection costs nobody anything."""
+
+
+class Repeat(enum.Enum):
+    """What a second arrival of the same call does."""
+
+    READS = "reads"
+    """It changes nothing that anybody could see."""
+    NUMBERED = "numbered"
+    """An append with a writer id."""
+    AT_OFFSET = "at-offset"
+    """An append at an expected offset."""
+    CREATES = "creates"
+    SEALS = "seals"
+    NEVER = "never"
+    """It would be a second one."""
+
+
+class Kind(enum.Enum):
+    """How an attempt went wrong."""
+
+    REFUSED = "refused"
+    """The answer is final."""
+    LATER = "later"
+    """Nothing was done; it may work later."""
+    ELSEWHERE = "elsewhere"
+    """Nothing was done; another host has the container."""
+    NOT_SENT = "not-sent"
+    """Nobody got it."""
+    UNKNOWN = "unknown"
+    """It may have been applied."""
+
+
+@attrs.frozen
+class Trouble:
+    kind: Kind
+    error: TierlogError
+    """What to raise if nothing better comes."""
+    pause: float = 0.0
+    """Seconds that the server asked to wait."""
+
+
+@attrs.frozen
+class Again:
+    """Send it again."""
+
+    pause: float
+    refresh: bool
+    """Look first where the container is now."""
+    doubt: bool
+    """One of the attempts so far may have been applied."""
+
+
+_PROOFS: dict[Repeat, tuple[type[TierlogError], ...]] = {
+    # The store looks for a writer's number before anything else, so these say that it was not applied (rule C3).
+    Repeat.NUMBERED: (OutOfOrder, SegmentSealed, BadOffset, InvalidArgument, UnknownWriter),
+    Repeat.AT_OFFSET: (InvalidArgument,),
+    Repeat.CREATES: (InvalidArgument,),
+    Repeat.SEALS: (InvalidArgument, SegmentNotFound),
+    Repeat.NEVER: (),
+}
+_MAY_PASS = (Throttled, Unavailable, ClosedError)
+
+
+def kind_of(error: TierlogError) -> Kind:
+    """The kind of trouble that an error of the server's is. ``StorageFull`` is final: somebody has to make room, and should hear of it."""
+    if isinstance(error, NotOwner):
+        return Kind.ELSEWHERE
+
+    if isinstance(error, OutcomeUnknown):
+        return Kind.UNKNOWN
+
+    return Kind.LATER if isinstance(error, _MAY_PASS) else Kind.REFUSED
+
+
+def is_too_much_at_once(trouble: Trouble) -> bool:
+    """Whether a batch was refused whole for what one of its items, or their sum, is: each alone gets its own answer."""
+    return trouble.kind is Kind.REFUSED and isinstance(trouble.error, (InvalidArgument, TooLarge))
+
+
+def decide(
+    repeat: Repeat, trouble: Trouble, *, doubt: bool, attempt: int, left: float, random: Random, size: int = 0
+) -> Again | TierlogError:
+    """Send it again, or what to raise.
+
+    ``doubt``: an earlier attempt may have been applied. ``attempt``: how many failed before this one. ``left``: seconds until the call's
+    deadline. ``size``: of an append at an expected offset, its bytes.
+    """
+    if trouble.kind is Kind.REFUSED:
+        return _refusal(repeat, trouble.error, size) if doubt else trouble.error
+
+    doubt = doubt or (trouble.kind is Kind.UNKNOWN and repeat is not Repeat.READS)
+    if doubt and repeat is Repeat.NEVER:
+        return trouble.error
+
+    pause = max(trouble.pause, BACKOFF.delay(attempt, random))
+    if pause >= left:
+        return _given_up(trouble.error, doubt=doubt)
+
+    return Again(pause, trouble.kind is not Kind.LATER, doubt)
+
+
+def _refusal(repeat: Repeat, error: TierlogError, size: int) -> TierlogError:
+    """A final answer, after an attempt with unknown outcome."""
+    if repeat is Repeat.READS or isinstance(error, _PROOFS[repeat]):
+        return error
+
+    if repeat is Repeat.AT_OFFSET and isinstance(error, BadOffset) and error.expected < error.given + size:
+        return error
+
+    return OutcomeUnknown(f"an earlier attempt may have been applied; then came: {error}")
+
+
+def _given_up(error: TierlogError, *, doubt: bool) -> TierlogError:
+    if doubt:
+        return error if isinstance(error, OutcomeUnknown) else OutcomeUnknown(f"an attempt may have been applied; then came: {error}")
+
+    # `NotOwner` and `ClosedError` would speak of the caller's own store; a client only has not found one that answers in time.
+    return Unavailable(f"no owner answered in time: {error}") if isinstance(error, (NotOwner, ClosedError)) else error

@@ -1,0 +1,201 @@
+"""Requests over httpx: one exchange, and what is said of one that failed.
+
+Owns: the raw form of a request and of its response, which exceptions mean that nothing was sent, the pools' limits, and the end of attempts
+whose containers are served elsewhere meanwhile. Does not own: any retry (a transport sends once).
+
+A request counts as sent when the first byte of its body is handed over: a server does nothing before it has the whole body, and every
+request that changes something has one, except a raw append of nothing, which counts as sent from the start.
+
+Cancellation closes the connection of the request; the pool stays sound. To make sure of that no pool has a bound: a request that waits in a
+bounded pool and is cancelled can lose its place for ever. The client bounds what it sends itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from urllib.parse import urlsplit
+
+import anyio
+import httpx
+
+from ....storage_backends.base.errors import InvalidArgument
+from .calls import Lost, Response
+from .container_map import ContainerMapCache
+from .conversation import Send
+
+CONNECT_SECONDS = 3.0
+"""A connection that takes longer is given up; nothing was sent over it."""
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
+"""Idle connections end before servers end theirs, so that a request never meets a closing one."""
+PATIENCE_SECONDS = 5.0
+"""How long the plain client waits for one host of several before it looks where the container is: it cannot look while it waits."""
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol, httpx.ProxyError)
+
+
+def check_url(url: object) -> str:
+    """A server's base URL, without a slash at its end."""
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else None
+        is_good = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        parts, is_good = None, False
+    if parts is None or not is_good or parts.query or parts.fragment or parts.username is not None:
+        raise InvalidArgument(f"a server's URL is like http://127.0.0.1:7600, not {url!r}")
+
+    return parts.geturl().rstrip("/")
+
+
+class _Body(httpx.AsyncByteStream, httpx.SyncByteStream):
+    """A request's body, which knows whether somebody began to send it. No generator: one that is dropped half way needs care."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.is_begun = not data
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.is_begun = True
+        return iter((self._data,) if self._data else ())
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return _Pieces(iter(self))
+
+
+class _Pieces:
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        for piece in self._pieces:
+            return piece
+
+        raise StopAsyncIteration
+
+
+def _request(send: Send) -> tuple[httpx.Request, _Body]:
+    request, body, url = send.request, _Body(send.request.body), httpx.URL(send.url + send.request.path)
+    headers = [("Host", url.netloc.decode("ascii")), ("Accept-Encoding", "identity"), *request.headers]
+    if request.method == "POST":
+        headers.append(("Content-Length", str(len(request.body))))
+    connect = min(CONNECT_SECONDS, max(send.seconds, 0.001))
+    timeout = {"connect": connect, "read": None, "write": None, "pool": None}
+    return httpx.Request(request.method, url, headers=headers, stream=body, extensions={"timeout": timeout}), body
+
+
+def _broken(send: Send, body: _Body, error: httpx.HTTPError) -> Lost:
+    return Lost(body.is_begun and not isinstance(error, _NOT_SENT), _told(send, str(error) or type(error).__name__))
+
+
+def _told(send: Send, what: str) -> str:
+    return f"{send.request.method} {send.url}{send.request.path}: {what}"
+
+
+def _joined(pieces: list[bytes]) -> bytes:
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+class AsyncTransport:
+    def __init__(self, map: ContainerMapCache, make: Callable[[], httpx.AsyncBaseTransport]) -> None:
+        self._map = map
+        self._pool = make()
+        self._parking = make()
+        """For requests that a server holds back: a pool looks at all its connections for each request, and there may be thousands."""
+        self._flights: dict[anyio.CancelScope, Send] = {}
+        self.requests = 0
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._flights)
+
+    async def send(self, send: Send) -> Response | Lost:
+        """One exchange. Raises nothing but a cancellation."""
+        request, body = _request(send)
+        pool = self._parking if send.parks else self._pool
+        self.requests += 1
+        with anyio.move_on_after(send.seconds) as scope:
+            self._flights[scope] = send
+            try:
+                response = await pool.handle_async_request(request)
+                try:
+                    pieces = [piece async for piece in response.aiter_raw()]
+                finally:
+                    await response.aclose()
+                return Response(response.status_code, response.headers, _joined(pieces))
+            except httpx.HTTPError as error:
+                return _broken(send, body, error)
+            except (AttributeError, OSError) as error:
+                if body.is_begun:
+                    raise
+                # Reset before it was used: httpcore asks such a connection's socket for its peer, and uvloop has taken that away already.
+                return Lost(False, _told(send, f"the connection broke: {error}"))
+            finally:
+                del self._flights[scope]
+
+        return Lost(body.is_begun, _told(send, "no answer in time"))
+
+    @property
+    def may_be_pointless(self) -> bool:
+        """Whether something is under way to a container that may be served elsewhere by now."""
+        return not self._map.is_single and any(send.containers for send in self._flights.values())
+
+    def end_pointless(self) -> None:
+        """End the attempts whose containers are all known to be elsewhere: a frozen host would never answer them."""
+        for scope, send in list(self._flights.items()):
+            if send.containers and self._map.has_moved(send.containers, send.url):
+                scope.cancel()
+
+    async def aclose(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._pool.aclose()
+            await self._parking.aclose()
+
+
+class SyncTransport:
+    """The same without an event loop; safe to use from many threads."""
+
+    def __init__(self, map: ContainerMapCache, make: Callable[[], httpx.BaseTransport], clock: Callable[[], float]) -> None:
+        self._map = map
+        self._pool = make()
+        self._parking = make()
+        self._clock = clock
+        self.requests = 0
+        self.in_flight = 0
+
+    def send(self, send: Send) -> Response | Lost:
+        """One exchange. Raises nothing but Ctrl-C."""
+        self.requests += 1
+        self.in_flight += 1
+        try:
+            return self._exchange(send)
+        finally:
+            self.in_flight -= 1
+
+    def _exchange(self, send: Send) -> Response | Lost:
+        """An answer that drips in can take up to twice its time: the time left is looked at when a piece comes."""
+        request, body = _request(send)
+        seconds = send.seconds
+        if send.containers and not send.parks and not self._map.is_single:
+            seconds = min(seconds, PATIENCE_SECONDS)
+        limit = max(seconds, 0.001)
+        request.extensions["timeout"].update(read=limit, write=limit, pool=limit)
+        until = self._clock() + seconds
+        try:
+            response = (self._parking if send.parks else self._pool).handle_request(request)
+            try:
+                pieces: list[bytes] = []
+                for piece in response.iter_raw():
+                    pieces.append(piece)
+                    if self._clock() > until:
+                        return Lost(body.is_begun, _told(send, "no answer in time"))
+            finally:
+                response.close()
+        except httpx.HTTPError as error:
+            return _broken(send, body, error)
+
+        return Response(response.status_code, response.headers, _joined(pieces))
+
+    def close(self) -> None:
+        self._pool.close()
+        self._parking.close()

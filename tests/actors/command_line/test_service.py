@@ -1,0 +1,78 @@
+"""The segment commands with ``--url``: the same words, to a service instead of a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Run
+from support.service import service
+
+NAME = "app/events"
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    with service(tmp_path / "served") as url:
+        yield url
+
+
+def test_a_segments_life(run: Run, url: str, folder: Path, tmp_path: Path) -> None:
+    lines = tmp_path / "lines"
+    lines.write_bytes(b"one\ntwo\n")
+    there = ("--url", url)
+
+    assert run("segment", "create", NAME, *there).code == 0
+    assert run("segment", "append", NAME, "--data-text", "hello\n", *there).out == "0\n"
+    numbered = ("--file", str(lines), "--lines", "--writer", "w", "--event-number", "1")
+    assert run("segment", "append", NAME, *numbered, *there).out == "6\n"
+    assert run("segment", "append", NAME, *numbered, *there).out == run("segment", "append", NAME, *numbered, *there).out
+    assert run("segment", "read", NAME, *there).out == "hello\none\ntwo\n"
+    assert run("segment", "ls", *there).out == f"{NAME}\n"
+    assert json.loads(run("segment", "info", NAME, "--json", *there).out)["length"] == 14
+    assert run("segment", "truncate", NAME, "6", *there).code == 0
+    assert run("segment", "seal", NAME, *there).out == "14\n"
+    assert run("segment", "tail", NAME, "--offset", "-4", *there).out == "two\n"
+    assert run("segment", "create", "app/all", *there).code == 0
+    assert run("segment", "delete", NAME, *there).code == 0
+    assert run("segment", "ls", *there).out == "app/all\n"
+    assert not folder.exists(), "no folder is touched"
+
+
+def test_merge(run: Run, url: str) -> None:
+    for name in ("t", "t#1"):
+        run("segment", "create", name, "--url", url)
+        run("segment", "append", name, "--data-text", name, "--url", url)
+    run("segment", "seal", "t#1", "--url", url)
+
+    assert run("segment", "merge", "t", "t#1", "--url", url).out == "1\n"
+    assert run("segment", "read", "t", "--url", url).out == "tt#1"
+
+
+def test_the_same_errors_in_one_line(run: Run, url: str) -> None:
+    done = run("segment", "append", "none", "--data-text", "x", "--url", url)
+
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("error: ")
+    assert "segment create" in done.err
+
+
+@pytest.mark.parametrize("bad, hint", [("nonsense", "http://127.0.0.1"), ("http://127.0.0.1:1", "no tierlog server answers")])
+def test_a_url_where_no_service_is(run: Run, bad: str, hint: str) -> None:
+    done = run("segment", "ls", "--url", bad)
+
+    assert done.code == 1
+    assert hint in done.err
+
+
+def test_a_service_has_its_own_owners(run: Run, url: str) -> None:
+    assert "--take-over is for a data folder" in run("segment", "seal", NAME, "--take-over", "--url", url).err
+
+
+def test_a_configuration_in_the_environment_does_no_harm(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIERLOG_CONFIG", "nowhere.toml")
+
+    assert run("segment", "create", NAME, "--url", url).code == 0
