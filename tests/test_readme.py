@@ -71,6 +71,6 @@ def test_the_configuration_shows_the_defaults() -> None:
     assert parse_config(tomllib.loads(blocks("toml")[0])) == tierlog.StoreConfig()
 
 
-@pytest.mark.parametrize("script", sorted(set(re.findall(r"scripts/(\w+)", README))))
+@pytest.mark.parametrize("script", sorted(set(re.findall(r"scripts/(\w+(?:\.py)?)", README))))
 def test_every_script_exists(script: str) -> None:
     assert os.access(ROOT / "scripts" / script, os.X_OK)
