@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from ...storage_backends.base.errors import InvalidArgument, TierlogError, Unavailable
+from ...storage_backends.base.errors import InvalidArgument, NotOwner, TierlogError, Unavailable
 from ...storage_backends.base.names import check_segment_name, container_of
 from ..gateway.wire import paths
 from ..gateway.wire.documents import map_document
@@ -85,6 +85,7 @@ class _Endpoints:
             ("POST", "/v1/roll", self.roll),
             ("GET", paths.SEGMENTS, self.segments),
             ("POST", paths.FLUSH, self.flush),
+            ("POST", paths.BATCH, self.batch),
             ("GET", paths.SEGMENTS + "/{rest:path}", self.redirect),
             ("POST", paths.SEGMENTS + "/{rest:path}", self.redirect),
         ]
@@ -205,6 +206,10 @@ class _Endpoints:
         answers = await self._ask_all("GET", f"{paths.SEGMENTS}{'?' + query if query else ''}")
         names = sorted({name for answer in answers for name in answer["segments"]})
         return JSONResponse({"segments": names})
+
+    async def batch(self, request: Request) -> Response:
+        """Clients send a batch here while they know no owner of its containers. Nothing is applied, and they look at the map (H13)."""
+        raise NotOwner("the supervisor serves no container: ask it for the container map")
 
     async def flush(self, request: Request) -> Response:
         await self._ask_all("POST", paths.FLUSH)

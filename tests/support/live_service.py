@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +21,7 @@ import httpx
 from tierlog.actors.gateway.wire.paths import Verb, segment_path
 from tierlog.storage_backends.base.names import container_of
 
+COMMAND_LINE = ("-m", "tierlog.actors.cli")
 PATIENCE = 20.0
 """Seconds after which something that should have happened has failed: far above what it takes, for a busy machine's sake."""
 
@@ -51,11 +52,14 @@ class Ended:
 class Service:
     """One supervisor process on one folder. A second one on the same folder is another ``Service``."""
 
-    def __init__(self, folder: Path, *arguments: str, hosts: int = 2, containers: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, hosts: int = 2, containers: int | None = None, program: Sequence[str] = COMMAND_LINE
+    ) -> None:
+        """``program``: what stands for the command line, with Python's options."""
         self.folder = folder
         counts = [f"--hosts={hosts}", *([] if containers is None else [f"--containers={containers}"])]
         self._log = folder.with_name(f"{folder.name}-{time.monotonic_ns()}.log")
-        command = [sys.executable, "-m", "tierlog.actors.cli", "serve", str(folder), "--listen=127.0.0.1:0", *counts, *arguments]
+        command = [sys.executable, *program, "serve", str(folder), "--listen=127.0.0.1:0", *counts, *arguments]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, cwd=folder.parent)
         self.url = ""

@@ -19,10 +19,12 @@ import anyio.lowlevel
 
 from ....storage_backends.base.errors import Throttled, TierlogError
 from ...core.events import EventSource
+from ...tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from .calls import Lost, Response, understand
 from .coalescer import Batch, Coalescer, Entry, Lane, Parcel, Sorted
 from .conversation import Look, Send, Terms
+from .spans import around_appends
 
 FLYING_MAX = 4
 """Requests with appends to one server at a time."""
@@ -36,6 +38,7 @@ class Appender:
         look: Callable[[Look], Awaitable[None]],
         tasks: anyio.abc.TaskGroup,
         events: EventSource,
+        tracing: Tracing | None = None,
     ) -> None:
         self._terms = terms
         self._send = send
@@ -43,6 +46,7 @@ class Appender:
         self._tasks = tasks
         self._coalescer = Coalescer(terms.map, terms.random)
         self._events = events
+        self._tracing = tracing
         self._flying: dict[str, int] = {}
         self._is_pumping = False
         self._doors: dict[int, deque[anyio.Event]] = {}
@@ -61,8 +65,15 @@ class Appender:
     # --- callers ----------------------------------------------------------------------------------------------
 
     async def append(self, item: BatchItem) -> int | None:
+        if self._tracing is None:
+            return await self._append(item)
+
+        with around_appends(self._tracing, item.count or 1, len(item.data), item.name) as span:
+            return await self._append(item, span)
+
+    async def _append(self, item: BatchItem, span: object = None) -> int | None:
         lane = self._coalescer.lane(item.name)
-        parcel = self._begin((item,))
+        parcel = self._begin((item,), span)
         try:
             if lane.is_full or lane.container in self._doors:
                 await self._enter_in_turn(lane, parcel.entries[0])
@@ -81,8 +92,15 @@ class Appender:
         return outcome
 
     async def append_each(self, items: Sequence[BatchItem]) -> list[Outcome]:
+        if self._tracing is None:
+            return await self._append_each(items)
+
+        with around_appends(self._tracing, len(items), sum(len(item.data) for item in items)) as span:
+            return await self._append_each(items, span)
+
+    async def _append_each(self, items: Sequence[BatchItem], span: object = None) -> list[Outcome]:
         lanes = [self._coalescer.lane(item.name) for item in items]
-        parcel = self._begin(items)
+        parcel = self._begin(items, span)
         try:
             for entry, lane in zip(parcel.entries, lanes, strict=True):
                 if lane.is_full or lane.container in self._doors:
@@ -97,8 +115,8 @@ class Appender:
 
         return parcel.outcomes
 
-    def _begin(self, items: Sequence[BatchItem]) -> Parcel:
-        parcel = Parcel(items, self._terms.clock() + self._terms.deadline, self._events)
+    def _begin(self, items: Sequence[BatchItem], span: object) -> Parcel:
+        parcel = Parcel(items, self._terms.clock() + self._terms.deadline, self._events, span)
         self._waiters[parcel] = None
         if len(self._waiters) == 1:
             self._watch.set()
@@ -187,8 +205,9 @@ class Appender:
     async def _carry(self, batch: Batch) -> None:
         """One request and what its answer means."""
         try:
-            call = batch.call()
-            answer = understand(call, await self._send(Send(batch.url, call.request, batch.seconds(self._terms.clock()), batch.containers)))
+            call, spans = batch.call(), () if self._tracing is None else batch.spans
+            send = Send(batch.url, call.request, batch.seconds(self._terms.clock()), batch.containers, links=spans)
+            answer = understand(call, await self._send(send))
         finally:
             self._flying[batch.url] -= 1
         sorted = self._coalescer.settle(batch, answer, self._terms.clock())

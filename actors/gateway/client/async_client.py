@@ -24,6 +24,7 @@ from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ...arguments import JoinedAppend, WriterId, check_offset, check_size
 from ...core.events import EventSource
 from ...forks import forks
+from ...tracing import Tracing
 from ..wire.batch import Outcome
 from ..wire.documents import HostStatus
 from . import calls, conversation
@@ -31,6 +32,7 @@ from .appends import Appender
 from .calls import Lost, Response
 from .coalescer import checked_items, told
 from .conversation import Look, Pause, Program, Send, Terms
+from .spans import TracingPool, around
 from .statistics import ClientStatistics
 from .tailing import POLL_SECONDS, Tail
 from .transport import AsyncTransport
@@ -45,14 +47,21 @@ class Client:
     """The largest append that any server takes; the one that is asked may take less, and says so."""
 
     def __init__(
-        self, terms: Terms, transport: AsyncTransport, tasks: anyio.abc.TaskGroup, map_refresh: float, events: EventSource
+        self,
+        terms: Terms,
+        transport: AsyncTransport,
+        tasks: anyio.abc.TaskGroup,
+        map_refresh: float,
+        events: EventSource,
+        tracing: Tracing | None = None,
     ) -> None:
         self._terms = terms
         self._transport = transport
         self._tasks = tasks
         self._map_refresh = map_refresh
         self._looking = anyio.Lock()
-        self._appender = Appender(terms, transport.send, self._look, tasks, events)
+        self._tracing = tracing
+        self._appender = Appender(terms, transport.send, self._look, tasks, events, tracing)
         self._is_watching = False
         self._forks = forks.count
         self._is_closed = False
@@ -206,7 +215,8 @@ class Client:
 
     async def _run(self, call: calls.Call[T]) -> T:
         self._check()
-        return await self._drive(conversation.converse(self._terms, call))
+        with around(self._tracing, call):
+            return await self._drive(conversation.converse(self._terms, call))
 
     async def _drive(self, program: Program[T]) -> T:
         result: Response | Lost | None = None
@@ -258,14 +268,14 @@ class Client:
 
 @asynccontextmanager
 async def open_client(
-    terms: Terms, make: Callable[[], httpx.AsyncBaseTransport], map_refresh: float, events: EventSource
+    terms: Terms, make: Callable[[], httpx.AsyncBaseTransport], map_refresh: float, events: EventSource, tracing: Tracing | None = None
 ) -> AsyncIterator[Client]:
-    transport = AsyncTransport(terms.map, make)
+    transport = AsyncTransport(terms.map, make if tracing is None else lambda: TracingPool(make(), tracing))
     failure: BaseException | None = None
     try:
         async with anyio.create_task_group() as tasks:
             try:
-                async with Client(terms, transport, tasks, map_refresh, events).open() as client:
+                async with Client(terms, transport, tasks, map_refresh, events, tracing).open() as client:
                     yield client
             except BaseException as error:  # noqa: BLE001 - raised again below, not wrapped in a group
                 failure = error

@@ -44,14 +44,16 @@ NAMES_MAX = 65_536
 class Parcel:
     """What one caller waits for: some appends, each with its own outcome, in order."""
 
-    __slots__ = ("deadline", "entries", "is_abandoned", "left", "outcomes", "reply")
+    __slots__ = ("deadline", "entries", "is_abandoned", "left", "outcomes", "reply", "span")
 
-    def __init__(self, items: Sequence[BatchItem], deadline: float, events: EventSource) -> None:
+    def __init__(self, items: Sequence[BatchItem], deadline: float, events: EventSource, span: object = None) -> None:
         self.entries = [Entry(item, self, index) for index, item in enumerate(items)]
         self.outcomes: list[Outcome] = [None] * len(items)
         self.left = len(items)
         self.deadline = deadline
         self.reply: Reply[None] = Reply(events)
+        self.span = span
+        """Of the call, where it is traced."""
         self.is_abandoned = False
         """Nobody waits any more: what was not sent is not sent."""
 
@@ -180,6 +182,11 @@ class Batch:
     def seconds(self, now: float) -> float:
         """What the most patient of its callers has left."""
         return max(entry.parcel.deadline for entry in self.entries) - now
+
+    @property
+    def spans(self) -> tuple[object, ...]:
+        """Of the calls whose appends it carries, each once."""
+        return tuple(dict.fromkeys(entry.parcel.span for entry in self.entries if entry.parcel.span is not None))
 
     def _add(self, entry: Entry) -> None:
         entry.is_under_way = True

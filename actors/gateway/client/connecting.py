@@ -17,6 +17,7 @@ import httpx
 from ....storage_backends.base.errors import InvalidArgument, shown
 from ....storage_backends.base.world import World
 from ...loops import event_source, loop_clock
+from ...tracing import Tracing
 from .async_client import Client, open_client
 from .container_map import ContainerMapCache
 from .conversation import Terms
@@ -33,20 +34,21 @@ async def connect(
     *,
     deadline: float = DEADLINE,
     map_refresh: float = MAP_REFRESH,
+    span: Tracing | None = None,
     world: World | None = None,
     transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
 ) -> AsyncIterator[Client]:
     """The store of the service at ``url`` (the supervisor's, or a single host's), with the verbs of ``SegmentStore``.
 
     ``async with tierlog.connect("http://127.0.0.1:7600") as store``, on asyncio and trio. ``deadline``: seconds for each call, repeats
-    included. ``map_refresh``: while a call has no answer yet, look so often where its container is served. ``world`` and ``transport`` are
-    for simulations and tests.
+    included. ``map_refresh``: while a call has no answer yet, look so often where its container is served. ``span`` is told of every call
+    and request: ``tierlog.opentelemetry_tracing()``. ``world`` and ``transport`` are for simulations and tests.
 
     ``Unavailable`` if no server answers there within 5 s.
     """
     terms = _terms(url, deadline, world, loop_clock())
     refresh = _seconds("map_refresh", map_refresh)
-    async with open_client(terms, transport or _async_pools(url), refresh, event_source()) as client:
+    async with open_client(terms, transport or _async_pools(url), refresh, event_source(), span) as client:
         yield client
 
 
@@ -55,11 +57,13 @@ def connect_sync(
     url: str,
     *,
     deadline: float = DEADLINE,
+    span: Tracing | None = None,
     world: World | None = None,
     transport: Callable[[], httpx.BaseTransport] | None = None,
 ) -> Iterator[SyncClient]:
     """As ``connect``, without an event loop: ``with tierlog.connect_sync("http://127.0.0.1:7600") as store``. For any number of threads."""
-    with open_sync_client(_terms(url, deadline, world, time.monotonic), transport or _sync_pools(url), time.sleep) as client:
+    terms = _terms(url, deadline, world, time.monotonic)
+    with open_sync_client(terms, transport or _sync_pools(url), time.sleep, span) as client:
         yield client
 
 

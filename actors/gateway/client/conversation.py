@@ -40,6 +40,8 @@ class Send:
     """Whose owner is asked: when they are elsewhere, the attempt is pointless."""
     parks: bool = False
     """The server holds the answer back on purpose."""
+    links: tuple[object, ...] = ()
+    """The spans of the calls that share it, where they are traced."""
 
 
 @attrs.frozen

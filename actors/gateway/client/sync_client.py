@@ -22,12 +22,14 @@ from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ...arguments import JoinedAppend, WriterId, check_offset, check_size
 from ...core.events import EventSource
 from ...forks import forks
+from ...tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from ..wire.documents import HostStatus
 from . import calls, conversation
 from .calls import Lost, Response
 from .coalescer import Batch, Coalescer, Parcel, Sorted, checked_items, told
 from .conversation import Look, Pause, Program, Send, Terms
+from .spans import SyncTracingPool, around, around_appends
 from .statistics import ClientStatistics
 from .tailing import POLL_SECONDS, Tail
 from .transport import SyncTransport
@@ -40,10 +42,11 @@ class SyncClient:
 
     append_bytes_max = calls.APPEND_BYTES_MAX
 
-    def __init__(self, terms: Terms, transport: SyncTransport, sleep: Callable[[float], None]) -> None:
+    def __init__(self, terms: Terms, transport: SyncTransport, sleep: Callable[[float], None], tracing: Tracing | None = None) -> None:
         self._terms = terms
         self._transport = transport
         self._sleep = sleep
+        self._tracing = tracing
         self._looking = threading.Lock()
         self._appends = self._batches = 0
         self._forks = forks.count
@@ -176,6 +179,14 @@ class SyncClient:
         return outcome
 
     def _append_each(self, items: Sequence[BatchItem]) -> list[Outcome]:
+        if self._tracing is None:
+            return self._append_all(items)
+
+        segment = items[0].name if len(items) == 1 else None
+        with around_appends(self._tracing, len(items), sum(len(item.data) for item in items), segment):
+            return self._append_all(items)
+
+    def _append_all(self, items: Sequence[BatchItem]) -> list[Outcome]:
         """The coalescer, for the appends of this call: a batch to each server after the other."""
         terms = self._terms
         coalescer = Coalescer(terms.map, terms.random)
@@ -207,7 +218,8 @@ class SyncClient:
 
     def _run(self, call: calls.Call[T]) -> T:
         self._check()
-        return self._drive(conversation.converse(self._terms, call))
+        with around(self._tracing, call):
+            return self._drive(conversation.converse(self._terms, call))
 
     def _drive(self, program: Program[T]) -> T:
         result: Response | Lost | None = None
@@ -238,8 +250,11 @@ class SyncClient:
 
 
 @contextmanager
-def open_sync_client(terms: Terms, make: Callable[[], httpx.BaseTransport], sleep: Callable[[float], None]) -> Iterator[SyncClient]:
-    client = SyncClient(terms, SyncTransport(terms.map, make, terms.clock), sleep)
+def open_sync_client(
+    terms: Terms, make: Callable[[], httpx.BaseTransport], sleep: Callable[[float], None], tracing: Tracing | None = None
+) -> Iterator[SyncClient]:
+    pools = make if tracing is None else lambda: SyncTracingPool(make(), tracing)
+    client = SyncClient(terms, SyncTransport(terms.map, pools, terms.clock), sleep, tracing)
     try:
         client.open()
         yield client

@@ -22,6 +22,7 @@ from ....storage_backends.base.errors import InvalidArgument
 from .calls import Lost, Response
 from .container_map import ContainerMapCache
 from .conversation import Send
+from .spans import LINKS
 
 CONNECT_SECONDS = 3.0
 """A connection that takes longer is given up; nothing was sent over it."""
@@ -81,7 +82,8 @@ def _request(send: Send) -> tuple[httpx.Request, _Body]:
         headers.append(("Content-Length", str(len(request.body))))
     connect = min(CONNECT_SECONDS, max(send.seconds, 0.001))
     timeout = {"connect": connect, "read": None, "write": None, "pool": None}
-    return httpx.Request(request.method, url, headers=headers, stream=body, extensions={"timeout": timeout}), body
+    extensions = {"timeout": timeout, LINKS: send.links} if send.links else {"timeout": timeout}
+    return httpx.Request(request.method, url, headers=headers, stream=body, extensions=extensions), body
 
 
 def _broken(send: Send, body: _Body, error: httpx.HTTPError) -> Lost:
@@ -126,10 +128,8 @@ class AsyncTransport:
             except httpx.HTTPError as error:
                 return _broken(send, body, error)
             except (AttributeError, OSError) as error:
-                if body.is_begun:
-                    raise
                 # Reset before it was used: httpcore asks such a connection's socket for its peer, and uvloop has taken that away already.
-                return Lost(False, _told(send, f"the connection broke: {error}"))
+                return Lost(body.is_begun, _told(send, f"the connection broke: {error}"))
             finally:
                 del self._flights[scope]
 

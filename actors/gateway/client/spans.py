@@ -1,0 +1,82 @@
+"""What a client tells a tracer: one span for each call, one for each request, named by OpenTelemetry's semantic conventions for HTTP.
+
+Owns: the spans' names and attributes, and the pools that send a trace's context along. Does not own: requests and their order.
+
+A request is below its call. Where several calls travel together it belongs to none of them: its span is then linked to theirs. It
+ends when the answer's head is there. Attempts that are made again are requests of their own.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import httpx
+
+from ...tracing import Tracing
+from .calls import Call
+
+LINKS = "tierlog.links"
+"""The extension of a request that carries the spans of the calls that it is made for."""
+
+
+def around(tracing: Tracing | None, call: Call[Any]) -> AbstractContextManager[object]:
+    """The span of a call that is no append."""
+    if tracing is None:
+        return nullcontext()
+
+    verb = call.request.path.partition("?")[0].rpartition("/")[2]
+    return tracing(f"tierlog.client.{verb}", {"segment": call.segment})
+
+
+def around_appends(tracing: Tracing, count: int, size: int, segment: str | None = None) -> AbstractContextManager[object]:
+    return tracing("tierlog.client.append", {"segment": segment, "count": count, "bytes": size})
+
+
+class TracingPool(httpx.AsyncBaseTransport):
+    """A pool whose requests are told."""
+
+    def __init__(self, pool: httpx.AsyncBaseTransport, tracing: Tracing) -> None:
+        self._pool = pool
+        self._tracing = tracing
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        headers: dict[str, str] = {}
+        links = request.extensions.get(LINKS, ())
+        with self._tracing.client(request.method, _attributes(request), headers, links) as span:
+            request.headers.update(headers)
+            response = await self._pool.handle_async_request(request)
+            span.answered(response.status_code)
+            return response
+
+    async def aclose(self) -> None:
+        await self._pool.aclose()
+
+
+class SyncTracingPool(httpx.BaseTransport):
+    """The same without an event loop."""
+
+    def __init__(self, pool: httpx.BaseTransport, tracing: Tracing) -> None:
+        self._pool = pool
+        self._tracing = tracing
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        headers: dict[str, str] = {}
+        with self._tracing.client(request.method, _attributes(request), headers) as span:
+            request.headers.update(headers)
+            response = self._pool.handle_request(request)
+            span.answered(response.status_code)
+            return response
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+def _attributes(request: httpx.Request) -> dict[str, object]:
+    url = request.url
+    return {
+        "http.request.method": request.method,
+        "url.full": str(url),
+        "server.address": url.host,
+        "server.port": url.port or {"http": 80, "https": 443}[url.scheme],
+    }

@@ -1,0 +1,126 @@
+"""The verdict: what was checked, what was measured, one line, and the exit status.
+
+Owns: the figures' arithmetic, the table, the JSON form. Does not own: how anything was found out. Sync and pure but for printing.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+import attrs
+from rich.console import Console
+from rich.table import Table
+
+
+@attrs.define
+class Samples:
+    """Seconds of one kind, and the limit that they shall keep."""
+
+    name: str
+    limit: float | None = None
+    """What the 99th percentile shall stay below."""
+    values: list[float] = attrs.field(factory=list)
+
+    def percentile(self, share: float) -> float:
+        """By nearest rank: a value that occurred."""
+        ordered = sorted(self.values)
+        return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+    @property
+    def holds(self) -> bool:
+        return self.limit is None or not self.values or self.percentile(0.99) < self.limit
+
+
+@attrs.define
+class Verdict:
+    script: str
+    seed: int
+    rounds: int = 0
+    actions: dict[str, int] = attrs.field(factory=dict)
+    """What was done to the service, and how often."""
+    events: int = 0
+    bytes: int = 0
+    doubts: int = 0
+    seconds: float = 0.0
+    acked: int = 0
+    samples: list[Samples] = attrs.field(factory=list)
+    counts: dict[str, int] = attrs.field(factory=dict)
+    """Further figures."""
+    violations: list[str] = attrs.field(factory=list)
+    strict: bool = False
+    """Whether a figure above its limit is a violation."""
+
+    def did(self, action: str) -> None:
+        self.actions[action] = self.actions.get(action, 0) + 1
+
+    def count(self, name: str, number: int = 1) -> None:
+        self.counts[name] = self.counts.get(name, 0) + number
+
+    def sample(self, name: str, limit: float | None = None) -> Samples:
+        """The samples of that name."""
+        for samples in self.samples:
+            if samples.name == name:
+                return samples
+        self.samples.append(Samples(name, limit))
+        return self.samples[-1]
+
+    @property
+    def slow(self) -> list[str]:
+        return [f"{each.name}: p99 is {each.percentile(0.99):.3f} s, not under {each.limit:g} s" for each in self.samples if not each.holds]
+
+    @property
+    def holds(self) -> bool:
+        return not self.violations and not (self.strict and self.slow)
+
+    @property
+    def exit_status(self) -> int:
+        return 0 if self.holds else 1
+
+    @property
+    def line(self) -> str:
+        did = ", ".join(f"{count} {what}" for what, count in sorted(self.actions.items())) or "nothing done"
+        facts = f"{self.rounds} rounds, seed {self.seed}: {did}; {self.acked} acked events, {self.doubts} doubts"
+        if self.holds:
+            return f"HOLDS  {facts}, 0 lost, 0 doubled, 0 torn"
+        return f"BROKEN {facts}, {len(self.violations) + len(self.slow) * self.strict} violations"
+
+    def document(self) -> dict[str, object]:
+        """For machines."""
+        figures = {
+            each.name: {"count": len(each.values), "limit": each.limit, "holds": each.holds}
+            | ({name: round(each.percentile(share), 4) for name, share in _SHARES} if each.values else {})
+            for each in self.samples
+        }
+        plain = attrs.asdict(self, filter=attrs.filters.exclude("samples", "strict"))
+        return {**plain, "figures": figures, "events_per_second": round(self._rate), "slow": self.slow, "holds": self.holds}
+
+    @property
+    def _rate(self) -> float:
+        return self.acked / self.seconds if self.seconds else 0.0
+
+    def show(self, console: Console, *, as_json: bool) -> None:
+        if as_json:
+            print(json.dumps(self.document()))
+            return
+
+        console.print(self._table())
+        if self.counts:
+            console.print(", ".join(f"{name} {number}" for name, number in self.counts.items()), highlight=False)
+        console.print(f"{self._rate:.0f} events/s acked over {self.seconds:.1f} s, {self.bytes} bytes read back", highlight=False)
+        for text in [*self.violations, *self.slow]:
+            console.print(f"- {text}", highlight=False, markup=False)
+        console.print(self.line, highlight=False, markup=False, soft_wrap=True)
+
+    def _table(self) -> Table:
+        table = Table("seconds", "count", "p50", "p99", "max", "goal (p99)", "")
+        for column in table.columns[1:6]:
+            column.justify = "right"
+        for each in filter(lambda samples: samples.values, self.samples):
+            row = [f"{each.percentile(share):.3f}" for _, share in _SHARES]
+            judged = "" if each.limit is None else "holds" if each.holds else "missed"
+            table.add_row(each.name, str(len(each.values)), *row, "" if each.limit is None else f"< {each.limit:g}", judged)
+        return table
+
+
+_SHARES = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))

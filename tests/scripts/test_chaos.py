@@ -1,0 +1,173 @@
+"""Each chaos script breaks a real service and comes back with a verdict, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.live_service import Service
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+NAMES = ("disk_full", "failover", "freeze", "partition")
+SMALL = ("--containers", "2", "--writers", "1")
+
+pytestmark = [
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the scripts look at processes through /proc"),
+]
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A temporary folder with a short path, because sockets are in it."""
+    folder = Path(tempfile.mkdtemp(prefix="tc"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def command(script: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-W", "error", str(SCRIPTS / f"chaos_{script}.py"), *arguments]
+
+
+def environment(temporary: Path) -> dict[str, str]:
+    return {**os.environ, "TMPDIR": str(temporary), "COLUMNS": "120"}
+
+
+def chaos(temporary: Path, script: str, *arguments: str) -> dict[str, Any]:
+    """The verdict of a run that held."""
+    done = subprocess.run(command(script, *arguments, "--json"), env=environment(temporary), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(temporary.iterdir()) == []
+    verdict: dict[str, Any] = json.loads(done.stdout)
+    assert verdict["holds"]
+    assert verdict["violations"] == []
+    assert verdict["acked"] > 0
+    return verdict
+
+
+@pytest.mark.parametrize(
+    "script, seed, figure",
+    [
+        ("failover", "2", "SIGKILL of a host until the first ack of the new owner"),
+        ("freeze", "3", "SIGSTOP of a host until the first ack of the new owner"),
+        ("disk_full", "1", "disk free again, until the first ack"),
+        ("partition", "2", ""),
+    ],
+)
+def test_one_round_of_each_holds(script: str, seed: str, figure: str, temporary: Path) -> None:
+    verdict = chaos(temporary, script, "--rounds", "1", "--seed", seed, *SMALL)
+
+    assert verdict["rounds"] == 1
+    assert any(name.startswith(figure) and samples["count"] for name, samples in verdict["figures"].items())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("client", ["tierlog", "raw"])
+@pytest.mark.parametrize("script", NAMES)
+def test_many_rounds_hold(script: str, client: str, temporary: Path) -> None:
+    verdict = chaos(temporary, script, "--rounds", "25", "--client", client)
+
+    assert verdict["rounds"] == 25
+
+
+@pytest.mark.long
+def test_long_tails_hold(temporary: Path) -> None:
+    chaos(temporary, "failover", "--rounds", "10", "--tail", "10000")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("script", ["failover", "freeze"])
+def test_a_running_service_can_be_attached_to(script: str, temporary: Path, tmp_path: Path) -> None:
+    with Service(tmp_path / "data", hosts=2, containers=2) as service:
+        chaos(temporary, script, "--rounds", "3", "--url", service.url)
+
+        assert service.stop() == 0
+
+
+def test_ctrl_c_leaves_nothing(temporary: Path) -> None:
+    with subprocess.Popen(
+        command("failover", "--rounds", "1000", *SMALL), env=environment(temporary), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        deadline = time.monotonic() + 60
+        while not any("opened" in log.read_text() for log in temporary.glob("*/service.log")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+
+        # Its writers have the same standard error output: it ends when the last of them has.
+        assert process.communicate() == (b"", b"")
+
+    assert process.returncode == 130
+    assert list(temporary.iterdir()) == []
+    assert processes_with(str(temporary)) == []
+
+
+def processes_with(text: str) -> list[str]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            found += [line] if text in line else []
+    return found
+
+
+@pytest.mark.parametrize("script", NAMES)
+def test_the_help_says_what_is_done_and_what_is_judged(script: str) -> None:
+    done = subprocess.run(command(script, "--help"), capture_output=True, text=True, check=True)
+
+    assert all(word in done.stdout for word in ("--rounds", "--seed", "Exit status:", f"scripts/chaos_{script}.py --rounds 5"))
+    assert os.access(SCRIPTS / f"chaos_{script}.py", os.X_OK)
+
+
+@pytest.mark.parametrize(
+    "arguments, reason",
+    [
+        (("--rounds", "0"), "a whole number from 1 to 100000, not '0'"),
+        (("--pids-from", "x"), "--pids-from needs --url"),
+        (("--pace", "-1"), "seconds from 0 to 60, not '-1'"),
+        (("--keep", "."), "is not empty"),
+    ],
+)
+def test_wrong_arguments_are_told(arguments: tuple[str, ...], reason: str) -> None:
+    done = subprocess.run(command("failover", *arguments), capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert reason in done.stderr
+
+
+def test_a_service_that_is_not_there_is_told(temporary: Path) -> None:
+    done = subprocess.run(
+        command("failover", "--url", "http://127.0.0.1:1", "--patience", "0.2"),
+        env=environment(temporary),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 1
+    assert "not within 0.2 s: every container is served" in done.stdout
+
+
+def test_a_bare_python_goes_through_the_script_that_makes_the_environment(tmp_path: Path) -> None:
+    """Without site-packages it finds no tierlog. The environment that is named is none, so nothing is installed."""
+    (tmp_path / "thesis.txt").write_text("years of work")
+    bare = [sys.executable, "-S", str(SCRIPTS / "chaos_failover.py"), "--help"]
+    done = subprocess.run(bare, env={**os.environ, "TIERLOG_VENV": str(tmp_path)}, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"chaos: {tmp_path} exists and is no virtual environment")

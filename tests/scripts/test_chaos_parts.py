@@ -1,0 +1,255 @@
+"""The parts of the chaos scripts that a healthy service never makes speak: the judge is not blind, and the proxy spoils what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+
+import anyio
+import pytest
+from chaos_parts.checker import SegmentCheck
+from chaos_parts.crew import segment_names
+from chaos_parts.events import EventReader, TornError, event_bytes
+from chaos_parts.leaks import Usage, compare_usage
+from chaos_parts.ledger import Lane, Ledger, Record, Told, decode_records
+from chaos_parts.takeovers import takeovers_in
+from chaos_parts.verdict import Samples, Verdict
+from chaos_parts.writers import LanePlan, LaneRun, Plan, parse_plan, plan_json
+
+import tierlog
+from tierlog.storage_backends.base.names import container_of
+
+# --- events -----------------------------------------------------------------------------------------------------
+
+
+def events(*numbers: int, writer: str = "w0") -> bytes:
+    return b"".join(event_bytes(writer, number) for number in numbers)
+
+
+@pytest.mark.parametrize("block", [1, 7, 100, 1 << 20])
+def test_events_are_found_whatever_the_blocks_are(block: int) -> None:
+    data = events(*range(300))
+    reader = EventReader()
+
+    found = [event for at in range(0, len(data), block) for event in reader.feed(data[at : at + block])]
+    reader.finish()
+
+    assert [event.number for event in found] == list(range(300))
+    assert [data.index(event_bytes("w0", number)) for number in (0, 7, 299)] == [found[number].offset for number in (0, 7, 299)]
+
+
+def test_events_have_many_sizes() -> None:
+    sizes = {len(event_bytes("w0", number)) for number in range(3000)}
+
+    assert min(sizes) < 50
+    assert max(sizes) > 50_000
+    assert len(sizes) > 100
+
+
+def test_every_flipped_bit_of_an_event_is_torn() -> None:
+    data = events(5)
+    for at in range(len(data)):
+        reader = EventReader()
+        with pytest.raises(TornError):
+            list(reader.feed(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :] + events(6)))
+            reader.finish()
+
+
+def test_a_segment_that_ends_within_an_event_is_torn() -> None:
+    reader = EventReader()
+    list(reader.feed(events(1, 2)[:-1]))
+
+    with pytest.raises(TornError, match=f"offset {len(events(1))}"):
+        reader.finish()
+
+
+# --- the judge ----------------------------------------------------------------------------------------------------
+
+
+def identified(acked: int, sent: int | None = None) -> Lane:
+    return Lane("w0", "s", 0, identified=True, acked=acked, next=acked, sent_max=acked if sent is None else sent)
+
+
+def plain(acked: int, doubtful: Iterable[int] = (), refused: Iterable[int] = (), *, ordered: bool = True) -> Lane:
+    return Lane("w0", "s", 0, identified=False, ordered=ordered, next=acked, doubtful=set(doubtful), refused=set(refused))
+
+
+def judged(lane: Lane, data: bytes) -> list[str]:
+    check = SegmentCheck("s", [lane])
+    check.feed(data)
+    return check.finish()
+
+
+@pytest.mark.parametrize(
+    "lane, numbers",
+    [
+        (identified(3), (0, 1, 2)),
+        (identified(3, sent=5), (0, 1, 2)),
+        (identified(3, sent=5), (0, 1, 2, 3, 4)),
+        (plain(4, doubtful=[1], refused=[2]), (0, 1, 3)),
+        (plain(4, doubtful=[1], refused=[2]), (0, 3)),
+        (plain(4, doubtful=[1]), (0, 2, 3, 1)),
+        (plain(3, ordered=False), (2, 0, 1)),
+    ],
+)
+def test_what_may_be_is_accepted(lane: Lane, numbers: tuple[int, ...]) -> None:
+    assert judged(lane, events(*numbers)) == []
+
+
+@pytest.mark.parametrize(
+    "lane, numbers, what",
+    [
+        (identified(3), (0, 1), "1 acked events of w0 are lost, the first is 2"),
+        (identified(3), (0, 2), "event 2 of w0 comes where 1 should"),
+        (identified(3), (0, 1, 1, 2), "event 1 of w0 is there a second time"),
+        (identified(3), (0, 2, 1), "event 2 of w0 comes where 1 should"),
+        (identified(2), (0, 1, 2), "event 2 of w0 was never sent"),
+        (plain(3), (0, 2), "1 acked events of w0 are lost, the first is 1"),
+        (plain(3), (0, 2, 1), "event 1 of w0 comes after 2, which was sent later"),
+        (plain(3, doubtful=[1]), (0, 1, 1, 2), "event 1 of w0 is there a second time"),
+        (plain(3, refused=[1]), (0, 1, 2), "told that it was not applied"),
+        (plain(3), (0, 1, 2, 3), "event 3 of w0 was never told of"),
+    ],
+)
+def test_what_may_not_be_is_told(lane: Lane, numbers: tuple[int, ...], what: str) -> None:
+    assert any(what in violation for violation in judged(lane, events(*numbers)))
+
+
+def test_an_event_of_nobody_is_told() -> None:
+    assert judged(identified(0), events(0, writer="x")) == ["s, offset 0: nobody is called x"]
+
+
+def test_torn_bytes_are_told_with_their_offset() -> None:
+    assert f"s, offset {len(events(0))}: no event begins here" in judged(identified(1), events(0) + b"rubbish\n")[0]
+
+
+# --- what was told ----------------------------------------------------------------------------------------------
+
+
+def test_records_travel_whole_and_a_cut_one_was_never_told() -> None:
+    records = [Record(Told.ACKED, 1, 7, 2, 0.5, 0.75), Record(Told.DOUBTFUL, 0, 3, 1, 1.0, 2.0)]
+    data = b"".join(record.encode() for record in records)
+
+    assert list(decode_records(data + data[:5])) == records
+
+
+def test_acks_out_of_order_and_calls_that_hang_are_problems() -> None:
+    ledger = Ledger()
+    lane = ledger.add_lane(Lane("w0", "s", 0, identified=True))
+    ledger.note([Record(Told.ACKED, lane, 0, 2, 0, 0), Record(Told.ACKED, lane, 3, 1, 0, 0), Record(Told.HUNG, lane, 4, 1, 1.0, 61.0)])
+
+    assert ledger.problems == ["w0 on s: event 3 was acked after 1", "w0 on s: a call did not come back within 60.0 s"]
+
+
+@pytest.mark.anyio
+async def test_only_an_event_that_was_sent_after_the_trouble_shows_its_end() -> None:
+    ledger = Ledger()
+    lane = ledger.add_lane(Lane("w0", "s", 3, identified=True))
+    found = []
+
+    async def wait() -> None:
+        found.append(await ledger.first_told(Told.ACKED, [3], since=10.0, limit=5))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        ledger.note([Record(Told.ACKED, lane, 0, 1, 9.0, 11.0), Record(Told.RETRIED, lane, 1, 1, 11.0, 11.1)])
+        ledger.note([Record(Told.ACKED, lane, 1, 1, 11.0, 12.5)])
+
+    assert (found[0].seconds, found[0].missing) == ({3: 2.5}, set())
+
+
+@pytest.mark.anyio
+async def test_nobody_waits_for_a_run_that_is_over() -> None:
+    ledger = Ledger()
+    ledger.add_lane(Lane("w0", "s", 0, identified=True))
+    ledger.fail("a writer ended by itself")
+
+    assert (await ledger.first_told(Told.ACKED, [0], since=0.0, limit=60)).missing == {0}
+
+
+# --- figures and the verdict -------------------------------------------------------------------------------------
+
+
+def test_percentiles_are_values_that_occurred() -> None:
+    samples = Samples("x", 1.0, [0.1] * 98 + [0.5, 2.0])
+
+    assert (samples.percentile(0.5), samples.percentile(0.99), samples.percentile(1.0)) == (0.1, 0.5, 2.0)
+    assert samples.holds
+    assert not Samples("x", 0.5, samples.values).holds
+
+
+def test_only_a_clean_run_holds_and_a_missed_goal_breaks_it_when_asked_for() -> None:
+    verdict = Verdict("failover", 7, rounds=3, acked=12)
+    verdict.did("SIGKILL of a host")
+    verdict.sample("kill", 1.0).values.append(1.5)
+
+    assert (verdict.exit_status, verdict.line.split()[0]) == (0, "HOLDS")
+    assert verdict.document()["slow"] == ["kill: p99 is 1.500 s, not under 1 s"]
+
+    verdict.strict = True
+    assert (verdict.exit_status, verdict.line.split()[0]) == (1, "BROKEN")
+
+    verdict.strict = False
+    verdict.violations.append("an event is lost")
+    assert verdict.exit_status == 1
+
+
+def test_takeovers_are_timed_and_moves_are_none() -> None:
+    def line(second: float, event: str, kind: str, **fields: int) -> dict[str, object]:
+        return {"timestamp": f"2026-01-01T00:00:{second:09.6f}Z", "event": event, "kind": kind, **fields}
+
+    lines = [
+        line(1, "order", "OpenContainer", index=0),
+        line(1, "order", "CloseContainer", index=1),
+        line(1.2, "done", "opened", container=0),
+        line(1.3, "order", "OpenContainer", index=1),
+        line(1.9, "done", "opened", container=1),
+        line(2.0, "order", "OpenContainer", index=1),
+        line(2.5, "done", "opened", container=1),
+    ]
+
+    found = list(takeovers_in(lines))
+    assert [seconds for _, seconds in found] == pytest.approx([0.2, 0.5])
+    assert found[1][0] - found[0][0] == pytest.approx(1.0)
+
+
+def test_what_grows_beyond_some_slack_leaks() -> None:
+    before = {"host-0": Usage("host", 40, 10, 5), "host-1": Usage("host", 30, 8, 5)}
+
+    assert compare_usage(before, {"host-1": Usage("host", 44, 12, 6)}) == []
+    assert compare_usage(before, {"host-1": Usage("host", 60, 12, 6)}) == ["host-1 has 60 descriptors, 40 at the beginning: they leak"]
+
+
+# --- writers ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_travels_as_json() -> None:
+    plan = Plan("http://127.0.0.1:1", "raw", "7/0", 0.01, (LanePlan(0, "w0.0", "a", True), LanePlan(1, "p0", "b", False)))
+
+    assert parse_plan(plan_json(plan)) == plan
+
+
+def test_each_container_has_a_segment() -> None:
+    names = segment_names("chaos", 8)
+
+    assert [container_of(name, 8) for name in names] == list(range(8))
+
+
+@pytest.mark.parametrize(
+    "error, of_identified, of_plain",
+    [
+        (tierlog.OutcomeUnknown("lost"), Told.RETRIED, Told.DOUBTFUL),
+        (tierlog.Unavailable("starting"), Told.RETRIED, Told.REFUSED),
+        (tierlog.StorageFull("full"), Told.FULL, Told.FULL),
+    ],
+)
+@pytest.mark.anyio
+async def test_what_a_failed_call_means_depends_on_the_lane(error: Exception, of_identified: Told, of_plain: Told) -> None:
+
+    async def fail() -> None:
+        raise error
+
+    for identified_lane, expected in ((True, of_identified), (False, of_plain)):
+        lane = LaneRun(LanePlan(0, "w0", "s", identified_lane), None, Random(1), 0.0, lambda record: None)  # type: ignore[arg-type]
+        assert await lane._outcome(fail) is expected

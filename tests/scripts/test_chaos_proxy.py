@@ -1,0 +1,201 @@
+"""The proxy passes bytes as they are, and spoils them exactly as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+from chaos_parts.proxy import Link, Trouble, free_ports
+
+pytestmark = pytest.mark.anyio
+SOON = 5.0
+"""What should come, comes within this."""
+NEVER = 0.1
+"""What should not come, has not come within this."""
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+class Echo:
+    """A server that answers each line with the line, and remembers what it got."""
+
+    def __init__(self) -> None:
+        self.received = b""
+        self.connections = 0
+        self.ends = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while data := await reader.read(65536):
+                self.received += data
+                writer.write(data)
+                await writer.drain()
+            writer.write_eof()
+        except ConnectionError:
+            pass
+        finally:
+            self.ends.set()
+            writer.close()
+
+
+@asynccontextmanager
+async def linked(unix: Path | None = None) -> AsyncIterator[tuple[Link, Echo]]:
+    echo = Echo()
+    if unix is None:
+        server = await asyncio.start_server(echo.serve, "127.0.0.1", 0)
+        link = Link("test", ("127.0.0.1", 0), server.sockets[0].getsockname())
+    else:
+        server = await asyncio.start_unix_server(echo.serve, unix / "real")
+        link = Link("test", str(unix / "shown"), str(unix / "real"))
+    async with link:
+        yield link, echo
+    while _opened:
+        _opened.pop().transport.abort()
+    server.close()
+    await server.wait_closed()
+
+
+_opened: list[asyncio.StreamWriter] = []
+"""Of the test that runs."""
+
+
+async def connect(link: Link) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    address = link.address
+    reader, writer = await (asyncio.open_unix_connection(address) if isinstance(address, str) else asyncio.open_connection(*address))
+    _opened.append(writer)
+    return reader, writer
+
+
+async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> bytes:
+    writer.write(data)
+    return await asyncio.wait_for(reader.readexactly(len(data)), SOON)
+
+
+async def silent(reader: asyncio.StreamReader) -> bool:
+    try:
+        await asyncio.wait_for(reader.read(1), NEVER)
+    except TimeoutError:
+        return True
+    return False
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async def wait() -> None:
+        while not holds():
+            await asyncio.sleep(0.001)
+
+    await asyncio.wait_for(wait(), SOON)
+
+
+@pytest.mark.parametrize("is_unix", [False, True])
+async def test_bytes_pass_in_both_directions_to_the_end(is_unix: bool, tmp_path: Path) -> None:
+    async with linked(tmp_path if is_unix else None) as (link, echo):
+        reader, writer = await connect(link)
+        data = bytes(range(256)) * 4000
+
+        assert await said(reader, writer, data) == data
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), SOON) == b""
+        assert echo.received == data
+        await until(lambda: link.connections == 0)
+        writer.close()
+    assert not (tmp_path / "shown").exists()
+
+
+async def test_a_cut_resets_what_there_is_and_what_comes() -> None:
+    async with linked() as (link, echo):
+        reader, writer = await connect(link)
+        await said(reader, writer, b"hello")
+
+        link.set(Trouble(cut=True))
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(reader.read(1), SOON)
+        await asyncio.wait_for(echo.ends.wait(), SOON)
+        with pytest.raises(ConnectionError):
+            later_reader, later = await connect(link)
+            later.write(b"x")
+            if not await asyncio.wait_for(later_reader.read(1), SOON):
+                raise ConnectionResetError
+
+        link.heal()
+        assert await said(*await connect(link), b"again") == b"again"
+
+
+async def test_a_silent_link_tells_nobody_and_delivers_when_it_heals() -> None:
+    async with linked() as (link, echo):
+        reader, writer = await connect(link)
+        await said(reader, writer, b"hello")
+
+        link.set(Trouble(silent=True))
+        writer.write(b"lost?")
+        new_reader, new_writer = await connect(link)
+        new_writer.write(b"anybody?")
+        assert [await silent(reader), await silent(new_reader)] == [True, True]
+        assert echo.received == b"hello"
+
+        link.heal()
+        assert await asyncio.wait_for(reader.readexactly(5), SOON) == b"lost?"
+        assert await asyncio.wait_for(new_reader.readexactly(8), SOON) == b"anybody?"
+
+
+async def test_one_connection_alone_can_be_spoilt() -> None:
+    async with linked() as (link, _):
+        first, second = await connect(link), await connect(link)
+        await said(*first, b"1")
+        await said(*second, b"2")
+
+        assert link.spoil_one(Trouble(silent=True), Random(1))
+        for _, writer in (first, second):
+            writer.write(b"x")
+        assert sorted([await silent(first[0]), await silent(second[0])]) == [False, True]
+
+
+@pytest.mark.parametrize("trouble", [Trouble(delay=0.05), Trouble(rate=200_000)])
+async def test_delay_and_rate_hold_bytes_back(trouble: Trouble) -> None:
+    async with linked() as (link, _):
+        link.set(trouble)
+        connection = await connect(link)
+        began = time.monotonic()
+        await said(*connection, b"x" * 10_000)
+
+        assert time.monotonic() - began >= 0.1  # there and back
+
+
+async def test_a_doubled_connection_arrives_twice_and_answers_once() -> None:
+    async with linked() as (link, echo):
+        link.set(Trouble(duplicate=True))
+        reader, writer = await connect(link)
+
+        assert await said(reader, writer, b"once") == b"once"
+        await until(lambda: echo.received == b"onceonce")
+        assert await silent(reader)
+        assert echo.connections == 2
+
+
+async def test_a_target_that_is_gone_resets_its_clients() -> None:
+    port = free_ports(["127.0.0.1"], 1, 40_000)
+    async with Link("test", ("127.0.0.1", 0), ("127.0.0.1", port)) as link:
+        reader, writer = await connect(link)
+
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(reader.read(1), SOON)
+        writer.close()
+
+
+async def test_closing_it_ends_everything(tmp_path: Path) -> None:
+    ended: list[Awaitable[bytes]] = []
+    async with linked(tmp_path) as (link, echo):
+        reader, writer = await connect(link)
+        await said(reader, writer, b"x")
+        ended.append(reader.read())
+    assert await asyncio.wait_for(ended[0], SOON) == b""
+    await asyncio.wait_for(echo.ends.wait(), SOON)

@@ -1,0 +1,27 @@
+"""`tierlog serve` whose hosts are `fatal_host.py`: a program for tests of quarantine.
+
+Owns: which program its hosts are. Everything else is the real service.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tierlog.actors import service
+from tierlog.actors.cli import main
+
+_real = service._host_command
+
+
+def _fatal(*arguments: object) -> Sequence[str]:
+    """The real command with another program in the place of the host's module."""
+    command = list(_real(*arguments))  # type: ignore[arg-type]
+    at = command.index("-m")
+    return [*command[:at], str(Path(__file__).with_name("fatal_host.py")), *command[at + 2 :]]
+
+
+if __name__ == "__main__":
+    service._host_command = _fatal
+    sys.exit(main())

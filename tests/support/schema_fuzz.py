@@ -1,0 +1,86 @@
+"""What Schemathesis finds wrong with a server, by the server's own OpenAPI document.
+
+Owns: one run of all its checks over all operations of a document, from a fixed seed, and the findings as text with the request that repeats
+each. Does not own: the server, nor what to think of a finding.
+
+Batches are generated as batches: their bytes are no text that a JSON Schema could describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import schemathesis
+from hypothesis import strategies as st
+from schemathesis.config import SchemathesisConfig
+from schemathesis.engine import Status, events, from_schema
+
+from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, encode_batch
+
+_ITEM = st.builds(BatchItem, st.sampled_from(["0", "a", "b/c#1"]), st.binary(max_size=64))
+schemathesis.openapi.media_type(BATCH_TYPE, st.lists(_ITEM, min_size=1, max_size=5).map(encode_batch).map(b"".join))
+
+ANSWERS = ["2xx", "404", "409", "410", "412", "416"]
+"""What a request that is well-formed may be answered with, whatever the segments are: never 400, 413, 415 or anything of the 5xx."""
+
+
+@schemathesis.hook
+def map_body(context: schemathesis.HookContext, body: Any) -> Any:
+    """JSON Schema calls 1.0 an integer; this server takes the digits only (rule H8)."""
+    return _exact(body)
+
+
+def _exact(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _exact(member) for name, member in value.items()}
+
+    if isinstance(value, list):
+        return [_exact(item) for item in value]
+
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def findings(url: str, *, examples: int, refusals: Mapping[str, list[str]]) -> tuple[list[str], int]:
+    """(what is wrong, how many requests were sent).
+
+    ``refusals``: operations whose parameters depend on each other in ways that a document cannot say, and the statuses that well-formed
+    requests may therefore get beside ``ANSWERS``.
+    """
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json", config=SchemathesisConfig.from_dict(_config(examples, refusals)))
+    found: list[str] = []
+    count = 0
+    for event in from_schema(schema).execute():
+        match event:
+            case events.ScenarioFinished():
+                count += len(event.recorder.interactions)
+                found += _failures(event.recorder)
+            case events.NonFatalError():
+                found.append(f"{event.label}: {event.value}")
+            case events.FatalError():
+                raise event.exception
+
+    return found, count
+
+
+def _config(examples: int, refusals: Mapping[str, list[str]]) -> dict[str, Any]:
+    def accepted(more: list[str]) -> dict[str, Any]:
+        return {"positive_data_acceptance": {"expected-statuses": [*ANSWERS, *more]}}
+
+    return {
+        "seed": 1,
+        "request-timeout": 10,
+        "generation": {"deterministic": True, "max-examples": examples, "database": "none"},
+        "checks": accepted([]),
+        "operations": [{"include-operation-id": name, "checks": accepted(more)} for name, more in refusals.items()],
+    }
+
+
+def _failures(recorder: Any) -> Iterator[str]:
+    for case, checks in recorder.checks.items():
+        for check in checks:
+            if check.status is Status.FAILURE:
+                response = recorder.interactions[case].response
+                answer = "" if response is None else f"\n{response.status_code} {response.content[:500]!r}"
+                failure = check.failure_info
+                yield f"{check.name}: {failure.failure.title}\n{failure.failure.message}\n{failure.code_sample}{answer}"
