@@ -54,6 +54,14 @@ def openapi_document(version: str) -> dict[str, Any]:
             "/v1/hosts/{host}/drain": _order("Move a host's containers away and start it again.", [_HOST]),
             "/v1/hosts/{host}/start": _order("Start a host that was given up.", [_HOST]),
             "/v1/roll": _order("Start every host again, one after the other."),
+            "/v1/segments": _get(
+                "The names of all hosts' segments; every path below leads (307) to the host that has the container.",
+                {"200": _answer("The names, sorted.", _OBJECT), "503": _answer("A container has no host now.", _PROBLEM)},
+            ),
+            "/v1/flush": _post(
+                "Flush every container.", {"200": _answer("Done.", _OBJECT), "503": _answer("A container has no host now.", _PROBLEM)}
+            ),
+            "/v1/batch": _post("Nobody's owner is here: batches go to hosts.", {"421": _answer("Look at the container map.", _PROBLEM)}),
         },
         "components": {"schemas": {"Problem": _problem()}},
     }
@@ -61,6 +69,10 @@ def openapi_document(version: str) -> dict[str, Any]:
 
 def _get(summary: str, answers: dict[str, Any], parameters: list[dict[str, Any]] | None = None) -> dict[str, Any]:
     return {"get": {"summary": summary, "parameters": parameters or [], "responses": answers}}
+
+
+def _post(summary: str, answers: dict[str, Any]) -> dict[str, Any]:
+    return {"post": {"summary": summary, "parameters": [], "responses": answers}}
 
 
 def _order(summary: str, parameters: list[dict[str, Any]] | None = None, body: dict[str, Any] | None = None) -> dict[str, Any]:

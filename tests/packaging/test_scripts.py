@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ("bench", "check", "quickstart", "simulate", "test")
+SCRIPTS = ("bench", "chaos", "check", "quickstart", "simulate", "test")
 TOOLS = ("basename", "cat", "dirname", "ls", "mkdir", "rm", "sh")
 
 

@@ -140,7 +140,8 @@ def decide(
     if pause >= left:
         return _given_up(trouble.error, doubt=doubt)
 
-    return Again(pause, trouble.kind is not Kind.LATER, doubt)
+    # Only backpressure says that this is the right place; one who cannot serve the container now may not be asked to serve it again.
+    return Again(pause, not isinstance(trouble.error, Throttled), doubt)
 
 
 def _refusal(repeat: Repeat, error: TierlogError, size: int) -> TierlogError:

@@ -119,6 +119,12 @@ def test_data_requests_are_sent_to_the_host_that_has_the_container(service: Serv
     assert answer.headers["location"].endswith("/v1/segments/app/a%23b/info")
 
 
+def test_a_batch_is_told_that_no_owner_is_here(service: Service) -> None:
+    answer = service.client.post("/v1/batch", content=b"x", headers={"Content-Type": "application/x-tierlog-batch"})
+    assert answer.status_code == 421
+    assert problem(answer)["code"] == "not-owner"
+
+
 def test_what_concerns_all_hosts_is_asked_of_each(service: Service) -> None:
     names = [f"list/{name_in(index, 3)}" for index in range(3)]
     for name in names:
@@ -149,7 +155,7 @@ def test_the_openapi_document_has_every_path(service: Service) -> None:
         (method,) = operations
         answer = service.client.request(method, path.replace("{index}", "x").replace("{host}", "x"), json={"x": 1})
         assert answer.status_code not in (404, 405), path
-    assert len(paths) == 12
+    assert len(paths) == 15
 
 
 def test_status_as_tables_and_as_json(service: Service) -> None:

@@ -1,0 +1,82 @@
+"""What a folder that is served says to a command that wants it for itself; a copy of a folder that is served on purpose."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.command_line import is_one_line
+from support.live_service import Ended, Service
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+NAME = "app/events"
+
+
+def tierlog(folder: Path, *arguments: str) -> Ended:
+    command = [sys.executable, "-m", "tierlog.actors.cli", *arguments, f"--data={folder}"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=30)
+    return Ended(done.returncode, done.stdout, done.stderr)
+
+
+def test_a_command_that_writes_is_shown_the_way_to_the_service(folder: Path) -> None:
+    with Service(folder) as service:
+        service.settle()
+        refused = tierlog(folder, "segment", "create", NAME)
+        assert (refused.code, refused.out) == (1, "")
+        assert is_one_line(refused.err)
+        assert f"{folder} is served at {service.url}: use --url {service.url}" in refused.err
+
+        doctor = tierlog(folder, "doctor")
+        assert doctor.code == 0
+        assert f"served at {service.url} by process {service.process.pid} on " in doctor.out
+        pid = service.pids()["host-0"]
+        assert f"open as host-0 in process {pid} on " in doctor.out
+        owners = json.loads(tierlog(folder, "doctor", "--json").out)["owners"]
+        assert {(owner["role"], owner["url"]) for owner in owners} == {("supervisor", service.url), ("host-0", ""), ("host-1", "")}
+        assert service.stop() == 0
+    assert tierlog(folder, "segment", "create", NAME).code == 0, "it is nobody's now"
+
+
+def test_what_a_killed_supervisor_said_is_not_believed(folder: Path) -> None:
+    with Service(folder) as first:
+        first.settle()
+        first.kill()
+        refused = tierlog(folder, "segment", "create", NAME)
+        assert "is open in process " in refused.err, "its hosts serve on, and there is nobody at its URL"
+        with Service(folder) as second:
+            second.settle()
+            assert f"use --url {second.url}" in tierlog(folder, "segment", "create", NAME).err
+            assert second.stop() == 0
+
+
+def test_w8_a_copy_of_a_folder_is_served_only_on_purpose(folder: Path, tmp_path: Path) -> None:
+    """An old copy of the log beside long-term storage that a later owner has claimed."""
+    with Service(folder, containers=1) as service:
+        service.settle()
+        service.create(NAME)
+        service.append(NAME, b"old")
+        assert service.stop() == 0
+    shutil.copytree(folder / "wal", tmp_path / "backup")
+    with Service(folder) as service:
+        service.settle()
+        service.append(NAME, b" and lost")
+        assert service.stop() == 0
+    shutil.rmtree(folder / "wal")
+    shutil.copytree(tmp_path / "backup", folder / "wal")
+
+    with Service(folder) as service:
+        assert any("the folder is a copy or an old backup" in line and "--adopt" in line for line in service.errors), service.errors
+        assert service.stop() == 0
+    with Service(folder, "--adopt") as service:
+        service.settle()
+        assert service.read(NAME) == b"old"
+        assert service.stop() == 0
+    with Service(folder) as service:
+        service.settle()
+        assert service.read(NAME) == b"old", "once is enough"
+        assert service.stop() == 0

@@ -1,0 +1,58 @@
+"""A signal to one host: its containers are handed over before it goes (rule V10)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from support.live_service import Service, processes_of, wait_until
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+
+
+def test_v10_a_host_that_is_told_to_end_hands_its_containers_over_and_is_replaced(folder: Path) -> None:
+    with Service(folder, containers=4) as service:
+        service.settle()
+        service.create("app/events")
+        service.append("app/events", b"before ")
+        pid = service.pids()["host-0"]
+        os.kill(pid, signal.SIGTERM)
+        service.append("app/events", b"meanwhile ")
+        wait_until(lambda: service.pids()["host-0"] not in (pid, 0), "another process takes its place")
+        service.settle()
+        service.append("app/events", b"after")
+        assert service.read("app/events") == b"before meanwhile after"
+        host = service.host("host-0")
+        assert (host["last_exit"], host["exits"]) == ("exited with code 0", 0)
+        assert service.status()["failovers"] == 0, "nothing was lost, so nothing had to be failed over"
+        assert service.stop() == 0
+
+
+def test_a_host_without_others_drains_and_is_replaced(folder: Path) -> None:
+    with Service(folder, hosts=1, containers=2) as service:
+        service.settle()
+        pid = service.pids()["host-0"]
+        os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: service.pids()["host-0"] not in (pid, 0), "another process takes its place")
+        service.settle()
+        assert service.host("host-0")["last_exit"] == "exited with code 0"
+        assert service.stop() == 0
+
+
+def test_a_host_without_a_supervisor_drains_at_once(folder: Path) -> None:
+    with Service(folder) as service:
+        service.settle()
+        pids = service.pids()
+        service.kill()
+        wait_until(lambda: service.log.count('"event": "supervisor_lost"') == 2, "the hosts know")
+        for pid in pids.values():
+            os.kill(pid, signal.SIGTERM)
+        wait_until(lambda: not processes_of(folder), "both have ended")
+        assert service.log.count('"event": "host_ended"') == 2
+        assert '"event": "leaving"' not in service.log
+        with Service(folder) as second:
+            second.settle()
+            assert second.stop() == 0

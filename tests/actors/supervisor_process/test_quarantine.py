@@ -1,0 +1,64 @@
+"""A container that takes its hosts down is set aside, and the others go on (rule V8): with real processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.live_service import Service, name_in, wait_until
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+
+PROGRAM = (str(Path(__file__).parents[2] / "support" / "fatal_service.py"),)
+BAD, CONTAINERS = 1, 4
+
+
+def place(service: Service, index: int) -> dict[str, object]:
+    found: dict[str, object] = next(each for each in service.status()["containers"] if each["container"] == index)
+    return found
+
+
+def is_set_aside(service: Service) -> bool:
+    others = set(range(CONTAINERS)) - {BAD}
+    return place(service, BAD)["phase"] == "quarantined" and service.places().keys() == others
+
+
+def unasked_exits(service: Service) -> int:
+    return sum(int(host["exits"]) for host in service.status()["hosts"])
+
+
+def test_v8_a_container_that_kills_three_hosts_is_set_aside_and_the_others_go_on(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault = tmp_path / "fault"
+    monkeypatch.setenv("FATAL_CONTAINER", str(BAD))
+    monkeypatch.setenv("FATAL_WHILE", str(fault))
+    with Service(folder, containers=CONTAINERS, program=PROGRAM) as service:
+        service.settle()
+        names = [name_in(index, CONTAINERS) for index in range(CONTAINERS)]
+        for name in names:
+            service.create(name)
+            service.append(name, b"before ")
+        assert service.stop() == 0
+
+    fault.touch()
+    with Service(folder, program=PROGRAM) as service:
+        wait_until(lambda: is_set_aside(service), "the container is set aside, the others are served")
+        assert unasked_exits(service) == 3, "one host after the other, and none more"
+        assert "took down its host 3 times in a row" in str(place(service, BAD)["reason"])
+        assert any(line.startswith(f"error: container {BAD} is not served, it is quarantined: ") for line in service.errors)
+        for index, name in enumerate(names):
+            if index != BAD:
+                service.append(name, b"after")
+                assert service.read(name) == b"before after"
+        answer = service.client.get("/ready")
+        assert (answer.status_code, answer.json()["containers_not_served"]) == (503, [BAD])
+
+        fault.unlink()
+        assert service.post(f"/v1/containers/{BAD}/open").is_success
+        service.settle()
+        service.append(names[BAD], b"after")
+        assert service.read(names[BAD]) == b"before after", "nothing acked was lost on the way"
+        assert unasked_exits(service) == 3, "and no host had to die for it any more"
+        assert service.stop() == 0
