@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import aclosing
 from typing import Any, ClassVar, Generic, TypeVar
 
 import attrs
@@ -120,7 +121,9 @@ class ListChunks(Operation[list[ChunkInfo]]):
     name: str
 
     async def perform(self, chunks: ChunkStorage) -> list[ChunkInfo]:
-        return [info async for info in chunks.list(self.name)]
+        # A generator that is left half-run would be ended by the event loop at some later time.
+        async with aclosing(chunks.list(self.name)) as infos:
+            return [info async for info in infos]
 
 
 @attrs.frozen

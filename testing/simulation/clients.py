@@ -11,9 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
+from functools import partial
 from random import Random
 from typing import Any
 
+import attrs
 import trio
 
 from ...journal.operations.segment_image import SegmentStatus
@@ -22,14 +24,14 @@ from .configuration import Pending
 from .intents import Memory, calls_of
 from .model_calls import Op
 from .model_ops import Append
-from .model_queries import Info, Read
+from .model_queries import Info, NextBlock, Read
 from .plan import Action, Verb
 from .process import Process
 from .stage import Ending, Outcome, Stage
+from .tails import Silence, Unheard, await_block
 
 BLOCKS_MAX = 8
 BLOCK_SIZES = (50, 400, 5000)
-TAIL_SECONDS = 1.0
 
 
 class WrongAnswer(AssertionError):
@@ -76,16 +78,22 @@ class Client:
 
     # --- calls of the model ---------------------------------------------------------------------------------
 
+    async def visit(self, process: Process, op: Op) -> None:
+        """One call to a process that others have left."""
+        await self._tell(process, op, None, op.send)
+
     async def _call(self, op: Op, patience: int | None = None) -> Outcome:
         process = await self._attached()
         return await self._tell(process, op, patience, op.send)
 
-    async def _tell(self, process: Process, op: Op, patience: int | None, send: Any, seconds: float | None = None) -> Outcome:
+    async def _tell(self, process: Process, op: Op, patience: int | None, send: Any) -> Outcome:
         """Make the call, and tell the checker when it begins and how it ends."""
         checker = self._stage.checkers[op.family]
         call = checker.begin(op, process.number)
         self._stage.trace.note(self.name, f"P{process.number} #{call.number} {op}")
-        outcome = await self._stage.attempt(process, f"{self.name} {op}", send, patience, seconds)
+        outcome = await self._stage.attempt(process, f"{self.name} {op}", send, patience)
+        if isinstance(outcome.value, Silence):
+            outcome = attrs.evolve(outcome, ending=Ending.CANCELLED)
         self._stage.trace.note(self.name, f"#{call.number} {_brief(outcome)}")
         self._stage.check_no_theft(process)
         self._judge(process, call, op, outcome)
@@ -139,7 +147,10 @@ class Client:
         process = await self._attached()
         async with aclosing(process.store.tail(name, offset, block_size=size)) as blocks:
             for _ in range(random.randint(1, BLOCKS_MAX)):
-                outcome = await self._tell(process, Read(name, offset, size), None, lambda store: _next_block(blocks), TAIL_SECONDS)
+                op = NextBlock(name, offset, size)
+                outcome = await self._tell(process, op, None, partial(await_block, process.gate, op, blocks))
+                if isinstance(outcome.value, Silence) and outcome.value.withheld:
+                    raise Unheard(f"a tail of P{process.number} waits on and is not told: {outcome.value.withheld}")
                 if outcome.ending is not Ending.ANSWERED or not outcome.value:
                     return
                 offset += len(outcome.value)
@@ -188,12 +199,6 @@ class Client:
             outcome.ending is Ending.REFUSED and not isinstance(outcome.value, (InvalidArgument, ClosedError))
         ):
             raise WrongAnswer(f"P{process.number}: a wrong call was {_brief(outcome)}, not refused as InvalidArgument")
-
-
-async def _next_block(blocks: Any) -> bytes:
-    """The next block of a tail; ``b""`` at the end of a sealed segment."""
-    block: bytes = await anext(blocks, b"")
-    return block
 
 
 def _brief(outcome: Outcome) -> str:

@@ -115,6 +115,8 @@ class Fault:
     keep: int = 0
     seconds: float = math.inf
     bit: int = 0
+    then: Callable[[int], None] | None = None
+    """Called when it is met, with the number of the process."""
 
 
 @attrs.define(eq=False)
@@ -185,6 +187,8 @@ class Faults:
         self._trace.note("fault", f"{key} of process {process} at {verb} {name}")
         if fault.kind in STRIKES:
             self._strike(fault.kind, process)
+        if fault.then is not None:
+            fault.then(process)
         return fault
 
     def stall(self, gate: Gate) -> anyio.Event:

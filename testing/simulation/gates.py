@@ -46,6 +46,7 @@ class Gate:
         self.alive = True
         self.calls = 0
         """How many effects this process has asked for."""
+        self.freezes = 0
         self._random = random
         self._thawed: trio.Event | None = None
         self._held: list[anyio.Event] = []
@@ -59,6 +60,7 @@ class Gate:
     def freeze(self) -> None:
         if self._thawed is None:
             self._thawed = trio.Event()
+            self.freezes += 1
 
     def thaw(self) -> None:
         thawed, self._thawed = self._thawed, None

@@ -8,7 +8,8 @@ instead of being random in secret. The cyclic garbage collector is off during a 
 much memory was used before.
 
 A body that needs more than ``limit`` virtual seconds is a ``Deadlock``: its report is made before anything is cancelled, so that it
-shows where every task really waits. An exception of an act that ``after_steps`` carried out is raised when the run is over.
+shows where every task really waits. One that needs too many rounds of the scheduler, while time stands still or in all, is ``Busy``: time
+alone would never end it. An exception of an act that ``after_steps`` carried out is raised when the run is over.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import PurePath
 from typing import TypeVar
 
+import attrs
 import trio
 import trio.testing
 from trio._core import _run as scheduler
@@ -35,13 +37,26 @@ class Deadlock(Exception):
     """Everybody waits for ever; the message names each task and where it waits."""
 
 
-def run_virtual(body: Callable[[], Awaitable[T]], seed: int, *, limit: float = LIMIT_SECONDS) -> T:
-    """Run ``body`` to its end on trio, in the order that ``seed`` decides, for at most ``limit`` virtual seconds."""
+class Busy(Deadlock):
+    """Somebody runs for ever; the message names each task and where it is."""
+
+
+@attrs.frozen
+class Rounds:
+    """How many rounds of the scheduler a run may take. In each, every task that is ready takes a step."""
+
+    at_one_time: int
+    """While virtual time stands still."""
+    in_all: int
+
+
+def run_virtual(body: Callable[[], Awaitable[T]], seed: int, *, limit: float = LIMIT_SECONDS, rounds: Rounds | None = None) -> T:
+    """Run ``body`` to its end on trio, in the order that ``seed`` decides, for at most ``limit`` virtual seconds, and ``rounds``."""
     failures: list[BaseException] = []
 
     async def main() -> T:
         _failures.set(failures)
-        return await _within(limit, body)
+        return await _within(limit, rounds, body)
 
     with _seeded(seed):
         result = trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
@@ -64,31 +79,37 @@ def _seeded(seed: int) -> Iterator[None]:
             gc.enable()
 
 
-async def _within(limit: float, body: Callable[[], Awaitable[T]]) -> T:
-    report: list[str] = []
+async def _within(limit: float, rounds: Rounds | None, body: Callable[[], Awaitable[T]]) -> T:
+    found: list[Deadlock] = []
     result: list[T] = []
     failure: BaseException | None = None
     ended = False
 
     async def watch() -> None:
         await trio.sleep(limit)
-        report.extend(who_waits())
-        nursery.cancel_scope.cancel()
+        end(Deadlock, f"no end after {limit:g} virtual seconds; these tasks wait:")
         with trio.CancelScope(shield=True):
             while not ended:
                 _drop_shields()
                 await trio.sleep(1)
 
+    def end(kind: type[Deadlock], why: str) -> None:
+        if not found:
+            found.append(kind("\n".join((why, *who_waits()))))
+        nursery.cancel_scope.cancel()
+
     async with trio.open_nursery() as nursery:
         nursery.start_soon(watch, name=_WATCH)
+        if rounds is not None:
+            trio.lowlevel.add_instrument(_Pace(rounds, lambda why: end(Busy, why)))
         try:
             result.append(await body())
         except BaseException as error:  # noqa: BLE001 - raised below, outside the nursery, which would wrap it in a group
             failure = error
         ended = True
         nursery.cancel_scope.cancel()
-    if report:
-        raise _deadlock(limit, report)
+    if found:
+        raise found[0]
     if failure is not None:
         raise failure
     return result[0]
@@ -101,10 +122,6 @@ def _drop_shields() -> None:
         while status is not None:
             status._scope.shield = False
             status = status._parent
-
-
-def _deadlock(limit: float, report: list[str]) -> Deadlock:
-    return Deadlock("\n".join((f"no end after {limit:g} virtual seconds; these tasks wait:", *report)))
 
 
 def who_waits() -> list[str]:
@@ -136,6 +153,32 @@ def _place(task: trio.lowlevel.Task) -> str:
 def _is_library(path: str) -> bool:
     parts = PurePath(path).parts
     return "trio" in parts or "anyio" in parts or path.startswith("<")
+
+
+class _Pace(trio.abc.Instrument):
+    """Counts rounds; from the one that is too many on, ``end`` is told in each, since who runs for ever may do so behind a new shield."""
+
+    def __init__(self, rounds: Rounds, end: Callable[[str], None]) -> None:
+        self._rounds = rounds
+        self._end = end
+        self._in_all = 0
+        self._before = 0
+        """Rounds until time last moved."""
+        self._time = -1.0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self._in_all += 1
+        now = trio.current_time()
+        if now != self._time:
+            self._time, self._before = now, self._in_all
+        if self._in_all - self._before > self._rounds.at_one_time:
+            self._stop(f"{self._rounds.at_one_time} rounds of the scheduler and no time has passed")
+        elif self._in_all > self._rounds.in_all:
+            self._stop(f"{self._rounds.in_all} rounds of the scheduler")
+
+    def _stop(self, why: str) -> None:
+        self._end(f"the store is busy without end: {why}; these tasks are there:")
+        _drop_shields()
 
 
 class _Countdown(trio.abc.Instrument):

@@ -155,6 +155,17 @@ class ToldBytes(Outcome):
 
 
 @attrs.frozen
+class ToldBlock(Outcome):
+    """A part of these bytes; nothing only if there are none and there never will be."""
+
+    data: bytes = attrs.field(repr=brief)
+    is_end: bool
+
+    def accepts(self, given: object) -> bool:
+        return isinstance(given, bytes) and self.data.startswith(given) and (bool(given) or (self.is_end and not self.data))
+
+
+@attrs.frozen
 class ToldInfo(Outcome):
     name: str
     number: int

@@ -14,7 +14,7 @@ from ...actors.store import SegmentStore
 from ...storage_backends.base.errors import SegmentTruncated
 from ...storage_backends.base.names import placement_key
 from ...storage_backends.base.segments import SegmentInfo
-from .model import Life, Outcome, State, Told, ToldBytes, ToldInfo, ToldNames, refusal
+from .model import Life, Outcome, State, Told, ToldBlock, ToldBytes, ToldInfo, ToldNames, refusal
 from .model_calls import NAMES, Op, Part, Place, places
 
 
@@ -51,6 +51,21 @@ class Read(Op):
 
     async def send(self, store: SegmentStore) -> bytes:
         return await store.read(self.name, self.offset, self.size)
+
+
+@attrs.frozen
+class NextBlock(Read):
+    """A read that waits for bytes: it is told that there are none only at the end of a sealed segment."""
+
+    @property
+    def reads(self) -> frozenset[Place]:
+        return places(self.name, Part.TAIL, Part.START, Part.SEAL)
+
+    def change(self, state: State, life: Life) -> tuple[State, Outcome]:
+        if self.offset < life.start:
+            return super().change(state, life)
+
+        return state, ToldBlock(self._held(life), life.sealed)
 
 
 @attrs.frozen

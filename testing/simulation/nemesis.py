@@ -22,6 +22,7 @@ from ..simulated_disk import Keep
 from .faults import KINDS, STRIKES, Fault, Kind, Nth, Target, Window
 from .gates import Killed
 from .loop import after_steps, who_waits
+from .misfortunes import Misfortunes
 from .plan import PlannedFault, Trouble
 from .process import Process, ProcessDied
 from .stage import Ending, Stage
@@ -69,6 +70,7 @@ class Nemesis:
             Trouble.DAMAGE: self._damage,
             Trouble.LOG_DAMAGE: self._damage_log,
             Trouble.CLOCK_JUMP: self._jump_clock,
+            **Misfortunes(stage, tasks, self).acts,
         }
 
     # --- the plan's faults ----------------------------------------------------------------------------------
@@ -113,9 +115,9 @@ class Nemesis:
 
     def _kill_newest(self) -> None:
         if self._site.processes and not self._stage.is_over:
-            self._kill(self._site.processes[-1])
+            self.kill(self._site.processes[-1])
 
-    def _kill(self, process: Process) -> None:
+    def kill(self, process: Process) -> None:
         if process.alive:
             self._stage.counts["kills"] += 1
         self._end(process)
@@ -130,38 +132,38 @@ class Nemesis:
             return
 
         process.freeze()
-        self._make_zombie(process, random)
-        self._tasks.start_soon(self._thaw_later, process, fault.seconds)
+        self.make_zombie(process, random)
+        self._tasks.start_soon(self.thaw_later, process, fault.seconds)
 
     async def _take_over(self, fault: PlannedFault, random: Random) -> None:
         process = self._stage.current
         if process is not None:
-            self._make_zombie(process, random)
+            self.make_zombie(process, random)
 
-    def _make_zombie(self, process: Process, random: Random) -> None:
+    def make_zombie(self, process: Process, random: Random) -> None:
         """``process`` lives on, but somebody else is to serve."""
         self._stage.counts["zombies"] += 1
-        self._stage.keepers[process.number] = random.randrange(self._stage.plan.clients)
+        # One who waits for an answer right now is the most curious about it.
+        self._stage.keepers[process.number] = random.choice(self._stage.callers(process) or range(self._stage.plan.clients))
         self._zombies = [zombie for zombie in self._zombies if zombie.alive] + [process]
         for oldest in self._zombies[:-ZOMBIES_AT_MOST]:
-            self._kill(oldest)
+            self.kill(oldest)
         self._stage.give_up_on(process)
 
-    async def _thaw_later(self, process: Process, seconds: float) -> None:
+    async def thaw_later(self, process: Process, seconds: float) -> None:
         await trio.sleep(seconds)
         process.thaw()
 
     async def _lose_power(self, fault: PlannedFault, random: Random) -> None:
-        self._cut_power(random)
-        self._stage.counts["power_losses"] += 1
-        for process in self._site.processes:
-            if not process.alive:
-                self._stage.bury(process)
+        self.cut_power(random.choice(KEEPS))
 
-    def _cut_power(self, random: Random) -> None:
+    def cut_power(self, keep: Keep) -> None:
+        self._stage.counts["power_losses"] += 1
         self._mend_log("met a power loss")
         self._watermarks_hold = False
-        self._site.lose_power(random.choice(KEEPS))
+        self._site.lose_power(keep)
+        for process in self._site.processes:
+            self._stage.bury(process)
 
     async def _one_error(self, fault: PlannedFault, random: Random) -> None:
         target = _TARGETS[fault.trouble]
@@ -207,7 +209,7 @@ class Nemesis:
             return
 
         for process in self._site.processes:
-            self._kill(process)
+            self.kill(process)
         path, damage = random.choice(sorted(paths)), self._site.damage
         size = 8 * len(self._site.disk.content(path))
         undo = (
@@ -335,8 +337,7 @@ class Nemesis:
             case "kill":
                 self._end(process)
             case _:
-                self._cut_power(random)
-                self._stage.bury(process)
+                self.cut_power(random.choice(KEEPS))
         await self.bring_up()
 
     async def restart(self) -> None:
@@ -347,11 +348,16 @@ class Nemesis:
     async def close(self) -> None:
         await self._stop_cleanly(await self._stage.serving())
 
-    async def flush(self) -> None:
+    async def flush(self, tries: int = 1) -> None:
         process = await self._stage.serving()
-        outcome = await self._stage.attempt(process, "the last flush", lambda store: store.flush(), seconds=START_SECONDS)
-        if outcome.ending is not Ending.ANSWERED:
-            raise CannotServe(f"nothing is wrong any more, but a flush was {outcome.ending.value}: {outcome.value!r}")
+        for left in reversed(range(tries)):
+            outcome = await self._stage.attempt(process, "the last flush", lambda store: store.flush(), seconds=START_SECONDS)
+            if outcome.ending is Ending.ANSWERED:
+                return
+
+            if not left:
+                raise CannotServe(f"nothing is wrong any more, but a flush was {outcome.ending.value}: {outcome.value!r}")
+            await trio.sleep(1.0)
 
     async def _stop_cleanly(self, process: Process) -> None:
         with trio.move_on_after(START_SECONDS) as scope:

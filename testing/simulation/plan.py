@@ -93,10 +93,26 @@ class Trouble(StrEnum):
     DAMAGE = "damage of a chunk at rest, undone later"
     LOG_DAMAGE = "damage of a log file while nobody runs"
     CLOCK_JUMP = "jump of the wall clock"
+    FAILED_SYNC = "failed sync, then power loss"
+    OPENING = "kill before a sync, an opening, then power loss"
+    HANGING_WRITE = "write of the log that hangs, then fails"
+    LOST_REPLY = "append to a chunk in doubt"
+    CRASH_AT_DELETE = "crash at the deletion of a chunk"
+    FREEZE_AT_WRITE = "failover in the middle of an append"
+    ZOMBIE_READ = "read of a superseded owner"
 
 
 QUIET = (Trouble.ADVANCE,)
 ENDS = (Trouble.STOP, Trouble.KILL, Trouble.KILL_AT_CALL, Trouble.KILL_RECOVERY, Trouble.FAILOVER, Trouble.TAKE_OVER, Trouble.POWER_LOSS)
+MISFORTUNES = (
+    Trouble.FAILED_SYNC,
+    Trouble.OPENING,
+    Trouble.HANGING_WRITE,
+    Trouble.LOST_REPLY,
+    Trouble.CRASH_AT_DELETE,
+    Trouble.FREEZE_AT_WRITE,
+    Trouble.ZOMBIE_READ,
+)
 ALL = tuple(Trouble)
 
 

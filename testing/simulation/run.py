@@ -21,10 +21,11 @@ from . import plan as plans
 from .clients import Client, WrongAnswer
 from .invariants import Broken
 from .linearize import Violation
-from .loop import Deadlock, run_virtual
+from .loop import Deadlock, Rounds, run_virtual
 from .nemesis import CannotServe, Nemesis
 from .stage import Foreign, Stage
 from .storage_invariants import check_stored, left_over
+from .tails import Unheard
 from .trace import Trace
 from .view import BrokenLook, Shown, View
 from .world import Site
@@ -32,7 +33,12 @@ from .world import Site
 COLLECT_SECONDS = 120.0
 IDLE_SECONDS = 600.0
 SETTLE_SECONDS = 5.0
-VIOLATIONS = (Violation, Broken, BrokenLook, WrongAnswer, Foreign, CannotServe, Deadlock)
+FLUSHES = 20
+ROUNDS_AT_ONE_TIME = 20_000
+ROUNDS_AT_LEAST = 200_000
+ROUNDS_PER_ACTION = 1000
+"""Bounds of a run's work: about twenty times of what runs need."""
+VIOLATIONS = (Violation, Broken, BrokenLook, WrongAnswer, Unheard, Foreign, CannotServe, Deadlock)
 
 
 @attrs.frozen
@@ -58,7 +64,12 @@ def run_seed(
     plan = plans.make_plan(seed, operations)
     if keep is not None:
         plan = plans.keep(plan, keep)
-    return _Run(plan, Trace(trace_lines, everything=full_trace)).verdict()
+    return run_plan(plan, Trace(trace_lines, everything=full_trace))
+
+
+def run_plan(plan: plans.Plan, trace: Trace | None = None) -> Verdict:
+    """Run ``plan``, a seed's own or one that was changed."""
+    return _Run(plan, trace or Trace()).verdict()
 
 
 class _Run:
@@ -73,7 +84,7 @@ class _Run:
     def verdict(self) -> Verdict:
         violation = None
         try:
-            run_virtual(self._body, self._plan.seed)
+            run_virtual(self._body, self._plan.seed, rounds=_rounds(len(self._plan.actions)))
         except BaseException as error:
             found = _violation(error)
             if found is None:
@@ -98,8 +109,8 @@ class _Run:
                 self._site = Site(self._plan.site, Random(f"site {self._plan.seed}"), self._trace)
                 self._stage = Stage(self._plan, self._site, self._trace)
                 self._nemesis = Nemesis(self._stage, tasks)
-                await self._through_the_plan()
-                await self._to_the_end()
+                await self._site.or_all_end(self._through_the_plan)
+                await self._site.or_all_end(self._to_the_end)
                 tasks.cancel_scope.cancel()
         finally:
             self._seconds = trio.current_time() - begin
@@ -108,11 +119,11 @@ class _Run:
         plan, nemesis = self._plan, self._nemesis
         async with anyio.create_task_group() as helpers:
             for help_ in (nemesis.keep_serving, nemesis.run, nemesis.watch_progress):
-                helpers.start_soon(help_)
+                helpers.start_soon(self._site.or_all_end, help_)
             async with anyio.create_task_group() as clients:
                 for number in range(plan.clients):
                     actions = [action for action in plan.actions if action.client == number]
-                    clients.start_soon(Client(number, actions, self._stage).run)
+                    clients.start_soon(self._site.or_all_end, Client(number, actions, self._stage).run)
             await nemesis.finish()
             await self._stage.serving()
             helpers.cancel_scope.cancel()
@@ -122,6 +133,8 @@ class _Run:
     async def _to_the_end(self) -> None:
         """The last owner ends in some way; one more recovers, and everything must hold."""
         await self._observe()
+        if Random(f"flush {self._plan.seed}").random() < 0.5:
+            await self._flush_once_more()
         await self._nemesis.replace(Random(f"end {self._plan.seed}"))
         await self._nemesis.flush()
         await self._wait_for_the_collector()
@@ -133,6 +146,12 @@ class _Run:
         await self._nemesis.restart()
         await self._observe()
         await self._nemesis.close()
+
+    async def _flush_once_more(self) -> None:
+        """Whatever the last owner went through: once nothing is wrong any more, it can move everything to long-term storage."""
+        process = await self._stage.serving()
+        if not self._stage.may_meet_damage(process):
+            await self._nemesis.flush(tries=FLUSHES)
 
     async def _observe(self) -> View:
         """Everything that the owner shows, which must be what the checkers expect."""
@@ -164,6 +183,10 @@ class _Run:
         await trio.sleep(IDLE_SECONDS)
         if self._site.calls != before:
             raise Broken(f"it does not hold that idle means quiet\n{self._site.calls - before} calls in {IDLE_SECONDS:g} s")
+
+
+def _rounds(actions: int) -> Rounds:
+    return Rounds(ROUNDS_AT_ONE_TIME, max(ROUNDS_AT_LEAST, ROUNDS_PER_ACTION * actions))
 
 
 def _violation(error: BaseException) -> BaseException | None:

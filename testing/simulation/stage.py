@@ -201,6 +201,11 @@ class Stage:
                 return Outcome(Ending.LOST)
             raise Foreign(f"P{process.number} {what}: raised {error!r}, which is no error of a store") from error
 
+    def callers(self, process: Process) -> list[int]:
+        """The clients that wait for an answer of ``process``."""
+        callers = {call.what.partition(" ")[0] for call in self._calling if call.process is process}
+        return [number for number in range(self.plan.clients) if f"c{number}" in callers]
+
     def waiting(self) -> list[str]:
         """The calls under way, for a report."""
         return [f"P{call.process.number} {call.what}, since {call.since:.3f}" for call in self._calling]

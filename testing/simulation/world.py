@@ -12,7 +12,7 @@ move chance in another. Ids carry the number of their process.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -143,6 +143,16 @@ class Site:
         """The end of a simulation: every process that still lives is killed."""
         for process in self.processes:
             process.kill()
+
+    async def or_all_end(self, part: Callable[[], Awaitable[None]]) -> None:
+        """``part``; if it fails, every process is killed before anything is cancelled: what is frozen would not let go of its calls."""
+        try:
+            await part()
+        except trio.Cancelled:
+            raise
+        except BaseException:
+            self.kill_all()
+            raise
 
     def _strike(self, kind: Kind, number: int) -> None:
         process = self.processes[number - 1]

@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from tierlog.testing.simulation.loop import Deadlock, after_steps, run_virtual
+from tierlog.testing.simulation.loop import Busy, Deadlock, Rounds, after_steps, run_virtual
 from tierlog.testing.simulation.trace import Trace
 
 
@@ -78,6 +78,36 @@ def test_a_deadlock_inside_a_shield_ends_too() -> None:
 
     with pytest.raises(Deadlock):
         run_virtual(body, 0, limit=50)
+
+
+@pytest.mark.parametrize(
+    ("pause", "why"), [(0, "200 rounds of the scheduler and no time has passed"), (0.1, "500 rounds of the scheduler;")]
+)
+def test_a_run_that_is_busy_without_end_ends(pause: float, why: str) -> None:
+    async def eager() -> None:
+        while True:
+            try:
+                await anyio.sleep(pause)
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(pause)
+
+    async def body() -> None:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(eager, name="the eager one")
+
+    with pytest.raises(Busy, match=rf"(?s){why}.*the eager one: eager"):
+        run_virtual(body, 0, rounds=Rounds(200, 500))
+
+
+def test_a_run_that_keeps_within_its_rounds_is_left_alone() -> None:
+    async def body() -> int:
+        for _ in range(100):
+            await anyio.sleep(0)
+        await anyio.sleep(1)
+        return 7
+
+    assert run_virtual(body, 0, rounds=Rounds(200, 500)) == 7
 
 
 def test_an_act_strikes_between_any_two_steps() -> None:

@@ -161,6 +161,19 @@ CHUNKED: tuple[Mutant, ...] = (
         "    yield from discard(temporary)\n    yield SyncFolder(dirname(path))\n",
         "    yield from discard(temporary)\n",
     ),
+    Mutant(
+        "mark-before-the-root-is-durable",
+        "an opener that fails leaves a root whose name is not durable, nobody syncs it later, and a power loss takes all of it",
+        "S2",
+        (
+            Edit(_FILES, "        yield from sync_ancestry(self._root)\n", ""),
+            Edit(
+                _FILES,
+                "        yield Close(handle)\n        yield SyncFolder(self._root)\n",
+                "        yield Close(handle)\n        yield from sync_ancestry(self._root)\n",
+            ),
+        ),
+    ),
     mutant(
         "chunk-folder-not-synced",
         "the folder of a segment's chunks is not durable, and a power loss takes all of them",

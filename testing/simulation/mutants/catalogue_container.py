@@ -15,7 +15,7 @@ _PUBLISH = "actors/container/publish.py"
 _CONTAINER = "actors/container/container.py"
 _SEGMENTS = "actors/container/segments.py"
 _HOST = "actors/container/host.py"
-_APPEND = "            number = await self._log.append(group.parts"
+_APPEND = "            number = await "
 
 CONTAINER: tuple[Mutant, ...] = (
     mutant(

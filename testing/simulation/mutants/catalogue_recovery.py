@@ -12,6 +12,8 @@ _STATE = "actors/container/state.py"
 _SEGMENTS = "actors/container/segments.py"
 _RECOVERY = "actors/container/recovery.py"
 
+_FOLLOWS_NOBODY = Edit("actors/container/host.py", "        container.follows = self._epochs\n", "")
+
 RECOVERY: tuple[Mutant, ...] = (
     mutant(
         "log-truncated-before-the-checkpoint-is-durable",
@@ -145,6 +147,12 @@ RECOVERY: tuple[Mutant, ...] = (
         "fenced-owner-opens-again",
         "an owner that was fenced takes its container back: two processes throw each other out for ever",
         "hole 26",
-        (Edit("actors/core/lifecycle.py", "    ExitKind.FENCED: False,\n", "    ExitKind.FENCED: True,\n"),),
+        (Edit("actors/core/lifecycle.py", "    ExitKind.FENCED: False,\n", "    ExitKind.FENCED: True,\n"), _FOLLOWS_NOBODY),
+    ),
+    Mutant(
+        "restart-opens-over-a-newer-owner",
+        "an owner that failed and was succeeded meanwhile opens again after its pause and throws its successor out",
+        "hole 26",
+        (_FOLLOWS_NOBODY,),
     ),
 )

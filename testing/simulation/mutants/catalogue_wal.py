@@ -63,6 +63,14 @@ WAL: tuple[Mutant, ...] = (
         "    if found < epoch:\n",
     ),
     mutant(
+        "epoch-that-was-not-written-counts-as-taken",
+        "an owner whose raise of the register failed takes the epoch of the one who came next for its own, and opens over it",
+        "hole 26",
+        _REGISTER,
+        "                tried.remove(epoch)\n",
+        "                pass\n",
+    ),
+    mutant(
         "check-owner-passes-newer-epochs",
         "a fenced owner goes on answering reads and questions from its old state",
         "hole 16",

@@ -1,0 +1,195 @@
+"""Troubles that hurt only together: a failure at one call, and what follows while its traces are still fresh.
+
+Owns: ``Misfortunes``, one method for each such pair: a failed sync and a power loss, a crash around an opening and a power loss, a write
+that hangs while others go on, a chunk that an append left in doubt, a crash just after a deletion, a freeze inside an append, a read of an
+owner that was succeeded. Does not own: single faults and the life of processes (``nemesis.py``), nor what a fault does (``faults.py``).
+
+The second part is tied to the first one by ``Fault.then``, so it comes soon after the call was met and never without it. Whatever is still
+to come when the plan is over does not come any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from random import Random
+from typing import Protocol
+
+import anyio.abc
+import trio
+
+from ..simulated_disk import Keep
+from .clients import Client
+from .faults import Fault, Kind, Nth, Target
+from .loop import after_steps
+from .model_queries import Info, Read
+from .plan import PlannedFault, Trouble
+from .process import Process
+from .settings import WalKind
+from .stage import Stage
+from .world import FOLDER
+
+LOSSES: tuple[Keep, ...] = ("none", "none", "random")
+"""A power loss that keeps all would undo the point of it."""
+_SYNCS = (("Sync", ".wal"), ("SyncFolder", ""), ("Sync", FOLDER.chunks), ("SyncFolder", FOLDER.chunks))
+_SUCCESSION_SECONDS = 20.0
+
+
+class Hands(Protocol):
+    """What is done to processes; the nemesis does it."""
+
+    def kill(self, process: Process) -> None: ...
+
+    def cut_power(self, keep: Keep) -> None: ...
+
+    def make_zombie(self, process: Process, random: Random) -> None: ...
+
+    async def thaw_later(self, process: Process, seconds: float) -> None: ...
+
+
+class Misfortunes:
+    def __init__(self, stage: Stage, tasks: anyio.abc.TaskGroup, hands: Hands) -> None:
+        self._stage = stage
+        self._site = stage.site
+        self._tasks = tasks
+        self._hands = hands
+        self.acts: Mapping[Trouble, Callable[[PlannedFault, Random], Awaitable[None]]] = {
+            Trouble.FAILED_SYNC: self._fail_a_sync,
+            Trouble.OPENING: self._lose_power_after_an_opening,
+            Trouble.HANGING_WRITE: self._hang_a_write,
+            Trouble.LOST_REPLY: self._lose_a_reply,
+            Trouble.CRASH_AT_DELETE: self._crash_at_a_delete,
+            Trouble.FREEZE_AT_WRITE: self._freeze_at_a_write,
+            Trouble.ZOMBIE_READ: self._read_of_a_zombie,
+        }
+
+    # --- power --------------------------------------------------------------------------------------------------
+
+    async def _fail_a_sync(self, fault: PlannedFault, random: Random) -> None:
+        """What a failed sync should have saved is lost, whoever tries it again."""
+        verb, part = random.choice(_SYNCS)
+        self._add(Target.FILES, Kind.BEFORE, (verb,), random, part=part, then=lambda process: self._soon(random, self._lose_power(random)))
+
+    async def _lose_power_after_an_opening(self, fault: PlannedFault, random: Random) -> None:
+        """An owner dies with bytes in the page cache only; the next one reads them there, and shows them."""
+
+        def wait(process: int) -> None:
+            self._start(partial(self._at_the_opening_after, process, random))
+
+        self._add(Target.FILES, Kind.KILL, ("Sync",), random, part=".wal", then=wait)
+
+    async def _at_the_opening_after(self, number: int, random: Random) -> None:
+        stage = self._stage
+        await stage.until(lambda: stage.current is not None and stage.current.number > number)
+        self._after_steps(random.choice((1, 1, 10, 40)), self._lose_power(random))
+
+    def _lose_power(self, random: Random) -> Callable[[], None]:
+        return partial(self._hands.cut_power, random.choice(LOSSES))
+
+    # --- calls that hang, or are in doubt -------------------------------------------------------------------------
+
+    async def _hang_a_write(self, fault: PlannedFault, random: Random) -> None:
+        """A group does not become durable for a while, and then never does."""
+        seconds = random.choice((0.05, 0.3, 1.0, 2.0))
+
+        def kill_later(number: int) -> None:
+            process = self._site.processes[number - 1]
+            self._start(partial(self._after, seconds, partial(self._hands.kill, process)))
+
+        def fail_its_sync(number: int) -> None:
+            self._site.faults.add(Fault(Target.FILES, Kind.BEFORE, Nth(), ("Sync",), number, ".wal"))
+
+        if self._site.kind.wal is WalKind.SERVICE:
+            self._add(Target.LOG, Kind.STALL, ("append",), random, then=kill_later)
+        elif random.random() < 0.5:
+            self._add(Target.FILES, Kind.STALL, ("Write",), random, part=".wal", then=kill_later)
+        else:
+            self._add(Target.FILES, Kind.STALL, ("Write",), random, part=".wal", seconds=seconds, then=fail_its_sync)
+
+    async def _lose_a_reply(self, fault: PlannedFault, random: Random) -> None:
+        """The same segment goes on being appended to and flushed by the same owner."""
+        self._add(Target.CHUNKS, random.choice((Kind.AFTER, Kind.PARTIAL)), ("write",), random, keep=random.choice((1, 50)))
+
+    async def _crash_at_a_delete(self, fault: PlannedFault, random: Random) -> None:
+        def kill_soon(number: int) -> None:
+            kill = partial(self._hands.kill, self._site.processes[number - 1])
+            self._after_steps(random.choice((1, 3, 8, 20, 60)), kill)
+
+        self._add(Target.CHUNKS, Kind.STALL, ("delete",), random, seconds=0.0, then=kill_soon)
+
+    # --- zombies --------------------------------------------------------------------------------------------------
+
+    async def _freeze_at_a_write(self, fault: PlannedFault, random: Random) -> None:
+        """The owner stands still inside an append, and goes on when it has a successor."""
+
+        def succeed(number: int) -> None:
+            process = self._site.processes[number - 1]
+            if process is self._stage.current:
+                self._hands.make_zombie(process, random)
+            self._start(partial(self._hands.thaw_later, process, fault.seconds))
+
+        if self._site.kind.wal is WalKind.SERVICE:
+            self._add(Target.LOG, Kind.FREEZE, ("append",), random, then=succeed)
+        else:
+            self._add(Target.FILES, Kind.FREEZE, (random.choice(("Write", "Sync")),), random, part=".wal", then=succeed)
+
+    async def _read_of_a_zombie(self, fault: PlannedFault, random: Random) -> None:
+        """The owner stands still until it has a successor; the first thing that it is asked then is a read."""
+        process = self._stage.current
+        if process is None or process.frozen:
+            return
+
+        process.freeze()
+        self._hands.make_zombie(process, random)
+        self._start(partial(self._read_when_succeeded, process, random))
+
+    async def _read_when_succeeded(self, process: Process, random: Random) -> None:
+        stage = self._stage
+        with trio.move_on_after(_SUCCESSION_SECONDS):
+            await stage.until(lambda: stage.current is not None and stage.current is not process)
+            await trio.sleep(random.choice((0.0, 0.05, 0.5)))
+        process.thaw()
+        if stage.current is None or stage.is_over or not process.alive:
+            return
+
+        names = random.choice(stage.plan.families)
+        name, offset = random.choice(names), random.choice((0, 0, 10, 100))
+        visitor = Client(stage.plan.clients, (), stage)
+        await visitor.visit(process, random.choice((Read(name, offset, 400), Read(name, offset, 400), Info(name))))
+
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _add(
+        self,
+        target: Target,
+        kind: Kind,
+        verbs: tuple[str, ...],
+        random: Random,
+        *,
+        part: str = "",
+        keep: int = 0,
+        seconds: float = float("inf"),
+        then: Callable[[int], None] | None = None,
+    ) -> None:
+        trigger = Nth(random.randint(1, 4))
+        self._site.faults.add(Fault(target, kind, trigger, verbs, part=part, keep=keep, seconds=seconds, then=then))
+
+    def _soon(self, random: Random, act: Callable[[], None]) -> None:
+        if random.random() < 0.5:
+            self._after_steps(random.choice((10, 40, 150, 500)), act)
+        else:
+            self._start(partial(self._after, random.choice((0.02, 0.2, 1.0, 3.0)), act))
+
+    def _after_steps(self, count: int, act: Callable[[], None]) -> None:
+        after_steps(count, partial(self._unless_over, act))
+
+    async def _after(self, seconds: float, act: Callable[[], None]) -> None:
+        await trio.sleep(seconds)
+        self._unless_over(act)
+
+    def _unless_over(self, act: Callable[[], None]) -> None:
+        if not self._stage.is_over:
+            act()
+
+    def _start(self, part: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.start_soon(self._site.or_all_end, part)
