@@ -14,7 +14,7 @@ import socket
 import time
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
 from typing import Any
 
@@ -191,6 +191,24 @@ async def open_host(
         yield hosting
 
 
+@asynccontextmanager
+async def announced(files: Files, world: World, folder: StoreFolder, role: str, url: str = "") -> AsyncIterator[str]:
+    """Say that this process has the folder open, and take it back at the end. Yields the opening's own id."""
+    since = int(world.wall_clock() * 1000)
+    owner = presence.Owner(world.new_id(), os.getpid(), socket.gethostname(), since, role=role, url=url)
+    owners = folder.owners
+    handle = await run_program(files, presence.announce(owners, owner), owners)
+    try:
+        yield owner.owner_id
+    finally:
+        with anyio.CancelScope(shield=True):
+            try:
+                await files.run(presence.withdraw(owners, owner, handle))
+            except OSError as error:
+                # Only information: the next opening sweeps the file, because nobody holds its lock.
+                _log.warning("owner_file_left", folder=owners, error=str(error))
+
+
 class Node:
     """One process's parts of one store."""
 
@@ -235,22 +253,8 @@ class Node:
             "span": self._span,
         }
 
-    @asynccontextmanager
-    async def _announced(self, role: str) -> AsyncIterator[str]:
-        """Say that the folder is open, and take it back at the end. Yields the opening's own id."""
-        since = int(self._world.wall_clock() * 1000)
-        owner = presence.Owner(self._world.new_id(), os.getpid(), socket.gethostname(), since, role=role)
-        owners = self._folder.owners
-        announced = await run_program(self._files, presence.announce(owners, owner), owners)
-        try:
-            yield owner.owner_id
-        finally:
-            with anyio.CancelScope(shield=True):
-                try:
-                    await self._files.run(presence.withdraw(owners, owner, announced))
-                except OSError as error:
-                    # Only information: the next opening sweeps the file, because nobody holds its lock.
-                    _log.warning("owner_file_left", folder=owners, error=str(error))
+    def _announced(self, role: str) -> AbstractAsyncContextManager[str]:
+        return announced(self._files, self._world, self._folder, role)
 
     def _log(self, identity: StoreIdentity, index: int) -> LocalLog:
         folder = log_folder(self._folder.wal, index)

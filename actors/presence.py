@@ -16,6 +16,8 @@ import attrs
 from ..storage_backends.base.files import Close, FileHandle, ListFolder, Lock, MakeFolder, Open, Program, Read, Unlink, Write
 
 _FILE_BYTES_MAX = 4096
+SUPERVISOR = "supervisor"
+"""The role of who serves the folder through its hosts."""
 
 
 @attrs.frozen
@@ -29,7 +31,9 @@ class Owner:
     """Wall time, for display."""
     alive: bool = True
     role: str = ""
-    """What it opened the folder as: a host's id, or nothing for an app or a command."""
+    """What it opened the folder as: a host's id, ``SUPERVISOR``, or nothing for an app or a command."""
+    url: str = ""
+    """Where it serves the whole folder, if it does."""
 
 
 def announce(folder: str, owner: Owner) -> Program[FileHandle]:
@@ -85,21 +89,22 @@ def _inspect(folder: str, name: str) -> Program[Owner | None]:
 
 
 def encode_owner(owner: Owner) -> bytes:
-    return json.dumps({"pid": owner.pid, "host": owner.host, "since_ms": owner.since_ms, "role": owner.role}).encode()
+    said = {"pid": owner.pid, "host": owner.host, "since_ms": owner.since_ms, "role": owner.role, "url": owner.url}
+    return json.dumps(said).encode()
 
 
 def decode_owner(name: str, data: bytes, *, alive: bool) -> Owner:
     """The owner that the file ``name`` tells of; an unknown one if a crash tore it, or it is not written yet."""
     try:
         said = json.loads(data)
-        pid, host, since_ms, role = said["pid"], said["host"], said["since_ms"], said.get("role", "")
+        pid, host, since_ms, role, url = said["pid"], said["host"], said["since_ms"], said.get("role", ""), said.get("url", "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Owner(name, 0, "unknown", 0, alive=alive)
 
     # Numbers that fit into 64 bits and text that can be printed: whatever else JSON can say, nobody said it here.
     numbers = type(pid) is int and type(since_ms) is int and max(pid, since_ms) < 1 << 63 and min(pid, since_ms) >= 0
-    if numbers and isinstance(host, str) and isinstance(role, str):
-        return Owner(name, pid, _printable(host), since_ms, alive, _printable(role))
+    if numbers and all(isinstance(text, str) for text in (host, role, url)):
+        return Owner(name, pid, _printable(host), since_ms, alive, _printable(role), _printable(url))
     return Owner(name, 0, "unknown", 0, alive=alive)
 
 

@@ -28,7 +28,8 @@ from .core.log import get_logger
 from .folder import StoreFolder, living_owners
 from .gateway.server.running import Served, bind, serve_http
 from .identity import StoreIdentity
-from .node import identify, system_world
+from .node import announced, identify, system_world
+from .presence import SUPERVISOR
 from .supervisor.admin import make_admin_app
 from .supervisor.control.channel import control_path
 from .supervisor.fleet import FleetOptions
@@ -50,6 +51,8 @@ class ServiceOptions:
     hosts: int
     containers: int | None
     take_over: bool
+    adopt: bool
+    """Hosts open a folder that is a copy or an old backup, on purpose (rule W8)."""
 
 
 def listen_of(text: str | None, server: ServerConfig) -> tuple[str, int]:
@@ -73,8 +76,15 @@ async def run_service(options: ServiceOptions, announce: Callable[[Served, Super
             orphans = await _find_orphans(files, options)
             supervisor = _make_supervisor(options, identity, term, orphans)
             facts = {"store": identity.store_id.hex(), "folder": options.folder.path, "pid": os.getpid()}
-            async with serve_http(make_admin_app(supervisor, facts), listener, stop_timeout=1) as served:
+            async with (
+                serve_http(make_admin_app(supervisor, facts), listener, stop_timeout=1) as served,
+                announced(files, world, options.folder, SUPERVISOR, _advertised(served, options)),
+            ):
                 await _supervise(supervisor, lambda: announce(served, supervisor))
+
+
+def _advertised(served: Served, options: ServiceOptions) -> str:
+    return attrs.evolve(served, host=options.config.server.advertise or served.host).url
 
 
 async def _supervise(supervisor: Supervisor, announce: Callable[[], None]) -> None:
@@ -118,7 +128,7 @@ async def _find_orphans(files: LocalFiles, options: ServiceOptions) -> dict[str,
             f"{options.folder.path} is open in process {others[0].pid} on {others[0].host}: stop that one, or fence it on purpose "
             "with --take-over"
         )
-    return {owner.role: owner.pid for owner in owners if owner.role}
+    return {owner.role: owner.pid for owner in owners if owner.role not in ("", SUPERVISOR)}
 
 
 def _make_supervisor(options: ServiceOptions, identity: StoreIdentity, term: Term, orphans: dict[str, int]) -> Supervisor:
@@ -166,4 +176,5 @@ def _host_command(options: ServiceOptions, control: str, host: str) -> Sequence[
     if options.config_file is not None:
         arguments["config"] = os.path.abspath(options.config_file)
     # -P: a file in the folder where the service was started must not stand in for a module.
-    return [sys.executable, "-P", "-m", "tierlog.actors.host", *(f"--{name}={value}" for name, value in arguments.items())]
+    flags = ["--adopt"] if options.adopt else []
+    return [sys.executable, "-P", "-m", "tierlog.actors.host", *(f"--{name}={value}" for name, value in arguments.items()), *flags]

@@ -29,7 +29,8 @@ from .identity import StoreIdentity
 from .storage.actor import StorageActor
 from .storage.client import StorageClient
 from .storage.options import StorageOptions
-from .store import SegmentStore, SpanHook
+from .store import SegmentStore
+from .tracing import SpanHook
 
 
 @attrs.frozen
@@ -67,8 +68,10 @@ class Hosting:
         self._identity = identity
         self._owner_id = owner_id
         self._make_log = make_log
-        self._options = options
+        self._container_options = attrs.evolve(options.container, span=span)
         self._world = world
+        self._restart = options.restart
+        self._unavailable_wait = options.unavailable_wait
         self._actor = StorageActor(chunks, options.storage, world.random)
         self._hosts: list[ContainerHost | AbsentContainer] = [AbsentContainer(index) for index in range(identity.containers)]
         self._ended: dict[int, anyio.Event] = {}
@@ -141,9 +144,9 @@ class Hosting:
     def _host(self, index: int) -> ContainerHost:
         def make() -> Container:
             who = Identity(self._identity.store_id, self._identity.container_log_id(index), bytes.fromhex(self._owner_id))
-            return Container(index, self._make_log(index), StorageClient(self._actor), who, self._world, self._options.container)
+            return Container(index, self._make_log(index), StorageClient(self._actor), who, self._world, self._container_options)
 
-        return ContainerHost(index, make, self._options.restart, self._world.random, self._options.unavailable_wait)
+        return ContainerHost(index, make, self._restart, self._world.random, self._unavailable_wait)
 
     async def _supervise(self) -> None:
         async with anyio.create_task_group() as self._tasks:

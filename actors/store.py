@@ -9,8 +9,7 @@ outcome unknown; an append with a writer id and event number can simply be sent 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from typing import Any
 
 import anyio
@@ -48,19 +47,17 @@ from .container.requests import (
     MergeRequest,
     Request,
     SealRequest,
+    TracedAppendRequest,
     TruncateRequest,
     WriterRequest,
 )
 from .container.several import Outcome, append_each
 from .forks import forks
 from .storage.actor import StorageActor, StorageActorStatistics
+from .tracing import SpanHook
 
 SOURCES_MAX = 0xFFFF
 """The most sources of one merge."""
-
-
-SpanHook = Callable[[str, Mapping[str, object]], AbstractContextManager[object]]
-"""``span(name, attributes)`` gives a context manager that is entered around the work: a tracer's ``start_as_current_span`` fits."""
 _PLACES_MAX = 65_536
 """Names whose check and placement are remembered; forgotten all at once above it."""
 
@@ -102,7 +99,7 @@ class SegmentStore:
     async def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
         """Make an empty segment. ``rolling_size``: bytes after which its chunks roll (default: the configuration's). ``SegmentExists``."""
         size = self._rolling_size if rolling_size is None else check_int("rolling_size", rolling_size, 1, 1 << 40)
-        await self._ask(name, CreateRequest(name, size))
+        await self._ask("create_segment", name, CreateRequest(name, size))
 
     async def append(
         self,
@@ -197,33 +194,28 @@ class SegmentStore:
             indexes.append(index)
             requests.append(request)
 
-        async def run(place: int, indexes: list[int], requests: list[AppendRequest]) -> None:
-            for index, outcome in zip(indexes, await append_each(self._hosts[place], requests), strict=True):
-                outcomes[index] = outcome
-
-        with nullcontext() if self._span is None else self._span("tierlog.append_each", {"appends": len(appends)}):
-            if len(places) == 1:
-                [(place, (indexes, requests))] = places.items()
-                await run(place, indexes, requests)
-            else:
-                async with anyio.create_task_group() as tasks:
-                    for place, (indexes, requests) in places.items():
-                        tasks.start_soon(run, place, indexes, requests)
+        if self._span is None:
+            await self._append_places(places, outcomes)
+        else:
+            size = sum(len(append.data) for append in appends)
+            with self._span("tierlog.append_each", {"count": len(appends), "bytes": size}) as span:
+                traced = {place: (indexes, [_traced(each, span) for each in requests]) for place, (indexes, requests) in places.items()}
+                await self._append_places(traced, outcomes)
 
         return outcomes
 
     async def seal_segment(self, name: str) -> int:
         """Refuse appends from now on; returns the final length. Sealing a sealed segment is fine."""
-        length: int = await self._ask(name, SealRequest(name))
+        length: int = await self._ask("seal_segment", name, SealRequest(name))
         return length
 
     async def truncate_segment(self, name: str, offset: int) -> None:
         """Drop the bytes before ``offset``: they can no longer be read, and their chunks are collected. ``BadOffset`` past the length."""
-        await self._ask(name, TruncateRequest(name, check_offset(offset)))
+        await self._ask("truncate_segment", name, TruncateRequest(name, check_offset(offset)))
 
     async def delete_segment(self, name: str) -> None:
         """Remove the segment; its name can be used again at once."""
-        await self._ask(name, DeleteRequest(name))
+        await self._ask("delete_segment", name, DeleteRequest(name))
 
     async def merge_segments(self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()) -> int:
         """Move the bytes of sealed ``sources``, in order, to the target's tail, all or nothing; returns where the first one begins.
@@ -242,7 +234,7 @@ class SegmentStore:
         if not 0 < len(names) <= SOURCES_MAX or len(set(names)) != len(names):
             raise InvalidArgument(f"merge_segments takes 1 to {SOURCES_MAX} different source names, not {sources!r}")
 
-        offset: int = await self._ask(target, MergeRequest(target, names, updates))
+        offset: int = await self._ask("merge_segments", target, MergeRequest(target, names, updates))
         return offset
 
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]:
@@ -252,7 +244,7 @@ class SegmentStore:
         if not wanted:
             raise InvalidArgument("update_attributes takes at least one AttributeUpdate")
 
-        values: dict[str, int] = await self._ask(name, AttributesRequest(name, wanted))
+        values: dict[str, int] = await self._ask("update_attributes", name, AttributesRequest(name, wanted))
         return values
 
     async def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
@@ -261,7 +253,7 @@ class SegmentStore:
         if not writers:
             raise InvalidArgument("expire_writers takes at least one writer id")
 
-        known: int = await self._ask(name, ExpireWritersRequest(name, writers))
+        known: int = await self._ask("expire_writers", name, ExpireWritersRequest(name, writers))
         return known
 
     # --- reading ----------------------------------------------------------------------------------------------
@@ -274,7 +266,11 @@ class SegmentStore:
         check_offset(offset)
         check_size(size)
         host = self._host(name)
-        return await host.call(lambda container: container.read(name, offset, size))
+        if self._span is None:
+            return await host.call(lambda container: container.read(name, offset, size))
+
+        with self._span("tierlog.read", {"container": host.index, "segment": name, "offset": offset, "bytes": size}):
+            return await host.call(lambda container: container.read(name, offset, size))
 
     async def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncGenerator[bytes, None]:
         """Blocks of at most ``block_size`` bytes from ``offset`` on, waiting at the tail; ends when the segment is sealed and read through.
@@ -296,7 +292,7 @@ class SegmentStore:
 
     async def segment_info(self, name: str) -> SegmentInfo:
         """Length, start, seal, attributes and more, at one moment; all of it durable."""
-        info: SegmentInfo = await self._ask(name, InfoRequest(name))
+        info: SegmentInfo = await self._ask("segment_info", name, InfoRequest(name))
         return info
 
     async def list_segments(self, prefix: str = "") -> list[str]:
@@ -313,7 +309,7 @@ class SegmentStore:
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         """The number of the writer's latest event in the segment, or None: where a restarted writer goes on."""
         writer = required_writer(writer_id, "last_event_number")
-        number: int | None = await self._ask(name, WriterRequest(name, writer))
+        number: int | None = await self._ask("last_event_number", name, WriterRequest(name, writer))
         return number
 
     # --- the whole store --------------------------------------------------------------------------------------
@@ -383,13 +379,36 @@ class SegmentStore:
 
         return hosts[index]
 
-    async def _ask(self, name: str, request: Request) -> Any:
-        return await self._host(name).call(lambda container: container.ask(request, 256))
+    async def _ask(self, verb: str, name: str, request: Request) -> Any:
+        host = self._host(name)
+        if self._span is None:
+            return await host.call(lambda container: container.ask(request, 256))
+
+        with self._span(f"tierlog.{verb}", {"container": host.index, "segment": name}):
+            return await host.call(lambda container: container.ask(request, 256))
 
     async def _append(self, host: ContainerHost | AbsentContainer, request: AppendRequest) -> int | None:
         """The way that can wait: at a gate, for room, for the next ownership."""
-        with nullcontext() if self._span is None else self._span("tierlog.append", {"segment": request.name, "bytes": request.size}):
+        if self._span is None:
             return await host.call(lambda active: active.append(request))
+
+        about = {"container": host.index, "segment": request.name, "bytes": request.size, "count": request.event_count or 1}
+        with self._span("tierlog.append", about) as span:
+            traced = _traced(request, span)
+            return await host.call(lambda active: active.append(traced))
+
+    async def _append_places(self, places: Mapping[int, tuple[list[int], list[AppendRequest]]], outcomes: list[Outcome]) -> None:
+        async def run(place: int, indexes: list[int], requests: list[AppendRequest]) -> None:
+            for index, outcome in zip(indexes, await append_each(self._hosts[place], requests), strict=True):
+                outcomes[index] = outcome
+
+        if len(places) == 1:
+            [(place, (indexes, requests))] = places.items()
+            await run(place, indexes, requests)
+        else:
+            async with anyio.create_task_group() as tasks:
+                for place, (indexes, requests) in places.items():
+                    tasks.start_soon(run, place, indexes, requests)
 
     def _joined(self, append: JoinedAppend) -> tuple[ContainerHost | AbsentContainer, AppendRequest]:
         data, writer, first, count = append.data, append.writer, append.first_event, append.count
@@ -402,6 +421,11 @@ class SegmentStore:
 
     def _too_large(self, size: int) -> InvalidArgument:
         return InvalidArgument(f"an append holds at most {self.append_bytes_max} bytes, not {size}: split it, or raise append_bytes_max")
+
+
+def _traced(request: AppendRequest, span: object) -> AppendRequest:
+    """Its group's span will name ``span``, if the hook gave one."""
+    return request if span is None else TracedAppendRequest(request, span)
 
 
 def _present(hosts: Sequence[ContainerHost | AbsentContainer]) -> list[ContainerHost]:

@@ -76,7 +76,8 @@ def _show(report: StoreReport) -> None:
     screen = output.console()
     screen.print(f"store {report.store_id} in {report.folder}, made {output.show_time(report.created_ms)}")
     for owner in report.owners:
-        screen.print(f"open in process {owner.pid} on {owner.host} since {output.show_time(owner.since_ms)}")
+        how = f"served at {owner.url} by" if owner.url else f"open as {owner.role} in" if owner.role else "open in"
+        screen.print(f"{how} process {owner.pid} on {owner.host} since {output.show_time(owner.since_ms)}")
     if not report.owners:
         screen.print("not open anywhere")
     screen.print()

@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from types import FrameType
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..folder import StoreFolder
     from ..gateway.client.async_client import Client
     from ..inspection import StoreView
+    from ..presence import Owner
     from ..store import SegmentStore
 
 T = TypeVar("T")
@@ -174,9 +175,16 @@ async def _check_folder(folder: StoreFolder, *, take_over: bool, create: bool) -
         await existing_identity(files, folder)
 
     if not take_over and (owners := await living_owners(files, folder)):
-        raise InvalidArgument(
-            f"{folder.path} is open in process {owners[0].pid} on {owners[0].host}: stop that one, or fence it on purpose with --take-over"
-        )
+        raise InvalidArgument(_open_elsewhere(folder, owners))
+
+
+def _open_elsewhere(folder: StoreFolder, owners: Sequence[Owner]) -> str:
+    url = next((owner.url for owner in owners if owner.url), "")
+    if url:
+        return f"{folder.path} is served at {url}: use --url {url}"
+
+    first = owners[0]
+    return f"{folder.path} is open in process {first.pid} on {first.host}: stop that one, or fence it on purpose with --take-over"
 
 
 async def ask_service(url: str, method: str, path: str, body: dict[str, str] | None = None) -> dict[str, Any]:

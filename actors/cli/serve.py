@@ -28,6 +28,9 @@ def serve(
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Go on although an app has the folder open: it is fenced and loses its store.")
     ] = False,
+    adopt: Annotated[
+        bool, typer.Option("--adopt", help="Serve a copied or restored folder although long-term storage knows a newer owner.")
+    ] = False,
 ) -> None:
     """Serve a data folder over HTTP: start host processes, watch them, and replace those that fail.
 
@@ -53,6 +56,7 @@ def serve(
             hosts=host_count(hosts, settings.server),
             containers=containers,
             take_over=take_over,
+            adopt=adopt,
         )
         await run_service(options, _announce)
 

@@ -39,6 +39,7 @@ from ..gc.collector import Collector, CollectorOptions, CollectorStatistics
 from ..reading.read_ahead import ReadAhead, ReadAheadOptions, ReadAheadStatistics
 from ..reading.reader import Reader
 from ..reading.tail_cache import TailCache, TailCacheStatistics
+from ..tracing import SpanHook
 from ..writer.aggregation import FlushableSegment
 from ..writer.segment_flusher import SegmentFlusher
 from ..writer.writer import StorageWriter, WriterOptions, WriterStatistics
@@ -75,6 +76,8 @@ class ContainerOptions:
     """Makes what replies wait on: the running loop's cheapest way."""
     protect: Protect = unprotected
     """Keeps Ctrl-C out of the container's tasks (rule C5, hole 42)."""
+    span: SpanHook | None = None
+    """Called around each group's append to the log, where an append in it is traced."""
     adopt: bool = False
     """Go on although long-term storage was claimed by another log's owner (a restored or copied folder, on purpose)."""
 
@@ -249,7 +252,7 @@ class Container:
         writer = StorageWriter(source, flusher, collector, self._claim_late, options.writer)
         publisher = Publisher(state, self.cache, due_bytes=options.flush_bytes, on_due=writer.segment_due)
         return _Parts(
-            Pipeline(state, self.log, self.mailbox, publisher, self.index, options.pipeline, self._group_published, options.protect),
+            self._pipeline(publisher),
             publisher,
             collector,
             storage,
@@ -258,6 +261,20 @@ class Container:
             Checkpointer(state, self.cache, self.log, self.ask_internal, options.checkpoint),
             writer,
             Admission(state, self.cache, self.log, writer, options.admission),
+        )
+
+    def _pipeline(self, publisher: Publisher) -> Pipeline:
+        options = self.options
+        return Pipeline(
+            self.state,
+            self.log,
+            self.mailbox,
+            publisher,
+            self.index,
+            options.pipeline,
+            self._group_published,
+            options.protect,
+            options.span,
         )
 
     async def _serve(self, parts: _Parts, started: Callable[[], None], ending: Callable[[], None]) -> None:

@@ -14,7 +14,7 @@ from ..core.reply import Reply, fail_all
 
 
 class Group(PayloadBuilder):
-    __slots__ = ("errors", "group_answers", "looks", "replies", "tag", "truncate_before", "values")
+    __slots__ = ("errors", "group_answers", "links", "looks", "replies", "tag", "truncate_before", "values")
 
     def __init__(self, first_sequence: int) -> None:
         super().__init__(first_sequence)
@@ -26,6 +26,8 @@ class Group(PayloadBuilder):
         self.group_answers: list[tuple[Reply[Any], Any]] = []
         """Answered with (the group's number, extra) instead of a value."""
         self.errors: list[tuple[Reply[Any], TierlogError]] = []
+        self.links: list[object] = []
+        """The spans of the appends in it, where they are traced."""
         self.tag = 0
         self.truncate_before = 0
 

@@ -30,6 +30,7 @@ from ...storage_backends.base.statistics import counter
 from ..core.events import OneShot
 from ..core.mailbox import Mailbox
 from ..core.reply import fail_all
+from ..tracing import SpanHook
 from . import decisions
 from .group import Group
 from .publish import Publisher
@@ -48,6 +49,7 @@ from .requests import (
     SealRequest,
     SettleRequest,
     SnapshotRequest,
+    TracedAppendRequest,
     TruncateRequest,
     WriterRequest,
 )
@@ -89,9 +91,12 @@ class Pipeline:
         options: PipelineOptions,
         on_published: Callable[[], None],
         protect: Protect = unprotected,
+        span: SpanHook | None = None,
     ) -> None:
-        """``on_published()`` is called after each group that logged something; ``protect`` keeps Ctrl-C out of the sync steps (rule C5)."""
+        """``on_published()`` is called after each group that logged something; ``protect`` keeps Ctrl-C out of the sync steps (rule C5);
+        ``span`` is called around the log's append of a group that holds traced appends."""
         self._protect = protect
+        self._span = span
         self._on_published = on_published
         self._state = state
         self._log = log
@@ -121,6 +126,7 @@ class Pipeline:
             MergeRequest: decisions.decide_merge,
             SealRequest: decisions.decide_seal,
             SettleRequest: lambda state, request: (None, None),
+            TracedAppendRequest: self._decide_traced,
             TruncateRequest: decisions.decide_truncate,
             WriterRequest: decisions.decide_writer,
         }
@@ -217,6 +223,12 @@ class Pipeline:
         group.add(op)
         group.group_answers.append((request.reply, extra))
 
+    def _decide_traced(self, state: ContainerState, request: TracedAppendRequest) -> decisions.Decision:
+        decision = decisions.decide_append(state, request)
+        if decision[0] is not None:
+            self._building.links.append(request.span)
+        return decision
+
     def _info(self, state: ContainerState, request: InfoRequest) -> decisions.Decision:
         return None, decisions.require(state, request.name).info(self._container)
 
@@ -243,7 +255,7 @@ class Pipeline:
 
     async def _commit_one(self, group: Group) -> None:
         if group.operations:
-            number = await self._log.append(group.parts, tag=group.tag, truncate_before=group.truncate_before)
+            number = await (self._append_traced(group) if group.links else self._append(group))
         else:
             # Nothing to log, so nothing that proves ownership: look at the register before answering (hole 16).
             self._log.check_owner()
@@ -254,6 +266,21 @@ class Pipeline:
         except BaseException:
             self.poisoned = True
             raise
+
+    async def _append(self, group: Group) -> int:
+        return await self._log.append(group.parts, tag=group.tag, truncate_before=group.truncate_before)
+
+    async def _append_traced(self, group: Group) -> int:
+        assert self._span is not None
+        about = {
+            "container": self._container,
+            "epoch": self._state.epoch,
+            "group": self._log.next_group,
+            "bytes": group.size,
+            "count": len(group.operations),
+        }
+        with self._span("tierlog.wal.append", about, group.links):
+            return await self._append(group)
 
     def _publish(self, group: Group, number: int) -> None:
         if group.operations:

@@ -38,8 +38,7 @@ from .state import ContainerState
 class RecoveryReport:
     groups: int = attrs.field(metadata=gauge("Log groups read at the last recovery."))
     operations: int = attrs.field(metadata=gauge("Operations applied after the checkpoint at the last recovery."))
-    checkpoint_sequence: int
-    """The operation sequence of the checkpoint that was loaded; 0 for none."""
+    checkpoint_sequence: int = attrs.field(metadata=gauge("The operation sequence of the checkpoint that was loaded; 0 for none."))
 
 
 def _decode(number: int, payload: memoryview) -> tuple[int, list[Operation]]:

@@ -46,6 +46,25 @@ class AppendRequest(Request):
         self.expected_offset = expected_offset
 
 
+class TracedAppendRequest(AppendRequest):
+    """An append with a span, to which its group's span is linked."""
+
+    __slots__ = ("span",)
+
+    def __init__(self, append: AppendRequest, span: object) -> None:
+        super().__init__(
+            append.name,
+            append.data,
+            append.size,
+            append.writer,
+            append.first_event,
+            append.event_count,
+            append.previous_event,
+            append.expected_offset,
+        )
+        self.span = span
+
+
 class CreateRequest(Request):
     __slots__ = ("name", "rolling_size")
 

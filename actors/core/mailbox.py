@@ -25,6 +25,7 @@ from typing import Generic, NoReturn, TypeVar
 import attrs
 
 from ...storage_backends.base.errors import InvalidArgument
+from ...storage_backends.base.statistics import counter, gauge
 from .events import EventSource, OneShot
 
 T = TypeVar("T")
@@ -62,23 +63,19 @@ class MailboxOptions:
 
 @attrs.frozen
 class LaneStatistics:
-    count: int
-    size_bytes: int
-    """Charged bytes inside, room granted to putters included."""
-    waiting: int
-    """Putters that wait for room."""
-    accepted: int
-    """Items taken in since the mailbox was made."""
-    refused: int
-    """Offers that found no room."""
+    count: int = attrs.field(metadata=gauge("Items inside."))
+    size_bytes: int = attrs.field(metadata=gauge("Charged bytes inside, room granted to putters included."))
+    waiting: int = attrs.field(metadata=gauge("Putters that wait for room."))
+    accepted: int = attrs.field(metadata=counter("Items taken in since the mailbox was made."))
+    refused: int = attrs.field(metadata=counter("Offers that found no room."))
 
 
 @attrs.frozen
 class MailboxStatistics:
     normal: LaneStatistics
     internal: LaneStatistics
-    batches: int
-    closed: bool
+    batches: int = attrs.field(metadata=counter("Times that it was drained."))
+    closed: bool = attrs.field(metadata=gauge("1 once it takes nothing in any more."))
 
 
 class _Putter(Generic[T]):

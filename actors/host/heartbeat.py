@@ -30,6 +30,8 @@ class Vitals:
         self.clock = clock
         self.interval = 0.1
         self.statistics: Mapping[str, Any] = {}
+        self.leaving = False
+        """Whether the host asks to be dismissed."""
         self._noted = clock()
 
     @property
@@ -98,7 +100,7 @@ class Speaker:
                 if not self._beating:
                     continue
                 sequence += 1
-                report = Heartbeat(sequence, self._vitals.lag, self._vitals.statistics)
+                report = Heartbeat(sequence, self._vitals.lag, self._vitals.statistics, self._vitals.leaving)
             if report is None:
                 return True
             try:

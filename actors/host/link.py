@@ -72,6 +72,11 @@ class Link:
         if self._speaker is not None:
             self._speaker.say(report)
 
+    def leave(self) -> bool:
+        """Ask to be relieved of all containers and then dismissed; whether there is a supervisor now who may do it."""
+        self._vitals.leaving = self._vitals.leaving or self._speaker is not None
+        return self._speaker is not None
+
     async def _talk(self) -> bool:
         """One connection, from hello to its end. Whether there was a supervisor to be obeyed."""
         connection = _connected(self._path)

@@ -2,9 +2,11 @@
 
 Owns: arguments, logging, signals, exit codes, the order of start and end. Does not own: anything that the parts do.
 
-Start: bind, open the folder, link to the supervisor, which orders the rest. End (an order, SIGTERM, no supervisor for the grace, refused):
-take no new requests, finish those in flight, close the containers, exit with 0. A signal while that lasts gives it half a second more; what
-is not closed by then is left to recovery, which is always right. A start that fails tells why in one line and exits with 1.
+Start: bind, open the folder, link to the supervisor, which orders the rest. SIGTERM is a hand-over: the supervisor is asked to open the
+containers elsewhere and then to dismiss this host (rule V10). End (its order, a second SIGTERM or one without a supervisor, no relief in
+half of ``drain_limit``, no supervisor for the grace, refused): take no new requests, finish those in flight, close the containers, exit
+with 0. A signal while that lasts gives it half a second more; what is not closed by then is left to recovery, which is always right. A
+start that fails tells why in one line and exits with 1.
 The process is started by exec and runs asyncio on uvloop; it may ask for the machine's clock.
 """
 
@@ -17,6 +19,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 import anyio
@@ -30,6 +33,7 @@ from ..gateway.server.app import gateway_of, make_app
 from ..gateway.server.running import Served, bind, serve_http
 from ..gateway.wire.documents import ContainerMap, ContainerPlace
 from ..node import open_host, system_world
+from ..otel import tracing_of_process
 from ..serving import Hosting
 from ..supervisor.control.messages import Hello, Owners
 from .heartbeat import Vitals
@@ -64,6 +68,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--listen", default="127.0.0.1:0", help="address and port; port 0 lets the system choose")
     parser.add_argument("--advertise", default="", help="the address under which clients reach this machine")
     parser.add_argument("--config", help="a tierlog.toml")
+    parser.add_argument("--adopt", action="store_true", help="open a restored or copied folder on purpose")
     return parser.parse_args(arguments)
 
 
@@ -93,17 +98,24 @@ class HostMain:
         self._given = given
         self._config = config
         self._places = Elsewhere()
-        self._draining = anyio.Event()
+        self._tracing = tracing_of_process(given.id)
+        self._leaving, self._draining = anyio.Event(), anyio.Event()
+        self._supervised: Link | None = None
 
     async def run(self) -> None:
         address, _, port = self._given.listen.rpartition(":")
         with bind(address.strip("[]"), int(port)) as listener:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._obey_signals)
-                async with open_host(self._given.data, self._given.id, config=self._config) as hosting:
+                tasks.start_soon(self._leave)
+                async with self._opened() as hosting:
                     await self._serve(hosting, listener)
                 tasks.cancel_scope.cancel()
         _log.info("host_ended")
+
+    def _opened(self) -> AbstractAsyncContextManager[Hosting]:
+        given = self._given
+        return open_host(given.data, given.id, config=self._config, adopt=given.adopt, span=self._tracing)
 
     async def _serve(self, hosting: Hosting, listener: socket.socket) -> None:
         app = make_app(
@@ -111,6 +123,7 @@ class HostMain:
             system_world(),
             container_map=partial(self._places.map, hosting),
             owner_of=self._places.url_of,
+            tracing=self._tracing,
         )
         async with anyio.create_task_group() as tasks:
             async with serve_http(app, listener, stop_timeout=self._config.timeouts.close) as served:
@@ -133,6 +146,7 @@ class HostMain:
             grace=self._config.server.orphan_grace,
         )
         orders = Orders(hosting, say=link.say, drain=self._drain, tasks=tasks)
+        self._supervised = link
         tasks.start_soon(self._run_link, link)
         tasks.start_soon(vitals.watch, partial(self._look, orders, vitals, {"looked": 0.0, "told": 0.0}))
 
@@ -159,8 +173,17 @@ class HostMain:
             async for number in signals:
                 if self._draining.is_set():
                     self._hurry()
+                elif not self._leaving.is_set() and self._supervised is not None and self._supervised.leave():
+                    _log.info("leaving", reason=signal.Signals(number).name)
+                    self._leaving.set()
                 else:
                     self._drain(signal.Signals(number).name)
+
+    async def _leave(self) -> None:
+        """Wait for the supervisor's dismissal, not for ever: after ``drain_limit`` it kills."""
+        await self._leaving.wait()
+        await anyio.sleep(self._config.server.drain_limit / 2)
+        self._drain("nobody took its containers")
 
     def _hurry(self) -> None:
         _log.warning("hurrying")

@@ -25,6 +25,7 @@ import attrs
 
 from ...storage_backends.base.chunk_storage import Capabilities, ChunkStorage, ChunkStorageStatistics
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, StorageFull, TierlogError, Unavailable
+from ...storage_backends.base.statistics import counter, state
 from ..core.lifecycle import CLEAN_EXIT, ActorExit, ExitKind, Lifecycle, StateTable, exit_of
 from ..core.shutdown import finish_within
 from .attempts import Attempts, AttemptsStatistics
@@ -57,15 +58,14 @@ STATES = StateTable(
 
 @attrs.frozen
 class StorageActorStatistics:
-    state: str
+    state: str = attrs.field(metadata=state("Where the storage actor is."))
     reads: PoolStatistics
     writes: PoolStatistics
     attempts: AttemptsStatistics
     quota: QuotaStatistics
     breaker: BreakerStatistics
     backend: ChunkStorageStatistics
-    failed_at_exit: int
-    """Asks that were running when the actor ended."""
+    failed_at_exit: int = attrs.field(metadata=counter("Asks that were running when the actor ended."))
 
 
 def _lost(operation: Operation[Any], why: str) -> TierlogError:

@@ -23,6 +23,7 @@ import attrs
 from ...storage_backends.base.checksum import crc32c, crc32c_of
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkExists, ChunkNotFound, OutcomeUnknown, TierlogError, Unavailable
+from ...storage_backends.base.statistics import counter
 from ..core.backoff import Backoff
 from .operations import CreateWithContent, Operation, Retry
 
@@ -58,8 +59,8 @@ def next_step(retry: Retry, error: TierlogError, unsure: bool, *, reads_are_dura
 
 @attrs.frozen
 class AttemptsStatistics:
-    retries: int
-    read_backs: int
+    retries: int = attrs.field(metadata=counter("Calls to long-term storage that were tried again."))
+    read_backs: int = attrs.field(metadata=counter("Creations of unknown outcome that were looked at."))
 
 
 class Attempts:

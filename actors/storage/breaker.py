@@ -15,6 +15,7 @@ from collections.abc import Mapping
 import attrs
 
 from ...storage_backends.base.errors import InvalidArgument
+from ...storage_backends.base.statistics import counter, gauge, state
 
 
 class BreakerState(enum.Enum):
@@ -50,13 +51,11 @@ TABLE: Mapping[tuple[BreakerState, Signal], BreakerState] = {
 
 @attrs.frozen
 class BreakerStatistics:
-    state: str
-    failures: int
-    """Failures in a row."""
-    opened: int
-    """Times it opened, a failed probe included."""
-    probes: int
-    refused: int
+    state: str = attrs.field(metadata=state("Whether long-term storage is asked: closed (yes), open (no), half-open (one probe)."))
+    failures: int = attrs.field(metadata=gauge("Failures in a row."))
+    opened: int = attrs.field(metadata=counter("Times it opened, a failed probe included."))
+    probes: int = attrs.field(metadata=counter("Calls let through to see whether long-term storage is back."))
+    refused: int = attrs.field(metadata=counter("Calls refused while it was open."))
 
 
 class Breaker:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import anyio
 import attrs
 
+from ...storage_backends.base.statistics import counter, gauge
 from ..core.mailbox import Mailbox, MailboxOptions, MailboxStatistics
 from .operations import Request
 
@@ -21,22 +22,18 @@ _ANY_BYTES = 1 << 62
 @attrs.frozen
 class PoolStatistics:
     queue: MailboxStatistics
-    limit: int
-    running: int
-    late: int
-    """Running past their deadline: they were answered, and hold their place until the backend returns."""
-    late_total: int
-    done: int
-    """Carried out with success."""
-    failed: int
-    dropped: int
-    """Taken from the queue after their asker had gone: never begun."""
-    bytes: int
-    """User bytes read or written with success."""
+    limit: int = attrs.field(metadata=gauge("Calls to long-term storage at the same time, at most."))
+    running: int = attrs.field(metadata=gauge("Calls under way."))
+    late: int = attrs.field(metadata=gauge("Calls that run past their deadline: answered, and in their place until the backend returns."))
+    went_late: int = attrs.field(metadata=counter("Calls that went past their deadline."))
+    done: int = attrs.field(metadata=counter("Calls carried out with success."))
+    failed: int = attrs.field(metadata=counter("Calls that failed."))
+    dropped: int = attrs.field(metadata=counter("Calls never begun, because their asker had gone."))
+    bytes: int = attrs.field(metadata=counter("User bytes read or written with success."))
 
 
 class Pool:
-    __slots__ = ("_dropped", "_freed", "_late", "_late_total", "bytes", "done", "failed", "limit", "mailbox", "running")
+    __slots__ = ("_dropped", "_freed", "_late", "_went_late", "bytes", "done", "failed", "limit", "mailbox", "running")
 
     def __init__(self, limit: int, queue: MailboxOptions) -> None:
         self.mailbox: Mailbox[Request] = Mailbox(queue)
@@ -46,7 +43,7 @@ class Pool:
         self.failed = 0
         self.bytes = 0
         self._late = 0
-        self._late_total = 0
+        self._went_late = 0
         self._dropped = 0
         self._freed: anyio.Event | None = None
 
@@ -72,7 +69,7 @@ class Pool:
     def became_late(self, request: Request) -> None:
         request.ticket.late = True
         self._late += 1
-        self._late_total += 1
+        self._went_late += 1
 
     def finished(self, request: Request) -> None:
         self.running -= 1
@@ -103,7 +100,7 @@ class Pool:
             limit=self.limit,
             running=self.running,
             late=self._late,
-            late_total=self._late_total,
+            went_late=self._went_late,
             done=self.done,
             failed=self.failed,
             dropped=self._dropped,

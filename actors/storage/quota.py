@@ -11,20 +11,17 @@ from __future__ import annotations
 import attrs
 
 from ...storage_backends.base.errors import StorageFull
+from ...storage_backends.base.statistics import counter, gauge
 from .operations import SYSTEM_PREFIX
 
 
 @attrs.frozen
 class QuotaStatistics:
-    safe_size_bytes: int
-    """0: no limit."""
-    used_bytes: int
-    """Last measured, and what was written since."""
-    measured: int
-    """Measurements that succeeded."""
-    missed: int
-    """Measurements that failed: the last good one stands."""
-    refused: int
+    safe_size_bytes: int = attrs.field(metadata=gauge("Space in use above which flushes stop; 0 means no limit."))
+    used_bytes: int = attrs.field(metadata=gauge("Space in use: last measured, and what was written since."))
+    measured: int = attrs.field(metadata=counter("Measurements that succeeded."))
+    missed: int = attrs.field(metadata=counter("Measurements that failed: the last good one stands."))
+    refused: int = attrs.field(metadata=counter("Writes refused because of the limit."))
 
 
 class Quota:

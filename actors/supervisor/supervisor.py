@@ -403,6 +403,9 @@ class Supervisor:
         told = beat.statistics.get("containers")
         if isinstance(told, dict):
             self.facts[host].containers = {int(index): facts for index, facts in told.items() if isinstance(facts, dict)}
+        if beat.leaving and self.fleet.hosts[host].phase is HostPhase.SERVING:
+            _log.info("host_leaving", host=host)
+            commands += self.fleet.drain(host, now)
         if commands:
             self._then(commands)
 

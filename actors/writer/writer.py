@@ -67,8 +67,7 @@ class WriterStatistics:
     cycles: int = attrs.field(metadata=counter("Flush cycles begun."))
     flushed_bytes: int = attrs.field(metadata=counter("Bytes written to long-term storage."))
     failing_segments: int = attrs.field(metadata=gauge("Segments whose last flush failed."))
-    last_cut: int
-    """The operation sequence up to which the newest full cycle flushed."""
+    last_cut: int = attrs.field(metadata=gauge("The operation sequence up to which the newest full cycle flushed."))
     due_segments: int = attrs.field(metadata=gauge("Segments with enough unflushed bytes for a cycle."))
 
 

@@ -10,6 +10,7 @@ import attrs
 
 from ..base.chunk_storage import ChunkStorage
 from ..base.errors import InvalidArgument
+from ..base.statistics import counter, gauge
 from ..base.world import World
 from .garbage import GarbageSink
 from .layout import LayoutCache
@@ -49,14 +50,14 @@ class ChunkedOptions:
 class ChunkedStatistics:
     """Counts since the instance was made; bytes are user bytes."""
 
-    commits: int
-    aborts: int
-    chunks_created: int
-    bytes_written: int
-    bytes_read: int
-    open_transactions: int
-    cached_segments: int
-    cached_chunks: int
+    commits: int = attrs.field(metadata=counter("Metadata transactions committed."))
+    aborts: int = attrs.field(metadata=counter("Metadata transactions given up."))
+    chunks_created: int = attrs.field(metadata=counter("Chunks created."))
+    bytes_written: int = attrs.field(metadata=counter("User bytes written to chunks."))
+    bytes_read: int = attrs.field(metadata=counter("User bytes read from chunks."))
+    open_transactions: int = attrs.field(metadata=gauge("Metadata transactions under way."))
+    cached_segments: int = attrs.field(metadata=gauge("Segments whose records are in memory."))
+    cached_chunks: int = attrs.field(metadata=gauge("Chunks whose records are in memory."))
 
 
 class Core:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tierlog.actors.presence import Owner, announce, list_owners, withdraw
+from tierlog.actors.presence import SUPERVISOR, Owner, announce, list_owners, withdraw
 from tierlog.storage_backends.base.files import Close, FileHandle, Program
 from tierlog.storage_backends.files.local import LocalFiles
 
@@ -27,6 +27,14 @@ async def test_owners_are_listed_while_they_live(tmp_path: Path) -> None:
     assert await files.run(list_owners(folder)) == [SECOND]
     await files.run(withdraw(folder, SECOND, second))
     assert list(Path(folder).iterdir()) == []
+
+
+async def test_who_serves_the_folder_says_where(tmp_path: Path) -> None:
+    folder, files = f"{tmp_path}/owners", LocalFiles()
+    served = Owner("c" * 32, 300, "host", 1_700_000_000_002, role=SUPERVISOR, url="http://127.0.0.1:8470")
+    handle = await files.run(announce(folder, served))
+    assert await files.run(list_owners(folder)) == [served]
+    await files.run(withdraw(folder, served, handle))
 
 
 async def test_what_a_dead_owner_left_is_shown_as_dead_and_swept_by_the_next(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,7 @@ async def test_every_append_is_inside_a_span(tmp_path: Path) -> None:
     spans: list[tuple[str, dict[str, object], str]] = []
 
     @contextmanager
-    def span(name: str, attributes: Mapping[str, object]) -> Iterator[None]:
+    def span(name: str, attributes: Mapping[str, object], links: Sequence[object] = ()) -> Iterator[None]:
         spans.append((name, dict(attributes), "begun"))
         try:
             yield
@@ -34,9 +34,14 @@ async def test_every_append_is_inside_a_span(tmp_path: Path) -> None:
             await store.append("other", b"x")
 
     begun = [attributes for _, attributes, step in spans if step == "begun"]
-    assert begun == [{"segment": "s", "bytes": 3}, {"segment": "s", "bytes": 2}, {"segment": "other", "bytes": 1}]
-    assert [step for _, _, step in spans if step != "begun"] == ["ended", "ended", "segment-not-found"]
-    assert {name for name, _, _ in spans} == {"tierlog.append"}
+    assert begun == [
+        {"container": 0, "segment": "s"},
+        {"container": 0, "segment": "s", "bytes": 3, "count": 1},
+        {"container": 0, "segment": "s", "bytes": 2, "count": 2},
+        {"container": 0, "segment": "other", "bytes": 1, "count": 1},
+    ]
+    assert [step for _, _, step in spans if step != "begun"] == ["ended", "ended", "ended", "segment-not-found"]
+    assert {name for name, _, _ in spans} == {"tierlog.append", "tierlog.create_segment"}
 
 
 async def test_metrics_name_each_container(tmp_path: Path) -> None:

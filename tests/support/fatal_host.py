@@ -26,5 +26,5 @@ async def _open_and_die(container: Container) -> OpenedLog:
 
 
 if __name__ == "__main__":
-    Container._open = _open_and_die  # type: ignore[method-assign]
+    Container._open = _open_and_die  # type: ignore[method-assign, assignment]
     sys.exit(main())

@@ -15,9 +15,9 @@ from tierlog.actors.cli import main
 _real = service._host_command
 
 
-def _fatal(*arguments: object) -> Sequence[str]:
+def _fatal(options: service.ServiceOptions, control: str, host: str) -> Sequence[str]:
     """The real command with another program in the place of the host's module."""
-    command = list(_real(*arguments))  # type: ignore[arg-type]
+    command = list(_real(options, control, host))
     at = command.index("-m")
     return [*command[:at], str(Path(__file__).with_name("fatal_host.py")), *command[at + 2 :]]
 

@@ -7,6 +7,7 @@ the application (``running.py``).
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, cast
 
 import attrs
@@ -15,10 +16,11 @@ from starlette.middleware import Middleware
 from starlette.routing import Match, Route
 
 from ....storage_backends.base.world import World
+from ...tracing import Tracing
 from ..wire import paths
 from ..wire.documents import ContainerMap, dump
 from ..wire.errors import MethodNotAllowed, NoSuchPath
-from .call import Answer, Call, Receive, Scope, Send
+from .call import Answer, Call, Disconnected, Receive, Scope, Send
 from .endpoint import Endpoint, EndpointApp, Success, problem_answer
 from .endpoints import ENDPOINTS
 from .gateway import Gateway, ServerLimits, Store
@@ -37,13 +39,14 @@ def make_app(
     limits: ServerLimits | None = None,
     container_map: Callable[[], ContainerMap] | None = None,
     owner_of: Callable[[int], str | None] | None = None,
+    tracing: Tracing | None = None,
 ) -> Starlette:
     """The application. ``app.state.gateway`` is its ``Gateway``: ``drain()`` before the server stops, ``status()``, ``tails``.
 
     ``container_map``: what ``/v1/containers`` says; without it, that all containers are here. ``owner_of(container)``: the URL of the host
-    that serves a container of others, if it is known here.
+    that serves a container of others, if it is known here. ``tracing`` is told of every request.
     """
-    gateway = Gateway(store, world, limits or ServerLimits(), container_map, owner_of)
+    gateway = Gateway(store, world, limits or ServerLimits(), container_map, owner_of, tracing)
     table = (*ENDPOINTS, _openapi_endpoint())
     routes = [_route(gateway, endpoint) for endpoint in table]
     app = Starlette(routes=routes, middleware=[Middleware(cast(Any, Observing), gateway=gateway)])
@@ -101,7 +104,8 @@ class _Nowhere:
             else NoSuchPath(f"{shown}: there is nothing here; {paths.OPENAPI} lists what there is")
         )
         call = Call(self.gateway, Operation(), {**scope, "path_params": {}}, receive, send)
-        await call.answer(problem_answer(self.gateway, scope, error))
+        with suppress(Disconnected):
+            await call.answer(problem_answer(self.gateway, scope, error))
 
 
 __all__ = ["ServerLimits", "gateway_of", "make_app"]

@@ -86,11 +86,12 @@ class Call:
     async def each_piece(self, content_type: str, maximum: int, take: Callable[[bytes], object]) -> None:
         """Give the body's pieces to ``take`` as they come."""
         self._check_size(maximum)
-        size = 0
+        limits, begun, size = self.gateway.limits, anyio.current_time(), 0
         with anyio.CancelScope() as scope:
             more = True
             while more:
-                scope.deadline = anyio.current_time() + self.gateway.limits.body_timeout
+                # Each byte buys time: a body that drips in must not hold its room for hours.
+                scope.deadline = min(anyio.current_time(), begun + size / limits.body_rate) + limits.body_timeout
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
                     raise Disconnected
@@ -104,7 +105,10 @@ class Call:
                     take(piece)
 
         if scope.cancelled_caught:
-            raise RequestTimeout(f"no byte of the body came for {self.gateway.limits.body_timeout:g} s: nothing was done, send it again")
+            raise RequestTimeout(
+                f"the body stopped, or came slower than {limits.body_rate} bytes a second for {limits.body_timeout:g} s: "
+                "nothing was done, send it again"
+            )
 
         self.operation.request_bytes += size
 
@@ -187,12 +191,18 @@ class Call:
 
     async def begin(self, status: int, headers: Mapping[str, str]) -> None:
         self.started = True
-        await self._send({"type": "http.response.start", "status": status, "headers": _raw(headers.items())})
+        await self._tell({"type": "http.response.start", "status": status, "headers": _raw(headers.items())})
 
     async def block(self, data: Buffer, *, more: bool) -> None:
         """One block of the body; waits while the client does not read."""
         self.operation.response_bytes += len(data)
-        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        await self._tell({"type": "http.response.body", "body": data, "more_body": more})
+
+    async def _tell(self, message: Mapping[str, Any]) -> None:
+        try:
+            await self._send(message)
+        except OSError:
+            raise Disconnected from None
 
 
 def _raw(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

@@ -77,22 +77,30 @@ class EndpointApp:
         self.gateway = gateway
         self.endpoint = endpoint
         self._operation = gateway.traffic.operation(endpoint.operation)
+        self._route = endpoint.path.replace(":path}", "}")
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         scope["tierlog.operation"] = self.endpoint.operation
+        scope["tierlog.route"] = self._route
         call = Call(self.gateway, self._operation, scope, receive, send)
         self._operation.in_flight += 1
+        try:
+            await self._answer(call)
+        except Disconnected:
+            scope["tierlog.disconnected"] = True
+        finally:
+            self._operation.in_flight -= 1
+            call.release()
+
+    async def _answer(self, call: Call) -> None:
         try:
             answer = await self._handle(call)
             if answer is not None:
                 await call.answer(answer)
         except Disconnected:
-            scope["tierlog.disconnected"] = True
+            raise
         except Exception as error:  # noqa: BLE001 - every error has an answer
             await self._refuse(call, error)
-        finally:
-            self._operation.in_flight -= 1
-            call.release()
 
     async def _handle(self, call: Call) -> Answer | None:
         if self.endpoint.tail:

@@ -32,7 +32,7 @@ from ..wire.paths import Verb
 from . import changing, operating, reading, tails
 from .call import BYTES_TYPE
 from .endpoint import Body, Endpoint, Handler, Parameter, Schema, Success
-from .schemas import EVENT_NUMBER, NUMBER, PREVIOUS, RAW, TEXT, WRITER, ref
+from .schemas import EVENT_NUMBER, OFFSET, PREVIOUS, RANGE, RAW, TEXT, WAIT, WRITER, WRITER_IN_QUERY, ref
 
 _ANY: tuple[type[TierlogError], ...] = (NotOwner, Throttled)
 _ONE: tuple[type[TierlogError], ...] = (*_ANY, SegmentNotFound)
@@ -42,7 +42,7 @@ _APPEND_HEADERS = (
     Parameter(headers.WRITER_ID, "header", WRITER, "Makes the append idempotent, together with its event number."),
     Parameter(headers.EVENT_NUMBER, "header", EVENT_NUMBER, "The event's number; a repeat of an applied number changes nothing."),
     Parameter(headers.PREVIOUS_EVENT_NUMBER, "header", PREVIOUS, "The number of the writer's event before, where they are not contiguous."),
-    Parameter(headers.EXPECTED_OFFSET, "header", NUMBER, "Append only if the segment is this long."),
+    Parameter(headers.EXPECTED_OFFSET, "header", OFFSET, "Append only if the segment is this long."),
 )
 _BYTES_HEADERS = {
     headers.OFFSET: "The offset of the first byte of the answer.",
@@ -108,7 +108,7 @@ ENDPOINTS = (
         "Bytes of the segment, all or a range.",
         Success(200, "All bytes that can be read.", BYTES_TYPE, RAW, _BYTES_HEADERS),
         Success(206, "The range.", BYTES_TYPE, RAW, {**_BYTES_HEADERS, "Content-Range": "The range that was given, and the length."}),
-        parameters=(Parameter("Range", "header", TEXT, "bytes=a-b, bytes=a- or bytes=-n."),),
+        parameters=(Parameter("Range", "header", RANGE, "bytes=a-b, bytes=a- or bytes=-n."),),
         errors=(*_ONE, SegmentTruncated, RangeNotSatisfiable, DataCorruption),
     ),
     _get(
@@ -118,8 +118,8 @@ ENDPOINTS = (
         Success(200, "The next block, or all of them as they come.", BYTES_TYPE, RAW, {headers.OFFSET: "Of its first byte."}),
         Success(204, "No bytes in time, or never again.", headers={headers.SEALED: "true if there will never be any."}),
         parameters=(
-            Parameter("offset", "query", NUMBER, "Where to begin."),
-            Parameter("wait", "query", {"type": "number", "minimum": 0, "maximum": 60}, "Seconds that a long poll waits."),
+            Parameter("offset", "query", OFFSET, "Where to begin."),
+            Parameter("wait", "query", WAIT, "Seconds that a long poll waits."),
             Parameter("stream", "query", {"type": "boolean"}, "Send all blocks in one answer, as they come."),
         ),
         errors=(*_ONE, SegmentTruncated, DataCorruption),
@@ -131,7 +131,7 @@ ENDPOINTS = (
         reading.last_event_number,
         "The number of a writer's latest event in the segment: where it goes on.",
         _json(ref("EventNumber")),
-        parameters=(Parameter("writer_id", "query", WRITER, "The writer.", required=True),),
+        parameters=(Parameter("writer_id", "query", WRITER_IN_QUERY, "The writer.", required=True),),
         errors=_ONE,
     ),
     _post(Verb.CREATE, changing.create, "Make an empty segment.", "Empty", SegmentExists, body="Create", status=201),

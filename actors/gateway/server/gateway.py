@@ -19,6 +19,7 @@ import attrs
 from ....storage_backends.base.errors import NotOwner, Throttled, Unavailable
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ....storage_backends.base.world import World
+from ...tracing import Tracing
 from ..wire.batch import ITEMS_MAX, BatchItem, Outcome
 from ..wire.documents import ContainerMap, ContainerPlace, ContainerStatus, HostStatus
 from ..wire.errors import OwnedElsewhere
@@ -76,7 +77,9 @@ class ServerLimits:
     block_bytes: int = 1 << 20
     """Of one read of a stream: a reader that is slow costs about two of them."""
     body_timeout: float = 30.0
-    """Seconds without a byte of a body that is not complete: 408."""
+    """Seconds without a byte of a body that is not complete, or behind ``body_rate``: 408."""
+    body_rate: int = 16 << 10
+    """Bytes a second that a body comes with at least."""
     wait_default: float = 30.0
     wait_max: float = 60.0
     """Seconds that a long poll waits."""
@@ -90,11 +93,13 @@ class Gateway:
         limits: ServerLimits,
         container_map: Callable[[], ContainerMap] | None,
         owner_of: Callable[[int], str | None] | None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.store = store
         self.world = world
         self.limits = limits
         self.traffic = Traffic()
+        self.tracing = tracing
         self.container_map = container_map or self._own_map
         self._owner_of = owner_of
         self.draining = False

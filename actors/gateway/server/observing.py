@@ -1,7 +1,7 @@
-"""Around every request: its id, its place in the logs, its duration, and the counts of its answer (rule H14).
+"""Around every request: its id, its place in the logs, its duration, the counts of its answer (rule H14), and its span.
 
-Owns: request ids and what ``traffic.py`` is told. A client's own id is taken if it is short and plain, else one is made; it goes into every
-log line of the request (structlog's context) and into the answer. Does not own: the answers.
+Owns: request ids, what ``traffic.py`` and a tracer are told. A client's own id is taken if it is short and plain, else one is made; it goes
+into every log line of the request (structlog's context) and into the answer. Does not own: the answers.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from structlog.contextvars import bind_contextvars
 from ..wire.headers import REQUEST_ID, is_request_id
 from .call import Receive, Send
 from .gateway import Gateway
+from .spans import METHODS, method_of, request_attributes, trace_headers
 
 App = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 _HEADER = REQUEST_ID.lower().encode()
@@ -36,6 +37,23 @@ class Observing:
 
         request_id = scope["tierlog.request_id"] = self._request_id(scope)
         bind_contextvars(request_id=request_id)
+        tracing = self._gateway.tracing
+        if tracing is None:
+            await self._observe(scope, receive, send, request_id)
+            return
+
+        about = {**request_attributes(scope), "request_id": request_id}
+        with tracing.server(method_of(scope), about, trace_headers(scope)) as span:
+            if span.trace_id:
+                bind_contextvars(trace_id=span.trace_id)
+            status = await self._observe(scope, receive, send, request_id)
+            route = scope.get("tierlog.route")
+            if route is not None:
+                span.rename(f"{method_of(scope)} {route}")
+            span.answered(status, {"http.route": route})
+
+    async def _observe(self, scope: dict[str, Any], receive: Receive, send: Send, request_id: str) -> int:
+        """Answer, and count the answer; returns its status."""
         pair, begun, status = (_HEADER, request_id.encode()), anyio.current_time(), 0
 
         async def observed(message: Mapping[str, Any]) -> None:
@@ -51,8 +69,9 @@ class Observing:
             if scope.get("tierlog.disconnected"):
                 status = CLIENT_GONE
             # Only methods that exist here: the number of series must not depend on what strangers send.
-            method = scope["method"] if scope["method"] in ("GET", "POST") else "other"
+            method = scope["method"] if scope["method"] in METHODS else "other"
             self._gateway.traffic.note(scope.get("tierlog.operation", "none"), method, status or 500, anyio.current_time() - begun)
+        return status or 500
 
     def _request_id(self, scope: Mapping[str, Any]) -> str:
         for name, value in scope["headers"]:

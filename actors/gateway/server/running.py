@@ -1,7 +1,7 @@
 """A server in this process: its socket, its start, and its graceful end.
 
-Owns: uvicorn and how it is run (uvloop's or any asyncio loop, httptools), the bounds of a request's head, and the stop: parked tails end,
-requests in flight finish, up to a deadline. Does not own: the application, nor signals (the process's entry point has them).
+Owns: uvicorn and how it is run (uvloop's or any asyncio loop, httptools), and the stop: parked tails end, requests in flight finish, up to
+a deadline. Does not own: the application, what a connection may do (``connection.py``), nor signals (the process's entry point has them).
 
 The socket is bound before anything is served, so that a port that is taken is an error of the caller's and not a line in a log.
 """
@@ -11,20 +11,16 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
 
 import anyio
 import attrs
 import uvicorn
 from starlette.applications import Starlette
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from ....storage_backends.base.errors import ConfigError
 from .app import gateway_of
+from .connection import Connection
 
-HEAD_BYTES_MAX = 64 << 10
-HEAD_TIMEOUT = 30.0
-"""Seconds that a connection may take for the head of its first request."""
 KEEP_ALIVE = 75.0
 """Seconds that an idle connection stays: longer than clients keep theirs, so that they do not meet a closing one."""
 
@@ -46,7 +42,8 @@ def bind(host: str, port: int) -> socket.socket:
     """A listening address; port 0 takes a free one. ``ConfigError`` if it cannot be had."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        found = socket.socket(family, socket.SOCK_STREAM)
+        # Named as TCP, or asyncio does not turn off Nagle's algorithm on what it accepts: each answer would wait 40 ms for an ACK.
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}: {error.strerror or error}") from error
 
@@ -93,7 +90,7 @@ async def _run(server: _Server, listener: socket.socket) -> None:
 def _config(app: Starlette, stop_timeout: float) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=_BoundedHead,
+        http=Connection,
         ws="none",
         lifespan="off",
         log_config=None,
@@ -119,32 +116,3 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Generator[None, None, None]:
         """Signals are the process's."""
         yield
-
-
-class _BoundedHead(HttpToolsProtocol):
-    """uvicorn's protocol with a bound to the head of a request: half of one costs a connection nothing but a little time and memory."""
-
-    _head_bytes = 0
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._wait_for_head()
-
-    def on_headers_complete(self) -> None:
-        self._head_bytes = 0
-        super().on_headers_complete()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        cycle: RequestResponseCycle | None = self.cycle
-        if self.transport.is_closing() or (cycle is not None and not cycle.response_complete):
-            return
-
-        self._head_bytes += len(data)
-        if self._head_bytes > HEAD_BYTES_MAX:
-            self.transport.close()
-        elif self.timeout_keep_alive_task is None:
-            self._wait_for_head()
-
-    def _wait_for_head(self) -> None:
-        self.timeout_keep_alive_task = self.loop.call_later(HEAD_TIMEOUT, self.timeout_keep_alive_handler)

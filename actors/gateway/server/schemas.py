@@ -7,19 +7,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from ....storage_backends.base.names import NAME_BYTES_MAX, SYSTEM_SCOPE
 from ....storage_backends.base.segments import ATTRIBUTE_MAX, ATTRIBUTE_MIN, AttributeUpdateKind
+from ...arguments import OFFSET_MAX
 from ..wire.errors import PROBLEM_TYPE, RetryHint
-from ..wire.headers import NUMBER_MAX
+from ..wire.headers import NUMBER_MAX, WRITER_ID_BYTES_MAX
 
 Schema = dict[str, Any]
+
+_PART = r"[\w.\-#=@+~$:]+"
+"""Of a name; letters and digits of every script are word characters here, as in ``base/names.py``."""
 
 TEXT: Schema = {"type": "string"}
 RAW: Schema = {"type": "string", "format": "binary"}
 NUMBER: Schema = {"type": "integer", "minimum": 0, "maximum": NUMBER_MAX}
+OFFSET: Schema = {"type": "integer", "minimum": 0, "maximum": OFFSET_MAX}
 EVENT_NUMBER = NUMBER
 PREVIOUS: Schema = {"type": "integer", "minimum": -1, "maximum": NUMBER_MAX}
-WRITER: Schema = {"type": "string", "pattern": "^([A-Za-z0-9._~-]|%[0-9A-Fa-f]{2})+$", "minLength": 1, "maxLength": 192}
-NAME: Schema = {"type": "string", "minLength": 1, "maxLength": 255}
+WRITER: Schema = {"type": "string", "pattern": f"^([A-Za-z0-9._~-]|%[0-9A-Fa-f]{{2}}){{1,{WRITER_ID_BYTES_MAX}}}$"}
+WRITER_IN_QUERY: Schema = {"type": "string", "pattern": f"^[!-~]{{1,{WRITER_ID_BYTES_MAX}}}$"}
+"""Without the ``%XX``, which are the query's own way to write bytes."""
+NAME: Schema = {
+    "type": "string",
+    "maxLength": NAME_BYTES_MAX,
+    "pattern": rf"^(?!{SYSTEM_SCOPE[:-1]}(/|$))(?!\.{{1,2}}(/|$)){_PART}(/(?!\.{{1,2}}(/|$)){_PART})*$",
+}
+RANGE: Schema = {"type": "string", "pattern": r"^bytes=([0-9]{1,18}-([0-9]{1,18})?|-[0-9]{1,18})$"}
+WAIT: Schema = {"type": "number", "minimum": 0, "maximum": 60, "multipleOf": 0.001}
 _BOOLEAN: Schema = {"type": "boolean"}
 _SIGNED: Schema = {"type": "integer", "minimum": ATTRIBUTE_MIN, "maximum": ATTRIBUTE_MAX}
 _VALUES: Schema = {"type": "object", "additionalProperties": _SIGNED}
@@ -50,7 +64,7 @@ SCHEMAS: dict[str, Schema] = {
     # requests: nothing but these members is taken
     "Nothing": _object({}, strict=True),
     "Create": _object({}, {"rolling_size": _or_null({"type": "integer", "minimum": 1, "maximum": 1 << 40})}, strict=True),
-    "Truncate": _object({"offset": NUMBER}, strict=True),
+    "Truncate": _object({"offset": OFFSET}, strict=True),
     "Merge": _object({"sources": {**_list(NAME), "minItems": 1}}, {"attribute_updates": _list(ref("AttributeUpdate"))}, strict=True),
     "Attributes": _object({"updates": {**_list(ref("AttributeUpdate")), "minItems": 1}}, strict=True),
     "AttributeUpdate": _object(

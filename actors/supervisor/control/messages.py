@@ -53,6 +53,9 @@ class Heartbeat:
     lag: float
     """How late the host's event loop runs, in seconds."""
     statistics: Mapping[str, Any] = attrs.field(factory=dict)
+    leaving: bool = False
+    """It was asked to end (SIGTERM), and waits to be relieved of its containers and dismissed. Said with every beat, so that a supervisor
+    that starts meanwhile hears it too."""
 
 
 @attrs.frozen
