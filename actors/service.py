@@ -62,8 +62,8 @@ def listen_of(text: str | None, server: ServerConfig) -> tuple[str, int]:
 
     # An IPv6 address has colons of its own; in brackets a port may follow it.
     address, colon, port = text.rpartition(":") if text.count(":") == 1 or "]:" in text else (text, "", "")
-    if colon and not (port.isascii() and port.isdigit() and int(port) < 65_536):
-        raise InvalidArgument(f"{text!r} is no address: write ADDRESS:PORT, such as 127.0.0.1:8470")
+    if colon and not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65_536):
+        raise InvalidArgument(f"{text[:80]!r} is no address: write ADDRESS:PORT, such as 127.0.0.1:8470")
     return address.strip("[]") or server.listen, int(port) if colon else server.port
 
 

@@ -95,5 +95,5 @@ def _close(handle: FileHandle) -> Program[None]:
 def _pid(data: bytes) -> str:
     try:
         return str(int(json.loads(data)["pid"]))
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return "(unknown)"

@@ -7,7 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fuzz.target import Target
+from tierlog.actors.config import ServerConfig
+from tierlog.actors.gateway.client import calls as client_calls
+from tierlog.actors.gateway.client.calls import Response
 from tierlog.actors.gateway.wire import batch, documents, errors, headers, paths, ranges
+from tierlog.actors.service import listen_of
+from tierlog.actors.supervisor.term import _pid
 from tierlog.storage_backends.base.errors import BadOffset, InvalidArgument, TierlogError
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind, SegmentInfo
 
@@ -225,4 +230,29 @@ _ANSWERS = [
     Target("problem", _problem, [_dump(_PROBLEM), b"<html>"], errors=(), hostile=[*_HOSTILE_JSON, b'{"retry_after": ' + b"9" * 400 + b"}"]),
 ]
 
-GATEWAY_TARGETS = [*_REQUESTS, *_HEADERS, *_BATCHES, *_ANSWERS]
+# --- what a client makes of bytes, and what a service is started with -------------------------------------------
+
+
+def _block(data: bytes) -> bytes:
+    """The body of a range read and of a long poll; the first byte says how the headers look."""
+    extent = ("bytes 5-14/20", "bytes 0-1/2", "bytes */20", "nonsense", "")[data[0] % 5 if data else 4]
+    found = client_calls.poll("a", 5, 0.0).parse(Response(200 if data else 204, {}, data)).block
+    try:
+        return client_calls.read("a", 5, 10).parse(Response(206, {"content-range": extent}, data[1:])) + found
+    except ValueError:
+        return found
+
+
+def _listening(data: bytes) -> tuple[str, int]:
+    return listen_of(data.decode("latin-1"), ServerConfig())
+
+
+_SERVICE = [
+    Target("block", _block, [b"\x000123456789", b""], errors=()),
+    Target(
+        "listen", _listening, [b"127.0.0.1:8470", b"[::1]:1", b":0", b"localhost"], errors=(InvalidArgument,), hostile=[b":" + b"9" * 5000]
+    ),
+    Target("holder of the term", _pid, [b'{"pid": 5}'], errors=(), hostile=[*_HOSTILE_JSON, b'{"pid": Infinity}', b"[" * 100_000]),
+]
+
+GATEWAY_TARGETS = [*_SERVICE, *_REQUESTS, *_HEADERS, *_BATCHES, *_ANSWERS]
