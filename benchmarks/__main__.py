@@ -20,10 +20,11 @@ from typing import NoReturn
 import anyio
 from rich.console import Console
 
-from . import appends, reading, recovery, report, service, starting
+from . import appends, http_parked, reading, recovery, report, service, starting
 from .harness import Benchmark, BenchmarkError, Result, Setting, is_interactive
 
-BENCHMARKS = {benchmark.name: benchmark for module in (appends, recovery, reading, starting, service) for benchmark in module.BENCHMARKS}
+MODULES = (appends, recovery, reading, starting, service, http_parked)
+BENCHMARKS = {benchmark.name: benchmark for module in MODULES for benchmark in module.BENCHMARKS}
 
 DESCRIPTION = """\
 Benchmarks of the embedded store. Each figure is measured in turns with a reference (store, reference, store, reference, ...), and the ratio

@@ -28,7 +28,7 @@ SMALL_CACHE = tierlog.StoreConfig(append_bytes_max=1 << 20, cache=CacheConfig(by
 async def cold_read(setting: Setting) -> Sequence[Pair]:
     size = setting.size(192 << 20, 16 << 20)
     folder = setting.fresh("cold")
-    expected = await fill(folder, size)
+    expected = await _fill(folder, size)
     chunks = _chunk_files(f"{folder}/lts", size)
 
     async def value() -> float:
@@ -57,7 +57,7 @@ async def cold_read(setting: Setting) -> Sequence[Pair]:
     return await alternate(setting, value, reference, 6)
 
 
-async def fill(folder: str, size: int) -> int:
+async def _fill(folder: str, size: int) -> int:
     """Write and flush a segment; returns the CRC32C of its bytes."""
     crc = 0
     async with store_in(folder) as store:

@@ -25,6 +25,11 @@ NAMES = [
     "tail_wakeup",
     "open_first_ack",
     "import",
+    "http_append_1m",
+    "http_append_1k",
+    "http_append_batches",
+    "http_cold_read",
+    "http_parked_polls",
 ]
 
 

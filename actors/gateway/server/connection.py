@@ -1,8 +1,8 @@
 """One connection: bytes in, requests out, and everything that a client can do to it that is no request.
 
-Owns: the bounds of a request's head in bytes and in time, what happens to bytes behind a request that is being answered, requests to change
-the protocol (they are passed over), answers to nonsense, and how a body's pieces reach the application. It extends uvicorn's protocol over
-httptools, which owns the parsing, the keep-alive and the answers' form. Does not own: bodies' limits (``call.py``).
+Owns: the bounds of a request's head in bytes and in time, what happens to bytes behind a request that is being answered, wishes to change
+the protocol (they are passed over), answers to nonsense, and the end after a last answer. It extends uvicorn's protocol over httptools,
+which owns the parsing, the keep-alive and the answers' form. Does not own: bodies' limits (``call.py``).
 
 Order: requests of one connection are answered one after the other. What comes behind the one that is being answered waits, and reading
 pauses, unless somebody looks whether its client is still there (a parked tail does): a paused connection cannot tell. Then reading goes on,
@@ -26,10 +26,6 @@ from ..wire.errors import RequestTimeout, TooLarge, to_problem
 HEAD_BYTES_MAX = 64 << 10
 HEAD_TIMEOUT = 30.0
 """Seconds that a connection may take for the head of a request, from its first byte, or from the connection's begin."""
-BODY_AHEAD_BYTES = 512 << 10
-"""Of a body that its reader did not take yet: above it, reading pauses."""
-
-
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 << 20
 """What is still read, and thrown away, behind the last answer: a socket that is closed with unread bytes takes its answer back."""
@@ -150,17 +146,8 @@ class Connection(HttpToolsProtocol):
         # The base class makes the cycle and its task in one step; nothing of it has run yet.
         self.cycle.__class__ = _Cycle
         cycle: Any = self.cycle
-        cycle.pieces, cycle.ahead, cycle.is_watched, cycle.linger = [], 0, False, self.linger
+        cycle.is_watched, cycle.linger = False, self.linger
         self._cycles.append(cycle)
-
-    def on_body(self, body: bytes) -> None:
-        cycle: Any = self.cycle
-        if not cycle.response_complete:
-            cycle.pieces.append(body)
-            cycle.ahead += len(body)
-            if cycle.ahead > BODY_AHEAD_BYTES:
-                self.flow.pause_reading()
-            cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         self._in_body = False
@@ -219,14 +206,18 @@ _HEAD_LATE = RequestTimeout("the head of the request did not come in time: nothi
 
 
 class _Cycle(RequestResponseCycle):
-    """A request whose body comes as the pieces that the parser made, without a copy on the way."""
+    """A request, and whether its client is still there."""
 
-    pieces: list[bytes]
-    ahead: int
-    """Bytes of ``pieces``."""
     is_watched: bool
     """Whether somebody waits for the client to go away."""
     linger: Callable[[], None]
+
+    async def receive(self) -> Any:
+        self.is_watched = not self.more_body
+        try:
+            return await super().receive()
+        finally:
+            self.is_watched = False
 
     async def send(self, message: Any) -> None:
         """Raises ``OSError`` if the client is gone: a stream that goes nowhere must not run on to its end."""
@@ -242,20 +233,3 @@ class _Cycle(RequestResponseCycle):
         self.keep_alive = True
         await super().send(message)
         self.linger()
-
-    async def receive(self) -> Any:
-        if self.pieces:
-            return self._take()
-
-        self.is_watched = not self.more_body
-        try:
-            message: Any = await super().receive()
-        finally:
-            self.is_watched = False
-        return self._take() if message["type"] == "http.request" else message
-
-    def _take(self) -> dict[str, Any]:
-        pieces, self.pieces, self.ahead = self.pieces, [], 0
-        self.message_event.clear()
-        self.flow.resume_reading()
-        return {"type": "http.request", "body": pieces[0] if len(pieces) == 1 else b"".join(pieces), "more_body": self.more_body}
