@@ -86,8 +86,6 @@ class Listening:
         gate, host = self._gate, self._host
         if not gate.alive or gate.frozen or not isinstance(host, ContainerHost):
             return ""
-        if host._ended is not None:
-            return "the container has ended"
         container = host.active
         if self._is_left_behind(container):
             return "the container that it waits in has stopped"

@@ -251,7 +251,8 @@ async def judge(found: Image, damage: Damage, *, strays: bool = False) -> bool:
 def leads_to(error: TierlogError, found: Image, path: str, content: bytes | None) -> bool:
     """Whether the refusal names the damaged file, and the start of what is damaged in it; chunks are named as such, without their root."""
     if not isinstance(error, DataCorruption):
-        return path in str(error)
+        # Without its register and its files a log is a new one, and only the claims in long-term storage know better (W8).
+        return path in str(error) or (path == REGISTER and content is None and "was claimed with epoch" in str(error))
 
     return error.file in (path, path.removeprefix(f"{FOLDER}/lts/")) and 0 <= error.offset <= first_difference(found, path, content)
 
