@@ -19,6 +19,7 @@ import trio
 from ...actors.container.container import Container
 from ...actors.container.host import AbsentContainer, ContainerHost
 from ...actors.container.segments import SegmentState
+from ...actors.storage.client import StorageClient
 from ...actors.store import SegmentStore
 from .gates import Gate
 from .model_queries import NextBlock
@@ -106,7 +107,7 @@ class Listening:
                 return f"there are bytes to {segment.durable_length}" if _is_in_memory(container, segment, op.offset) else ""
             return "it is sealed" if segment.sealed and _is_at_rest(container) else ""
         is_evicted = sid in container.state.segments.evicted
-        return "it is gone" if not is_evicted and _is_at_rest(container) else ""
+        return "it is gone" if not is_evicted and _is_at_rest(container) and not _reads_storage(container) else ""
 
 
 def _loaded(container: Container, name: str) -> SegmentState | None:
@@ -128,3 +129,10 @@ def _is_in_memory(container: Container, segment: SegmentState, offset: int) -> b
 def _is_at_rest(container: Container) -> bool:
     pipeline = container._parts.pipeline
     return pipeline._in_flight is None and pipeline._building.is_empty
+
+
+def _reads_storage(container: Container) -> bool:
+    """Whether reads of long-term storage are under way: a tail may be in one, and hears of the rest when it is back."""
+    assert isinstance(container._chunks, StorageClient)
+    reads = container._chunks._actor.statistics().reads
+    return bool(reads.running or reads.queue.normal.count)
