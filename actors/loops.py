@@ -9,25 +9,23 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .core.events import EventSource
 
 
-class _FutureEvent:
-    """A bare asyncio future as an event: about a quarter of the cost of an ``asyncio.Event`` in anyio's wrapping."""
+class _FutureEvent(asyncio.Future[None]):
+    """A bare asyncio future as an event: about a fifth of the cost of an ``asyncio.Event`` in anyio's wrapping."""
 
-    __slots__ = ("_future",)
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self._future = future
+    __slots__ = ()
 
     def set(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
+        if not self.done():
+            self.set_result(None)
 
     def wait(self) -> asyncio.Future[None]:
-        return self._future
+        return self
 
 
 def event_source() -> EventSource:
@@ -36,8 +34,7 @@ def event_source() -> EventSource:
     if trio is not None:
         return EventSource(trio.Event)
 
-    create_future = asyncio.get_running_loop().create_future
-    return EventSource(lambda: _FutureEvent(create_future()))
+    return EventSource(partial(_FutureEvent, loop=asyncio.get_running_loop()))
 
 
 def loop_clock() -> Callable[[], float]:

@@ -74,8 +74,14 @@ async def identify(files: Files, wal: str, containers: int | None, config: Store
 def log_options(config: StoreConfig) -> LocalLogOptions:
     wal = config.wal
     # Blocks are allocated ahead in steps, and a file never needs more of them than it may grow.
-    step = min(LocalLogOptions().allocation_step, wal.file_size)
-    return LocalLogOptions(file_size=wal.file_size, reserve=wal.reserve, low_water=wal.low_water, allocation_step=step)
+    usual = LocalLogOptions()
+    return LocalLogOptions(
+        file_size=wal.file_size,
+        reserve=wal.reserve,
+        low_water=wal.low_water,
+        allocation_step=min(usual.allocation_step, wal.file_size),
+        length_step=min(usual.length_step, wal.file_size),
+    )
 
 
 def storage_options(config: StoreConfig) -> StorageOptions:

@@ -368,16 +368,18 @@ class SegmentStore:
         return self._hosts
 
     def _host(self, name: str) -> ContainerHost | AbsentContainer:
-        hosts = self._checked_hosts()
         index = self._places.get(name) if type(name) is str else None
-        if index is None:
-            check_segment_name(name)
-            index = self._index(name)
-            if len(self._places) >= _PLACES_MAX:
-                self._places.clear()
-            self._places[name] = index
+        if index is None or self._closed or self._forks != forks.count:
+            index = self._place(name)
+        return self._hosts[index]
 
-        return hosts[index]
+    def _place(self, name: str) -> int:
+        self._checked_hosts()
+        check_segment_name(name)
+        if len(self._places) >= _PLACES_MAX:
+            self._places.clear()
+        index = self._places[name] = self._index(name)
+        return index
 
     async def _ask(self, verb: str, name: str, request: Request) -> Any:
         host = self._host(name)

@@ -35,7 +35,7 @@ class SimulatedInode:
     cache: bytearray = attrs.field(factory=bytearray)
     durable: bytearray = attrs.field(factory=bytearray)
     pending: list[tuple[int, bytes]] = attrs.field(factory=list)
-    """Written and not synced: (offset, bytes of one sector), in order."""
+    """Written and not synced: (offset, bytes of one sector), in order; without bytes it is a new length."""
     blocks: int = 0
     read_only: bool = False
     holder: object = None
@@ -49,6 +49,11 @@ class SimulatedInode:
         self.cache[offset:end] = data
         self.pending.extend(_sectors(offset, data))
         self.blocks = max(self.blocks, _blocks(end))
+
+    def extend(self, size: int) -> None:
+        if size > len(self.cache):
+            self.cache.extend(bytes(size - len(self.cache)))
+            self.pending.append((size, b""))
 
     def sync(self) -> None:
         self._settle(self.pending)

@@ -27,6 +27,7 @@ import attrs
 from ..storage_backends.base.files import (
     Allocate,
     Close,
+    Extend,
     FileHandle,
     Files,
     FilesStatistics,
@@ -158,6 +159,7 @@ class SimulatedFiles(Files):
             Sync: lambda call: _inode(call.handle).sync(),
             Size: lambda call: len(_inode(call.handle).cache),
             Allocate: lambda call: disk.allocate(_inode(call.handle), call.offset + call.size),
+            Extend: lambda call: _inode(call.handle).extend(call.size),
             Unlock: self._unlock,
             MakeFolder: lambda call: disk.make_folder(call.path),
             SyncFolder: lambda call: disk.folder(call.path).sync(),

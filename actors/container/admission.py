@@ -55,7 +55,7 @@ class Admission:
 
     def is_open(self, size: int) -> bool:
         """Whether an append of ``size`` bytes may go on at once, whichever segment it is for. Cheap: it is asked for every append."""
-        return self._cache.pinned_bytes < self._options.soft_bytes and not self._writer.has_failing and self._log.has_room(size)
+        return self._cache.pinned_bytes < self._options.soft_bytes and not self._writer.failing and self._log.has_room(size)
 
     async def admit(self, name: str, size: int) -> None:
         """Return when an append of ``size`` bytes may go on; ``StorageFull`` or ``Throttled`` otherwise. Does not suspend when all is
@@ -66,7 +66,7 @@ class Admission:
 
         if self._cache.pinned_bytes >= self._options.soft_bytes:
             await self._delay()
-        if self._writer.has_failing:
+        if self._writer.failing:
             self._check_segment(name)
 
     async def _has_room_after_all(self, size: int) -> bool:
@@ -81,7 +81,7 @@ class Admission:
 
     def _check_segment(self, name: str) -> None:
         segment = self._state.segments.find(name)
-        if segment is None or not self._writer.is_failing(segment.sid):
+        if segment is None or segment.sid not in self._writer.failing:
             return
 
         if segment.length - segment.flushed > self._options.segment_bytes:

@@ -52,12 +52,9 @@ class TailCache:
         self._tails: OrderedDict[int, _Tail] = OrderedDict()
         self._total = 0
         self._data = 0
-        self._pinned = 0
+        self.pinned_bytes = 0
+        """Data that only the log holds besides this cache. Plain, because every append looks at it; only the cache changes it."""
         self._evicted = 0
-
-    @property
-    def pinned_bytes(self) -> int:
-        return self._pinned
 
     def open_segment(self, sid: int, flushed: int) -> None:
         """Begin to cache a segment whose first ``flushed`` bytes are in long-term storage."""
@@ -75,7 +72,7 @@ class TailCache:
         size = len(block)
         self._total -= size + BLOCK_OVERHEAD
         self._data -= size
-        self._pinned -= max(0, start + size - max(start, tail.flushed))
+        self.pinned_bytes -= max(0, start + size - max(start, tail.flushed))
 
     def append(self, sid: int, offset: int, data: Buffer) -> None:
         """Add durable bytes. ``offset`` is at or above the end of what is cached, or the bytes are known already (replay) and ignored."""
@@ -94,15 +91,15 @@ class TailCache:
                 last += data
                 self._total += size
                 self._data += size
-                self._pinned += size if offset >= tail.flushed else max(0, offset + size - tail.flushed)
+                self.pinned_bytes += size if offset >= tail.flushed else max(0, offset + size - tail.flushed)
                 return
 
         starts.append(offset)
         blocks.append(bytes(data) if size >= _BY_REFERENCE else bytearray(data))
         self._total += size + BLOCK_OVERHEAD
         self._data += size
-        self._pinned += size if offset >= tail.flushed else max(0, offset + size - tail.flushed)
-        if self._total > self._limit and self._data - self._pinned > self._limit >> 4:
+        self.pinned_bytes += size if offset >= tail.flushed else max(0, offset + size - tail.flushed)
+        if self._total > self._limit and self._data - self.pinned_bytes > self._limit >> 4:
             self._tails.move_to_end(sid)
             self.evict()
 
@@ -133,7 +130,7 @@ class TailCache:
         tail.blocks.insert(index, data)
         self._total += len(data) + BLOCK_OVERHEAD
         self._data += len(data)
-        self._pinned += max(0, offset + len(data) - max(offset, tail.flushed))
+        self.pinned_bytes += max(0, offset + len(data) - max(offset, tail.flushed))
 
     def mark_flushed(self, sid: int, flushed: int) -> None:
         """The first ``flushed`` bytes are in long-term storage now: unpin them, and let them go if the cache is over its limit."""
@@ -147,7 +144,7 @@ class TailCache:
         while index < len(tail.starts) and tail.starts[index] < flushed:
             start = tail.starts[index]
             stop = start + len(tail.blocks[index])
-            self._pinned -= max(0, min(stop, flushed) - max(start, before))
+            self.pinned_bytes -= max(0, min(stop, flushed) - max(start, before))
             index += 1
 
         if self._total > self._limit:
@@ -233,7 +230,7 @@ class TailCache:
         return tail.starts[index] if index < len(tail.starts) else None
 
     def statistics(self) -> TailCacheStatistics:
-        return TailCacheStatistics(len(self._tails), self._total, self._pinned, self._limit, self._evicted)
+        return TailCacheStatistics(len(self._tails), self._total, self.pinned_bytes, self._limit, self._evicted)
 
     def __contains__(self, sid: int) -> bool:
         return sid in self._tails

@@ -89,7 +89,8 @@ class StorageWriter:
         self._cut = 0
         self._cycle = 0
         self._due: dict[int, None] = {}
-        self._failing: dict[int, TierlogError] = {}
+        self.failing: dict[int, TierlogError] = {}
+        """Segments whose last flush failed, and why (rule F4). Plain, because every append looks at it; only the writer changes it."""
         self._waiting: list[tuple[int, Reply[None]]] = []
         self._requested = False
         self._stopped: TierlogError | None = None
@@ -104,7 +105,7 @@ class StorageWriter:
 
     def segment_due(self, sid: int) -> None:
         """A segment has enough unflushed bytes."""
-        if sid not in self._due and sid not in self._failing:
+        if sid not in self._due and sid not in self.failing:
             self._due[sid] = None
             self._wake.set()
 
@@ -113,13 +114,6 @@ class StorageWriter:
         if self._dirty_since is None and self._source.caused_sequence > self._cut:
             self._dirty_since = anyio.current_time()
             self._wake.set()
-
-    @property
-    def has_failing(self) -> bool:
-        return bool(self._failing)
-
-    def is_failing(self, sid: int) -> bool:
-        return sid in self._failing
 
     def request_cycle(self) -> None:
         """Make a full cycle due now."""
@@ -261,13 +255,13 @@ class StorageWriter:
             if segment is not None and segment.needs_flush:
                 self._due[plan.sid] = None
         except TierlogError as error:
-            failed[plan.sid] = self._failing[plan.sid] = error
+            failed[plan.sid] = self.failing[plan.sid] = error
         else:
-            self._failing.pop(plan.sid, None)
+            self.failing.pop(plan.sid, None)
 
     def _end_full_cycle(self, cut: int, failed: dict[int, TierlogError]) -> None:
-        for sid in [sid for sid in self._failing if self._source.segment_of(sid) is None]:
-            del self._failing[sid]
+        for sid in [sid for sid in self.failing if self._source.segment_of(sid) is None]:
+            del self.failing[sid]
 
         if failed:
             outcome: TierlogError | None = next(iter(failed.values()))
@@ -292,4 +286,4 @@ class StorageWriter:
         progress.set()
 
     def statistics(self) -> WriterStatistics:
-        return WriterStatistics(self._cycle, self._flushed_bytes, len(self._failing), self._cut, len(self._due))
+        return WriterStatistics(self._cycle, self._flushed_bytes, len(self.failing), self._cut, len(self._due))

@@ -100,6 +100,15 @@ class Allocate(IoCall):
 
 
 @attrs.frozen
+class Extend(IoCall):
+    """Make the file at least ``size`` bytes long; what is new reads as zeros. A later sync of bytes written there has no new length to
+    make durable, which costs it about a third less (a journal commit for each group, on ext4)."""
+
+    handle: FileHandle
+    size: int
+
+
+@attrs.frozen
 class Lock(IoCall):
     """An exclusive flock, held until ``Unlock`` or ``Close``. Result ``bool``: False if ``wait`` is False and another process holds it."""
 

@@ -27,6 +27,7 @@ from ..base.checksum import Buffer
 from ..base.files import (
     Allocate,
     Close,
+    Extend,
     FileHandle,
     Files,
     FilesStatistics,
@@ -161,6 +162,12 @@ def _allocate(call: Allocate) -> None:
             raise OSError(code, os.strerror(code), call.handle.path)
 
 
+def _extend(call: Extend) -> None:
+    fd = _fd(call.handle)
+    if os.fstat(fd).st_size < call.size:
+        os.ftruncate(fd, call.size)
+
+
 def _lock(call: Lock) -> bool:
     try:
         fcntl.flock(_fd(call.handle), fcntl.LOCK_EX | (0 if call.wait else fcntl.LOCK_NB))
@@ -202,6 +209,7 @@ _PERFORM: dict[type[IoCall], Callable[[Any], Any]] = {
     Sync: lambda call: _fdatasync(_fd(call.handle)),
     Size: lambda call: os.fstat(_fd(call.handle)).st_size,
     Allocate: _allocate,
+    Extend: _extend,
     Lock: _lock,
     Unlock: lambda call: fcntl.flock(_fd(call.handle), fcntl.LOCK_UN),
     MakeFolder: lambda call: os.makedirs(call.path, exist_ok=True),

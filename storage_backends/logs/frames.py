@@ -91,7 +91,7 @@ class Frame(NamedTuple):
 
 class Ending(enum.Enum):
     CLEAN = "nothing follows the last valid frame"
-    TORN = "what follows the last valid frame is not valid and holds no valid frame"
+    TORN = "no valid frame is in what follows the last one: a torn group, or the zeros of a file made longer ahead of its groups"
     CORRUPT = "a valid frame follows an invalid one"
 
 

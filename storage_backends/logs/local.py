@@ -31,7 +31,7 @@ from .lifecycle import LogLifecycle, LogState, LogStep
 from .local_history import History, Part, list_wal_files, payloads, read_whole
 from .local_layout import LocalLogOptions, LogLayout
 from .local_open import Inspected, Opened, TakenOver, inspect_log, note_watermark, open_log, raise_own_epoch
-from .local_writer import CurrentFile, LogContext, Room, allocate_ahead, is_full, look_at_room, roll, unlink_files
+from .local_writer import CurrentFile, LogContext, Room, allocate_ahead, is_full, lengthen, look_at_room, roll, unlink_files
 from .space import SpaceGauge
 
 
@@ -199,6 +199,9 @@ class LocalLog(DurableDataLog):
         allocated = current.allocated
         if allocated < end + self._options.reserve:
             allocated = yield from allocate_ahead(self._options, current, end)
+        length = current.length
+        if length < end:
+            length = yield from lengthen(self._options, current.handle, length, end)
         _, frame = encode_frame(
             current.salt, current.position, self._epoch, self._next_group, group.tag, group.truncate_before, group.buffers
         )
@@ -207,7 +210,7 @@ class LocalLog(DurableDataLog):
         # W1: the decision point. Equal means that no later owner had begun to read when the group was durable.
         if (yield Read(register, 0, EPOCH_RECORD_BYTES)) != self._epoch_record:
             yield from confirm_epoch(register, self._context.log_id, self._epoch)
-        written = CurrentFile(current.handle, current.file, current.first_group, current.salt, current.sync, end, allocated)
+        written = CurrentFile(current.handle, current.file, current.first_group, current.salt, current.sync, end, allocated, length)
         yield from note_watermark(self._context, register, written, self._next_group)
         free = (yield FreeSpace(self._context.layout.folder)) if self._gauge.due else None
         return _Appended(written, register, parts, free)

@@ -125,7 +125,8 @@ class _Content:
 
 
 def read_whole(path: str) -> Program[bytes | None]:
-    """The file's bytes as of its size now; None if it does not exist. Not a byte more: a live writer's next group may be half there."""
+    """The file's bytes as of its size now; None if it does not exist. A live writer's next groups may be half in them (``inspect`` looks
+    again then)."""
     try:
         handle: FileHandle = yield Open(path)
     except FileNotFoundError:

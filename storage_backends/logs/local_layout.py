@@ -28,6 +28,8 @@ class LocalLogOptions:
     full (W6)."""
     allocation_step: int = attrs.field(default=8 << 20, validator=attrs.validators.ge(1))
     """Blocks are allocated, and free space is looked at, in steps of this size."""
+    length_step: int = attrs.field(default=1 << 20, validator=attrs.validators.ge(0))
+    """A file is made longer in steps of this size, so that hardly any group's sync has a new length to make durable; 0: group by group."""
     low_water: int = attrs.field(default=64 << 20, validator=attrs.validators.ge(0))
     """Below this much free space user appends are refused; they are accepted again above twice as much (W6)."""
 

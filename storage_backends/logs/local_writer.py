@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import attrs
 
 from ..base.errors import StorageFull
-from ..base.files import Allocate, Close, FileHandle, FreeSpace, IoCall, Open, Program, Rename, Sync, SyncFolder, Unlink, Write
+from ..base.files import Allocate, Close, Extend, FileHandle, FreeSpace, IoCall, Open, Program, Rename, Sync, SyncFolder, Unlink, Write
 from ..registers.local import confirm_epoch
 from .frames import FileHeader, FileId, encode_frame, encode_header, file_salt, relog_salt
 from .local_history import LastGroup, Part
@@ -58,6 +58,8 @@ class CurrentFile:
     """Where the next frame goes."""
     allocated: int
     """Up to where blocks are allocated, as far as the file system can do that."""
+    length: int
+    """Of the file: what is behind ``position`` are zeros."""
 
 
 @attrs.frozen
@@ -97,13 +99,14 @@ def begin_file(
     context.handles.append(handle)
     try:
         yield Write(handle, 0, buffers)
+        length = yield from lengthen(context.options, handle, size, size)
         yield Sync(handle)
         yield SyncFolder(context.layout.folder)
     except OSError as error:
         if is_full(error):
             yield Unlink(path)
         raise
-    return CurrentFile(handle, file, first_group, salt, Sync(handle), size, allocated if fresh else context.options.reserve)
+    return CurrentFile(handle, file, first_group, salt, Sync(handle), size, allocated if fresh else context.options.reserve, length)
 
 
 def _create(layout: LogLayout, path: str, size: int) -> Program[tuple[FileHandle, bool]]:
@@ -190,6 +193,19 @@ def allocate_ahead(options: LocalLogOptions, current: CurrentFile, end: int) -> 
             continue  # Not a failure of the log: there is no room for users, and the blocks that are there serve internal groups (W6).
         return goal
     return current.allocated
+
+
+def lengthen(options: LocalLogOptions, handle: FileHandle, length: int, end: int) -> Program[int]:
+    """Make a file of ``length`` bytes long enough for more than a write up to ``end``; returns its length."""
+    if options.length_step:
+        try:
+            yield Extend(handle, end + options.length_step)
+        except OSError as error:
+            if not is_full(error):
+                raise
+        else:
+            return end + options.length_step
+    return max(length, end)
 
 
 def look_at_room(context: LogContext, current: CurrentFile) -> Program[Room]:

@@ -107,8 +107,8 @@ def cache_is_counted_right(container: Container) -> Iterator[str]:
             data += len(block)
             total += len(block) + BLOCK_OVERHEAD
             pinned += max(0, start + len(block) - max(start, tail.flushed))
-    if (total, data, pinned) != (cache._total, cache._data, cache._pinned):
-        yield f"counted {(cache._total, cache._data, cache._pinned)} charged, data and pinned bytes; there are {(total, data, pinned)}"
+    if (total, data, pinned) != (cache._total, cache._data, cache.pinned_bytes):
+        yield f"counted {(cache._total, cache._data, cache.pinned_bytes)} charged, data and pinned bytes; there are {(total, data, pinned)}"
 
 
 def cached_blocks_do_not_overlap(container: Container) -> Iterator[str]:

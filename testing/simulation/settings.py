@@ -82,6 +82,7 @@ class Limits:
     pinned_bytes: int = 9000
     wal_file_bytes: int = 3000
     wal_reserve: int = 4096
+    wal_length_step: int = 1000
     wal_low_water: int = 0
     deadline: float = 5.0
     """Of a call to long-term storage."""
@@ -91,7 +92,13 @@ class Limits:
     restarts: int = 1000
 
     def log_options(self) -> LocalLogOptions:
-        return LocalLogOptions(file_size=self.wal_file_bytes, reserve=self.wal_reserve, allocation_step=8192, low_water=self.wal_low_water)
+        return LocalLogOptions(
+            file_size=self.wal_file_bytes,
+            reserve=self.wal_reserve,
+            allocation_step=8192,
+            length_step=self.wal_length_step,
+            low_water=self.wal_low_water,
+        )
 
     def serving(self, *, adopt: bool = False) -> ServingOptions:
         """A real store's options with these limits. Call it inside the event loop."""

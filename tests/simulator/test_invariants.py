@@ -76,14 +76,14 @@ def shorten_a_source(container: Container) -> None:
 
 
 def miscount_the_cache(container: Container) -> None:
-    container.cache._pinned += 1
+    container.cache.pinned_bytes += 1
 
 
 def overlap_blocks(container: Container) -> None:
     tail = container.cache._tails[segment(container, "f/s#b").sid]
     tail.starts[:] = [0, 1]
     tail.blocks[:] = [tail.blocks[0], tail.blocks[0]]
-    container.cache._total, container.cache._data, container.cache._pinned = _recount(container)
+    container.cache._total, container.cache._data, container.cache.pinned_bytes = _recount(container)
 
 
 def _recount(container: Container) -> tuple[int, int, int]:

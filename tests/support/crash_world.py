@@ -28,6 +28,7 @@ from tierlog.actors.store import SegmentStore
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.files import (
     Allocate,
+    Extend,
     IoCall,
     Link,
     Lock,
@@ -73,7 +74,7 @@ class Limits:
     """Free bytes of the disk below which appends are refused."""
 
     def log(self, config: StoreConfig) -> LocalLogOptions:
-        return LocalLogOptions(file_size=self.wal_file, reserve=4096, allocation_step=8192, low_water=self.low_water)
+        return LocalLogOptions(file_size=self.wal_file, reserve=4096, allocation_step=8192, length_step=600, low_water=self.low_water)
 
     def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         options: ContainerOptions = _usual_options(config, adopt=adopt)
@@ -247,6 +248,8 @@ def changes_disk(disk: SimulatedDisk, call: IoCall) -> bool:
             return bool(disk.folder(path).pending)
         case Allocate(SimulatedHandle(inode=inode), offset, size):
             return disk.capacity is not None and 0 < offset + size - inode.blocks * BLOCK <= disk.free()
+        case Extend(SimulatedHandle(inode=inode), size):
+            return size > len(inode.cache)
         case SetReadOnly(path, read_only):
             return disk.find(path).read_only != read_only
         case _:

@@ -16,7 +16,7 @@ from tierlog.testing.simulated_files import Fault, LosePower, OnCall, SimulatedD
 
 LOG_ID = b"0123456789abcdef"
 FOLDER = "/data/wal/0000"
-OPTIONS = LocalLogOptions(file_size=1500, reserve=4096, allocation_step=4096, low_water=0)
+OPTIONS = LocalLogOptions(file_size=1500, reserve=4096, allocation_step=4096, length_step=300, low_water=0)
 
 
 @attrs.define

@@ -27,8 +27,8 @@ FLUSH: tuple[Mutant, ...] = (
         "flush returns although a segment could not be flushed",
         "F4",
         _WRITER,
-        "failed[plan.sid] = self._failing[plan.sid] = error",
-        "self._failing[plan.sid] = error",
+        "failed[plan.sid] = self.failing[plan.sid] = error",
+        "self.failing[plan.sid] = error",
     ),
     mutant(
         "merge-closure-not-flushed-together",

@@ -38,13 +38,6 @@ class Writer:
     requested: int = 0
     progress: anyio.Event = attrs.field(factory=anyio.Event)
 
-    @property
-    def has_failing(self) -> bool:
-        return bool(self.failing)
-
-    def is_failing(self, sid: int) -> bool:
-        return sid in self.failing
-
     def request_cycle(self) -> None:
         self.requested += 1
 

@@ -166,12 +166,12 @@ async def test_hole_19_a_segment_that_fails_does_not_stop_the_cycle() -> None:
 
     assert good.is_flushed
     assert not bad.has_record
-    assert writer.is_failing(bad.sid)
+    assert bad.sid in writer.failing
     assert completed(world) == [CycleComplete(1, 1, 4, False)], "not full: something is missing"
     world.chunks.script = None
     await writer.cycle(full=True)
     assert bad.is_flushed
-    assert not writer.has_failing
+    assert not writer.failing
 
 
 async def test_a_target_waits_for_a_source_that_failed() -> None:

@@ -15,6 +15,7 @@ import pytest
 from tierlog.storage_backends.base.files import (
     Allocate,
     Close,
+    Extend,
     FileHandle,
     FilesStatistics,
     FolderEntry,
@@ -156,6 +157,21 @@ async def test_allocation_reserves_blocks_and_keeps_the_length(tmp_path: Path) -
     size, blocks = await LocalFiles().run(program())
     assert size == 0
     assert blocks in (0, *range(1 << 20, 2 << 20))
+
+
+async def test_extending_adds_zeros_and_never_cuts(tmp_path: Path) -> None:
+    def program() -> Program[tuple[bytes, int, int]]:
+        handle = yield Open(str(tmp_path / "a"), write=True, create=True)
+        yield Write(handle, 0, (b"abc",))
+        yield Extend(handle, 5)
+        data = yield Read(handle, 0, 100)
+        longer = yield Size(handle)
+        yield Extend(handle, 2)
+        shorter = yield Size(handle)
+        yield Close(handle)
+        return data, longer, shorter
+
+    assert await LocalFiles().run(program()) == (b"abc\0\0", 5, 5)
 
 
 async def test_peek_reads_without_a_thread(tmp_path: Path) -> None:

@@ -359,10 +359,31 @@ async def test_inspect_bears_with_a_writer_that_rolls_and_truncates_meanwhile() 
     await log.close()
 
 
+async def test_a_group_within_the_files_length_is_written_and_synced_and_makes_nothing_longer() -> None:
+    """W2: a length that changes with each group costs each sync about half as much again."""
+    disk = SimulatedDisk(Random(3))
+    files = SimulatedFiles(disk)
+    log = make_log(files, LocalLogOptions(reserve=0, low_water=0, length_step=1000))
+    await log.open()
+    [path] = [path for path in disk.files_below(FOLDER) if path.endswith(".wal")]
+    lengths = []
+    for _ in range(30):
+        await log.append([b"x" * 100])
+        lengths.append(len(disk.content(path)))
+    await log.close(clean=False)
+    assert 3 <= len(set(lengths)) <= 6
+    assert len(disk.content(path).rstrip(b"\0")) >= 30 * 100
+
+    again = make_log(SimulatedFiles(disk.crash("none")))
+    await again.open()
+    assert len(await contents(again)) == 30
+    await again.close()
+
+
 # --- full disks ---
 
 
-FULL = LocalLogOptions(file_size=8192, reserve=8192, allocation_step=4096, low_water=32768)
+FULL = LocalLogOptions(file_size=8192, reserve=8192, allocation_step=4096, length_step=2048, low_water=32768)
 
 
 async def test_hole_18_users_are_refused_below_the_low_water_mark_and_again_accepted_above_twice_that() -> None:
@@ -440,7 +461,9 @@ async def test_hole_18_a_roll_without_room_goes_on_in_the_current_file() -> None
     def no_room(index: int, call: IoCall) -> Fault | None:
         return Fail(OSError(errno.ENOSPC, "full")) if full and isinstance(call, Allocate | Open) and _makes_room(call) else None
 
-    log = make_log(SimulatedFiles(disk, no_room), LocalLogOptions(file_size=1, reserve=65536, allocation_step=1, low_water=0))
+    log = make_log(
+        SimulatedFiles(disk, no_room), LocalLogOptions(file_size=1, reserve=65536, allocation_step=1, length_step=64, low_water=0)
+    )
     await log.open()
     await log.append([b"one"])
     disk.unlink(f"{FOLDER}/reserve")
@@ -463,7 +486,7 @@ def _makes_room(call: IoCall) -> bool:
 
 async def test_an_append_that_finds_the_disk_full_is_storage_full_and_stops_the_log() -> None:
     disk = SimulatedDisk(Random(21), capacity=60_000)
-    log = make_log(SimulatedFiles(disk), LocalLogOptions(reserve=0, low_water=0, allocation_step=1))
+    log = make_log(SimulatedFiles(disk), LocalLogOptions(reserve=0, low_water=0, allocation_step=1, length_step=64))
     await log.open()
     await log.append([b"acked"])
     with pytest.raises(StorageFull, match="free some space"):

@@ -19,7 +19,7 @@ from tierlog.testing.simulated_files import SimulatedDisk, SimulatedFiles
 pytestmark = pytest.mark.anyio
 
 REGISTER = f"{FOLDER}/register"
-TINY = LocalLogOptions(file_size=150, reserve=0, allocation_step=1, low_water=0)
+TINY = LocalLogOptions(file_size=150, reserve=0, allocation_step=1, length_step=40, low_water=0)
 
 
 async def small_image(*, clean: bool = True) -> tuple[SimulatedDisk, Ledger]:
@@ -36,6 +36,11 @@ async def small_image(*, clean: bool = True) -> tuple[SimulatedDisk, Ledger]:
 
 def wal_paths(disk: SimulatedDisk) -> list[str]:
     return sorted(f"{FOLDER}/{name}" for name in disk.folder(FOLDER).names if name.endswith(".wal"))
+
+
+def written(disk: SimulatedDisk, path: str) -> bytes:
+    """A WAL file without the zeros behind its last group."""
+    return disk.content(path).rstrip(b"\0")
 
 
 async def judge(disk: SimulatedDisk, ledger: Ledger, *, fencing: bool) -> bool:
@@ -107,7 +112,7 @@ async def test_hole_10_a_log_that_ends_below_its_watermark_is_refused_with_file_
     """W3: cutting off exactly the last acked group looks like a torn tail."""
     disk, _ = await small_image(clean=False)
     last = wal_paths(disk)[-1]
-    whole = disk.content(last)
+    whole = written(disk, last)
     cut = len(whole) - FRAME_HEADER_BYTES - len(b"group 2 of owner 1")
     disk.replace(last, whole[:cut])
     with pytest.raises(DataCorruption) as caught:
@@ -124,7 +129,7 @@ async def test_hole_10_a_broken_group_before_a_later_one_is_corruption_even_with
         await log.append([b"x" * 100])
     await log.close(clean=False)
     path = wal_paths(disk)[-1]
-    whole = bytearray(disk.content(path))
+    whole = bytearray(written(disk, path))
     broken_at = len(whole) - 2 * (FRAME_HEADER_BYTES + 100)
     whole[broken_at + FRAME_HEADER_BYTES] ^= 1
     disk.replace(path, bytes(whole))
@@ -221,7 +226,7 @@ async def test_hole_03_damage_to_the_only_copy_of_a_relogged_group_is_refused() 
     await log.open()
     disk = disk.crash("none")
     path = wal_paths(disk)[-1]
-    disk.replace(path, disk.content(path)[:-1])
+    disk.replace(path, written(disk, path)[:-1])
     with pytest.raises(DataCorruption) as caught:
         await make_log(SimulatedFiles(disk)).open()
     assert caught.value.file == path

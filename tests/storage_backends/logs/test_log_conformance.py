@@ -40,7 +40,9 @@ class TestLocalLogWithTinyFiles(TestLocalLogOnRealFiles):
     """A new file for nearly every group."""
 
     async def make_log(self) -> DurableDataLog:
-        return LocalLog(LocalFiles(), self.folder, LOG_ID, LocalLogOptions(file_size=1, reserve=0, allocation_step=1, low_water=0))
+        return LocalLog(
+            LocalFiles(), self.folder, LOG_ID, LocalLogOptions(file_size=1, reserve=0, allocation_step=1, length_step=0, low_water=0)
+        )
 
 
 class TestLocalLogOnASimulatedDisk(DurableDataLogConformance):
