@@ -135,6 +135,25 @@ class UnknownWriter(SegmentError):
     code = "unknown-writer"
 
 
+class TransactionNotFound(SegmentError, LookupError):
+    """Nobody knows that transaction: it never began, or it ended so long ago that it was forgotten. ``segment`` is its target."""
+
+    code = "transaction-not-found"
+
+
+class TransactionEnded(SegmentError):
+    """The transaction was committed or aborted, and takes nothing more (rule T5). Whoever gets this is late: it must stop.
+
+    ``state`` is "committed" or "aborted"; ``segment`` is its target.
+    """
+
+    code = "transaction-ended"
+
+    def __init__(self, message: str, *, segment: str = "", state: str = "") -> None:
+        super().__init__(message, segment=segment)
+        self.state = state
+
+
 # --- the store's state ----------------------------------------------------------------------------------------
 
 
