@@ -57,7 +57,7 @@ class WalConfig:
 class GroupConfig:
     """Group commit: appends that wait together become durable with one disk sync."""
 
-    bytes: int = _setting(size(MiB, 4 * KiB, GROUP_BYTES_MAX, "A group is closed when it holds this much."))
+    bytes: int = _setting(size(4 * MiB, 4 * KiB, GROUP_BYTES_MAX, "A group is closed when it holds this much."))
     count: int = _setting(count(4096, 1, 65_536, "A group is closed when it holds this many operations."))
 
 

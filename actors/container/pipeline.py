@@ -66,7 +66,7 @@ class PipelineStatistics:
 
 @attrs.frozen
 class PipelineOptions:
-    group_bytes: int = 1 << 20
+    group_bytes: int = 4 << 20
     """A batch taken from the mailbox ends at about this size; one larger append still travels alone."""
     group_count: int = 4096
 
