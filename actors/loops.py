@@ -28,13 +28,39 @@ class _FutureEvent(asyncio.Future[None]):
         return self
 
 
+class _FutureAnswer(asyncio.Future[Any]):
+    """An answer that is the very future its waiter awaits: no object, event and coroutine more for each append. One waiter only, because a
+    cancelled one cancels the future."""
+
+    __slots__ = ()
+
+    def resolve(self, value: Any) -> bool:
+        if self.done():
+            return False
+
+        self.set_result(value)
+        return True
+
+    def fail(self, error: BaseException) -> bool:
+        if self.done():
+            return False
+
+        self.set_exception(error)
+        self.exception()  # told to the future, so that it does not complain where nobody waits any more
+        return True
+
+    def wait(self) -> asyncio.Future[Any]:
+        return self
+
+
 def event_source() -> EventSource:
     """Events of the loop that is running."""
     trio = running_trio()
     if trio is not None:
         return EventSource(trio.Event)
 
-    return EventSource(partial(_FutureEvent, loop=asyncio.get_running_loop()))
+    loop = asyncio.get_running_loop()
+    return EventSource(partial(_FutureEvent, loop=loop), partial(_FutureAnswer, loop=loop))
 
 
 def loop_clock() -> Callable[[], float]:

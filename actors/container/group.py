@@ -10,7 +10,8 @@ from typing import Any
 
 from ...journal.wal.payload import PayloadBuilder
 from ...storage_backends.base.errors import TierlogError
-from ..core.reply import Reply, fail_all
+from ..core.events import Answer
+from ..core.reply import fail_all
 
 
 class Group(PayloadBuilder):
@@ -18,14 +19,14 @@ class Group(PayloadBuilder):
 
     def __init__(self, first_sequence: int) -> None:
         super().__init__(first_sequence)
-        self.replies: list[Reply[Any]] = []
+        self.replies: list[Answer] = []
         self.values: list[Any] = []
         """What each of ``replies`` is answered with: two lists, because a pair for each append would be one more object for each."""
-        self.looks: list[tuple[Reply[Any], Any]] = []
+        self.looks: list[tuple[Answer, Any]] = []
         """Answers of requests that change nothing."""
-        self.group_answers: list[tuple[Reply[Any], Any]] = []
+        self.group_answers: list[tuple[Answer, Any]] = []
         """Answered with (the group's number, extra) instead of a value."""
-        self.errors: list[tuple[Reply[Any], TierlogError]] = []
+        self.errors: list[tuple[Answer, TierlogError]] = []
         self.links: list[object] = []
         """The spans of the appends in it, where they are traced."""
         self.tag = 0

@@ -1,4 +1,4 @@
-"""Events made cheaply, for one event loop.
+"""Events and answers made cheaply, for one event loop.
 
 Owns: what a waiter of the kernel waits on. ``anyio.Event()`` asks for the loop each time and wraps the loop's own event, which costs more
 than all else that an ask does; so a source remembers the class, or is given the loop's cheapest way by whoever knows the loop
@@ -10,7 +10,7 @@ One source belongs to one event loop: an actor's mailbox has one, and its replie
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 import anyio
 
@@ -22,14 +22,25 @@ class OneShot(Protocol):
     def wait(self) -> Awaitable[object]: ...
 
 
+class Answer(Protocol):
+    """The slot of one answer, for one waiter. The first of ``resolve`` and ``fail`` counts; a later one is ignored and returns False, and
+    so is one whose waiter was cancelled."""
+
+    def resolve(self, value: Any) -> bool: ...
+    def fail(self, error: BaseException) -> bool: ...
+    def wait(self) -> Awaitable[Any]: ...
+
+
 class EventSource:
     """Makes events for one event loop; the first ``new`` must happen inside it."""
 
-    __slots__ = ("new",)
+    __slots__ = ("make_answer", "new")
 
-    def __init__(self, make: Callable[[], OneShot] | None = None) -> None:
-        """``make``: the loop's own way; without it anyio's events are used on whichever loop is running."""
+    def __init__(self, make: Callable[[], OneShot] | None = None, make_answer: Callable[[], Answer] | None = None) -> None:
+        """``make``: the loop's own way; without it anyio's events are used on whichever loop is running. ``make_answer``: the loop's
+        cheapest slot for an answer, where it has one; a ``Reply`` does everywhere."""
         self.new: Callable[[], OneShot] = self._first if make is None else make
+        self.make_answer = make_answer
 
     def __repr__(self) -> str:
         return f"<EventSource {getattr(self.new, '__module__', 'unused')}>"

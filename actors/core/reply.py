@@ -13,12 +13,12 @@ Hot path: a slot is four fields. An event is made only by a waiter who came befo
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import anyio
 
 from ...storage_backends.base.errors import OutcomeUnknown, Throttled
-from .events import EventSource, OneShot
+from .events import Answer, EventSource, OneShot
 from .mailbox import Lane, Mailbox
 
 T = TypeVar("T")
@@ -121,6 +121,6 @@ async def ask(
     return await reply.wait()
 
 
-def fail_all(replies: Iterable[Reply[Any]], error: BaseException) -> int:
+def fail_all(replies: Iterable[Answer], error: BaseException) -> int:
     """Fail every reply that has no answer yet; returns how many there were."""
     return sum(reply.fail(error) for reply in replies)

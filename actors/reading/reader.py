@@ -64,9 +64,10 @@ class Reader:
         seen: object = None
         while True:
             before, seen = seen, self._layout(segment)
+            self._check_start(segment, offset)
             try:
                 return await self._read_once(segment, offset, size)
-            except (DataCorruption, SegmentNotFound) as error:
+            except (DataCorruption, SegmentNotFound, SegmentTruncated) as error:
                 # A splice, truncation or delete may have replaced the layout while the read was under way; a spliced source has no record.
                 # Sources of sources are spliced one after the other, so it may happen again; damage is what two looks at one layout show.
                 if seen == before:
@@ -78,17 +79,7 @@ class Reader:
         inner = tuple((offset, sid, None if source is None else self._layout(source)) for offset, sid, source in sources)
         return segment.start_offset, segment.flushed, inner
 
-    def _refusal(self, segment: ReadableSegment, error: DataCorruption | SegmentNotFound) -> TierlogError:
-        """What a caller who knows names only is told."""
-        if segment.is_gone:
-            return SegmentNotFound(f"no segment {segment.name!r}: it was deleted meanwhile", segment=segment.name)
-
-        if isinstance(error, DataCorruption):
-            return error
-
-        return DataCorruption(f"segment {segment.name!r} has lost its record in long-term storage: {error}")
-
-    async def _read_once(self, segment: ReadableSegment, offset: int, size: int) -> bytes:
+    def _check_start(self, segment: ReadableSegment, offset: int) -> None:
         if offset < segment.start_offset:
             raise SegmentTruncated(
                 f"{segment.name!r} starts at {segment.start_offset}, {offset} was truncated away",
@@ -96,6 +87,18 @@ class Reader:
                 start_offset=segment.start_offset,
             )
 
+    def _refusal(self, segment: ReadableSegment, error: DataCorruption | SegmentNotFound | SegmentTruncated) -> TierlogError:
+        """What a caller who knows names only is told."""
+        if segment.is_gone:
+            return SegmentNotFound(f"no segment {segment.name!r}: it was deleted meanwhile", segment=segment.name)
+
+        if isinstance(error, DataCorruption):
+            return error
+
+        what = "has lost its record" if isinstance(error, SegmentNotFound) else "begins too late"
+        return DataCorruption(f"segment {segment.name!r} {what} in long-term storage: {error}")
+
+    async def _read_once(self, segment: ReadableSegment, offset: int, size: int) -> bytes:
         end = min(offset + size, segment.durable_length)
         if offset >= end:
             return b""

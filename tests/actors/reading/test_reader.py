@@ -158,6 +158,33 @@ async def test_a_layout_that_changed_under_the_read_is_looked_at_again() -> None
     assert world.storage.asked == [(2, 0, 2), (1, 2, 2)]
 
 
+async def test_a_truncation_under_the_read_is_told_in_the_callers_words() -> None:
+    """Long-term storage, which was truncated first, knows ids only."""
+    world = World()
+    segment = world.segment(1, b"0123456789", flushed=10, cached=10)
+
+    def truncate() -> None:
+        segment.start_offset = 6
+        raise SegmentTruncated("segment 0000000000000001 begins at 6", start_offset=6)
+
+    world.storage.before.append(truncate)
+    with pytest.raises(SegmentTruncated, match="'app/events' starts at 6, 2 was truncated away") as caught:
+        await world.reader.read(segment, 2, 4)
+    assert (caught.value.segment, caught.value.start_offset) == ("app/events", 6)
+
+
+async def test_storage_that_begins_behind_the_segments_start_is_corruption() -> None:
+    world = World()
+    segment = world.segment(1, b"0123456789", flushed=10, cached=10)
+
+    def refuse() -> None:
+        raise SegmentTruncated("segment 0000000000000001 begins at 6", start_offset=6)
+
+    world.storage.before += [refuse, refuse]
+    with pytest.raises(DataCorruption, match="'app/events' begins too late in long-term storage"):
+        await world.reader.read(segment, 2, 4)
+
+
 async def test_a_layout_is_looked_at_as_often_as_it_changes() -> None:
     """The source's own source is spliced into it under the first look, the source into the target under the second."""
     world = World()
