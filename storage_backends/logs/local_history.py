@@ -265,13 +265,11 @@ class HistoryReader:
             raise DataCorruption("a file above the truncation address is missing", file=path, offset=0)
         if content.header is None:
             raise DataCorruption("the file's start is damaged", file=path, offset=content.start)
-        if len(content.data) < seal.end:
-            raise DataCorruption(f"the file was sealed at byte {seal.end} and is shorter", file=path, offset=len(content.data))
-
         found = self._scan(content, content.header, seal.end)
         wal = WalFile(content.header, found.frames, found.end)
         if found.end != seal.end:
-            raise DataCorruption(f"a damaged group in a file that was sealed at byte {seal.end}", file=path, offset=found.end)
+            what = "a group is missing" if len(content.data) < seal.end else "a damaged group"
+            raise DataCorruption(f"{what} in a file that was sealed at byte {seal.end}", file=path, offset=found.end)
         if wal.next_number != successor.header.first_group:
             raise DataCorruption(
                 f"group {wal.next_number} is missing: the next file starts with {successor.header.first_group}", file=path, offset=seal.end

@@ -12,11 +12,27 @@ import attrs
 
 from tierlog.actors.store import SegmentStore
 from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, StorageFull, TierlogError
+from tierlog.storage_backends.base.transactions import TransactionToken
 
 from .crash_enumeration import Scenario
 from .crash_scripts import Session
 from .crash_world import Limits
-from .segment_model import Append, Create, Delete, Family, Flush, Merge, Op, Seal, SetAttribute, Truncate
+from .segment_model import (
+    Abort,
+    Append,
+    Begin,
+    Commit,
+    Create,
+    Delete,
+    Family,
+    Flush,
+    Merge,
+    Op,
+    Seal,
+    SetAttribute,
+    Stage,
+    Truncate,
+)
 
 
 @attrs.frozen
@@ -66,6 +82,7 @@ def _append(name: str, tag: str, size: int) -> Append:
     return Append(name, _data(tag, size))
 
 
+_TOKEN = TransactionToken("query", 7)
 PATIENT = Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1 << 20)
 """Nothing happens by itself: no roll, no cycle, no checkpoint."""
 
@@ -112,7 +129,7 @@ WAL = Scenario(
         Session({"a/": [_append("a/s", "two", 520)]}),
     ],
     limits=PATIENT,
-    reaches=[["Begin 2", "Logged Append", "Logged Append", "Begin 3", "Relogged Append", "Logged Append"]],
+    reaches=[["Begin 2", "Logged Append", "Logged Append", "Begin 3", "Relogged *", "Logged Append"]],
 )
 ROLL = Scenario(
     rules="W4, W5, C7: the log rolls while appends go on, a checkpoint becomes durable, and the files below it are unlinked.",
@@ -236,6 +253,33 @@ REBORN = Scenario(
         ["Begin 2", "Open */lts/.tmp-*", "Logged DeleteSegment", "Logged CreateSegment", "Logged Append", "Logged CycleComplete"],
     ],
 )
+TRANSACTIONS = Scenario(
+    rules="T2, T4, T6, T9: parts join their target in one step with their token, what is left over goes; another transaction is aborted.",
+    before=[Session({"a/": [Create("a/s"), _append("a/s", "base", 50), Flush()]})],
+    sessions=[
+        Session(
+            {
+                "a/": [
+                    Begin("a/s", "t", _TOKEN),
+                    *(Stage("a/s", "t", part) for part in ("1", "2", "unused")),
+                    _append("a/s#txn.t.1", "one", 120),
+                    _append("a/s#txn.t.2", "two", 700),
+                    Begin("a/s", "u"),
+                    Stage("a/s", "u", "1"),
+                    _append("a/s#txn.u.1", "dropped", 90),
+                    Commit("a/s", "t", (("2", 700), ("1", 120)), _TOKEN),
+                    Abort("a/s", "u"),
+                    Flush(),
+                ]
+            }
+        )
+    ],
+    limits=Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1500, checkpoint_part=2),
+    reaches=[
+        ["Begin 2", "Logged BeginTransaction", "Logged CreateSegment", "Logged CommitTransaction", "Logged AbortTransaction"],
+        ["Logged CheckpointBegin", "Logged CheckpointEnd", "Logged CommitTransaction", "Logged CommitMetadata", "Logged CycleComplete"],
+    ],
+)
 FULL = Scenario(
     rules="W6: on a full disk appends are refused before anything is written; truncation, flush and checkpoint make room again.",
     before=[Session({"a/": [Create("a/s", 4000), _append("a/s", "old", 6000), Flush()]})],
@@ -293,6 +337,7 @@ SCENARIOS = {
     "merge-flushed": MERGE_FLUSHED,
     "gc": COLLECT,
     "reborn": REBORN,
+    "transactions": TRANSACTIONS,
     "full-disk": FULL,
     "zombie": ZOMBIE,
     "recovery": RECOVERY,

@@ -20,12 +20,12 @@ import attrs
 from tierlog.actors.store import SegmentStore
 from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch, TierlogError
 from tierlog.storage_backends.logs.frames import FRAME_HEADER_BYTES
-from tierlog.testing.simulated_files import SimulatedDisk
+from tierlog.testing.simulated_files import SimulatedDisk, SimulatedFiles
 
 from .crash_enumeration import Instant, Scenario, live
 from .crash_scenarios import FLUSH, PATIENT
 from .crash_scripts import Session
-from .crash_world import FOLDER, BriskFiles, Limits, check_chunks, container, fork, opened
+from .crash_world import FOLDER, Limits, check_chunks, container, fork, opened
 from .oracle import View, observe
 from .segment_model import Append, Create, Family, Flush, Merge, Op, Seal, SetAttribute
 from .virtual import run_virtual
@@ -128,7 +128,7 @@ def image(name: str) -> Image:
     disk, oracle = instants[last].disk, instants[last].oracle.copy()
 
     async def look() -> View:
-        async with opened(BriskFiles(fork(disk)[0]), 8, PATIENT) as store:
+        async with opened(SimulatedFiles(fork(disk)[0], interleave=False), 8, PATIENT) as store:
             view = await observe(store, oracle.writers)
             oracle.check(view)
             return view
@@ -176,11 +176,16 @@ def zeroed(path: str, content: bytes, size: int) -> Iterator[Damage]:
             yield {path: content[:start] + bytes(end - start) + content[end:]}
 
 
+def written(content: bytes) -> int:
+    """Where a WAL file's last record ends, about: behind it are zeros, and to cut those off changes nothing."""
+    return len(content.rstrip(b"\0"))
+
+
 def records(content: bytes) -> Iterator[tuple[int, int, int]]:
     """(start, end of its header, end) of each record of a WAL file; the file's header is all header."""
     end = 12 + int.from_bytes(content[8:12], "big") + 4
     yield 0, end, end
-    while end < len(content):
+    while end < written(content):
         start, size = end, int.from_bytes(content[end + 4 : end + 8], "big")
         end = start + FRAME_HEADER_BYTES + size
         yield start, start + FRAME_HEADER_BYTES, end
@@ -229,7 +234,7 @@ async def judge(found: Image, damage: Damage, *, strays: bool = False) -> bool:
     disk = damaged(found.disk, damage)
     before, is_open = files_of(disk), False
     try:
-        async with opened(BriskFiles(disk), 9, PATIENT) as store:
+        async with opened(SimulatedFiles(disk, interleave=False), 9, PATIENT) as store:
             is_open = True
             assert await observe(store, found.writers) == found.view
             await store.flush()

@@ -121,3 +121,16 @@ def power_loss_at(index: int, random: Random) -> OnCall:
         return LosePower(written=random.choice((0, 1, 39, 512, 1 << 20))) if now == index else None
 
     return on_call
+
+
+async def open_log(disk: SimulatedDisk, on_call: Callable[[int, IoCall], Fault | None] | None = None) -> LocalLog:
+    log = make_log(SimulatedFiles(disk, on_call))
+    await log.open()
+    return log
+
+
+async def read_all(disk: SimulatedDisk) -> dict[int, bytes]:
+    log = await open_log(disk)
+    found = await contents(log)
+    await log.close()
+    return found
