@@ -9,7 +9,7 @@ from random import Random
 import anyio
 import pytest
 
-from support.log_world import FOLDER, OPTIONS, make_log
+from support.log_world import FOLDER, OPTIONS, make_log, open_log, read_all
 from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, Unavailable
 from tierlog.storage_backends.base.files import IoCall, Open, Read, Sync, Unlink, Write
 from tierlog.storage_backends.logs.local import LocalLog
