@@ -35,11 +35,14 @@ if TYPE_CHECKING:
         StoreMismatch,
         Throttled,
         TierlogError,
+        TransactionEnded,
+        TransactionNotFound,
         Unavailable,
         UnknownWriter,
         Unsupported,
     )
     from .storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind, SegmentInfo
+    from .storage_backends.base.transactions import CommitResult, StagedPart, TransactionInfo, TransactionState, TransactionToken
 
 _HOMES = {
     "actors.config": ("StoreConfig", "load_config"),
@@ -50,6 +53,7 @@ _HOMES = {
     "actors.otel": ("opentelemetry_tracing",),
     "actors.store": ("SegmentStore", "StoreStatistics"),
     "storage_backends.base.segments": ("AttributeUpdate", "AttributeUpdateKind", "SegmentInfo"),
+    "storage_backends.base.transactions": ("CommitResult", "StagedPart", "TransactionInfo", "TransactionState", "TransactionToken"),
 }
 
 __all__ = [
@@ -59,6 +63,7 @@ __all__ = [
     "BadOffset",
     "Client",
     "ClosedError",
+    "CommitResult",
     "ConfigError",
     "DataCorruption",
     "InvalidArgument",
@@ -72,6 +77,7 @@ __all__ = [
     "SegmentSealed",
     "SegmentStore",
     "SegmentTruncated",
+    "StagedPart",
     "StorageFull",
     "StoreConfig",
     "StoreMismatch",
@@ -79,6 +85,11 @@ __all__ = [
     "SyncClient",
     "Throttled",
     "TierlogError",
+    "TransactionEnded",
+    "TransactionInfo",
+    "TransactionNotFound",
+    "TransactionState",
+    "TransactionToken",
     "Unavailable",
     "UnknownWriter",
     "Unsupported",

@@ -23,6 +23,7 @@ import attrs
 
 from ..storage_backends.base.data_log import GROUP_BYTES_MAX
 from ..storage_backends.base.errors import ConfigError
+from ..storage_backends.base.transactions import LEASE_MAX, LEASE_MIN
 from .config_units import GiB, KiB, MiB, Setting, TextSetting, UnitError, count, duration, setting_of, share, size, text
 
 
@@ -130,6 +131,20 @@ class GcConfig:
 
 
 @attrs.frozen(kw_only=True)
+class TransactionsConfig:
+    """Transactions: staged bytes that join their segment in one step."""
+
+    tombstone: float = _setting(
+        duration(86_400.0, 1.0, 31_536_000.0, "An ended transaction is remembered this long, so that its late writers are told.")
+    )
+    lease_max: float = _setting(
+        duration(
+            LEASE_MAX, LEASE_MIN, LEASE_MAX, "The longest lease: a transaction without an append for its lease is aborted."
+        )
+    )
+
+
+@attrs.frozen(kw_only=True)
 class SupervisionConfig:
     """What happens when a container stops on an error: recovery is the only way back."""
 
@@ -194,6 +209,7 @@ class StoreConfig:
     writer: WriterConfig = _section(WriterConfig)
     storage: StorageConfig = _section(StorageConfig)
     gc: GcConfig = _section(GcConfig)
+    transactions: TransactionsConfig = _section(TransactionsConfig)
     supervision: SupervisionConfig = _section(SupervisionConfig)
     timeouts: TimeoutsConfig = _section(TimeoutsConfig)
     server: ServerConfig = _section(ServerConfig)

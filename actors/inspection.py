@@ -15,6 +15,7 @@ Cancellation and crash: nothing is left behind. Damage is ``DataCorruption`` wit
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -31,6 +32,7 @@ from ..storage_backends.base.errors import DataCorruption, SegmentNotFound, Unav
 from ..storage_backends.base.files import Files, FolderEntry
 from ..storage_backends.base.names import check_segment_name, container_of
 from ..storage_backends.base.segments import SegmentInfo
+from ..storage_backends.base.transactions import TransactionInfo, check_transaction_id
 from ..storage_backends.base.world import World
 from ..storage_backends.chunked.storage import ChunkedSegmentStorage
 from ..storage_backends.chunks.filesystem_reader import FileSystemChunkReader
@@ -44,6 +46,8 @@ from .container.recovery import Recovery
 from .container.requests import Request
 from .container.segments import SegmentState
 from .container.state import ContainerState
+from .container.transaction_requests import ListTransactionsRequest, TransactionRequest
+from .container.transactions import decide_list_transactions, decide_transaction
 from .folder import StoreFolder, check_path, existing_identity, list_files, run_program
 from .identity import StoreIdentity
 from .reading.read_ahead import ReadAhead, ReadAheadOptions
@@ -199,12 +203,28 @@ class StoreView:
         return (await container.picture()).find(name).info(container.index)
 
     async def list_segments(self, prefix: str = "") -> list[str]:
-        """The names that begin with ``prefix``, sorted."""
+        """The names that begin with ``prefix``, sorted; staged ones (rule T1) only if ``prefix`` has ``#txn.``."""
         names: list[str] = []
         for container in self.containers:
-            names += (await container.picture()).state.segments.names(prefix)
+            names += (await container.picture()).state.segments.listed(prefix)
 
         return sorted(names)
+
+    async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
+        """What is known of a transaction; ``TransactionNotFound``. No clock runs in a picture: ``expires_in`` is infinite."""
+        state = (await self._container(target).picture()).state
+        info: TransactionInfo
+        _, info = decide_transaction(state, TransactionRequest(target, check_transaction_id(transaction_id)))
+        return attrs.evolve(info, expires_in=math.inf)
+
+    async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
+        """Those whose target begins with ``prefix``, sorted by target and id; as ``transaction_info``."""
+        infos: list[TransactionInfo] = []
+        for container in self.containers:
+            _, found = decide_list_transactions((await container.picture()).state, ListTransactionsRequest(prefix))
+            infos += [attrs.evolve(info, expires_in=math.inf) for info in found]
+
+        return sorted(infos, key=lambda info: (info.target, info.transaction_id))
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         """The number of the writer's latest event in the segment, or None."""

@@ -16,7 +16,6 @@ import uuid
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
-from typing import Any
 
 import anyio
 
@@ -42,7 +41,7 @@ from .folder import StoreFolder, check_path, existing_identity, run_program
 from .gc.collector import CollectorOptions
 from .identity import StoreIdentity, create_identity, read_identity
 from .loops import event_source, running_trio
-from .serving import Hosting, ServingOptions, serve
+from .serving import Hosting, ServingOptions, ServingParts, serve
 from .storage.options import StorageOptions
 from .store import SegmentStore
 from .tracing import SpanHook
@@ -56,12 +55,17 @@ def system_world() -> World:
     return World(time.time, Random(), lambda: uuid.uuid4().hex)
 
 
+def _shown_time(world: World) -> int:
+    """Milliseconds since 1970, for people only: nothing is decided by it. A clock before 1970 is told as 1970, for records hold no sign."""
+    return max(0, int(world.wall_clock() * 1000))
+
+
 async def identify(files: Files, wal: str, containers: int | None, config: StoreConfig, world: World) -> StoreIdentity:
     """The folder's identity, made if it is new. ``StoreMismatch`` if it was made with another number of containers."""
     found = await run_program(files, read_identity(wal), wal)
     if found is None:
         count = config.containers if containers is None else containers
-        fresh = StoreIdentity(bytes.fromhex(world.new_id()), bytes.fromhex(world.new_id()), count, int(world.wall_clock() * 1000))
+        fresh = StoreIdentity(bytes.fromhex(world.new_id()), bytes.fromhex(world.new_id()), count, _shown_time(world))
         found = await run_program(files, create_identity(wal, fresh, f".store-{world.new_id()}"), wal)
     if containers is not None and found.containers != containers:
         raise StoreMismatch(
@@ -113,6 +117,7 @@ def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         writer=WriterOptions(config.writer.flush_age, config.writer.concurrent_segments, config.writer.error_pause),
         collector=CollectorOptions(config.gc.delay, config.gc.attempts, config.gc.concurrent_deletes),
         checkpoint=CheckpointOptions(config.checkpoint.wal_bytes, 4 * config.checkpoint.wal_bytes),
+        tombstone=config.transactions.tombstone,
         close_timeout=config.timeouts.close,
         events=event_source,
         protect=_protection(),
@@ -137,6 +142,7 @@ def serving_options(config: StoreConfig, *, adopt: bool) -> ServingOptions:
         unavailable_wait=config.timeouts.unavailable,
         append_bytes_max=config.append_bytes_max,
         rolling_size=config.writer.rolling_size,
+        lease_max=config.transactions.lease_max,
     )
 
 
@@ -200,8 +206,7 @@ async def open_host(
 @asynccontextmanager
 async def announced(files: Files, world: World, folder: StoreFolder, role: str, url: str = "") -> AsyncIterator[str]:
     """Say that this process has the folder open, and take it back at the end. Yields the opening's own id."""
-    since = int(world.wall_clock() * 1000)
-    owner = presence.Owner(world.new_id(), os.getpid(), socket.gethostname(), since, role=role, url=url)
+    owner = presence.Owner(world.new_id(), os.getpid(), socket.gethostname(), _shown_time(world), role=role, url=url)
     owners = folder.owners
     handle = await run_program(files, presence.announce(owners, owner), owners)
     try:
@@ -240,24 +245,26 @@ class Node:
     async def running(self, containers: int | None) -> AsyncIterator[SegmentStore]:
         """Serve all containers."""
         identity = await identify(self._files, self._folder.wal, containers, self._config, self._world)
-        async with self._announced("") as owner_id, serve(identity, owner_id, **self._parts(identity)) as store:
+        async with self._announced("") as owner_id, serve(self._parts(identity, owner_id)) as store:
             yield store
 
     @asynccontextmanager
     async def hosting(self, host_id: str) -> AsyncIterator[Hosting]:
         """Serve no container but those that the body begins."""
         identity = await existing_identity(self._files, self._folder)
-        async with self._announced(host_id) as owner_id, Hosting(identity, owner_id, **self._parts(identity)).running() as hosting:
+        async with self._announced(host_id) as owner_id, Hosting(self._parts(identity, owner_id)).running() as hosting:
             yield hosting
 
-    def _parts(self, identity: StoreIdentity) -> dict[str, Any]:
-        return {
-            "chunks": self._chunks,
-            "make_log": lambda index: self._log(identity, index),
-            "options": serving_options(self._config, adopt=self._adopt),
-            "world": self._world,
-            "span": self._span,
-        }
+    def _parts(self, identity: StoreIdentity, owner_id: str) -> ServingParts:
+        return ServingParts(
+            identity=identity,
+            owner_id=owner_id,
+            chunks=self._chunks,
+            make_log=lambda index: self._log(identity, index),
+            options=serving_options(self._config, adopt=self._adopt),
+            world=self._world,
+            span=self._span,
+        )
 
     def _announced(self, role: str) -> AbstractAsyncContextManager[str]:
         return announced(self._files, self._world, self._folder, role)

@@ -27,6 +27,7 @@ _log = get_logger("tracing")
 EXPORTER = "OTEL_TRACES_EXPORTER"
 """The environment variable that turns tracing on in tierlog's own processes."""
 _RESOURCE = "OTEL_RESOURCE_ATTRIBUTES"
+_SERVICE = "OTEL_SERVICE_NAME"
 _NO_FAILURE = 1000
 
 
@@ -65,10 +66,6 @@ def tracing_of_process(instance: str) -> OpenTelemetryTracing | None:
 
 def _configure_sdk(exporter: str, instance: str) -> None:
     """By the entry point for this purpose, which ``opentelemetry-distro`` declares for the SDK."""
-    os.environ.setdefault("OTEL_SERVICE_NAME", "tierlog")
-    resource = os.environ.get(_RESOURCE, "")
-    if "service.instance.id=" not in resource:
-        os.environ[_RESOURCE] = ",".join(part for part in (resource, f"service.instance.id={instance}") if part)
     found = list(entry_points(group="opentelemetry_configurator", name=os.environ.get("OTEL_PYTHON_CONFIGURATOR", "configurator")))
     if not found:
         raise ConfigError(
@@ -76,9 +73,33 @@ def _configure_sdk(exporter: str, instance: str) -> None:
         )
 
     try:
-        found[0].load()().configure()
+        with _environment(_named_process(instance)):
+            found[0].load()().configure()
     except Exception as error:  # foreign code, and whatever is wrong with the environment
         raise ConfigError(f"OpenTelemetry's SDK refuses its environment: {error}") from error
+
+
+def _named_process(instance: str) -> dict[str, str]:
+    """The variables that name this process in traces, where the environment does not name it itself."""
+    resource = os.environ.get(_RESOURCE, "")
+    if "service.instance.id=" not in resource:
+        resource = ",".join(part for part in (resource, f"service.instance.id={instance}") if part)
+    return {_SERVICE: os.environ.get(_SERVICE, "tierlog"), _RESOURCE: resource}
+
+
+@contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set these for the body only: a host that this process starts later must not take its name."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 class Span:

@@ -24,13 +24,15 @@ from ..storage_backends.base.errors import InvalidArgument
 from ..storage_backends.files.local import LocalFiles
 from .config import ServerConfig, StoreConfig
 from .core.backoff import Backoff
+from .core.lifecycle import first_leaf
 from .core.log import get_logger
 from .folder import StoreFolder, living_owners
 from .gateway.server.running import Served, bind, serve_http
 from .identity import StoreIdentity
 from .node import announced, identify, system_world
+from .otel import tracing_of_process
 from .presence import SUPERVISOR
-from .supervisor.admin import make_admin_app
+from .supervisor.admin_app import make_admin_app
 from .supervisor.control.channel import control_path
 from .supervisor.fleet import FleetOptions
 from .supervisor.supervisor import Supervisor, SupervisorOptions
@@ -75,9 +77,10 @@ async def run_service(options: ServiceOptions, announce: Callable[[Served, Super
         async with claim_term(files, options.folder, identity) as term:
             orphans = await _find_orphans(files, options)
             supervisor = _make_supervisor(options, identity, term, orphans)
+            tracing = tracing_of_process(SUPERVISOR)
             facts = {"store": identity.store_id.hex(), "folder": options.folder.path, "pid": os.getpid()}
             async with (
-                serve_http(make_admin_app(supervisor, facts), listener, stop_timeout=1) as served,
+                serve_http(make_admin_app(supervisor, facts, world, tracing=tracing), listener, stop_timeout=1) as served,
                 announced(files, world, options.folder, SUPERVISOR, _advertised(served, options)),
             ):
                 await _supervise(supervisor, lambda: announce(served, supervisor))
@@ -98,13 +101,7 @@ async def _supervise(supervisor: Supervisor, announce: Callable[[], None]) -> No
             failure = error
         tasks.cancel_scope.cancel()
     if failure is not None:
-        raise _first(failure)
-
-
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+        raise first_leaf(failure)
 
 
 async def _announce_settled(supervisor: Supervisor, announce: Callable[[], None]) -> None:

@@ -20,6 +20,7 @@ import attrs
 from ..storage_backends.base.chunk_storage import ChunkStorage
 from ..storage_backends.base.data_log import DurableDataLog
 from ..storage_backends.base.errors import TierlogError
+from ..storage_backends.base.transactions import LEASE_MAX
 from ..storage_backends.base.world import World
 from .container.claim import Identity
 from .container.container import Container, ContainerOptions
@@ -43,6 +44,22 @@ class ServingOptions:
     append_bytes_max: int
     rolling_size: int
     """Bytes after which the chunks of a segment roll, unless its creation says otherwise."""
+    lease_max: float = LEASE_MAX
+    """Seconds; a transaction gets no longer lease."""
+
+
+@attrs.frozen(kw_only=True)
+class ServingParts:
+    """What a process serves a store with."""
+
+    identity: StoreIdentity
+    owner_id: str
+    chunks: ChunkStorage
+    make_log: Callable[[int], DurableDataLog]
+    """Given a container's index, a fresh, unopened log: one for each ownership."""
+    options: ServingOptions
+    world: World
+    span: SpanHook | None = None
 
 
 class Hosting:
@@ -51,34 +68,24 @@ class Hosting:
     ``store`` has the verbs; those on a container that is not served here raise ``NotOwner``.
     """
 
-    def __init__(
-        self,
-        identity: StoreIdentity,
-        owner_id: str,
-        *,
-        chunks: ChunkStorage,
-        make_log: Callable[[int], DurableDataLog],
-        options: ServingOptions,
-        world: World,
-        span: SpanHook | None = None,
-    ) -> None:
-        """``make_log(index)`` gives a fresh, unopened log for each ownership of a container."""
-        self.containers = identity.containers
+    def __init__(self, parts: ServingParts) -> None:
+        options = parts.options
+        self.containers = parts.identity.containers
         """How many the store has, served here or not."""
-        self._identity = identity
-        self._owner_id = owner_id
-        self._make_log = make_log
-        self._container_options = attrs.evolve(options.container, span=span)
-        self._world = world
-        self._restart = options.restart
-        self._unavailable_wait = options.unavailable_wait
-        self._actor = StorageActor(chunks, options.storage, world.random)
-        self._hosts: list[ContainerHost | AbsentContainer] = [AbsentContainer(index) for index in range(identity.containers)]
+        self._parts = parts
+        self._container_options = attrs.evolve(options.container, span=parts.span)
+        self._actor = StorageActor(parts.chunks, options.storage, parts.world.random)
+        self._hosts: list[ContainerHost | AbsentContainer] = [AbsentContainer(index) for index in range(self.containers)]
         self._ended: dict[int, anyio.Event] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._supervising, self._stopping = anyio.Event(), anyio.Event()
         self.store = SegmentStore(
-            self._hosts, append_bytes_max=options.append_bytes_max, rolling_size=options.rolling_size, span=span, storage=self._actor
+            self._hosts,
+            append_bytes_max=options.append_bytes_max,
+            rolling_size=options.rolling_size,
+            lease_max=options.lease_max,
+            span=parts.span,
+            storage=self._actor,
         )
 
     @asynccontextmanager
@@ -142,11 +149,13 @@ class Hosting:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _host(self, index: int) -> ContainerHost:
-        def make() -> Container:
-            who = Identity(self._identity.store_id, self._identity.container_log_id(index), bytes.fromhex(self._owner_id))
-            return Container(index, self._make_log(index), StorageClient(self._actor), who, self._world, self._container_options)
+        parts, options = self._parts, self._parts.options
 
-        return ContainerHost(index, make, self._restart, self._world.random, self._unavailable_wait)
+        def make() -> Container:
+            who = Identity(parts.identity.store_id, parts.identity.container_log_id(index), bytes.fromhex(parts.owner_id))
+            return Container(index, parts.make_log(index), StorageClient(self._actor), who, parts.world, self._container_options)
+
+        return ContainerHost(index, make, options.restart, parts.world.random, options.unavailable_wait)
 
     async def _supervise(self) -> None:
         async with anyio.create_task_group() as self._tasks:
@@ -177,20 +186,11 @@ def _is_owner(container: Container) -> bool:
 
 
 @asynccontextmanager
-async def serve(
-    identity: StoreIdentity,
-    owner_id: str,
-    *,
-    chunks: ChunkStorage,
-    make_log: Callable[[int], DurableDataLog],
-    options: ServingOptions,
-    world: World,
-    span: SpanHook | None = None,
-) -> AsyncIterator[SegmentStore]:
-    """Serve all containers of the store ``identity`` to the body."""
-    hosting = Hosting(identity, owner_id, chunks=chunks, make_log=make_log, options=options, world=world, span=span)
+async def serve(parts: ServingParts) -> AsyncIterator[SegmentStore]:
+    """Serve all containers of the store to the body."""
+    hosting = Hosting(parts)
     async with hosting.running():
-        for host in [hosting.begin(index) for index in range(identity.containers)]:
+        for host in [hosting.begin(index) for index in range(hosting.containers)]:
             await host.wait_started()
         yield hosting.store
 

@@ -9,8 +9,9 @@ outcome unknown; an append with a writer id and event number can simply be sent 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from typing import Any
+import itertools
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import anyio
 import attrs
@@ -19,6 +20,7 @@ from ..storage_backends.base.checksum import Buffer
 from ..storage_backends.base.errors import ClosedError, InvalidArgument, TierlogError, Unavailable
 from ..storage_backends.base.names import check_segment_name, container_of, placement_key
 from ..storage_backends.base.segments import AttributeUpdate, SegmentInfo
+from ..storage_backends.base.transactions import LEASE_MAX
 from .arguments import (
     JoinedAppend,
     WriterId,
@@ -54,8 +56,10 @@ from .container.requests import (
 from .container.several import Outcome, append_each
 from .forks import forks
 from .storage.actor import StorageActor, StorageActorStatistics
+from .store_transactions import TransactionVerbs
 from .tracing import SpanHook
 
+T = TypeVar("T")
 SOURCES_MAX = 0xFFFF
 """The most sources of one merge."""
 _PLACES_MAX = 65_536
@@ -69,7 +73,7 @@ class StoreStatistics:
     """Calls to long-term storage, of all containers."""
 
 
-class SegmentStore:
+class SegmentStore(TransactionVerbs):
     """Made by ``open_store``; usable inside its ``async with`` body."""
 
     def __init__(
@@ -78,6 +82,7 @@ class SegmentStore:
         *,
         append_bytes_max: int,
         rolling_size: int,
+        lease_max: float = LEASE_MAX,
         span: SpanHook | None = None,
         storage: StorageActor | None = None,
     ) -> None:
@@ -85,6 +90,7 @@ class SegmentStore:
         self.append_bytes_max = append_bytes_max
         """The largest single append, in bytes (the configuration's)."""
         self._rolling_size = rolling_size
+        self._lease_max = lease_max
         self._storage = storage
         self._span = span
         self._places: dict[str, int] = {}
@@ -296,15 +302,12 @@ class SegmentStore:
         return info
 
     async def list_segments(self, prefix: str = "") -> list[str]:
-        """The names that begin with ``prefix``, sorted."""
+        """The names that begin with ``prefix``, sorted; staged ones (rule T1) only if ``prefix`` has their mark, ``#txn.``."""
         if not isinstance(prefix, str):
             raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
 
-        names: list[str] = []
-        for host in _present(self._checked_hosts()):
-            names += await host.call(lambda container: container.ask(ListRequest(prefix)))
-
-        return sorted(names)
+        names: list[list[str]] = await self._call_each(lambda container: container.ask(ListRequest(prefix)))
+        return sorted(itertools.chain.from_iterable(names))
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         """The number of the writer's latest event in the segment, or None: where a restarted writer goes on."""
@@ -382,12 +385,18 @@ class SegmentStore:
         return index
 
     async def _ask(self, verb: str, name: str, request: Request) -> Any:
+        return await self._call(verb, name, lambda container: container.ask(request, 256))
+
+    async def _call(self, verb: str, name: str, act: Callable[[Container], Awaitable[T]]) -> T:
         host = self._host(name)
         if self._span is None:
-            return await host.call(lambda container: container.ask(request, 256))
+            return await host.call(act)
 
         with self._span(f"tierlog.{verb}", {"container": host.index, "segment": name}):
-            return await host.call(lambda container: container.ask(request, 256))
+            return await host.call(act)
+
+    async def _call_each(self, act: Callable[[Container], Awaitable[T]]) -> list[T]:
+        return [await host.call(act) for host in _present(self._checked_hosts())]
 
     async def _append(self, host: ContainerHost | AbsentContainer, request: AppendRequest) -> int | None:
         """The way that can wait: at a gate, for room, for the next ownership."""

@@ -20,6 +20,8 @@ from typing import NoReturn
 import anyio
 from rich.console import Console
 
+from tierlog.actors.core.lifecycle import first_leaf
+
 from . import appends, http_parked, reading, recovery, report, service, starting
 from .harness import Benchmark, BenchmarkError, Result, Setting, is_interactive
 
@@ -146,10 +148,8 @@ def run_all(benchmarks: Sequence[Benchmark], folder: str, options: argparse.Name
 
 
 def describe(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-
-    return str(error) if isinstance(error, BenchmarkError) else f"{type(error).__name__}: {error}"
+    cause = first_leaf(error)
+    return str(cause) if isinstance(cause, BenchmarkError) else f"{type(cause).__name__}: {cause}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -40,6 +40,7 @@ from quickstart_parts.killing import Tally, Writers, choose_kill_points
 from quickstart_parts.shares import QuickstartError, Share, read_input, split_input, store_config
 from quickstart_parts.writing import append_events, say, write_child
 from tierlog.actors.config_units import GiB, KiB, MiB, UnitError, size
+from tierlog.actors.core.lifecycle import first_leaf
 
 LIMIT = size(32 * MiB, KiB, 64 * GiB, "How much of the input is used.")
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -210,14 +211,10 @@ async def write(folder: Path, shares: list[Share]) -> int:
     try:
         await write_child(folder, shares)
     except* (QuickstartError, tierlog.TierlogError) as errors:
-        say("failed", error=str(first_of(errors)))
+        say("failed", error=str(first_leaf(errors)))
         status = 1
 
     return status
-
-
-def first_of(error: BaseException) -> BaseException:
-    return first_of(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 # --- the command line -----------------------------------------------------------------------------------------

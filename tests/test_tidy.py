@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("actors", "journal", "spark_bridge", "storage_backends", "testing")
-PROGRAMS = ("benchmarks", "scripts", "tests")
+PACKAGES = ("actors", "journal", "pyspark_tierlog", "spark_bridge", "storage_backends", "testing")
+PROGRAMS = ("benchmarks", "examples", "scripts", "tests")
 TEXTS = ("*.py", "*.md", "*.toml", "*.sh", "*.cfg", "*.in")
 
 MODULE_LINES_MAX = 500
@@ -34,7 +34,7 @@ def files(folders: tuple[str, ...], pattern: str = "*.py") -> list[Path]:
 
 
 def source_modules() -> list[Path]:
-    return [ROOT / "__init__.py", *files(PACKAGES)]
+    return [*sorted(ROOT.glob("*.py")), *files(PACKAGES)]
 
 
 def python_files() -> list[Path]:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import changing, container, folder, reading, serve, simulate, status
+from . import changing, container, folder, reading, serve, simulate, status, transactions
 
 _HELP = """A tiered segment store: append-only segments, durable in a write-ahead log when acked, moved to cheap chunks in the background.
 
@@ -41,6 +41,11 @@ segment.command("seal", rich_help_panel=_WRITING)(changing.seal)
 segment.command("truncate", rich_help_panel=_WRITING)(changing.truncate)
 segment.command("merge", rich_help_panel=_WRITING)(changing.merge)
 segment.command("delete", rich_help_panel=_WRITING)(changing.delete)
+transaction = typer.Typer(name="txn", help="See and abort the transactions of a data folder.", rich_markup_mode="markdown")
+transaction.command("ls", rich_help_panel=_READING)(transactions.ls)
+transaction.command("show", rich_help_panel=_READING)(transactions.show)
+transaction.command("abort", rich_help_panel=_WRITING)(transactions.abort)
+app.add_typer(transaction)
 _SERVICE = "The service"
 app.command("serve", rich_help_panel=_SERVICE)(serve.serve)
 app.command("status", rich_help_panel=_SERVICE)(status.status)

@@ -8,6 +8,7 @@ its output back. Both exit with 130 and say nothing. A reader that goes away end
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -28,6 +29,7 @@ from ...storage_backends.base.errors import (
     SegmentSealed,
     StorageFull,
     TierlogError,
+    TransactionNotFound,
 )
 from .output import leave
 
@@ -42,6 +44,7 @@ T = TypeVar("T")
 FAILED, INTERRUPTED = 1, 130
 _HINTS = {
     SegmentNotFound: "`tierlog segment ls` shows the names, `tierlog segment create` makes a segment",
+    TransactionNotFound: "`tierlog txn ls` shows those that are remembered",
     SegmentExists: "append to it, or choose another name",
     SegmentSealed: "it can still be read, truncated, merged into another segment and deleted",
     DataCorruption: "nothing was changed; `tierlog doctor` shows all that is damaged and what to do",
@@ -73,6 +76,8 @@ def execute(command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = Fal
     except BrokenPipeError:
         leave()
     except KeyboardInterrupt:
+        if signal.getsignal(signal.SIGINT) is _end_now:
+            _end_now(signal.SIGINT, None)
         raise typer.Exit(INTERRUPTED) from None
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
@@ -91,9 +96,15 @@ def let_interrupts_through() -> None:
 
 
 def _interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
-    """Raise KeyboardInterrupt for the first Ctrl-C; a second one would only tear the end that the first has begun."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Raise KeyboardInterrupt for the first Ctrl-C; a second one does not tear the end that the first has begun, it is the end."""
+    # Not SIG_IGN: Python complains on stderr about a signal that came in the moment before.
+    signal.signal(signal.SIGINT, _end_now)
     raise KeyboardInterrupt
+
+
+def _end_now(number: int, frame: FrameType | None) -> NoReturn:
+    """End without waiting for threads: an interrupt that strikes while one is started leaves it without anybody who ends it."""
+    os._exit(INTERRUPTED)
 
 
 @asynccontextmanager

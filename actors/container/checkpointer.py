@@ -109,12 +109,12 @@ class Checkpointer:
     async def _write_parts(self, number: int, snapshot: Snapshot) -> int:
         total = 0
         while True:
-            images, entries = snapshot.take(_PART_RECORDS)
-            if not images and not entries:
+            part = CheckpointPart(number, *snapshot.take(_PART_RECORDS))
+            if not part.images and not part.entries and not part.transactions:
                 return total
 
-            size = sum(map(len, images)) + sum(len(key) + len(value) for key, _, value in entries)
-            await self._ask(LogRequest(CheckpointPart(number, images, entries)), size)
+            size = sum(map(len, part.images + part.transactions)) + sum(len(key) + len(value) for key, _, value in part.entries)
+            await self._ask(LogRequest(part), size)
             total += size
 
     def _lowest_needed_group(self, begin_group: int) -> int:

@@ -15,6 +15,7 @@ Any failure ends the ownership; recovery is the only way back (crash-only). Afte
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from typing import Any
 
 import anyio
@@ -27,13 +28,14 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.data_log import DurableDataLog, LogStatistics, OpenedLog
 from ...storage_backends.base.errors import ClosedError, SegmentNotFound, StoreMismatch, TierlogError, Unavailable
 from ...storage_backends.base.statistics import gauge, label
+from ...storage_backends.base.transactions import TransactionInfo
 from ...storage_backends.base.world import World
 from ...storage_backends.chunked.core import ChunkedStatistics
 from ...storage_backends.chunked.storage import ChunkedSegmentStorage
-from ..core.events import EventSource
+from ..core.events import Answer, EventSource
 from ..core.log import get_logger
 from ..core.mailbox import Lane, Mailbox, MailboxOptions, MailboxStatistics
-from ..core.reply import Reply, ask, fail_all
+from ..core.reply import Reply, fail_all
 from ..core.shutdown import finish_within
 from ..gc.collector import Collector, CollectorOptions, CollectorStatistics
 from ..reading.read_ahead import ReadAhead, ReadAheadOptions, ReadAheadStatistics
@@ -46,6 +48,7 @@ from ..writer.writer import StorageWriter, WriterOptions, WriterStatistics
 from .admission import Admission, AdmissionOptions, AdmissionStatistics
 from .checkpointer import Checkpointer, CheckpointOptions, CheckpointStatistics
 from .claim import Identity, claim_prefix, judge, place, survey
+from .leases import Leases, TransactionStatistics
 from .metadata_store import LoggedMetadataStore
 from .pipeline import Pipeline, PipelineOptions, PipelineStatistics, Protect, unprotected
 from .publish import Publisher
@@ -53,6 +56,7 @@ from .recovery import Recovery, RecoveryReport
 from .requests import AppendRequest, LogRequest, Request, SettleRequest
 from .segments import SegmentState
 from .state import ContainerState
+from .transaction_requests import ListTransactionsRequest, TransactionRequest
 
 _log = get_logger("container")
 
@@ -70,6 +74,8 @@ class ContainerOptions:
     writer: WriterOptions = WriterOptions()
     collector: CollectorOptions = CollectorOptions()
     checkpoint: CheckpointOptions = CheckpointOptions()
+    tombstone: float = 86_400.0
+    """Seconds for which an ended transaction is remembered (rule T5)."""
     read_ahead: ReadAheadOptions = ReadAheadOptions()
     close_timeout: float = 10.0
     events: Callable[[], EventSource] = EventSource
@@ -97,6 +103,7 @@ class ContainerStatistics:
     writer: WriterStatistics
     checkpoints: CheckpointStatistics
     collector: CollectorStatistics
+    transactions: TransactionStatistics
     chunked: ChunkedStatistics
     read_ahead: ReadAheadStatistics
 
@@ -114,6 +121,7 @@ class _Parts:
     checkpointer: Checkpointer
     writer: StorageWriter
     admission: Admission
+    leases: Leases
 
 
 class Container:
@@ -139,6 +147,8 @@ class Container:
         self._built: _Parts | None = None
         self._recovery = RecoveryReport(0, 0, 0)
         self.mailbox: Mailbox[Request] = Mailbox(options.mailbox, events=options.events())
+        events = self.mailbox.events
+        self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
         self.state = ContainerState()
         self.cache = TailCache(options.cache_bytes)
 
@@ -171,6 +181,7 @@ class Container:
             opened = await self._open()
             parts = self._built = self._build()
             self._recovery = await Recovery(self.log, opened, self.state, parts.publisher, self.cache).run()
+            parts.leases.begin()
             _log.info("recovered", container=self.index, **attrs.asdict(self._recovery))
             await self._serve(parts, started, ending)
             clean = True
@@ -251,6 +262,8 @@ class Container:
         flusher = SegmentFlusher(storage, self.cache, source.segment_of, source.forget)
         writer = StorageWriter(source, flusher, collector, self._claim_late, options.writer)
         publisher = Publisher(state, self.cache, due_bytes=options.flush_bytes, on_due=writer.segment_due)
+        leases = Leases(state, self.ask_internal, tombstone=options.tombstone)
+        publisher.on_transaction = leases.note
         return _Parts(
             self._pipeline(publisher),
             publisher,
@@ -261,6 +274,7 @@ class Container:
             Checkpointer(state, self.cache, self.log, self.ask_internal, options.checkpoint),
             writer,
             Admission(state, self.cache, self.log, writer, options.admission),
+            leases,
         )
 
     def _pipeline(self, publisher: Publisher) -> Pipeline:
@@ -287,6 +301,7 @@ class Container:
                 helpers.start_soon(protect(parts.collector.run))
                 helpers.start_soon(parts.read_ahead.run)
                 helpers.start_soon(protect(parts.checkpointer.run), lambda: self._logged)
+                helpers.start_soon(protect(parts.leases.run))
                 started()
                 await self._stop.wait()
                 helpers.cancel_scope.cancel()
@@ -327,13 +342,23 @@ class Container:
 
     async def ask(self, request: Request, size: int = 0) -> Any:
         """Put a client's request into the pipeline and wait for its answer. Cancelled: the outcome is unknown."""
-        request.reply = Reply(self.mailbox.events)
-        return await ask(self.mailbox, request, request.reply, size=size)
+        request.reply = reply = self._make_answer()
+        await self.mailbox.put(request, size)
+        return await reply.wait()
+
+    async def ask_transaction(self, request: TransactionRequest) -> TransactionInfo:
+        """``ask`` for what is known of a transaction, with the time that is left (rules T5 and T7)."""
+        return self._parts.leases.with_time(await self.ask(request, 256))
+
+    async def list_transactions(self, prefix: str) -> list[TransactionInfo]:
+        leases = self._parts.leases
+        return [leases.with_time(info) for info in await self.ask(ListTransactionsRequest(prefix))]
 
     async def ask_internal(self, request: Request, size: int) -> Any:
         """The same in the internal lane, which has room of its own (rule C6)."""
-        request.reply = Reply(self.mailbox.events)
-        return await ask(self.mailbox, request, request.reply, size=size, lane=Lane.INTERNAL)
+        request.reply = reply = self._make_answer()
+        await self.mailbox.put(request, size, Lane.INTERNAL)
+        return await reply.wait()
 
     def offer(self, request: AppendRequest) -> bool:
         """Take an append in at once if every gate is open and the mailbox has room; its answer comes in ``request.reply``."""
@@ -341,7 +366,7 @@ class Container:
         if parts is None or not parts.admission.is_open(request.size):
             return False
 
-        request.reply = Reply(self.mailbox.events)
+        request.reply = self._make_answer()
         return self.mailbox.offer(request, request.size)
 
     async def append(self, request: AppendRequest) -> int | None:
@@ -353,7 +378,7 @@ class Container:
     async def take_in(self, request: AppendRequest) -> None:
         """Return when the append is admitted and in the mailbox; its answer comes in ``request.reply``."""
         await self._parts.admission.admit(request.name, request.size)
-        request.reply = Reply(self.mailbox.events)
+        request.reply = self._make_answer()
         await self.mailbox.put(request, request.size)
 
     async def flush(self) -> None:
@@ -440,6 +465,7 @@ class Container:
             parts.writer.statistics(),
             parts.checkpointer.statistics(),
             parts.collector.statistics(),
+            parts.leases.statistics(),
             parts.storage.statistics(),
             parts.read_ahead.statistics(),
         )

@@ -20,6 +20,7 @@ from ...journal.operations.expire_writers import ExpireWriters
 from ...journal.operations.merge_segments import MergeSegments
 from ...journal.operations.seal_segment import SealSegment
 from ...journal.operations.segment_image import SegmentStatus, WriterState
+from ...journal.operations.transaction_image import TransactionStatus
 from ...journal.operations.truncate_segment import TruncateSegment
 from ...journal.operations.update_attributes import UpdateAttributes
 from ...journal.operations.vocabulary import Operation
@@ -33,9 +34,11 @@ from ...storage_backends.base.errors import (
     SegmentNotFound,
     SegmentNotSealed,
     SegmentSealed,
+    TierlogError,
     UnknownWriter,
 )
 from ...storage_backends.base.segments import ATTRIBUTE_MAX, ATTRIBUTE_MIN, ATTRIBUTES_MAX, AttributeUpdate, AttributeUpdateKind
+from ...storage_backends.base.transactions import is_staged, split_staged
 from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX, segment_of_key
 from .requests import (
     AppendRequest,
@@ -51,6 +54,7 @@ from .requests import (
 )
 from .segments import SegmentState
 from .state import ContainerState
+from .transaction_table import ended, unknown
 
 Decision: TypeAlias = tuple[Operation | None, Any]
 
@@ -63,11 +67,30 @@ def require(state: ContainerState, name: str) -> SegmentState:
     return segment
 
 
+def refuse_staged(name: str, hint: str) -> None:
+    """Staged segments live and end with their transaction alone (rule T1)."""
+    if is_staged(name):
+        raise InvalidArgument(f"{name!r} is the name of a transaction's staged segment: {hint}")
+
+
+def _no_segment(state: ContainerState, name: str) -> TierlogError:
+    """Why nothing can be appended to ``name``: a staged segment went with its transaction, and its writer is told so (rule T5)."""
+    if is_staged(name):
+        target, transaction = split_staged(name)
+        record = state.transactions.find(target, transaction, state.segments.sid_of(target))
+        if record is None:
+            return unknown(target, transaction)
+        if record.status is not TransactionStatus.OPEN:
+            return ended(record)
+
+    return SegmentNotFound(f"no segment {name!r}", segment=name)
+
+
 def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
     """The offset of the data; for a repeat its first offset, or None if it is not the writer's latest (rule C3, hole 1)."""
     segment = state.segments.find(request.name)
     if segment is None:
-        raise SegmentNotFound(f"no segment {request.name!r}", segment=request.name)
+        raise _no_segment(state, request.name)
 
     if request.writer:
         known = segment.writers.get(request.writer)
@@ -134,6 +157,7 @@ def _is_repeat(segment: SegmentState, request: AppendRequest, known: WriterState
 
 
 def decide_create(state: ContainerState, request: CreateRequest) -> Decision:
+    refuse_staged(request.name, "stage_segment makes those")
     if state.segments.find(request.name) is not None:
         raise SegmentExists(f"segment {request.name!r} exists", segment=request.name)
 
@@ -142,11 +166,13 @@ def decide_create(state: ContainerState, request: CreateRequest) -> Decision:
 
 def decide_seal(state: ContainerState, request: SealRequest) -> Decision:
     """The final length. Sealing a sealed segment is fine."""
+    refuse_staged(request.name, "commit_transaction seals those that it takes")
     segment = require(state, request.name)
     return (None if segment.sealed else SealSegment(segment.sid)), segment.length
 
 
 def decide_truncate(state: ContainerState, request: TruncateRequest) -> Decision:
+    refuse_staged(request.name, "a commit takes it whole or not at all")
     segment = require(state, request.name)
     if request.offset > segment.length:
         raise BadOffset(
@@ -160,6 +186,7 @@ def decide_truncate(state: ContainerState, request: TruncateRequest) -> Decision
 
 
 def decide_delete(state: ContainerState, request: DeleteRequest) -> Decision:
+    refuse_staged(request.name, "a commit that does not name it deletes it, abort_transaction deletes all of a transaction")
     return DeleteSegment(require(state, request.name).sid), None
 
 
@@ -210,6 +237,9 @@ def _resolve(segment: SegmentState, update: AttributeUpdate, current: int | None
 
 def decide_merge(state: ContainerState, request: MergeRequest) -> Decision:
     """The target offset of the first source's bytes. Sources are locked by being unnamed in this very step (hole 22)."""
+    for name in (request.target, *request.sources):
+        refuse_staged(name, "commit_transaction moves those to their target")
+
     target = require(state, request.target)
     if target.sealed:
         raise SegmentSealed(f"{target.name!r} is sealed: nothing can be merged into it", segment=target.name)

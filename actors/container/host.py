@@ -19,7 +19,7 @@ import attrs
 
 from ...storage_backends.base.errors import ClosedError, NotOwner, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter, label, state
-from ..core.lifecycle import CLEAN_EXIT, ActorExit, ExitKind, exit_of
+from ..core.lifecycle import CLEAN_EXIT, ActorExit, ExitKind, exit_of, first_leaf
 from ..core.log import get_logger
 from ..core.supervision import RestartPolicy, SupervisionEvent, supervise
 from .container import Container, ContainerStatistics
@@ -163,7 +163,7 @@ class ContainerHost:
         if ended is None:
             return
 
-        cause = _first_error(ended.error)
+        cause = first_leaf(ended.error)
         if ended.kind is ExitKind.CLEAN:
             raise ClosedError("the store is closed")
 
@@ -181,11 +181,3 @@ class ContainerHost:
 
         now = self._ended.kind.value if self._ended is not None else "recovering" if self._restarts else "starting"
         return HostStatistics(self.index, now, self._restarts, None)
-
-
-def _first_error(error: BaseException | None) -> BaseException | None:
-    """The first leaf of an exception group."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-
-    return error

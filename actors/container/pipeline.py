@@ -31,7 +31,7 @@ from ..core.events import OneShot
 from ..core.mailbox import Mailbox
 from ..core.reply import fail_all
 from ..tracing import SpanHook
-from . import decisions
+from . import decisions, transactions
 from .group import Group
 from .publish import Publisher
 from .requests import (
@@ -54,6 +54,16 @@ from .requests import (
     WriterRequest,
 )
 from .state import ContainerState
+from .transaction_requests import (
+    AbortTransactionRequest,
+    BeginTransactionRequest,
+    CommitTransactionRequest,
+    ExpireTransactionRequest,
+    ForgetTransactionsRequest,
+    ListTransactionsRequest,
+    StageSegmentRequest,
+    TransactionRequest,
+)
 
 
 @attrs.frozen
@@ -115,18 +125,26 @@ class Pipeline:
         self.payload_bytes = 0
         """Made durable by this owner."""
         self._decide: dict[type, Callable[[ContainerState, Any], decisions.Decision]] = {
+            AbortTransactionRequest: transactions.decide_abort,
             AppendRequest: decisions.decide_append,
             AttributesRequest: decisions.decide_attributes,
+            BeginTransactionRequest: transactions.decide_begin,
             CommitRequest: decisions.decide_commit,
+            CommitTransactionRequest: transactions.decide_commit_transaction,
             CreateRequest: decisions.decide_create,
-            DeleteRequest: decisions.decide_delete,
+            DeleteRequest: self._decide_delete,
+            ExpireTransactionRequest: transactions.decide_expire,
             ExpireWritersRequest: decisions.decide_expire_writers,
+            ForgetTransactionsRequest: transactions.decide_forget,
             InfoRequest: self._info,
-            ListRequest: lambda state, request: (None, state.segments.names(request.prefix)),
-            MergeRequest: decisions.decide_merge,
+            ListRequest: lambda state, request: (None, state.segments.listed(request.prefix)),
+            ListTransactionsRequest: transactions.decide_list_transactions,
+            MergeRequest: self._decide_merge,
             SealRequest: decisions.decide_seal,
             SettleRequest: lambda state, request: (None, None),
+            StageSegmentRequest: transactions.decide_stage,
             TracedAppendRequest: self._decide_traced,
+            TransactionRequest: transactions.decide_transaction,
             TruncateRequest: decisions.decide_truncate,
             WriterRequest: decisions.decide_writer,
         }
@@ -228,6 +246,22 @@ class Pipeline:
         if decision[0] is not None:
             self._building.links.append(request.span)
         return decision
+
+    def _decide_delete(self, state: ContainerState, request: DeleteRequest) -> decisions.Decision:
+        decision = decisions.decide_delete(state, request)
+        self._end_transactions(request.name)
+        return decision
+
+    def _decide_merge(self, state: ContainerState, request: MergeRequest) -> decisions.Decision:
+        decision = decisions.decide_merge(state, request)
+        self._end_transactions(*request.sources)
+        return decision
+
+    def _end_transactions(self, *targets: str) -> None:
+        """Targets that go take their open transactions with them: those end right before, in the same group (rule T8)."""
+        for abort in transactions.ended_with(self._state, targets):
+            self._state.apply(abort)
+            self._building.add(abort)
 
     def _info(self, state: ContainerState, request: InfoRequest) -> decisions.Decision:
         return None, decisions.require(state, request.name).info(self._container)

@@ -10,8 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ...journal.operations.abort_transaction import AbortTransaction
 from ...journal.operations.append import Append
+from ...journal.operations.begin_transaction import BeginTransaction
 from ...journal.operations.commit_metadata import CommitMetadata
+from ...journal.operations.commit_transaction import CommitTransaction
 from ...journal.operations.create_segment import CreateSegment
 from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.delete_segment import DeleteSegment
@@ -38,6 +41,8 @@ _GROUPS_PER_MARK = 16
 class Publisher:
     def __init__(self, state: ContainerState, cache: TailCache, *, due_bytes: int, on_due: Callable[[int], None]) -> None:
         """``on_due(sid)`` is called when a segment has at least ``due_bytes`` unflushed bytes."""
+        self.on_transaction: Callable[[BeginTransaction | CommitTransaction | AbortTransaction], None] = lambda op: None
+        """Called with each durable operation that begins or ends a transaction."""
         self._state = state
         self._evict_above = 0
         state.segments.on_thaw = self._thaw
@@ -47,7 +52,10 @@ class Publisher:
         self._segments = state.segments.by_id
         self._cache = cache
         self._others: dict[type, Callable[[Any, int], None]] = {
+            AbortTransaction: self._abort_transaction,
+            BeginTransaction: self._begin_transaction,
             CommitMetadata: self._commit_metadata,
+            CommitTransaction: self._commit_transaction,
             CreateSegment: self._create,
             CycleComplete: self._cycle_complete,
             DeleteSegment: self._delete,
@@ -190,7 +198,23 @@ class Publisher:
     def _forget(self, op: ForgetSegment, group: int) -> None:
         self._cache.drop_segment(op.sid)
 
-    def _merge(self, op: MergeSegments, group: int) -> None:
+    def _begin_transaction(self, op: BeginTransaction, group: int) -> None:
+        self.on_transaction(op)
+
+    def _commit_transaction(self, op: CommitTransaction, group: int) -> None:
+        self._merge(op, group)
+        self._drop(op.dropped, group)
+        self.on_transaction(op)
+
+    def _abort_transaction(self, op: AbortTransaction, group: int) -> None:
+        self._drop(op.dropped, group)
+        self.on_transaction(op)
+
+    def _drop(self, sids: tuple[int, ...], group: int) -> None:
+        for sid in sids:
+            self._delete(DeleteSegment(sid), group)
+
+    def _merge(self, op: MergeSegments | CommitTransaction, group: int) -> None:
         target = self._segments[op.target]
         target.durable_length = op.offset + sum(length for _, length in op.sources)
         target.wake()

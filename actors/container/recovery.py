@@ -21,6 +21,7 @@ from ...journal.operations.append import Append
 from ...journal.operations.checkpoint import CheckpointEnd, CheckpointPart
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus, decode_image
+from ...journal.operations.transaction_image import decode_transaction
 from ...journal.operations.vocabulary import Operation
 from ...journal.wal.payload import decode_group
 from ...storage_backends.base.codec import DecodeError
@@ -96,12 +97,14 @@ class Recovery:
     async def _load(self, end: CheckpointEnd) -> None:
         """The state as it was at the checkpoint's begin."""
         images: list[bytes] = []
+        transactions: list[bytes] = []
         done = False
         async with aclosing(self._log.read(end.begin_group)) as groups:
             async for number, payload in groups:
                 for op in _decode(number, payload)[1]:
                     if type(op) is CheckpointPart and op.checkpoint == end.checkpoint:
                         images.extend(op.images)
+                        transactions.extend(op.transactions)
                         self._state.metadata.update((key, (version, value)) for key, version, value in op.entries)
                     done = done or (type(op) is CheckpointEnd and op.checkpoint == end.checkpoint)
 
@@ -109,6 +112,8 @@ class Recovery:
                     break
 
         try:
+            for data in transactions:
+                self._state.transactions.restore(decode_transaction(data))
             for data in images:
                 self._restore_segment(data)
         except (DecodeError, ValueError) as error:

@@ -7,19 +7,18 @@ They are plain slotted classes because appends are the hot path: about 0.3 us ea
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.segments import AttributeUpdate
-from ..core.reply import Reply
+from ..core.events import Answer
 
 
 class Request:
     """The base: every request carries the slot of its answer, which ``Container.ask`` puts in."""
 
     __slots__ = ("reply",)
-    reply: Reply[Any]
+    reply: Answer
 
 
 class AppendRequest(Request):

@@ -18,6 +18,7 @@ import anyio
 
 from ...journal.operations.segment_image import MergedRange, SegmentImage, SegmentStatus, WriterState, decode_image, encode_image
 from ...storage_backends.base.segments import SegmentInfo
+from ...storage_backends.base.transactions import is_staged
 
 
 class SegmentState:
@@ -185,6 +186,10 @@ class SegmentTable:
         sid = self._by_name.get(name)
         return None if sid is None else self.by_id[sid]
 
+    def sid_of(self, name: str) -> int | None:
+        """The id of the live segment of that name, which may stay evicted."""
+        return self._by_name.get(name)
+
     def get(self, sid: int) -> SegmentState | None:
         """The segment of that id, evicted or not; None if there is none."""
         segment = self.by_id.get(sid)
@@ -211,6 +216,16 @@ class SegmentTable:
 
     def names(self, prefix: str) -> list[str]:
         return sorted(name for name in self._by_name if name.startswith(prefix))
+
+    def listed(self, prefix: str) -> list[str]:
+        """The names that a listing shows: staged ones only if the prefix asks for them (rule T1)."""
+        names = self.names(prefix)
+        return names if is_staged(prefix) else [name for name in names if not is_staged(name)]
+
+    def length_of(self, sid: int) -> int:
+        """The durable length of a segment; an evicted one stays so."""
+        image = self.evicted.get(sid)
+        return self.by_id[sid].durable_length if image is None else decode_image(image).length
 
     def evict(self, count: int) -> list[int]:
         """Evict up to ``count`` idle segments, least recently changed first; returns their ids."""

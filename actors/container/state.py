@@ -1,7 +1,7 @@
 """The state of a container, and what each operation does to it: the same code live and in replay.
 
-Owns: segments, chunk metadata entries, sequence and id counters, the newest complete flush cycle, and the copy-on-write snapshot of a
-checkpoint under way. Does not own: whether an operation is allowed (``decisions.py`` made sure of that; apply is total, rule C5),
+Owns: segments, transactions, chunk metadata entries, sequence and id counters, the newest complete flush cycle, and the copy-on-write
+snapshot of a checkpoint under way. Does not own: whether an operation is allowed (decisions made sure of that; apply is total, rule C5),
 durability (``pipeline.py``), or bytes (``TailCache``).
 
 Ordering: operations are applied in sequence order, each once, synchronously. An exception out of ``apply`` poisons the container live and
@@ -13,27 +13,48 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ...journal.operations.abort_transaction import AbortTransaction
 from ...journal.operations.append import Append
 from ...journal.operations.barrier import Barrier
+from ...journal.operations.begin_transaction import BeginTransaction
 from ...journal.operations.checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart
 from ...journal.operations.commit_metadata import CommitMetadata
+from ...journal.operations.commit_transaction import CommitTransaction
 from ...journal.operations.create_segment import CreateSegment
 from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.delete_segment import DeleteSegment
 from ...journal.operations.expire_writers import ExpireWriters
 from ...journal.operations.forget_segment import ForgetSegment
+from ...journal.operations.forget_transactions import ForgetTransactions
 from ...journal.operations.merge_segments import MergeSegments
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.seal_segment import SealSegment
 from ...journal.operations.segment_image import MergedRange, SegmentStatus, WriterState
+from ...journal.operations.transaction_image import TransactionImage, encode_transaction
 from ...journal.operations.truncate_segment import TruncateSegment
 from ...journal.operations.update_attributes import UpdateAttributes
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.ids import counter_of, epoch_of, segment_id
+from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX, SegmentRecord, segment_of_key
 from .segments import SegmentState, SegmentTable
+from .transaction_table import Key, TransactionTable
 
-CAUSED = frozenset((Append, CreateSegment, DeleteSegment, ExpireWriters, MergeSegments, SealSegment, TruncateSegment, UpdateAttributes))
+CAUSED = frozenset(
+    (
+        AbortTransaction,
+        Append,
+        BeginTransaction,
+        CommitTransaction,
+        CreateSegment,
+        DeleteSegment,
+        ExpireWriters,
+        MergeSegments,
+        SealSegment,
+        TruncateSegment,
+        UpdateAttributes,
+    )
+)
 """Operations that a client caused; all others are internal and never make a flush cycle due (rule F5)."""
 
 NO_CYCLE = CycleComplete(0, 0, 0, False)
@@ -42,20 +63,27 @@ NO_CYCLE = CycleComplete(0, 0, 0, False)
 class Snapshot:
     """The state at one sequence, kept while it is encoded in parts: a segment is encoded before its first change (rule C7, hole 29)."""
 
-    def __init__(self, sequence: int, segments: SegmentTable, entries: dict[str, tuple[int, bytes]]) -> None:
+    def __init__(
+        self,
+        sequence: int,
+        segments: SegmentTable,
+        entries: dict[str, tuple[int, bytes]],
+        transactions: dict[Key, TransactionImage],
+    ) -> None:
         self.sequence = sequence
         self.cycle = NO_CYCLE
         self._pending = dict(segments.by_id)
         self._saved = list(segments.evicted.values())
-        # Entries are immutable, so a shallow copy is a snapshot.
+        # Entries and transactions are immutable, so a shallow copy is a snapshot.
         self._entries = entries
+        self._transactions = transactions
 
     def before_change(self, segment: SegmentState) -> None:
         if self._pending.pop(segment.sid, None) is not None:
             self._saved.append(segment.image())
 
-    def take(self, limit: int) -> tuple[tuple[bytes, ...], tuple[tuple[str, int, bytes], ...]]:
-        """The next at most ``limit`` records: (images, entries). Both empty once all were taken."""
+    def take(self, limit: int) -> tuple[tuple[bytes, ...], tuple[tuple[str, int, bytes], ...], tuple[bytes, ...]]:
+        """The next at most ``limit`` records: (images, entries, transactions). All empty once all were taken."""
         images = self._saved[:limit]
         del self._saved[:limit]
         while len(images) < limit and self._pending:
@@ -66,13 +94,18 @@ class Snapshot:
             key, (version, value) = self._entries.popitem()
             entries.append((key, version, value))
 
-        return tuple(images), tuple(entries)
+        transactions: list[bytes] = []
+        while len(images) + len(entries) + len(transactions) < limit and self._transactions:
+            transactions.append(encode_transaction(self._transactions.popitem()[1]))
+
+        return tuple(images), tuple(entries), tuple(transactions)
 
 
 class ContainerState:
     def __init__(self, epoch: int = 0) -> None:
         self.epoch = epoch
         self.segments = SegmentTable()
+        self.transactions = TransactionTable()
         self.metadata: dict[str, tuple[int, bytes]] = {}
         self.sequence = 0
         """The sequence of the newest operation."""
@@ -82,17 +115,21 @@ class ContainerState:
         self.snapshot: Snapshot | None = None
         self._created = 0
         self._apply: dict[type, Callable[[Any], None]] = {
+            AbortTransaction: self._abort_transaction,
             Append: self._append,
             Barrier: self._nothing,
+            BeginTransaction: self._begin_transaction,
             CheckpointBegin: self._nothing,
             CheckpointEnd: self._nothing,
             CheckpointPart: self._nothing,
             CommitMetadata: self._commit_metadata,
+            CommitTransaction: self._commit_transaction,
             CreateSegment: self._create,
             CycleComplete: self._cycle_complete,
             DeleteSegment: self._delete,
             ExpireWriters: self._expire_writers,
             ForgetSegment: self._forget,
+            ForgetTransactions: self._forget_transactions,
             MergeSegments: self._merge,
             RelogData: self._nothing,
             SealSegment: self._seal,
@@ -117,7 +154,7 @@ class ContainerState:
         if self.snapshot is not None:
             raise RuntimeError("a checkpoint is under way already")
 
-        self.snapshot = Snapshot(self.sequence, self.segments, dict(self.metadata))
+        self.snapshot = Snapshot(self.sequence, self.segments, dict(self.metadata), dict(self.transactions.records))
         self.snapshot.cycle = self.cycle
         return self.snapshot
 
@@ -152,6 +189,8 @@ class ContainerState:
             self._created = max(self._created, counter_of(op.sid))
 
         self.segments.add(SegmentState(op.sid, op.name, op.rolling_size))
+        if is_staged(op.name):
+            self.transactions.stage(op.name, op.sid)
 
     def _seal(self, op: SealSegment) -> None:
         self._change(op.sid).sealed = True
@@ -162,9 +201,15 @@ class ContainerState:
 
     def _delete(self, op: DeleteSegment) -> None:
         segment = self._change(op.sid)
-        self.segments.unname(segment, SegmentStatus.DELETED)
+        self._unname(segment, SegmentStatus.DELETED)
         for merge in segment.merges:
             self._delete(DeleteSegment(merge.source))
+
+    def _unname(self, segment: SegmentState, status: SegmentStatus) -> None:
+        if segment.sid in self.transactions.open_of:
+            raise ValueError(f"{segment!r} has open transactions, which end before it (rule T8)")
+
+        self.segments.unname(segment, status)
 
     def _forget(self, op: ForgetSegment) -> None:
         self._change(op.sid)
@@ -179,7 +224,27 @@ class ContainerState:
             del segment.writers[writer]
             segment.expired[writer] = None
 
-    def _merge(self, op: MergeSegments) -> None:
+    def _begin_transaction(self, op: BeginTransaction) -> None:
+        self.transactions.begin(self.segments.by_id[op.target].name, op)
+
+    def _commit_transaction(self, op: CommitTransaction) -> None:
+        self.transactions.commit(self.segments.by_id[op.target].name, op)
+        for sid, _ in op.sources:
+            self._change(sid).sealed = True
+
+        self._merge(op)
+        for sid in op.dropped:
+            self._delete(DeleteSegment(sid))
+
+    def _abort_transaction(self, op: AbortTransaction) -> None:
+        self.transactions.abort(self.segments.by_id[op.target].name, op)
+        for sid in op.dropped:
+            self._delete(DeleteSegment(sid))
+
+    def _forget_transactions(self, op: ForgetTransactions) -> None:
+        self.transactions.forget(op.transactions)
+
+    def _merge(self, op: MergeSegments | CommitTransaction) -> None:
         target = self._change(op.target)
         if target.length != op.offset:
             raise ValueError(f"merge at {op.offset} into {target!r}")
@@ -189,7 +254,7 @@ class ContainerState:
             if source.length != length:
                 raise ValueError(f"merge of {length} bytes from {source!r}")
 
-            self.segments.unname(source, SegmentStatus.MERGED if length else SegmentStatus.DELETED)
+            self._unname(source, SegmentStatus.MERGED if length else SegmentStatus.DELETED)
             if length:
                 target.merges.append(MergedRange(target.length, sid, length))
                 target.length += length
@@ -236,9 +301,11 @@ class ContainerState:
         segment.flushed_sealed = record.sealed
 
     def restore(self, segment: SegmentState) -> None:
-        """Recovery: put a segment of a checkpoint into place; the metadata entries are there already."""
+        """Recovery: put a segment of a checkpoint into place; metadata entries and transactions are there already."""
         self.load_record(segment)
         self.segments.add(segment)
+        if not segment.is_gone and is_staged(segment.name):
+            self.transactions.stage(segment.name, segment.sid)
 
     def restored(self, sequence: int, cycle: CycleComplete) -> None:
         """Recovery: the checkpoint is loaded; what follows has sequences above ``sequence``."""

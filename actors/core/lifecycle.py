@@ -1,6 +1,7 @@
 """States as tables, and the reason with which an actor ends.
 
-Owns: ``StateTable`` and the ``Lifecycle`` that walks it, ``ActorExit`` and the table of exits that may be restarted.
+Owns: ``StateTable`` and the ``Lifecycle`` that walks it, ``ActorExit`` and the table of exits that may be restarted, the leaves of an
+exception group.
 Does not own: any actor's own table (it lies beside the actor), nor the restarting (``supervision.py``).
 
 Rules upheld: A7 (one variable per state, changed only along the table; an illegal step is a bug and loud), A8 (an actor ends with a
@@ -12,8 +13,8 @@ Cancellation: a cancelled ``wait_for`` leaves no trace.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeVar, overload
 
 import anyio
 import attrs
@@ -219,3 +220,23 @@ def exit_kind_of(error: BaseException) -> ExitKind:
 
 def exit_of(error: BaseException, detail: str = "") -> ActorExit:
     return ActorExit(exit_kind_of(error), error, detail)
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The errors that a group holds, those of its inner groups among them, in order; an error that is no group is its own leaf."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from leaves(inner)
+    else:
+        yield error
+
+
+@overload
+def first_leaf(error: BaseException) -> BaseException: ...
+@overload
+def first_leaf(error: None) -> None: ...
+@overload
+def first_leaf(error: BaseException | None) -> BaseException | None: ...
+def first_leaf(error: BaseException | None) -> BaseException | None:
+    """What to tell of an error: of a group, the first of its leaves. None, where nothing failed, stays None."""
+    return None if error is None else next(leaves(error))

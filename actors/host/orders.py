@@ -20,7 +20,7 @@ import anyio.abc
 from ...storage_backends.base.errors import NotOwner, StoreMismatch, TierlogError
 from ..container.container import Container
 from ..container.host import ContainerHost
-from ..core.lifecycle import ActorExit, ExitKind
+from ..core.lifecycle import ActorExit, ExitKind, first_leaf
 from ..core.log import get_logger
 from ..serving import Hosting
 from ..supervisor.control.messages import Close, Closed, Drain, Ended, Failed, Fenced, Open, Opened, Report
@@ -155,18 +155,12 @@ def _is_fenced(container: Container) -> bool:
     return False
 
 
-def _leaf(error: BaseException | None) -> BaseException | None:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 def _kind(ended: ActorExit) -> str:
-    return "mismatch" if isinstance(_leaf(ended.error), StoreMismatch) else ended.kind.value
+    return "mismatch" if isinstance(first_leaf(ended.error), StoreMismatch) else ended.kind.value
 
 
 def _reason(ended: ActorExit) -> str:
-    leaf = _leaf(ended.error)
+    leaf = first_leaf(ended.error)
     return ": ".join(part for part in (ended.detail, str(leaf or "")) if part) or ended.kind.value
 
 

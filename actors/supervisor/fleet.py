@@ -22,7 +22,7 @@ import attrs
 
 from ..core.backoff import Backoff
 from .commands import CloseContainer, Command, DrainHost, KillHost, SpawnHost
-from .phases import HOST_TABLE, PLACE_TABLE, HostEvent, HostPhase, PlaceEvent, PlacePhase
+from .phases import HostEvent, HostPhase, PlaceEvent, PlacePhase
 from .placing import Host, Place, Placing
 
 FOR_EVER = frozenset({"corrupt", "mismatch", "poisoned"})
@@ -93,7 +93,7 @@ class Fleet:
             return [KillHost(host_id, pid)]
 
         host.pid, host.url, host.last_heard = pid, url, now
-        self._step(host, HostEvent.HELLO, now)
+        host.step(HostEvent.HELLO, now)
         for place in self._placing.held(host_id):
             if place.index not in served:
                 self._placing.lose(place, now)
@@ -106,7 +106,7 @@ class Fleet:
         """A heartbeat; ``lag``: how late the host's event loop runs, in seconds."""
         host = self.hosts[host_id]
         host.last_heard, host.lag = now, lag
-        return self._spread(now) if self._step(host, HostEvent.HEARD, now) else []
+        return self._spread(now) if host.step(HostEvent.HEARD, now) else []
 
     def exited(self, host_id: str, now: float) -> list[Command]:
         """Its process ended."""
@@ -116,14 +116,14 @@ class Fleet:
 
         expected = host.phase is HostPhase.DRAINING
         self._blame(host, now)
-        self._step(host, HostEvent.EXIT, now)
+        host.step(HostEvent.EXIT, now)
         host.pid, host.killed, host.dismissed = 0, False, False
         recent = [at for at in host.exits if at > now - self.options.exits_period]
         host.exits = recent if expected else [*recent, now]
         # The first exit after a quiet time is made good at once.
         host.start_due = now if len(host.exits) <= 1 else now + self.options.restart.delay(len(host.exits) - 2, self._random)
         if len(host.exits) > self.options.exits_max:
-            self._step(host, HostEvent.TOO_MANY_EXITS, now)
+            host.step(HostEvent.TOO_MANY_EXITS, now)
         return [*self._lose(host, now), *self.tick(now)]
 
     def disconnected(self, host_id: str, now: float) -> list[Command]:
@@ -132,7 +132,7 @@ class Fleet:
 
     def drain(self, host_id: str, now: float) -> list[Command]:
         """Let a host finish and exit, its containers moved away first; it is then started again unless the fleet stops."""
-        self._step(self.hosts[host_id], HostEvent.DRAIN, now)
+        self.hosts[host_id].step(HostEvent.DRAIN, now)
         return self._spread(now)
 
     def roll(self, now: float) -> list[Command]:
@@ -144,14 +144,14 @@ class Fleet:
         """An operator starts a host that was given up."""
         host = self.hosts[host_id]
         host.exits, host.start_due = [], now
-        self._step(host, HostEvent.START, now)
+        host.step(HostEvent.START, now)
         return self.tick(now)
 
     def stop(self, now: float) -> list[Command]:
         """Drain everything, and start nothing again."""
         self.stopping = self._placing.stopping = True
         for host in self.hosts.values():
-            self._step(host, HostEvent.DRAIN, now)
+            host.step(HostEvent.DRAIN, now)
         return [*self._spread(now), *(KillHost(host.id, host.pid) for host in self.hosts.values() if host.phase is HostPhase.SILENT)]
 
     def forgive(self, seconds: float) -> None:
@@ -170,7 +170,7 @@ class Fleet:
             return [] if place.host == host_id else [CloseContainer(host_id, index, 0)]
 
         place.epoch, place.failures, place.reason = epoch, 0, ""
-        self._enter(place, PlaceEvent.OPENED, now)
+        place.step(PlaceEvent.OPENED, now)
         return self._spread(now)
 
     def failed(self, host_id: str, index: int, request: int, kind: str, reason: str, now: float) -> list[Command]:
@@ -184,7 +184,7 @@ class Fleet:
     def closed(self, host_id: str, index: int, now: float) -> list[Command]:
         place = self.places[index]
         if place.host == host_id and place.phase is PlacePhase.CLOSING:
-            self._enter(place, PlaceEvent.CLOSED, now)
+            place.step(PlaceEvent.CLOSED, now)
             place.host = ""
         return self._spread(now)
 
@@ -193,7 +193,7 @@ class Fleet:
         place = self.places[index]
         if place.is_served_by(host_id) and epoch >= place.epoch:
             place.host, place.reason = "", reason
-            self._enter(place, PlaceEvent.FENCED, now)
+            place.step(PlaceEvent.FENCED, now)
         return []
 
     def move(self, index: int, host_id: str, now: float) -> list[Command]:
@@ -206,7 +206,7 @@ class Fleet:
         """An operator says that a fenced or quarantined container may be opened again."""
         place = self.places[index]
         place.failures, place.crashes, place.due = 0, 0, now
-        self._enter(place, PlaceEvent.RELEASED, now)
+        place.step(PlaceEvent.RELEASED, now)
         return self._spread(now)
 
     def _check_move(self, index: int, host_id: str) -> None:
@@ -235,7 +235,7 @@ class Fleet:
 
         match host.phase:
             case HostPhase.DOWN:
-                self._step(host, HostEvent.SPAWNED, now)
+                host.step(HostEvent.SPAWNED, now)
                 return [SpawnHost(host.id)]
             case HostPhase.STARTING | HostPhase.SERVING:
                 return self._silence(host, now)
@@ -283,7 +283,7 @@ class Fleet:
         return any(host.phase in awaited for host in self.hosts.values())
 
     def _silence(self, host: Host, now: float) -> list[Command]:
-        return self._lose(host, now) if self._step(host, HostEvent.SILENCE, now) else []
+        return self._lose(host, now) if host.step(HostEvent.SILENCE, now) else []
 
     def _lose(self, host: Host, now: float) -> list[Command]:
         """Its containers need another host, whatever it still believes."""
@@ -291,7 +291,7 @@ class Fleet:
             self._placing.lose(place, now)
             if place.crashes >= self.options.crashes_max:
                 place.reason = f"took down its host {place.crashes} times in a row while it opened"
-                place.enter(PLACE_TABLE.get((place.phase, PlaceEvent.HOST_KILLER)), now)
+                place.step(PlaceEvent.HOST_KILLER, now)
         return self._spread(now)
 
     def _blame(self, host: Host, now: float) -> None:
@@ -305,7 +305,7 @@ class Fleet:
         place = self.places[index]
         # Two hosts may say that they serve it; the higher epoch has fenced the other.
         known = place.host in ("", host.id) or (place.phase is PlacePhase.SERVING and epoch > place.epoch)
-        if not known or not self._enter(place, PlaceEvent.ADOPTED, now):
+        if not known or not place.step(PlaceEvent.ADOPTED, now):
             return place.host == host.id
 
         place.host, place.epoch = host.id, epoch
@@ -316,17 +316,5 @@ class Fleet:
         place.host, place.reason = "", reason
         place.due = now + self.options.retry.delay(place.failures, self._random)
         place.failures += 1
-        self._enter(place, PlaceEvent.DAMAGED if kind in FOR_EVER else PlaceEvent.FAILED, now)
+        place.step(PlaceEvent.DAMAGED if kind in FOR_EVER else PlaceEvent.FAILED, now)
         return self._spread(now)
-
-    def _enter(self, place: Place, event: PlaceEvent, now: float) -> bool:
-        return place.enter(PLACE_TABLE.get((place.phase, event)), now)
-
-    def _step(self, host: Host, event: HostEvent, now: float) -> bool:
-        """Whether the event changed the host's phase."""
-        after = HOST_TABLE.get((host.phase, event))
-        if after is None:
-            return False
-
-        host.phase, host.since = after, now
-        return True

@@ -16,7 +16,7 @@ import attrs
 
 from .assignment import assign
 from .commands import CloseContainer, OpenContainer
-from .phases import PLACE_TABLE, HostPhase, PlaceEvent, PlacePhase
+from .phases import HOST_TABLE, PLACE_TABLE, HostEvent, HostPhase, PlaceEvent, PlacePhase
 
 MINUTE = 60.0
 
@@ -42,6 +42,15 @@ class Host:
     def takes(self) -> bool:
         """Whether containers may be given to it."""
         return self.phase is HostPhase.SERVING
+
+    def step(self, event: HostEvent, now: float) -> bool:
+        """Whether the event changed the phase."""
+        after = HOST_TABLE.get((self.phase, event))
+        if after is None:
+            return False
+
+        self.phase, self.since = after, now
+        return True
 
 
 @attrs.define
@@ -74,11 +83,13 @@ class Place:
     def is_served_by(self, host_id: str) -> bool:
         return self.phase is PlacePhase.SERVING and self.host == host_id
 
-    def enter(self, phase: PlacePhase | None, now: float) -> bool:
-        if phase is None:
+    def step(self, event: PlaceEvent, now: float) -> bool:
+        """Whether the table has the event for the phase; a place that is adopted once more stays where it is."""
+        after = PLACE_TABLE.get((self.phase, event))
+        if after is None:
             return False
 
-        self.phase, self.since = phase, now
+        self.phase, self.since = after, now
         return True
 
 
@@ -107,7 +118,7 @@ class Placing:
         place.failovers = [*(at for at in place.failovers if at > now - MINUTE), now]
         place.due = now if len(place.failovers) <= self._failovers_max else place.failovers[0] + MINUTE
         place.host = ""
-        place.enter(PLACE_TABLE.get((place.phase, PlaceEvent.HOST_LOST)), now)
+        place.step(PlaceEvent.HOST_LOST, now)
         self.failovers += 1
 
     def dues(self) -> Iterator[float]:
@@ -129,7 +140,7 @@ class Placing:
         place_to_close = self._next_to_close(targets)
         if place_to_close is not None:
             self._requests += 1
-            place_to_close.enter(PLACE_TABLE.get((place_to_close.phase, PlaceEvent.TOLD_TO_CLOSE)), now)
+            place_to_close.step(PlaceEvent.TOLD_TO_CLOSE, now)
             yield CloseContainer(place_to_close.host, place_to_close.index, self._requests)
 
     def _targets(self, takers: list[str]) -> dict[int, str]:
@@ -147,7 +158,7 @@ class Placing:
     def _open(self, place: Place, host_id: str, now: float) -> OpenContainer:
         self._requests += 1
         place.host, place.request = host_id, self._requests
-        place.enter(PLACE_TABLE.get((place.phase, PlaceEvent.ORDERED)), now)
+        place.step(PlaceEvent.ORDERED, now)
         return OpenContainer(host_id, place.index, place.request)
 
     def _next_to_close(self, targets: Mapping[int, str]) -> Place | None:

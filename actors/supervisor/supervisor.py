@@ -23,9 +23,9 @@ import anyio
 import anyio.abc
 import attrs
 
-from ...storage_backends.base.errors import InvalidArgument
 from ..core.log import get_logger
 from ..gateway.wire.documents import ContainerMap
+from ..gateway.wire.errors import NoSuchContainer, NoSuchHost, OrderRefused
 from .commands import CloseContainer, Command, DrainHost, KillHost, OpenContainer, SpawnHost
 from .control.channel import Connection, listen
 from .control.messages import (
@@ -200,11 +200,12 @@ class Supervisor:
     # --- an operator's orders ---------------------------------------------------------------------------------
 
     def move(self, index: int, host: str) -> None:
-        """Serve the container by ``host`` from now on. ``InvalidArgument`` says why it cannot be."""
+        """Serve the container by ``host`` from now on. ``OrderRefused`` says why it cannot be now."""
+        index, host = self._checked_container(index), self._checked_host(host)
         try:
             self._then(self.fleet.move(index, host, anyio.current_time()))
         except ValueError as error:
-            raise InvalidArgument(str(error)) from error
+            raise OrderRefused(str(error)) from error
 
     def release(self, index: int) -> None:
         """Open a container that was set aside."""
@@ -221,12 +222,12 @@ class Supervisor:
 
     def _checked_host(self, host: str) -> str:
         if host not in self.fleet.hosts:
-            raise InvalidArgument(f"there is no host {host!r}: there are {', '.join(self.fleet.hosts)}")
+            raise NoSuchHost(f"there is no host {host!r}: there are {', '.join(self.fleet.hosts)}")
         return host
 
     def _checked_container(self, index: int) -> int:
         if index not in range(len(self.fleet.places)):
-            raise InvalidArgument(f"there are containers 0 to {len(self.fleet.places) - 1}, no {index}")
+            raise NoSuchContainer(f"there are containers 0 to {len(self.fleet.places) - 1}, no {index}")
         return index
 
     # --- carrying out -----------------------------------------------------------------------------------------

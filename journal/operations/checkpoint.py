@@ -1,10 +1,11 @@
 """A checkpoint: begin, parts, end (rule C7).
 
-``CheckpointBegin`` fixes the sequence whose state the checkpoint shows; parts carry segment images and metadata entries encoded before
-their first change after the begin; ``CheckpointEnd`` makes it valid and names where a reader must start. A checkpoint without its end
-does not exist.
+``CheckpointBegin`` fixes the sequence whose state the checkpoint shows; parts carry segment images, metadata entries and transactions as
+they were before their first change after the begin; ``CheckpointEnd`` makes it valid and names where a reader must start. A checkpoint
+without its end does not exist.
 
-Layouts: begin ``id u64``; part ``id u64, images u32 [blob], entries u32 [key text, version u64, value blob]``;
+Layouts: begin ``id u64``; part ``id u64, images u32 [blob], entries u32 [key text, version u64, value blob],
+transactions u32 [blob]``;
 end ``id u64, begin group u64, begin sequence u64, last cycle (epoch u64, cycle u64, cut u64, full u8)``.
 """
 
@@ -30,6 +31,8 @@ class CheckpointPart(NamedTuple):
     """Encoded ``SegmentImage`` records."""
     entries: tuple[tuple[str, int, bytes], ...]
     """(key, version, encoded record) of chunk metadata."""
+    transactions: tuple[bytes, ...] = ()
+    """Encoded ``TransactionImage`` records."""
 
 
 class CheckpointEnd(NamedTuple):
@@ -60,6 +63,10 @@ def encode_part(op: CheckpointPart) -> bytes:
     for key, version, value in op.entries:
         out.text(key).u64(version).blob(value)
 
+    out.u32(len(op.transactions))
+    for transaction in op.transactions:
+        out.blob(transaction)
+
     return out.finish()
 
 
@@ -68,8 +75,9 @@ def decode_part(view: memoryview, start: int, end: int) -> CheckpointPart:
     checkpoint = fields.u64()
     images = tuple(fields.blob() for _ in range(fields.u32()))
     entries = tuple((fields.text(), fields.u64(), fields.blob()) for _ in range(fields.u32()))
+    transactions = tuple(fields.blob() for _ in range(fields.u32()))
     fields.finish()
-    return CheckpointPart(checkpoint, images, entries)
+    return CheckpointPart(checkpoint, images, entries, transactions)
 
 
 def encode_end(op: CheckpointEnd) -> bytes:

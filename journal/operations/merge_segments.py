@@ -22,11 +22,19 @@ class MergeSegments(NamedTuple):
     values: tuple[tuple[str, int], ...]
 
 
-def encode(op: MergeSegments) -> bytes:
-    out = Encoder().u64(op.target).u64(op.offset).u16(len(op.sources))
-    for source, length in op.sources:
+def encode_sources(out: Encoder, sources: tuple[tuple[int, int], ...]) -> None:
+    out.u16(len(sources))
+    for source, length in sources:
         out.u64(source).u64(length)
 
+
+def decode_sources(fields: Decoder) -> tuple[tuple[int, int], ...]:
+    return tuple((fields.u64(), fields.u64()) for _ in range(fields.u16()))
+
+
+def encode(op: MergeSegments) -> bytes:
+    out = Encoder().u64(op.target).u64(op.offset)
+    encode_sources(out, op.sources)
     encode_values(out, op.values)
     return out.finish()
 
@@ -34,7 +42,6 @@ def encode(op: MergeSegments) -> bytes:
 def decode(view: memoryview, start: int, end: int) -> MergeSegments:
     fields = Decoder(view, start, end)
     target, offset = fields.u64(), fields.u64()
-    sources = tuple((fields.u64(), fields.u64()) for _ in range(fields.u16()))
-    op = MergeSegments(target, offset, sources, decode_values(fields))
+    op = MergeSegments(target, offset, decode_sources(fields), decode_values(fields))
     fields.finish()
     return op

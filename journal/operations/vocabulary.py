@@ -12,30 +12,38 @@ from typing import Any, TypeAlias
 
 from ...storage_backends.base.codec import DecodeError
 from . import (
+    abort_transaction,
     append,
     barrier,
+    begin_transaction,
     checkpoint,
     commit_metadata,
+    commit_transaction,
     create_segment,
     cycle_complete,
     delete_segment,
     expire_writers,
     forget_segment,
+    forget_transactions,
     merge_segments,
     relog_data,
     seal_segment,
     truncate_segment,
     update_attributes,
 )
+from .abort_transaction import AbortTransaction
 from .append import Append
 from .barrier import Barrier
+from .begin_transaction import BeginTransaction
 from .checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart
 from .commit_metadata import CommitMetadata
+from .commit_transaction import CommitTransaction
 from .create_segment import CreateSegment
 from .cycle_complete import CycleComplete
 from .delete_segment import DeleteSegment
 from .expire_writers import ExpireWriters
 from .forget_segment import ForgetSegment
+from .forget_transactions import ForgetTransactions
 from .merge_segments import MergeSegments
 from .relog_data import RelogData
 from .seal_segment import SealSegment
@@ -43,17 +51,21 @@ from .truncate_segment import TruncateSegment
 from .update_attributes import UpdateAttributes
 
 Operation: TypeAlias = (
-    Append
+    AbortTransaction
+    | Append
     | Barrier
+    | BeginTransaction
     | CheckpointBegin
     | CheckpointEnd
     | CheckpointPart
     | CommitMetadata
+    | CommitTransaction
     | CreateSegment
     | CycleComplete
     | DeleteSegment
     | ExpireWriters
     | ForgetSegment
+    | ForgetTransactions
     | MergeSegments
     | RelogData
     | SealSegment
@@ -72,17 +84,21 @@ def _encode_append(op: Append) -> bytes:
 
 
 _ENCODERS: dict[type, tuple[int, Callable[[Any], bytes]]] = {
+    AbortTransaction: (abort_transaction.TYPE, abort_transaction.encode),
     Append: (append.TYPE, _encode_append),
     Barrier: (barrier.TYPE, barrier.encode),
+    BeginTransaction: (begin_transaction.TYPE, begin_transaction.encode),
     CheckpointBegin: (checkpoint.TYPE_BEGIN, checkpoint.encode_begin),
     CheckpointPart: (checkpoint.TYPE_PART, checkpoint.encode_part),
     CheckpointEnd: (checkpoint.TYPE_END, checkpoint.encode_end),
     CommitMetadata: (commit_metadata.TYPE, commit_metadata.encode),
+    CommitTransaction: (commit_transaction.TYPE, commit_transaction.encode),
     CreateSegment: (create_segment.TYPE, create_segment.encode),
     CycleComplete: (cycle_complete.TYPE, cycle_complete.encode),
     DeleteSegment: (delete_segment.TYPE, delete_segment.encode),
     ExpireWriters: (expire_writers.TYPE, expire_writers.encode),
     ForgetSegment: (forget_segment.TYPE, forget_segment.encode),
+    ForgetTransactions: (forget_transactions.TYPE, forget_transactions.encode),
     MergeSegments: (merge_segments.TYPE, merge_segments.encode),
     RelogData: (relog_data.TYPE, relog_data.encode),
     SealSegment: (seal_segment.TYPE, seal_segment.encode),
@@ -91,17 +107,21 @@ _ENCODERS: dict[type, tuple[int, Callable[[Any], bytes]]] = {
 }
 
 _DECODERS: dict[int, Callable[[memoryview, int, int], Operation]] = {
+    abort_transaction.TYPE: abort_transaction.decode,
     append.TYPE: append.decode,
     barrier.TYPE: barrier.decode,
+    begin_transaction.TYPE: begin_transaction.decode,
     checkpoint.TYPE_BEGIN: checkpoint.decode_begin,
     checkpoint.TYPE_PART: checkpoint.decode_part,
     checkpoint.TYPE_END: checkpoint.decode_end,
     commit_metadata.TYPE: commit_metadata.decode,
+    commit_transaction.TYPE: commit_transaction.decode,
     create_segment.TYPE: create_segment.decode,
     cycle_complete.TYPE: cycle_complete.decode,
     delete_segment.TYPE: delete_segment.decode,
     expire_writers.TYPE: expire_writers.decode,
     forget_segment.TYPE: forget_segment.decode,
+    forget_transactions.TYPE: forget_transactions.decode,
     merge_segments.TYPE: merge_segments.decode,
     relog_data.TYPE: relog_data.decode,
     seal_segment.TYPE: seal_segment.decode,

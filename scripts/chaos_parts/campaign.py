@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import tierlog
+from tierlog.actors.core.lifecycle import leaves
 
 from .checker import SegmentCheck
 from .crew import Crew, segment_names
@@ -253,10 +254,4 @@ async def _told(run: Run, nemesis: Nemesis) -> None:
     try:
         await campaign(run, nemesis)
     except* (ChaosError, tierlog.TierlogError) as errors:
-        run.verdict.violations += [str(error) for error in _leaves(errors)]
-
-
-def _leaves(error: BaseException) -> list[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
-    return [error]
+        run.verdict.violations += [str(error) for error in leaves(errors)]

@@ -19,12 +19,13 @@ import attrs
 import trio
 
 from ...journal.operations.segment_image import SegmentStatus
-from ...storage_backends.base.errors import ClosedError, DataCorruption, InvalidArgument, NotOwner, TierlogError
+from ...storage_backends.base.errors import ClosedError, DataCorruption, InvalidArgument, NotOwner, TierlogError, TransactionNotFound
 from .configuration import Pending
 from .intents import Memory, calls_of
 from .model_calls import Op
 from .model_ops import Append
 from .model_queries import Info, NextBlock, Read
+from .model_transactions import LookUp, listed
 from .plan import Action, Verb
 from .process import Process
 from .stage import Ending, Outcome, Stage
@@ -32,6 +33,7 @@ from .tails import Silence, Unheard, await_block
 
 BLOCKS_MAX = 8
 BLOCK_SIZES = (50, 400, 5000)
+WATCH_SECONDS = 0.02
 
 
 class WrongAnswer(AssertionError):
@@ -64,7 +66,13 @@ class Client:
             case Verb.READ_ALL:
                 await self._read_all(action, names[action.segment])
             case Verb.TAIL:
-                await self._tail(action, names[action.segment])
+                name = names[action.segment]
+                await self._tail(action, name, self._memory.starts.get(name, 0))
+            case Verb.WATCH:
+                await self._watch(action, names)
+            case Verb.TRANSACTIONS:
+                process = await self._attached()
+                self._mind(process, await self.list_transactions(process, names[0], action.patience))
             case _:
                 for op in calls_of(action, names, self._memory, self._stage.plan.clients):
                     await self._call(op, action.patience)
@@ -82,14 +90,34 @@ class Client:
         """One call to a process that others have left."""
         await self._tell(process, op, None, op.send)
 
+    async def list_transactions(self, process: Process, family: str, patience: int | None = None, seconds: float | None = None) -> Outcome:
+        """All of a family, told to the checker as one look at each."""
+        stage = self._stage
+        checker = stage.checkers[family]
+        calls = {key: checker.begin(LookUp(*key), process.number) for key in stage.lapses[family].keys}
+        outcome = await stage.attempt(process, f"{self.name} lists transactions", partial(listed, family), patience, seconds)
+        stage.trace.note(self.name, f"P{process.number} transactions of {family}: {_brief(outcome)}")
+        if outcome.ending is not Ending.ANSWERED:
+            for call in calls.values():
+                self._judge(process, call, call.op, outcome)
+            return outcome
+
+        found = {(info.target, info.transaction_id): info for info in outcome.value}
+        for key in {**calls, **found}:
+            call = calls.get(key) or checker.begin(LookUp(*key), process.number)
+            missing = Outcome(Ending.REFUSED, TransactionNotFound("it is not listed", segment=key[0]))
+            self._judge(process, call, call.op, Outcome(Ending.ANSWERED, found[key]) if key in found else missing)
+        return outcome
+
     async def _call(self, op: Op, patience: int | None = None) -> Outcome:
         process = await self._attached()
         return await self._tell(process, op, patience, op.send)
 
     async def _tell(self, process: Process, op: Op, patience: int | None, send: Any) -> Outcome:
         """Make the call, and tell the checker when it begins and how it ends."""
-        checker = self._stage.checkers[op.family]
-        call = checker.begin(op, process.number)
+        op = op.begun(trio.current_time())
+        self._stage.lapses[op.family].note(op)
+        call = self._stage.checkers[op.family].begin(op, process.number)
         self._stage.trace.note(self.name, f"P{process.number} #{call.number} {op}")
         outcome = await self._stage.attempt(process, f"{self.name} {op}", send, patience)
         if isinstance(outcome.value, Silence):
@@ -104,6 +132,7 @@ class Client:
 
     def _judge(self, process: Process, call: Pending, op: Op, outcome: Outcome) -> None:
         checker = self._stage.checkers[op.family]
+        self._stage.pass_time(op.family)
         match outcome.ending:
             case Ending.ANSWERED:
                 self._stage.counts["acked"] += isinstance(op, Append)
@@ -140,10 +169,26 @@ class Client:
                 return
             offset += len(outcome.value)
 
-    async def _tail(self, action: Action, name: str) -> None:
+    async def _watch(self, action: Action, names: Sequence[str]) -> None:
+        """Wait at the end of a segment while a merge or a commit, and perhaps nothing else, brings bytes to it."""
+        name = names[action.segment]
+        info = await self._call(Info(name))
+        if info.ending is not Ending.ANSWERED:
+            return
+
+        async def bring() -> None:
+            await trio.sleep(WATCH_SECONDS)
+            for op in calls_of(action, names, self._memory, self._stage.plan.clients):
+                await self._call(op, action.patience)
+
+        async with trio.open_nursery() as nursery:
+            for part in (partial(self._tail, action, name, info.value.length), bring):
+                nursery.start_soon(self._stage.site.or_all_end, part)
+
+    async def _tail(self, action: Action, name: str, offset: int) -> None:
         """Follow a segment for a while: each block that is waited for is one read that is never empty, unless the segment is sealed."""
         random = Random(f"tail {action.chance}")
-        offset, size = self._memory.starts.get(name, 0), random.choice(BLOCK_SIZES)
+        size = random.choice(BLOCK_SIZES)
         process = await self._attached()
         async with aclosing(process.store.tail(name, offset, block_size=size)) as blocks:
             for _ in range(random.randint(1, BLOCKS_MAX)):

@@ -134,11 +134,21 @@ def distinct(configurations: Iterable[Configuration]) -> list[Configuration]:
 
 def connected(call: Pending, others: Sequence[Pending]) -> list[Pending]:
     """Those of ``others`` whose place before or after ``call`` can matter, directly or through each other."""
-    found, rest = [call], list(others)
+    found, rest = [call], [other for other in others if not other.op.is_lapse]
     for known in found:  # it grows meanwhile
         found += [other for other in rest if other.depends_on(known)]
         rest = [other for other in rest if other not in found]
+    found += lapses_for(found, others)
     return [other for other in others if other in found]
+
+
+def lapses_for(calls: Sequence[Pending], others: Iterable[Pending]) -> list[Pending]:
+    """What owners may have done by themselves that ``calls`` would notice. There may be much more of it, so all else must wait.
+
+    Whoever ends a transaction without asking about it, such as the deletion of its target, leaves the same behind if its lease was over.
+    """
+    read: frozenset[Place] = frozenset().union(*(call.reads for call in calls))
+    return [other for other in others if other.op.is_lapse and not other.writes.isdisjoint(read)]
 
 
 Visit = Callable[[Configuration, bool], tuple[bool, bool]]

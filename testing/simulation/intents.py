@@ -14,12 +14,26 @@ from random import Random
 
 import attrs
 
-from ...storage_backends.base.errors import OutOfOrder, SegmentExists, SegmentNotFound, SegmentTruncated, TierlogError, UnknownWriter
+from ...storage_backends.base.errors import (
+    BadOffset,
+    OutcomeUnknown,
+    OutOfOrder,
+    SegmentExists,
+    SegmentNotFound,
+    SegmentTruncated,
+    TierlogError,
+    TransactionEnded,
+    UnknownWriter,
+)
 from ...storage_backends.base.segments import ATTRIBUTE_MAX, AttributeUpdate, AttributeUpdateKind, SegmentInfo
+from ...storage_backends.base.transactions import TransactionInfo, TransactionToken, is_staged
+from .intents_transactions import Transacting
+from .model import Key
 from .model_calls import Op
 from .model_ops import Append, Create, Delete, ExpireWriters, Merge, Seal, Truncate, UpdateAttributes
 from .model_queries import Info, LastEventNumber, ListNames, Read
-from .plan import Action, Verb
+from .model_transactions import Begin, Commit, Stage, TransactionOp
+from .plan import OF_TRANSACTIONS, Action, Verb
 
 ATTRIBUTES = ("a", "b", "c")
 SOURCES_MAX = 3
@@ -46,12 +60,21 @@ class Memory:
         """Of attributes, by segment and name."""
         self.known: set[str] = set()
         """Segments that were there when it was last told anything about them."""
+        self.epochs: dict[str, int] = {}
+        """The newest that was committed, by target and token's writer."""
+        self.tokens: dict[Key, TransactionToken | None] = {}
+        """Those that transactions were begun with."""
+        self.over: set[Key] = set()
+        """Transactions that were said to have ended."""
+        self.newest_doubt: Op | None = None
+        """The newest call, if its outcome is unknown."""
         self._events: dict[str, _Events] = {}
 
     def events(self, name: str) -> _Events:
         return self._events.setdefault(name, _Events())
 
     def answered(self, op: Op, value: object) -> None:
+        self.newest_doubt = None
         self.known.add(op.name)
         if isinstance(op, Append) and isinstance(value, int):
             self.lengths[op.name] = value + sum(map(len, op.events))
@@ -67,8 +90,29 @@ class Memory:
             self.starts[op.name] = max(op.offset, self.starts.get(op.name, 0))
         if isinstance(op, UpdateAttributes) and isinstance(value, dict):
             self.values.update({f"{op.name} {name}": number for name, number in value.items()})
+        if isinstance(op, TransactionOp):
+            self._answered_transaction(op, value)
+
+    def _answered_transaction(self, op: TransactionOp, value: object) -> None:
+        key = (op.name, op.transaction)
+        if isinstance(op, Stage):
+            self.known.add(op.staged)
+        if isinstance(op, Begin):
+            self.over.discard(key)
+            self.tokens[key] = op.token
+        if isinstance(op, Commit) and op.token is not None:
+            writer = f"{op.name} {op.token.writer}"
+            self.epochs[writer] = max(op.token.epoch, self.epochs.get(writer, -1))
+        if isinstance(value, TransactionInfo):
+            self.known.update(part.name for part in value.staged)
+            self.lengths.update((part.name, part.length) for part in value.staged)
 
     def refused(self, op: Op, error: TierlogError) -> None:
+        self.newest_doubt = op if isinstance(error, OutcomeUnknown) else None
+        if isinstance(op, TransactionOp) and isinstance(error, TransactionEnded):
+            self.over.add((op.name, op.transaction))
+        if isinstance(error, BadOffset) and is_staged(error.segment):
+            self.lengths[error.segment] = error.expected
         if isinstance(error, SegmentTruncated):
             self.starts[op.name] = error.start_offset
         if isinstance(error, SegmentExists):
@@ -81,6 +125,7 @@ class Memory:
             self._events[op.name] = _Events()
 
     def doubtful(self, op: Op) -> None:
+        self.newest_doubt = op
         if isinstance(op, Append) and op.writer == self.writer:
             self.events(op.name).doubtful = op
 
@@ -116,6 +161,10 @@ class _Intent:
         name, random, action = self._name, self._random, self._action
         if name not in self._memory.known and action.verb not in (Verb.CREATE, Verb.LIST) and self._is_likely(0.6):
             yield Create(name, random.choice(ROLLING_SIZES))
+        if action.verb in OF_TRANSACTIONS:
+            yield from Transacting(action, self._names, self._memory, self._data, random).calls(action.verb)
+            return
+
         match action.verb:
             case Verb.CREATE:
                 yield Create(name, random.choice(ROLLING_SIZES))
@@ -137,6 +186,8 @@ class _Intent:
                 yield Truncate(name, self._offset())
             case Verb.MERGE:
                 yield from self._merge()
+            case Verb.WATCH:
+                yield from self._bring_bytes()
             case Verb.DELETE:
                 yield Delete(name)
             case Verb.ATTRIBUTES:
@@ -149,7 +200,7 @@ class _Intent:
                 yield Info(name)
             case Verb.LIST:
                 yield ListNames(random.choice((self._names[0], name)))
-            case Verb.READ_ALL | Verb.TAIL | Verb.FLUSH | Verb.WRONG:
+            case _:
                 raise ValueError(f"{action.verb} is not a matter of calls that are known beforehand")
 
     def _is_likely(self, share: float) -> bool:
@@ -199,6 +250,19 @@ class _Intent:
                 if source != self._name:
                     yield Seal(source)
         yield Merge(self._name, sources, self._updates(1) if self._is_likely(0.2) else ())
+
+    def _bring_bytes(self) -> Iterator[Op]:
+        """To the tail, in one step: by a transaction, or by a merge."""
+        if self._is_likely(0.4):
+            yield from Transacting(self._action, self._names, self._memory, self._data, self._random).calls(Verb.JOB)
+            return
+
+        source = self._random.choice([name for name in self._names if name != self._name])
+        if source not in self._memory.known:
+            yield Create(source)
+        yield Append(source, (self._data(max(1, self._action.size)),))
+        yield Seal(source)
+        yield Merge(self._name, (source,))
 
     def _updates(self, count: int) -> tuple[AttributeUpdate, ...]:
         return tuple(self._update() for _ in range(count))

@@ -17,8 +17,10 @@ from ...actors.container.segments import SegmentState
 from ...actors.core.mailbox import Mailbox, _LaneQueue
 from ...actors.reading.tail_cache import BLOCK_BYTES, BLOCK_OVERHEAD, TailCache
 from ...journal.operations.segment_image import SegmentStatus
+from ...journal.operations.transaction_image import TransactionStatus
 from ...storage_backends.base.data_log import DurableDataLog
 from ...storage_backends.base.ids import epoch_of
+from ...storage_backends.base.transactions import is_staged, split_staged
 from ...storage_backends.logs.local import LocalLog
 from ...storage_backends.logs.memory import MemoryLog
 from .records import broken_records
@@ -86,6 +88,22 @@ def merges_are_whole(container: Container) -> Iterator[str]:
             position = merge.offset + merge.length
 
 
+def staged_segments_are_of_open_transactions(container: Container) -> Iterator[str]:
+    """Rules T1 and T9: what a transaction staged ends with it, and every one that is there belongs to an open one."""
+    segments, table = container.state.segments, container.state.transactions
+    named = {name: sid for name, sid in segments._by_name.items() if is_staged(name)}
+    for name in named:
+        target, transaction = split_staged(name)
+        record = table.find(target, transaction, segments.sid_of(target))
+        if record is None or record.status is not TransactionStatus.OPEN:
+            yield f"{name!r} is there, its transaction is {record}"
+    opened = [record for record in table.records.values() if record.status is TransactionStatus.OPEN]
+    yield from (f"{record} is open, its target is gone" for record in opened if segments.sid_of(record.target) != record.sid)
+    known = {name: sid for record in opened for name, sid in table.staged(record).items()}
+    if known != named or table.open_count != len(opened):
+        yield f"{table.open_count} open transactions are counted, with {known}; there are {len(opened)}, with {named}"
+
+
 SEGMENTS: Mapping[str, Predicate] = {
     "flushed start <= flushed <= durable <= length": lengths_are_ordered,
     "a segment's start lies inside it": starts_lie_inside,
@@ -93,6 +111,7 @@ SEGMENTS: Mapping[str, Predicate] = {
     "names lead to live segments": names_lead_to_live_segments,
     "ids are of owners so far": ids_are_of_owners_so_far,
     "merged ranges are in order and their sources whole": merges_are_whole,
+    "staged segments are those of open transactions": staged_segments_are_of_open_transactions,
 }
 
 

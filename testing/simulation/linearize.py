@@ -34,7 +34,7 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from .configuration import Configuration, Pending, TooManyConfigurations, Walk, connected, distinct
+from .configuration import Configuration, Pending, TooManyConfigurations, Walk, connected, distinct, lapses_for
 from .model import Outcome, State, brief
 from .model_calls import Op
 from .model_ops import Append, ExpireWriters
@@ -85,6 +85,17 @@ class Checker:
         """Whom a full look should ask about, by segment: every writer that a call named."""
         return {name: tuple(writers) for name, writers in self._writers.items()}
 
+    @property
+    def bound(self) -> int:
+        """The first owner that is not fenced."""
+        return self._bound
+
+    @property
+    def unspent(self) -> list[Pending]:
+        """Pending calls that took effect in no explanation so far."""
+        spent = {number for configuration in self._configurations for number in configuration.spent}
+        return [call for call in self._pending.values() if call.number not in spent]
+
     # --- calls ----------------------------------------------------------------------------------------------
 
     def begin(self, op: Op, owner: int = 0) -> Pending:
@@ -120,6 +131,10 @@ class Checker:
         """The process that it was sent to, or its caller, died with the call open."""
         self._note(f"#{call.number} is lost")
         self._lose(call)
+
+    def possible(self, op: Op, owner: int) -> None:
+        """Something that ``owner`` may do by itself: once, now or at any later moment, or never."""
+        self._lose(self.begin(op, owner))
 
     # --- the whole family -----------------------------------------------------------------------------------
 
@@ -208,7 +223,7 @@ class Checker:
 
     def _settle(self, bound: int) -> None:
         self._note(f"fence below owner {bound}, unseen")
-        older = [call for call in self._pending.values() if call.owner < bound]
+        older = self._able([call for call in self._pending.values() if call.owner < bound])
         walk = Walk(older, self._watching(), self._visits)
         found: list[Configuration] = []
 
@@ -221,7 +236,8 @@ class Checker:
 
     def _look(self, what: str, view: View, *, is_last: bool) -> None:
         self._note(f"{what}: {', '.join(f'{name} [{shown.start}, {shown.length})' for name, shown in sorted(view.items()))}")
-        walk = Walk(self._pending.values(), self._watching(), self._visits)
+        walk = Walk(self._able(list(self._pending.values())), self._watching(), self._visits)
+        self._configurations = [self._without_lapsed(configuration, view) for configuration in self._configurations]
         found: list[Configuration] = []
 
         def visit(here: Configuration, flag: bool) -> tuple[bool, bool]:
@@ -236,6 +252,21 @@ class Checker:
             self._fail(f"the {what} shows what nothing explains\n{self._nearest(view)}")
 
         self._keep(found)
+
+    def _able(self, calls: list[Pending]) -> list[Pending]:
+        """Those of ``calls`` that may have their effect now, whatever is looked at: of lapses only those that others would notice."""
+        asked = [call for call in calls if not call.op.is_lapse]
+        return asked + lapses_for(asked, calls)
+
+    def _without_lapsed(self, configuration: Configuration, view: View) -> Configuration:
+        """After the lapses that must have been: what they alone can have ended is not in ``view``."""
+        able = self._able(list(self._pending.values()))
+        for call in self._pending.values():
+            is_free = call.op.is_lapse and call not in able and not configuration.has_applied(call)
+            if is_free and any(name not in view and configuration.state.find(name) is not None for name in call.op.removes):
+                state, outcome = call.op.apply(configuration.state)
+                configuration = configuration if state == configuration.state else configuration.applying(call, state, outcome)
+        return configuration
 
     def _bounded(self, run: Callable[[Configuration], None]) -> None:
         try:

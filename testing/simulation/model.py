@@ -3,8 +3,9 @@
 A *family* is the segments that share one placement key (the name up to its first ``#``): merges stay inside a family, so families can be
 judged one by one. A state is an immutable value that can be hashed and compared; two ways that lead to the same segments are one state.
 
-Owns: ``Life`` (one segment between its creation and its end), ``State``, and the outcomes that a call is told. Does not own: the calls
-(``model_ops.py``), full looks at a store (``view.py``), nor which order of calls explains what was told (``linearize.py``).
+Owns: ``Life`` (one segment between its creation and its end), ``Transaction``, ``State``, and the outcomes that a call is told. A staged
+segment is a life like any other, beside what is known of its transaction. Does not own: the calls (``model_ops.py``,
+``model_transactions.py``), full looks at a store (``view.py``), nor which order of calls explains what was told (``linearize.py``).
 Nothing here waits, so there is nothing to cancel.
 """
 
@@ -17,6 +18,7 @@ import attrs
 
 from ...storage_backends.base.errors import TierlogError
 from ...storage_backends.base.segments import SegmentInfo
+from ...storage_backends.base.transactions import TransactionState, TransactionToken, is_staged, split_staged
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -73,6 +75,31 @@ class Life:
         return attrs.evolve(self, data=self.data + data, writers=writers)
 
 
+@attrs.frozen
+class Transaction:
+    """What is remembered of one, open or ended."""
+
+    number: int
+    """Which life of its target's name it belongs to (rule T8)."""
+    state: TransactionState = TransactionState.OPEN
+    token: TransactionToken | None = None
+    lease: float = 0.0
+    fresh: float = 0.0
+    """Its begin, its latest append, or its end was no earlier than this; virtual time."""
+    reason: str | None = ""
+    """Why it was aborted; None: nobody gave a reason, so the store must. Which one is all the same, so the ways to it are one state."""
+    offset: int | None = None
+    length: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is TransactionState.OPEN
+
+
+Key = tuple[str, str]
+"""(target, transaction id)."""
+
+
 @attrs.frozen(cache_hash=True)
 class State:
     """All segments of a family at one moment."""
@@ -80,6 +107,7 @@ class State:
     lives: tuple[tuple[str, Life], ...] = ()
     ended: tuple[tuple[str, int], ...] = ()
     """How many segments of a name were deleted or merged away."""
+    transactions: tuple[tuple[Key, Transaction], ...] = ()
 
     def find(self, name: str) -> Life | None:
         for known, life in self.lives:
@@ -94,10 +122,49 @@ class State:
         return self.put(name, Life(number=dict(self.ended).get(name, 0)))
 
     def drop(self, *names: str) -> State:
+        """Without these segments, and with their open transactions aborted (rule T8)."""
+        state = self
+        for (target, transaction), known in self.transactions:
+            if target in names and known.is_open:
+                state = state.end(target, transaction, attrs.evolve(known, state=TransactionState.ABORTED, reason=None))
+        return state._without(*names)
+
+    def _without(self, *names: str) -> State:
         ended = self.ended
         for name in names:
             ended = with_item(ended, name, dict(ended).get(name, 0) + 1)
-        return State(tuple(item for item in self.lives if item[0] not in names), ended)
+        return attrs.evolve(self, lives=tuple(item for item in self.lives if item[0] not in names), ended=ended)
+
+    # --- transactions ---
+
+    def transaction(self, target: str, transaction: str) -> Transaction | None:
+        """What the segment that has the target's name now knows of it; of a deleted one, what is left (rule T8)."""
+        if not self.transactions:
+            return None
+
+        known, life = dict(self.transactions).get((target, transaction)), self.find(target)
+        return None if known is None or (life is not None and life.number != known.number) else known
+
+    def staged(self, target: str, transaction: str) -> dict[str, Life]:
+        """The staged segments of an open transaction."""
+        return {name: life for name, life in self.lives if is_staged(name) and split_staged(name) == (target, transaction)}
+
+    def remember(self, target: str, transaction: str, known: Transaction) -> State:
+        items = {**dict(self.transactions), (target, transaction): known}
+        return attrs.evolve(self, transactions=tuple(sorted(items.items(), key=lambda item: item[0])))
+
+    def forget(self, target: str, transaction: str) -> State:
+        return attrs.evolve(self, transactions=tuple(item for item in self.transactions if item[0] != (target, transaction)))
+
+    def end(self, target: str, transaction: str, known: Transaction) -> State:
+        """It is over as ``known`` says, and its staged segments are gone."""
+        return self._without(*self.staged(target, transaction)).remember(target, transaction, known)
+
+    def touch(self, staged: str, time: float) -> State:
+        """Bytes came to a staged segment: its transaction's lease begins again (rule T7)."""
+        key = split_staged(staged)
+        known = self.transaction(*key)
+        return self if known is None or time <= known.fresh else self.remember(*key, attrs.evolve(known, fresh=time))
 
 
 # --- outcomes -------------------------------------------------------------------------------------------------

@@ -13,11 +13,12 @@ store.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from ...actors.store import SegmentStore
-from ...storage_backends.base.errors import SegmentNotFound
+from ...storage_backends.base.errors import InvalidArgument, SegmentNotFound
 from ...storage_backends.base.names import placement_key
+from ...storage_backends.base.transactions import is_staged, staged_name
 from .model import Life, Outcome, Refusal, State, refusal
 
 
@@ -32,14 +33,41 @@ class Part(Enum):
     WRITERS = "writers"
     NAMES = "names"
     """Which names the family has; it belongs to no single segment."""
+    TRANSACTION = "transaction"
+    """What is remembered of one; its place is named as its staged segments are, without their part."""
 
 
 Place = tuple[str, Part]
 NAMES: Place = ("", Part.NAMES)
+TRANSACTION_IDS = tuple(f"t{number}" for number in range(5))
+STAGED_PARTS = ("p0", "p1", "p2")
+"""All that a target has in a simulation: so few that a call can name all that it may end."""
 
 
 def places(name: str, *parts: Part) -> frozenset[Place]:
     return frozenset((name, part) for part in (Part.LIFE, *parts))
+
+
+def transaction_place(target: str, transaction: str) -> Place:
+    return f"{target}#{transaction}", Part.TRANSACTION
+
+
+def staged_names(target: str, transaction: str) -> tuple[str, ...]:
+    return tuple(staged_name(target, transaction, part) for part in STAGED_PARTS)
+
+
+def ends_of(target: str, transaction: str) -> frozenset[Place]:
+    """What the end of a transaction writes."""
+    return frozenset({transaction_place(target, transaction)}).union(*map(places, staged_names(target, transaction)))
+
+
+def all_ends_of(target: str) -> frozenset[Place]:
+    """What the end of a segment that may be a target writes (rule T8)."""
+    return places(target).union(*(ends_of(target, transaction) for transaction in TRANSACTION_IDS))
+
+
+def all_staged_names(target: str) -> tuple[str, ...]:
+    return tuple(name for transaction in TRANSACTION_IDS for name in staged_names(target, transaction))
 
 
 def not_found(name: str) -> Refusal:
@@ -51,6 +79,10 @@ class Op:
 
     __slots__ = ()
     is_query: ClassVar[bool] = False
+    is_lapse: ClassVar[bool] = False
+    """Whether it is nobody's call: what an owner may do by itself once a time is over."""
+    refuses_staged: ClassVar[bool] = False
+    """Whether staged segments are out of its reach (rule T1)."""
     name: str
 
     @property
@@ -77,8 +109,19 @@ class Op:
 
     def apply(self, state: State) -> tuple[State, Outcome]:
         """The state after it, and what its caller is told."""
+        if self.refuses_staged and any(map(is_staged, self.names)):
+            return state, Refusal(InvalidArgument)
+
         life = state.find(self.name)
-        return (state, not_found(self.name)) if life is None else self.change(state, life)
+        return (state, self.missing(state)) if life is None else self.change(state, life)
+
+    def missing(self, state: State) -> Outcome:
+        """``apply`` where the segment does not exist."""
+        return not_found(self.name)
+
+    def begun(self, time: float) -> Self:
+        """The same call, begun at ``time``: what it does cannot be older."""
+        return self
 
     def change(self, state: State, life: Life) -> tuple[State, Outcome]:
         """``apply`` where the segment exists."""

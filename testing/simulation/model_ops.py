@@ -8,6 +8,7 @@ look; a refused call changes nothing. Does not own: what looks only (``model_que
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar, Self
 
 import attrs
 
@@ -20,6 +21,8 @@ from ...storage_backends.base.errors import (
     SegmentExists,
     SegmentNotSealed,
     SegmentSealed,
+    TransactionEnded,
+    TransactionNotFound,
     UnknownWriter,
 )
 from ...storage_backends.base.segments import (
@@ -29,24 +32,38 @@ from ...storage_backends.base.segments import (
     AttributeUpdate,
     AttributeUpdateKind,
 )
-from .model import Events, Life, Outcome, Refusal, State, Told, ToldValues, brief, refusal
-from .model_calls import NAMES, Op, Part, Place, not_found, places
+from ...storage_backends.base.transactions import is_staged, split_staged
+from .model import Events, Life, Outcome, Refusal, State, Told, ToldValues, Transaction, brief, refusal
+from .model_calls import NAMES, Op, Part, Place, all_ends_of, all_staged_names, not_found, places, transaction_place
+
+
+def not_open(target: str, known: Transaction | None) -> Refusal | None:
+    """What somebody is told who wants more of a transaction than there is (rule T5)."""
+    if known is None:
+        return refusal(TransactionNotFound, segment=target)
+
+    return None if known.is_open else refusal(TransactionEnded, segment=target, state=known.state.value)
 
 
 @attrs.frozen
 class Create(Op):
     name: str
     rolling_size: int | None = None
+    refuses_staged: ClassVar[bool] = True
 
     @property
     def writes(self) -> frozenset[Place]:
         return places(self.name) | {NAMES}
 
-    def apply(self, state: State) -> tuple[State, Outcome]:
-        if state.find(self.name) is not None:
-            return state, refusal(SegmentExists, segment=self.name)
+    def missing(self, state: State) -> Outcome:
+        return Told(None)
 
-        return state.create(self.name), Told(None)
+    def change(self, state: State, life: Life) -> tuple[State, Outcome]:
+        return state, refusal(SegmentExists, segment=self.name)
+
+    def apply(self, state: State) -> tuple[State, Outcome]:
+        _, outcome = super().apply(state)
+        return (state.create(self.name) if outcome == Told(None) else state), outcome
 
     async def send(self, store: SegmentStore) -> None:
         await store.create_segment(self.name, rolling_size=self.rolling_size)
@@ -62,14 +79,31 @@ class Append(Op):
     first: int = 0
     previous: int | None = None
     expected_offset: int | None = None
+    time: float = attrs.field(default=0.0, eq=False, repr=False)
 
     @property
     def reads(self) -> frozenset[Place]:
-        return places(self.name, Part.SEAL, Part.TAIL, *([Part.WRITERS] if self.writer else []))
+        found = places(self.name, Part.SEAL, Part.TAIL, *([Part.WRITERS] if self.writer else []))
+        if not is_staged(self.name):
+            return found
+
+        target, transaction = split_staged(self.name)
+        return found | {transaction_place(target, transaction)} | places(target)
 
     @property
     def writes(self) -> frozenset[Place]:
-        return self.reads - places(self.name, Part.SEAL)
+        return frozenset(place for place in self.reads if place[1] not in (Part.LIFE, Part.SEAL))
+
+    def begun(self, time: float) -> Self:
+        return attrs.evolve(self, time=time)
+
+    def missing(self, state: State) -> Outcome:
+        """Who writes to a staged segment that went with its transaction is told so (rule T5)."""
+        if not is_staged(self.name):
+            return not_found(self.name)
+
+        key = split_staged(self.name)
+        return not_open(key[0], state.transaction(*key)) or not_found(self.name)
 
     @property
     def last(self) -> int:
@@ -86,8 +120,9 @@ class Append(Op):
         if self.expected_offset not in (None, life.length):
             return state, refusal(BadOffset, segment=self.name, expected=life.length, given=self.expected_offset)
 
-        events = Events(self.first, self.last, life.length) if self.writer else None
-        return state.put(self.name, life.appended(b"".join(self.events), self.writer, events)), Told(life.length)
+        events, data = Events(self.first, self.last, life.length) if self.writer else None, b"".join(self.events)
+        changed = state.put(self.name, life.appended(data, self.writer, events))
+        return (changed.touch(self.name, self.time) if data and is_staged(self.name) else changed), Told(life.length)
 
     def _by_number(self, life: Life) -> Outcome | None:
         """What the event numbers alone decide: a repeat is acked again, whatever became of the segment since."""
@@ -136,6 +171,7 @@ class Append(Op):
 @attrs.frozen
 class Seal(Op):
     name: str
+    refuses_staged: ClassVar[bool] = True
 
     @property
     def reads(self) -> frozenset[Place]:
@@ -159,6 +195,7 @@ class Seal(Op):
 class Truncate(Op):
     name: str
     offset: int
+    refuses_staged: ClassVar[bool] = True
 
     @property
     def reads(self) -> frozenset[Place]:
@@ -185,14 +222,15 @@ class Truncate(Op):
 @attrs.frozen
 class Delete(Op):
     name: str
+    refuses_staged: ClassVar[bool] = True
 
     @property
     def removes(self) -> tuple[str, ...]:
-        return (self.name,)
+        return (self.name,) if is_staged(self.name) else (self.name, *all_staged_names(self.name))
 
     @property
     def writes(self) -> frozenset[Place]:
-        return places(self.name) | {NAMES}
+        return places(self.name) | {NAMES} if is_staged(self.name) else all_ends_of(self.name) | {NAMES}
 
     def change(self, state: State, life: Life) -> tuple[State, Outcome]:
         return state.drop(self.name), Told(None)
@@ -268,6 +306,7 @@ class Merge(Op):
     name: str
     sources: tuple[str, ...]
     updates: tuple[AttributeUpdate, ...] = ()
+    refuses_staged: ClassVar[bool] = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -275,7 +314,8 @@ class Merge(Op):
 
     @property
     def removes(self) -> tuple[str, ...]:
-        return self.sources
+        own = [name for source in self.sources if not is_staged(source) for name in all_staged_names(source)]
+        return (*self.sources, *own)
 
     @property
     def reads(self) -> frozenset[Place]:
@@ -285,7 +325,8 @@ class Merge(Op):
     @property
     def writes(self) -> frozenset[Place]:
         target = {(self.name, Part.TAIL), *([(self.name, Part.ATTRIBUTES)] if self.updates else [])}
-        return frozenset({NAMES, *target}).union(*(places(source) for source in self.sources))
+        ends = (places(source) if is_staged(source) else all_ends_of(source) for source in self.sources)
+        return frozenset({NAMES, *target}).union(*ends)
 
     def apply(self, state: State) -> tuple[State, Outcome]:
         # Checked before anything of the state is looked at.

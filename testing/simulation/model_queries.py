@@ -14,6 +14,7 @@ from ...actors.store import SegmentStore
 from ...storage_backends.base.errors import SegmentTruncated
 from ...storage_backends.base.names import placement_key
 from ...storage_backends.base.segments import SegmentInfo
+from ...storage_backends.base.transactions import is_staged
 from .model import Life, Outcome, State, Told, ToldBlock, ToldBytes, ToldInfo, ToldNames, refusal
 from .model_calls import NAMES, Op, Part, Place, places
 
@@ -89,7 +90,7 @@ class Info(Op):
 
 @attrs.frozen
 class ListNames(Op):
-    """The names of ``name``'s family that begin with it."""
+    """The names of ``name``'s family that begin with it; staged ones are not shown (rule T1)."""
 
     name: str
     is_query: ClassVar[bool] = True
@@ -99,7 +100,7 @@ class ListNames(Op):
         return frozenset({NAMES})
 
     def apply(self, state: State) -> tuple[State, Outcome]:
-        return state, ToldNames(tuple(name for name, _ in state.lives if name.startswith(self.name)))
+        return state, ToldNames(tuple(name for name, _ in state.lives if name.startswith(self.name) and not is_staged(name)))
 
     async def send(self, store: SegmentStore) -> list[str]:
         return [name for name in await store.list_segments(self.name) if placement_key(name) == self.family]

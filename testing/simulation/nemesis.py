@@ -19,6 +19,7 @@ import trio
 
 from ...storage_backends.base.errors import TierlogError
 from ..simulated_disk import Keep
+from .clients import Client
 from .faults import KINDS, STRIKES, Fault, Kind, Nth, Target, Window
 from .gates import Killed
 from .loop import after_steps, who_waits
@@ -320,12 +321,18 @@ class Nemesis:
 
     async def _show(self, process: Process) -> str:
         """Tell each checker what the new owner shows; or why it shows nothing."""
-        for family, checker in self._stage.checkers.items():
+        stage = self._stage
+        for family, checker in stage.checkers.items():
             view, problem = await self.take_look(process, family)
             if view is None:
                 return problem
+            # What older owners did by themselves is known before they are fenced.
+            problem = await self.list_transactions(process, family)
+            if problem:
+                return problem
+            stage.pass_time(family)
             checker.fence(process.number, view)
-        self._stage.look_inside(process)
+        stage.look_inside(process)
         return ""
 
     async def replace(self, random: Random) -> None:
@@ -369,13 +376,18 @@ class Nemesis:
         self._stage.bury(process)
 
     async def take_look(self, process: Process, family: str) -> tuple[View | None, str]:
-        checker = self._stage.checkers[family]
+        checker, targets = self._stage.checkers[family], self._stage.names_of(family)
         outcome = await self._stage.attempt(
-            process, f"look at {family}", lambda store: look(store, family, checker.writers), seconds=START_SECONDS
+            process, f"look at {family}", lambda store: look(store, family, checker.writers, targets), seconds=START_SECONDS
         )
         if outcome.ending is Ending.ANSWERED:
             return outcome.value, ""
         return None, f"{outcome.ending.value}: {outcome.value!r}"
+
+    async def list_transactions(self, process: Process, family: str) -> str:
+        """Tell a checker what the owner knows of transactions, or say why that cannot be."""
+        outcome = await Client(self._stage.plan.clients, (), self._stage).list_transactions(process, family, seconds=START_SECONDS)
+        return "" if outcome.ending is Ending.ANSWERED else f"{outcome.ending.value}: {outcome.value!r}"
 
 
 _TARGETS = {

@@ -46,6 +46,18 @@ class Verb(StrEnum):
     LIST = "list"
     FLUSH = "flush"
     WRONG = "wrong call"
+    WATCH = "tail while a merge comes"
+    BEGIN = "begin a transaction"
+    STAGE = "stage and append"
+    COMMIT = "commit"
+    ABORT = "abort"
+    JOB = "a whole transaction"
+    LATE = "late call for a transaction"
+    TRANSACTION = "look up a transaction"
+    TRANSACTIONS = "list transactions"
+
+
+OF_TRANSACTIONS = (Verb.BEGIN, Verb.STAGE, Verb.COMMIT, Verb.ABORT, Verb.JOB, Verb.LATE, Verb.TRANSACTION)
 
 
 WEIGHTS: Mapping[Verb, int] = {
@@ -68,6 +80,15 @@ WEIGHTS: Mapping[Verb, int] = {
     Verb.LIST: 2,
     Verb.FLUSH: 3,
     Verb.WRONG: 1,
+    Verb.WATCH: 2,
+    Verb.BEGIN: 4,
+    Verb.STAGE: 8,
+    Verb.COMMIT: 5,
+    Verb.ABORT: 2,
+    Verb.JOB: 8,
+    Verb.LATE: 2,
+    Verb.TRANSACTION: 2,
+    Verb.TRANSACTIONS: 1,
 }
 ALWAYS = (Verb.CREATE, Verb.APPEND, Verb.READ)
 """A world without these has nothing to be wrong about."""
@@ -228,7 +249,7 @@ class _Planner:
             family=family,
             segment=random.randrange(len(families[family])),
             size=random.choice((0, 1, 3, 20, 100, 100, 300, 700, 1500)),
-            pause=random.choice((0, 0, 0, 0.001, 0.01, 0.1)),
+            pause=random.choice((0, 0, 0, 0, 0, 0, 0.001, 0.01, 0.1, 0.1, 1.5)),
             patience=random.randint(1, 60) if random.random() < 0.04 else None,
             chance=random.getrandbits(32),
         )
@@ -274,6 +295,9 @@ def _limits(random: Random) -> Limits:
         checkpoint_bytes=random.choice((1000, 3000, 20_000)),
         pinned_bytes=random.choice((3000, 9000)),
         wal_file_bytes=random.choice((1000, 3000, 10_000)),
+        group_bytes=random.choice((100, 500, 2000)),
+        group_count=random.choice((2, 8)),
+        tombstone=random.choice((2.0, 20.0, 86_400.0)),
     )
 
 

@@ -17,6 +17,7 @@ import anyio
 import trio
 
 from ...actors.container.container import Container
+from ...actors.core.lifecycle import first_leaf, leaves
 from ...actors.store import SegmentStore
 from ..simulated_files import SimulatedFiles
 from .gates import Gate, Killed
@@ -35,6 +36,7 @@ class Process:
         self, number: int, gate: Gate, files: SimulatedFiles, opening: Callable[[], AbstractAsyncContextManager[SegmentStore]]
     ) -> None:
         self.number = number
+        self.began = trio.current_time()
         self.gate = gate
         self.error: BaseException | None = None
         """Why it ended, if it was neither stopped nor killed."""
@@ -91,8 +93,8 @@ class Process:
         except BaseException as error:
             if not _is_end(error):
                 raise
-            if self.alive and isinstance(_first(error), Exception):
-                self.error = _first(error)
+            if self.alive and isinstance(cause := first_leaf(error), Exception):
+                self.error = cause
         finally:
             self.gate.trace.note(self.gate.name, f"ended{f' by {type(self.error).__name__}' if self.error else ''}")
             self._leave()
@@ -169,14 +171,6 @@ class Process:
             raise ProcessDied(f"process {self.number} was killed") from error
 
 
-def _first(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
-
-
 def _is_end(error: BaseException) -> bool:
     """Whether this ends the process only, and not the simulation: its own failure, a kill, a cancellation of the world around it."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(_is_end(inner) for inner in error.exceptions)
-    return isinstance(error, (Killed, trio.Cancelled, Exception))
+    return all(isinstance(leaf, (Killed, trio.Cancelled, Exception)) for leaf in leaves(error))

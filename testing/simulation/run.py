@@ -10,13 +10,15 @@ Nothing of a run outlives it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from random import Random
 
 import anyio
 import attrs
 import trio
 
+from ...actors.core.lifecycle import leaves
+from ...journal.operations.transaction_image import TransactionStatus
 from . import plan as plans
 from .clients import Client, WrongAnswer
 from .invariants import Broken
@@ -33,6 +35,9 @@ from .world import Site
 COLLECT_SECONDS = 120.0
 IDLE_SECONDS = 600.0
 SETTLE_SECONDS = 5.0
+SHORT_LEASE = 30.0
+"""Longer ones, and longer tombstones, outlive a run."""
+TOMBSTONE_SECONDS = 30.0
 FLUSHES = 20
 ROUNDS_AT_ONE_TIME = 20_000
 ROUNDS_AT_LEAST = 200_000
@@ -136,6 +141,7 @@ class _Run:
         if Random(f"flush {self._plan.seed}").random() < 0.5:
             await self._flush_once_more()
         await self._nemesis.replace(Random(f"end {self._plan.seed}"))
+        await self._let_leases_end()
         await self._nemesis.flush()
         await self._wait_for_the_collector()
         shown = await self._observe()
@@ -162,10 +168,24 @@ class _Run:
             if view is None:
                 raise CannotServe(f"{family} cannot be read, though nothing is wrong any more: {problem}")
 
+            self._stage.pass_time(family)
             checker.observe(view)
             shown.update(view)
+            problem = await self._nemesis.list_transactions(process, family)
+            if problem:
+                raise CannotServe(f"the transactions of {family} cannot be listed, though nothing is wrong any more: {problem}")
         self._stage.look_inside(process)
         return shown
+
+    async def _let_leases_end(self) -> None:
+        """Rules T7 and T9: a lease ends at most a quarter late, and what has ended is forgotten in time."""
+        process, tombstone = await self._stage.serving(), self._plan.site.limits.tombstone
+        await trio.sleep(1.25 * SHORT_LEASE + min(1.1 * tombstone, TOMBSTONE_SECONDS) + SETTLE_SECONDS)
+        for container in process.containers():
+            for record in container.state.transactions.records.values():
+                is_open = record.status is TransactionStatus.OPEN
+                if record.lease / 1000 <= SHORT_LEASE if is_open else tombstone <= TOMBSTONE_SECONDS:
+                    raise Broken(f"it does not hold that leases and tombstones end in time\n{record}")
 
     async def _wait_for_the_collector(self) -> None:
         """Nothing is lost, and nothing is left over that no metadata refers to, once delays are over."""
@@ -191,14 +211,5 @@ def _rounds(actions: int) -> Rounds:
 
 def _violation(error: BaseException) -> BaseException | None:
     """The first violation in it, if there is nothing worse."""
-    leaves = list(_leaves(error))
-    worse = [leaf for leaf in leaves if not isinstance(leaf, (*VIOLATIONS, trio.Cancelled))]
-    return None if worse else next((leaf for leaf in leaves if isinstance(leaf, VIOLATIONS)), None)
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _leaves(inner)
-    else:
-        yield error
+    worse = [leaf for leaf in leaves(error) if not isinstance(leaf, (*VIOLATIONS, trio.Cancelled))]
+    return None if worse else next((leaf for leaf in leaves(error) if isinstance(leaf, VIOLATIONS)), None)

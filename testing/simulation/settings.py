@@ -84,6 +84,7 @@ class Limits:
     wal_reserve: int = 4096
     wal_length_step: int = 1000
     wal_low_water: int = 0
+    tombstone: float = 60.0
     deadline: float = 5.0
     """Of a call to long-term storage."""
     drain: float = 2.0
@@ -113,6 +114,7 @@ class Limits:
             writer=WriterOptions(self.flush_age, 4, self.error_pause),
             collector=CollectorOptions(self.collect_after),
             checkpoint=CheckpointOptions(self.checkpoint_bytes, self.pinned_bytes),
+            tombstone=self.tombstone,
             close_timeout=self.drain,
         )
         return attrs.evolve(

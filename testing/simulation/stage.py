@@ -24,6 +24,7 @@ from ...actors.store import SegmentStore
 from ...storage_backends.base.errors import TierlogError
 from .faults import Kind, Target
 from .invariants import Broken, Watch
+from .lapses import Lapses
 from .linearize import Checker
 from .loop import after_steps
 from .plan import Plan
@@ -66,6 +67,8 @@ class Stage:
         self.site = site
         self.trace = trace
         self.checkers = {names[0]: Checker(names[0]) for names in plan.families}
+        tombstone = plan.site.limits.tombstone
+        self.lapses = {family: Lapses(checker, tombstone, trio.current_time) for family, checker in self.checkers.items()}
         self.watch = Watch()
         self.book = ChunkBook()
         site.faults.on_chunk_call = self.book.note
@@ -227,6 +230,14 @@ class Stage:
                     f"it does not hold that a superseded owner stays so\nP{process.number} opened container {container.index} "
                     f"again as epoch {container.state.epoch}, after a newer process with epoch {epochs[container.index]}"
                 )
+
+    def names_of(self, family: str) -> tuple[str, ...]:
+        return next(names for names in self.plan.families if names[0] == family)
+
+    def pass_time(self, family: str) -> None:
+        """Tell the checker what owners may have done by themselves until now."""
+        first = max(0, self.checkers[family].bound - 1)
+        self.lapses[family].tell((process.number, process.began) for process in self.site.processes[first:])
 
     def look_inside(self, process: Process) -> None:
         """Ask every invariant about the containers of ``process``."""

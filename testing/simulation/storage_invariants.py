@@ -81,6 +81,9 @@ def check_stored(containers: Sequence[Container], contents: Contents, shown: Vie
 
 def _breaches(container: Container, contents: Contents, shown: View) -> Iterator[str]:
     records = {record.segment: record for record in segment_records(container.state.metadata)}
+    live = set(container.state.segments._by_name.values())
+    merged = {merge.source for segment in container.state.segments.by_id.values() for merge in segment.merges}
+    yield from (f"there is a record of {sid:#x}, which is no segment any more" for sid in records if sid not in live | merged)
     for name, segment in shown.items():
         record = records.get(segment.segment_id or 0)
         if record is not None and container.state.segments._by_name.get(name) == segment.segment_id:

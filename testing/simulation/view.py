@@ -2,7 +2,8 @@
 
 Owns: ``View``, the look that takes it from a store, and its comparison with states. Does not own: when a look may be believed; that is the
 checker's and its caller's matter (``linearize.py``). A look is many calls: only while no other call of the family can take effect do they
-belong to one moment. Cancelling a look leaves nothing behind.
+belong to one moment. What an owner does by itself meanwhile, which ends transactions, makes a look begin again. Cancelling a look leaves
+nothing behind.
 """
 
 from __future__ import annotations
@@ -12,10 +13,13 @@ from collections.abc import Collection, Mapping, Sequence
 import attrs
 
 from ...actors.store import SegmentStore
+from ...storage_backends.base.errors import SegmentNotFound
+from ...storage_backends.base.transactions import is_staged
 from .model import Life, State, brief
 from .model_queries import ListNames
 
 READ_SIZE = 1 << 16
+STAGED_MARK = "#txn."
 
 
 class BrokenLook(AssertionError):
@@ -41,12 +45,26 @@ class Shown:
 
 
 View = Mapping[str, Shown]
-"""By name: all segments of a family, and no other."""
+"""By name: all segments of a family, staged ones too, and no other."""
 
 
-async def look(store: SegmentStore, family: str, writers: Mapping[str, Sequence[str]]) -> View:
-    """Read everything of a family. ``writers``: whom to ask about, by segment."""
-    return {name: await _look_at(store, name, writers.get(name, ())) for name in await ListNames(family).send(store)}
+async def look(store: SegmentStore, family: str, writers: Mapping[str, Sequence[str]], targets: Sequence[str] = ()) -> View:
+    """Read everything of a family. ``writers``: whom to ask about, by segment; ``targets``: what may have staged segments."""
+    while True:
+        staged = await _staged(store, targets)
+        names = [*await ListNames(family).send(store), *staged]
+        try:
+            view = {name: await _look_at(store, name, writers.get(name, ())) for name in names}
+        except SegmentNotFound as error:
+            if not is_staged(error.segment):
+                raise
+            continue
+        if await _staged(store, targets) == staged:
+            return view
+
+
+async def _staged(store: SegmentStore, targets: Sequence[str]) -> list[str]:
+    return [name for target in targets for name in await store.list_segments(f"{target}{STAGED_MARK}")]
 
 
 async def _look_at(store: SegmentStore, name: str, writers: Sequence[str]) -> Shown:

@@ -29,6 +29,7 @@ from typing import Self
 
 import attrs
 
+from ...actors.core.lifecycle import first_leaf
 from .run import Verdict
 
 Runner = Callable[..., Verdict]
@@ -191,15 +192,8 @@ def _run(runner: Runner, job: Job) -> Verdict:
     try:
         verdict = runner(job.seed, operations=job.operations, keep=job.keep, full_trace=job.full_trace)
     except BaseException as error:  # noqa: BLE001  # whatever comes out of a run is a finding, told with its seed
-        cause = _first(error)
+        cause = first_leaf(error)
         said = f"{BROKEN}: {type(cause).__name__}: {cause}".splitlines()[0]
         return without_verdict(job, f"{said}\n{traceback.format_exc().strip()}")
     # Whatever kind of mapping a run counts in, a plain one can be sent.
     return attrs.evolve(verdict, counts=dict(verdict.counts))
-
-
-def _first(error: BaseException) -> BaseException:
-    """What a group of errors is about."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error

@@ -23,7 +23,7 @@ from ...actors.config import StoreConfig
 from ...actors.folder import StoreFolder
 from ...actors.identity import StoreIdentity
 from ...actors.node import identify
-from ...actors.serving import serve
+from ...actors.serving import ServingParts, serve
 from ...actors.store import SegmentStore
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.data_log import DurableDataLog
@@ -95,14 +95,15 @@ class Site:
         """What ``open_store`` does, with simulated parts."""
         world = World(lambda: _BEGIN + trio.current_time() + process.clock_offset, self._random(f"process {process.number}"), _ids(process))
         identity = await self._identity(files, world)
-        async with serve(
-            identity,
-            world.new_id(),
+        parts = ServingParts(
+            identity=identity,
+            owner_id=world.new_id(),
             chunks=self._chunks(process, files, world),
             make_log=self._log_maker(process, files, identity),
             options=self.kind.limits.serving(),
             world=world,
-        ) as store:
+        )
+        async with serve(parts) as store:
             yield store
 
     async def _identity(self, files: GatedFiles, world: World) -> StoreIdentity:

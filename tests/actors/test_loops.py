@@ -11,7 +11,6 @@ from tierlog.actors.core.events import Answer
 from tierlog.actors.core.reply import Reply
 from tierlog.actors.loops import event_source
 
-
 pytestmark = pytest.mark.anyio
 
 

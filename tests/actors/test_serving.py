@@ -12,7 +12,7 @@ from support.container_world import MIB, OPTIONS, fresh_ids, until
 from tierlog.actors.core.backoff import Backoff
 from tierlog.actors.core.supervision import RestartPolicy
 from tierlog.actors.identity import StoreIdentity
-from tierlog.actors.serving import Hosting, ServingOptions, serve
+from tierlog.actors.serving import Hosting, ServingOptions, ServingParts, serve
 from tierlog.actors.storage.options import StorageOptions
 from tierlog.storage_backends.base.errors import ClosedError, NotOwner, OutcomeUnknown, TierlogError, Unavailable
 from tierlog.storage_backends.base.names import container_of
@@ -42,12 +42,19 @@ class Site:
 
         return self.logs.log(f"c{index}")
 
+    def parts(self) -> ServingParts:
+        return ServingParts(
+            identity=StoreIdentity(bytes(15) + b"s", bytes(15) + b"l", 2, 0),
+            owner_id=self.world.new_id(),
+            chunks=MemoryChunkStorage(self.chunks),
+            make_log=self.log,
+            options=SERVING,
+            world=self.world,
+        )
+
     @asynccontextmanager
     async def hosting(self) -> AsyncIterator[Hosting]:
-        identity = StoreIdentity(bytes(15) + b"s", bytes(15) + b"l", 2, 0)
-        chunks = MemoryChunkStorage(self.chunks)
-        hosting = Hosting(identity, self.world.new_id(), chunks=chunks, make_log=self.log, options=SERVING, world=self.world)
-        async with hosting.running():
+        async with Hosting(self.parts()).running() as hosting:
             yield hosting
 
 
@@ -118,9 +125,6 @@ async def test_the_end_closes_what_is_open() -> None:
         await hosting.open(1)
     with pytest.raises(ClosedError):
         await hosting.store.create_segment(FIRST)
-    identity = StoreIdentity(bytes(15) + b"s", bytes(15) + b"l", 2, 0)
-    async with serve(
-        identity, site.world.new_id(), chunks=MemoryChunkStorage(site.chunks), make_log=site.log, options=SERVING, world=site.world
-    ) as store:
+    async with serve(site.parts()) as store:
         await store.create_segment(FIRST)
         await store.create_segment(SECOND)

@@ -8,10 +8,11 @@ import attrs
 import pytest
 
 import tierlog
-from support.container_world import OPTIONS, ContainerWorld, Owner, first_leaf, read_all, referenced_chunks, until, virtual_time
+from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, referenced_chunks, until, virtual_time
 from support.stores import make
 from tierlog import StoreMismatch
 from tierlog.actors.container.claim import claim_name, claim_prefix
+from tierlog.actors.core.lifecycle import first_leaf
 from tierlog.storage_backends.logs.memory import MemoryLogService
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 

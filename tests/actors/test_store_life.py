@@ -18,11 +18,12 @@ import anyio
 import pytest
 
 import tierlog
-from support.container_world import ContainerWorld, first_leaf, read_all, virtual_time
+from support.container_world import ContainerWorld, read_all, virtual_time
 from support.stores import CONFIG, config, follow, make
 from tierlog import ClosedError, NotOwner, OutcomeUnknown, SegmentStore, Unavailable
 from tierlog.actors.config import SupervisionConfig, TimeoutsConfig
 from tierlog.actors.container.state import ContainerState
+from tierlog.actors.core.lifecycle import first_leaf
 from tierlog.journal.operations.append import Append
 from tierlog.storage_backends.base.files import IoCall, Open, Sync, Write
 from tierlog.testing.simulated_files import Fail, Fault, Pause, SimulatedDisk, SimulatedFiles

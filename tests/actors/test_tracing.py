@@ -6,39 +6,21 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import anyio
 import httpx
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode
 
 import tierlog
 from support.service import service
+from support.spans import Recorder, said
 from tierlog.actors.gateway.wire.batch import BatchItem
 from tierlog.actors.otel import EXPORTER, tracing_of_process
 
 pytestmark = pytest.mark.anyio
-
-
-class Recorder:
-    """Every span that has ended, in the order of the ends."""
-
-    def __init__(self) -> None:
-        self._exporter = InMemorySpanExporter()
-        self.provider = TracerProvider(shutdown_on_exit=False)
-        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-
-    def spans(self, name: str) -> list[ReadableSpan]:
-        return [span for span in self._exporter.get_finished_spans() if span.name == name]
-
-    def one(self, name: str) -> ReadableSpan:
-        [span] = self.spans(name)
-        return span
 
 
 @pytest.fixture
@@ -46,10 +28,6 @@ def recorder() -> Iterator[Recorder]:
     recorder = Recorder()
     yield recorder
     recorder.provider.shutdown()
-
-
-def said(span: ReadableSpan) -> dict[str, Any]:
-    return dict(span.attributes or {})
 
 
 def number_of(span: ReadableSpan) -> int:
@@ -262,6 +240,20 @@ async def test_a_client_s_failed_request_is_told(tmp_path: Path, recorder: Recor
     [request] = [span for span in recorder.spans("GET") if is_below(span, call)]
     assert said(call)["error.type"] == "segment-not-found"
     assert (said(request)["error.type"], request.status.status_code) == ("404", StatusCode.ERROR)
+
+
+async def test_a_transaction_s_verbs_are_traced_from_the_client_to_the_store(tmp_path: Path, recorder: Recorder) -> None:
+    tracing = tierlog.opentelemetry_tracing(recorder.provider)
+    with traced_service(tmp_path, recorder) as url:
+        async with tierlog.connect(url, span=tracing) as client:
+            await client.create_segment("s")
+            await client.begin_transaction("s", "t")
+
+    call, store = recorder.one("tierlog.client.begin-transaction"), recorder.one("tierlog.begin_transaction")
+    [request] = [span for span in recorder.spans("POST") if is_below(span, call)]
+    server = recorder.one("POST /v1/segments/{name}/begin-transaction")
+    assert is_below(server, request)
+    assert is_below(store, server)
 
 
 def is_below(span: ReadableSpan, upper: ReadableSpan) -> bool:

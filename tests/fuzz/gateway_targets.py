@@ -10,11 +10,12 @@ from fuzz.target import Target
 from tierlog.actors.config import ServerConfig
 from tierlog.actors.gateway.client import calls as client_calls
 from tierlog.actors.gateway.client.calls import Response
-from tierlog.actors.gateway.wire import batch, documents, errors, headers, paths, ranges
+from tierlog.actors.gateway.wire import batch, documents, errors, headers, paths, ranges, transactions
 from tierlog.actors.service import listen_of
 from tierlog.actors.supervisor.term import _pid
 from tierlog.storage_backends.base.errors import BadOffset, InvalidArgument, TierlogError
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind, SegmentInfo
+from tierlog.storage_backends.base.transactions import CommitResult, StagedPart, TransactionInfo, TransactionState, TransactionToken
 
 _DEEP = [b'{"results": [' + b"[" * depth + b"]" * depth + b"]}" for depth in (900, 960, 980, 990, 5000)]
 _HOSTILE_JSON = [
@@ -29,6 +30,9 @@ _HOSTILE_JSON = [
     b'{"writer_ids": ["\\ud800"]}',
     b'{"updates": [{"name": "\\ud800", "value": 1}]}',
     b'{"updates": [{"name": "a", "value": 1, "kind": []}]}',
+    b'{"transaction_id": "t", "lease": 1e999}',
+    b'{"transaction_id": "t", "token": {"writer": "\\ud800", "epoch": 1}}',
+    b'{"transaction_id": "t", "parts": [{"name": "\\ud800", "length": 1}]}',
     b"null",
     b"\xff",
 ]
@@ -77,6 +81,27 @@ _REQUESTS = [
     _request("empty", _nothing, lambda found: b"{}", b"", b"{}"),
 ]
 
+_TOKEN = TransactionToken("größe", 5)
+_PARTS = (StagedPart("a#txn.t-1.p0", 5), StagedPart("größe#txn.t-1.p1", 0))
+_TRANSACTION_REQUESTS = [
+    _request(
+        "begin",
+        transactions.parse_begin,
+        transactions.begin_document,
+        transactions.begin_document(transactions.Begin("t-1", _TOKEN, 60.5)),
+        b'{"transaction_id": "t", "lease": 5}',
+    ),
+    _request("stage", transactions.parse_stage, lambda f: transactions.stage_document(*f), transactions.stage_document("t-1", "p0")),
+    _request(
+        "commit",
+        transactions.parse_commit,
+        transactions.commit_document,
+        transactions.commit_document(transactions.Commit("t-1", _PARTS, _TOKEN)),
+        transactions.commit_document(transactions.Commit("t", ())),
+    ),
+    _request("abort", transactions.parse_abort, lambda f: transactions.abort_document(*f), transactions.abort_document("t", "größe")),
+]
+
 # --- headers, queries, ranges ---------------------------------------------------------------------------------
 
 
@@ -90,15 +115,15 @@ def _written_headers(found: headers.AppendHeaders) -> bytes:
     return "\n".join(f"{name}: {value}" for name, value in headers.append_headers(found).items()).encode()
 
 
-_QUERY = {"offset": "", "wait": "", "stream": "", "writer_id": "", "prefix": ""}
+_QUERY = {"offset": "", "wait": "", "stream": "", "writer_id": "", "prefix": "", "transaction_id": ""}
 
 
 def _query(data: bytes) -> tuple[object, ...]:
     values = paths.parse_query(data, _QUERY)
     seconds = paths.query_seconds(values, "wait", 1.0, 60.0)
     assert 0 <= seconds <= 60
-    prefix = paths.query_text(values.get("prefix", ""))
-    return paths.query_number(values, "offset", 0), seconds, paths.query_flag(values, "stream"), paths.query_writer(values), prefix
+    texts = paths.query_text(values.get("prefix", "")), paths.query_transaction(values)
+    return paths.query_number(values, "offset", 0), seconds, paths.query_flag(values, "stream"), paths.query_writer(values), texts
 
 
 def _range(data: bytes) -> ranges.RangeRequest:
@@ -133,7 +158,7 @@ _HEADERS = [
     Target(
         "query",
         _query,
-        [b"offset=5&wait=0.5&stream=true&writer_id=app-7&prefix=a%2Fb"],
+        [b"offset=5&wait=0.5&stream=true&writer_id=app-7&prefix=a%2Fb&transaction_id=t:1"],
         errors=(InvalidArgument,),
         hostile=[b"wait=" + b"9" * 5000, b"wait=1e9", b"wait=nan", "wait=²".encode("latin-1"), b"prefix=%ff&writer_id=a"],
     ),
@@ -215,6 +240,9 @@ _INFO = SegmentInfo("a", 1, 10, 0, True, {"txn": 5}, 10, 0)
 _PROBLEM = errors.problem_document(BadOffset("not there", segment="a", expected=5, given=6))
 _STATUS = documents.HostStatus(True, False, (documents.ContainerStatus(0, "active"),))
 _MAP = documents.ContainerMap(3, (documents.ContainerPlace(0, "http://127.0.0.1:1", 5), documents.ContainerPlace(1, None, None)))
+_TRANSACTION = transactions.transaction_document(
+    TransactionInfo("t-1", "a", TransactionState.OPEN, _TOKEN, 60.0, 12.5, "", None, 5, _PARTS)
+)
 _ANSWERS = [
     _answer("info", documents.parse_info, documents.info_document(_INFO)),
     _answer("map", documents.parse_map, documents.map_document(_MAP)),
@@ -226,6 +254,10 @@ _ANSWERS = [
     _answer("known", documents.parse_known, {"known": 5}),
     _answer("values", documents.parse_values, {"attributes": {"txn": 5}}),
     _answer("names", documents.parse_names, {"segments": ["a", "b"]}),
+    _answer("transaction", transactions.parse_transaction, _TRANSACTION, {**_TRANSACTION, "token": None, "offset": 5}),
+    _answer("transactions", transactions.parse_transactions, {"transactions": [_TRANSACTION]}),
+    _answer("staged", transactions.parse_staged, {"segment": "a#txn.t-1.p0"}),
+    _answer("commit", transactions.parse_commit_result, transactions.commit_result_document(CommitResult(True, 5, 7))),
     _answer("batch", lambda data: batch.decode_outcomes(data, 3), {"results": [5, None, _PROBLEM]}),
     Target("problem", _problem, [_dump(_PROBLEM), b"<html>"], errors=(), hostile=[*_HOSTILE_JSON, b'{"retry_after": ' + b"9" * 400 + b"}"]),
 ]
@@ -255,4 +287,4 @@ _SERVICE = [
     Target("holder of the term", _pid, [b'{"pid": 5}'], errors=(), hostile=[*_HOSTILE_JSON, b'{"pid": Infinity}', b"[" * 100_000]),
 ]
 
-GATEWAY_TARGETS = [*_SERVICE, *_REQUESTS, *_HEADERS, *_BATCHES, *_ANSWERS]
+GATEWAY_TARGETS = [*_SERVICE, *_REQUESTS, *_TRANSACTION_REQUESTS, *_HEADERS, *_BATCHES, *_ANSWERS]

@@ -15,21 +15,26 @@ from typing import Any
 from hypothesis import strategies as st
 
 from fuzz.target import Target
-from support.operations import IMAGE, SAMPLES, SID, images, operations
+from support.operations import IMAGE, SAMPLES, SID, TRANSACTION, images, operations, transactions
 from support.recovered import Recovered, Script
 from tierlog.actors.container.checkpointer import TAG_CHECKPOINT_END
+from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
+from tierlog.journal.operations.begin_transaction import BeginTransaction
 from tierlog.journal.operations.checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart
 from tierlog.journal.operations.commit_metadata import CommitMetadata
+from tierlog.journal.operations.commit_transaction import CommitTransaction
 from tierlog.journal.operations.create_segment import CreateSegment
 from tierlog.journal.operations.cycle_complete import CycleComplete
 from tierlog.journal.operations.delete_segment import DeleteSegment
 from tierlog.journal.operations.expire_writers import ExpireWriters
+from tierlog.journal.operations.forget_transactions import ForgetTransactions
 from tierlog.journal.operations.merge_segments import MergeSegments
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.journal.operations.seal_segment import SealSegment
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, decode_image, encode_image
+from tierlog.journal.operations.transaction_image import TransactionImage, TransactionStatus, decode_transaction, encode_transaction
 from tierlog.journal.operations.truncate_segment import TruncateSegment
 from tierlog.journal.operations.update_attributes import UpdateAttributes
 from tierlog.journal.operations.vocabulary import OP_HEAD_BYTES, Operation, decode_operations, encode_operation
@@ -79,6 +84,7 @@ _GROUPS = [_encode_group((100, list(SAMPLES.values()))), _encode_group((1, [SAMP
 _VOCABULARY = [
     *_operation_targets(),
     Target("segment image", decode_image, [encode_image(IMAGE)], encode=encode_image, values=images),
+    Target("transaction image", decode_transaction, [encode_transaction(TRANSACTION)], encode=encode_transaction, values=transactions),
     Target(
         "operations",
         lambda data: decode_operations(memoryview(data), 0),
@@ -122,6 +128,18 @@ def _recover_group(data: bytes) -> object:
     return _segments_of(_recovered(lambda script: script.raw(data)))
 
 
+def _recover_transaction(data: bytes) -> object:
+    """An image of a transaction, beside a staged segment that needs it."""
+    staged = SegmentImage(SID + 1, SegmentStatus.LIVE, False, 0, 0, 1 << 20, STAGED, (), (), (), ())
+
+    def make(script: Script) -> None:
+        script.group(CheckpointBegin(1))
+        script.group(CheckpointPart(1, (encode_image(staged),), (), (data,)))
+        script.group(CheckpointEnd(1, 1, 1, CycleComplete(0, 0, 0, False)), tag=TAG_CHECKPOINT_END, truncate_before=1)
+
+    return _segments_of(_recovered(make))
+
+
 def _recover_image(data: bytes) -> object:
     def make(script: Script) -> None:
         script.group(CheckpointBegin(1))
@@ -143,6 +161,8 @@ def _recover_entry(data: bytes) -> object:
 
 
 _RECORD = SegmentRecord(SID, 4106, 17, "a", "a", 0, 0, 1, True, 1).encode()
+STAGED = "a#txn.job-7.p"
+_OPEN = TransactionImage(SID, "a", "job-7", TransactionStatus.OPEN, ("query", 7), 3_600_000)
 _LIFE: list[Operation] = [
     CreateSegment(SID, "a", 1 << 20),
     CreateSegment(SID + 1, "a#1", 1 << 20),
@@ -165,16 +185,35 @@ _DEATH: list[Operation] = [
     CommitMetadata(((segment_key(SID), None), ("c:c", None))),
     Barrier(),
 ]
+_TRANSACTIONS: list[Operation] = [
+    CreateSegment(SID, "a", 1 << 20),
+    BeginTransaction(SID, "job-7", ("query", 7), 3_600_000),
+    CreateSegment(SID + 1, STAGED, 1 << 20),
+    CreateSegment(SID + 2, "a#txn.job-7.q", 1 << 20),
+    Append(SID + 1, 0, b"some bytes", b"", 0, 0),
+    CommitTransaction(SID, 0, "job-7", ((SID + 1, 10),), (SID + 2,), (("txn:query", 7),)),
+    BeginTransaction(SID, "job-8", None, 3_600_000),
+    CreateSegment(SID + 3, "a#txn.job-8.p", 1 << 20),
+    AbortTransaction(SID, "job-8", "because", (SID + 3,)),
+    ForgetTransactions((("a", "job-8"),)),
+]
 _FLUSHED = SegmentImage(SID, SegmentStatus.LIVE, True, 4106, 17, 1 << 20, "a", (("txn", 5),), (), (b"gone",), ())
 _RECOVERY = [
     Target(
         "group in recovery",
         _recover_group,
-        [_encode_group((1, _LIFE)), _encode_group((1, _DEATH))],
+        [_encode_group((1, _LIFE)), _encode_group((1, _DEATH)), _encode_group((1, _TRANSACTIONS))],
         errors=(DataCorruption,),
         bytes_per_byte=4096,
     ),
     Target("image in recovery", _recover_image, [encode_image(_FLUSHED)], errors=(DataCorruption,), bytes_per_byte=4096),
+    Target(
+        "transaction in recovery",
+        _recover_transaction,
+        [encode_transaction(_OPEN)],
+        errors=(DataCorruption,),
+        bytes_per_byte=4096,
+    ),
     Target(
         "metadata entry in recovery",
         _recover_entry,

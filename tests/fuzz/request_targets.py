@@ -14,6 +14,7 @@ from tierlog.storage_backends.base.chunk_storage import check_chunk_name
 from tierlog.storage_backends.base.errors import ConfigError, InvalidArgument
 from tierlog.storage_backends.base.names import check_segment_name, container_of
 from tierlog.storage_backends.base.segments import AttributeUpdate
+from tierlog.storage_backends.base.transactions import is_staged, split_staged, staged_name
 
 _CONTAINERS = 7
 _HUGE = b"9" * 5000
@@ -44,6 +45,17 @@ def _place(data: bytes) -> tuple[str, int]:
     return name, container
 
 
+def _staged(data: bytes) -> tuple[str, str, str]:
+    """Whose a staged segment is can be told from its name alone (rule T1)."""
+    target, _, rest = _text(data).partition("|")
+    transaction, _, part = rest.partition("|")
+    name = staged_name(target, transaction, part)
+    check_segment_name(name)
+    assert is_staged(name)
+    assert split_staged(name) == (target, transaction)
+    return target, transaction, part
+
+
 def _check_chunk_name(data: bytes) -> str:
     name = _text(data)
     check_chunk_name(name)
@@ -65,6 +77,14 @@ _ARGUMENTS = [
         errors=(InvalidArgument,),
         encode=lambda found: found[0].encode(),
         hostile=[b"\xed\xa0\x80", b"a" * 5000, b"a/../b", b"a\n", b"_system/x"],
+    ),
+    Target(
+        "staged segment's name",
+        _staged,
+        [b"app/events|query-7.1|part-0", "größe|j:8|p".encode()],
+        errors=(InvalidArgument,),
+        encode=lambda found: "|".join(found).encode(),
+        hostile=[b"a|b|c.d", b"a#txn.b.c|d|e", b"a|b\n|c", b"a|" + b"b" * 5000 + b"|c"],
     ),
     Target(
         "chunk name",

@@ -59,11 +59,12 @@ def installed(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     return environment / "bin"
 
 
-def test_the_wheel_has_one_top_level_name(wheel_names: list[str]) -> None:
+def test_the_wheel_has_one_top_level_name_and_sparks_door(wheel_names: list[str]) -> None:
     tops = {name.split("/")[0] for name in wheel_names}
 
-    assert {top for top in tops if not top.endswith(".dist-info")} == {"tierlog"}
-    assert len(tops) == 2
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"tierlog", "pyspark_tierlog"}
+    assert len(tops) == 3
+    assert [name for name in wheel_names if name.startswith("pyspark_tierlog/")] == ["pyspark_tierlog/__init__.py"]
 
 
 def test_the_wheel_says_that_it_is_typed(wheel_names: list[str]) -> None:
@@ -73,6 +74,7 @@ def test_the_wheel_says_that_it_is_typed(wheel_names: list[str]) -> None:
 def test_the_wheel_holds_every_source_module(wheel_names: list[str]) -> None:
     sources = ("actors", "journal", "spark_bridge", "storage_backends", "testing")
     modules = {f"tierlog/{path.relative_to(ROOT).as_posix()}" for folder in sources for path in (ROOT / folder).rglob("*.py")}
+    modules |= {f"tierlog/{path.name}" for path in ROOT.glob("*.py")}
 
     assert sorted(modules - set(wheel_names)) == []
 
@@ -80,7 +82,7 @@ def test_the_wheel_holds_every_source_module(wheel_names: list[str]) -> None:
 def test_the_wheel_leaves_out_what_is_for_development(wheel_names: list[str]) -> None:
     folders = {name.split("/")[1] for name in wheel_names if name.startswith("tierlog/")}
 
-    assert folders & {"tests", "scripts", "benchmarks", "docs", ".ci", "pyproject.toml", "conftest.py"} == set()
+    assert folders & {"tests", "scripts", "benchmarks", "docs", "examples", ".ci", "pyproject.toml", "conftest.py"} == set()
 
 
 def test_the_wheel_carries_the_licence(wheel_names: list[str]) -> None:
@@ -115,6 +117,18 @@ def test_an_installed_tierlog_lives_beside_an_app_with_the_same_folder_names(ins
 
 def test_the_installed_door_has_what_the_readme_promises(installed: Path, tmp_path: Path) -> None:
     assert run(installed / "python", "-c", "import tierlog; print(callable(tierlog.open_store))", cwd=tmp_path) == "True\n"
+
+
+def test_spark_would_find_the_installed_door_and_other_packages_are_not_in_its_way(installed: Path, tmp_path: Path) -> None:
+    """Without PySpark there is nothing to load, and that is told and no error."""
+    program = (
+        "import pkgutil\n"
+        "print([found.name for found in pkgutil.iter_modules() if found.name.startswith('pyspark_')])\n"
+        "import pyspark_tierlog\n"
+        "print(hasattr(pyspark_tierlog, 'DefaultSource'))\n"
+    )
+
+    assert run(installed / "python", "-c", program, cwd=tmp_path) == "['pyspark_tierlog']\nFalse\n"
 
 
 def test_the_installed_command_answers(installed: Path, tmp_path: Path) -> None:

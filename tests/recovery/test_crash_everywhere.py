@@ -21,7 +21,7 @@ import pytest
 
 from support.crash_scenarios import SCENARIOS
 from support.crash_scripts import LIFE, Session, play, random_script
-from support.crash_world import BriskFiles, Ending, after, changes_disk, check_chunks, describe, fork, image_at, live_and_end, opened
+from support.crash_world import Ending, after, changes_disk, check_chunks, describe, fork, image_at, live_and_end, opened
 from support.oracle import Oracle, observe
 from support.virtual import run_virtual
 from tierlog.actors.store import SegmentStore
@@ -88,7 +88,7 @@ async def recover(instant: Instant, mode: str, random: Random) -> None:
     oracle = instant.oracle.copy()
     disk = after(instant.disk, mode, random)
     disk = await second_owner(disk, oracle, random)
-    async with opened(BriskFiles(disk), 102) as store:
+    async with opened(SimulatedFiles(disk, interleave=False), 102) as store:
         oracle.check(await observe(store, oracle.writers))
         await oracle.repeat_doubtful(store)
         await store.flush()
@@ -99,7 +99,7 @@ async def recover(instant: Instant, mode: str, random: Random) -> None:
         return
 
     # Everything from long-term storage and metadata alone.
-    async with opened(BriskFiles(disk), 103) as store:
+    async with opened(SimulatedFiles(disk, interleave=False), 103) as store:
         oracle.check(await observe(store, oracle.writers))
 
 
@@ -120,7 +120,7 @@ async def second_owner(disk: SimulatedDisk, oracle: Oracle, random: Random) -> S
         await oracle.repeat_doubtful(store)
         await store.flush()
 
-    await live_and_end(BriskFiles(disk, ending), 101, ending, work)
+    await live_and_end(SimulatedFiles(disk, ending, interleave=False), 101, ending, work)
     if not crashed:
         return after(disk, "none", random)
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from random import Random
 
 import anyio
@@ -17,7 +21,11 @@ from chaos_parts.verdict import Samples, Verdict
 from chaos_parts.writers import LanePlan, LaneRun, Plan, parse_plan, plan_json
 
 import tierlog
+from support.scripted_server import problem, scripted
 from tierlog.storage_backends.base.names import container_of
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+
 
 # --- events -----------------------------------------------------------------------------------------------------
 
@@ -253,3 +261,20 @@ async def test_what_a_failed_call_means_depends_on_the_lane(error: Exception, of
     for identified_lane, expected in ((True, of_identified), (False, of_plain)):
         lane = LaneRun(LanePlan(0, "w0", "s", identified_lane), None, Random(1), 0.0, lambda record: None)  # type: ignore[arg-type]
         assert await lane._outcome(fail) is expected
+
+
+def test_a_writer_that_has_failed_ends_though_its_parent_still_wants_it() -> None:
+    """Whoever waits for the parent's word must not keep the process alive."""
+    gone = problem(tierlog.SegmentNotFound("no segment 's'", segment="s"))
+    with scripted(lambda received: gone) as server:
+        plan = Plan(server.url, "raw", "1/0", 0.001, (LanePlan(0, "w0", "s", identified=False),))
+        command = [sys.executable, "-P", "-m", "chaos_parts.writers", plan_json(plan)]
+        environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as writer:
+            assert writer.stdin is not None
+            assert writer.stderr is not None
+            try:
+                assert writer.wait(20) != 0
+            finally:
+                writer.kill()
+            assert b"no segment 's'" in writer.stderr.read()

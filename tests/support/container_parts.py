@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
-from tierlog.actors.container import decisions
+from tierlog.actors.container import decisions, transactions
 from tierlog.actors.container.publish import Publisher
 from tierlog.actors.container.requests import (
     AppendRequest,
@@ -25,6 +25,16 @@ from tierlog.actors.container.requests import (
 )
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.container.state import ContainerState
+from tierlog.actors.container.transaction_requests import (
+    AbortTransactionRequest,
+    BeginTransactionRequest,
+    CommitTransactionRequest,
+    ExpireTransactionRequest,
+    ForgetTransactionsRequest,
+    ListTransactionsRequest,
+    StageSegmentRequest,
+    TransactionRequest,
+)
 from tierlog.actors.reading.tail_cache import TailCache
 from tierlog.journal.operations.vocabulary import Operation
 from tierlog.storage_backends.base.errors import TierlogError
@@ -44,6 +54,14 @@ DECIDE: dict[type, Callable[[ContainerState, Any], decisions.Decision]] = {
     SealRequest: decisions.decide_seal,
     TruncateRequest: decisions.decide_truncate,
     WriterRequest: decisions.decide_writer,
+    AbortTransactionRequest: transactions.decide_abort,
+    BeginTransactionRequest: transactions.decide_begin,
+    CommitTransactionRequest: transactions.decide_commit_transaction,
+    ExpireTransactionRequest: transactions.decide_expire,
+    ForgetTransactionsRequest: transactions.decide_forget,
+    ListTransactionsRequest: transactions.decide_list_transactions,
+    StageSegmentRequest: transactions.decide_stage,
+    TransactionRequest: transactions.decide_transaction,
 }
 
 

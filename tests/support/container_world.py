@@ -20,6 +20,7 @@ from tierlog.actors.container.admission import AdmissionOptions
 from tierlog.actors.container.checkpointer import CheckpointOptions
 from tierlog.actors.container.claim import Identity
 from tierlog.actors.container.container import Container, ContainerOptions
+from tierlog.actors.core.lifecycle import first_leaf
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.store import SegmentStore
 from tierlog.actors.writer.writer import WriterOptions
@@ -97,13 +98,6 @@ class _Host:
 
     async def call(self, verb: Callable[[Container], Awaitable[T]]) -> T:
         return await verb(self.active)
-
-
-def first_leaf(error: BaseException) -> BaseException:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-
-    return error
 
 
 class ContainerWorld:

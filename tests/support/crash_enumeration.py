@@ -32,7 +32,6 @@ from tierlog.testing.simulated_files import Fault, Pause, SimulatedDisk, Simulat
 from .crash_scripts import Session, play
 from .crash_world import (
     SMALL,
-    BriskFiles,
     Ending,
     Limits,
     after,
@@ -342,7 +341,7 @@ class Judge:
             await oracle.repeat_doubtful(store)
 
         try:
-            await live_and_end(BriskFiles(disk, ending), 101, ending, look, self.scenario.limits)
+            await live_and_end(SimulatedFiles(disk, ending, interleave=False), 101, ending, look, self.scenario.limits)
         except StorageFull:
             # On a full disk an owner may refuse to begin; it has changed nothing that counts.
             assert self.scenario.capacity is not None
@@ -350,7 +349,7 @@ class Judge:
 
     async def _settle(self, disk: SimulatedDisk, oracle: Oracle) -> None:
         disk.capacity = None  # whoever runs a full disk makes room at some time
-        async with opened(BriskFiles(disk), 102, self.scenario.limits) as store:
+        async with opened(SimulatedFiles(disk, interleave=False), 102, self.scenario.limits) as store:
             oracle.check(await observe(store, oracle.writers))
             await store.flush()
             await check_chunks(store, disk)

@@ -277,7 +277,8 @@ TRANSACTIONS = Scenario(
     limits=Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1500, checkpoint_part=2),
     reaches=[
         ["Begin 2", "Logged BeginTransaction", "Logged CreateSegment", "Logged CommitTransaction", "Logged AbortTransaction"],
-        ["Logged CheckpointBegin", "Logged CheckpointEnd", "Logged CommitTransaction", "Logged CommitMetadata", "Logged CycleComplete"],
+        ["Logged CheckpointBegin", "Logged CheckpointPart", "Logged CommitTransaction", "Logged CheckpointPart", "Logged CheckpointEnd"],
+        ["Logged CommitTransaction", "Logged AbortTransaction", "Logged CommitMetadata", "Logged CycleComplete"],
     ],
 )
 FULL = Scenario(

@@ -9,11 +9,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from random import Random
-from typing import Any
 from unittest import mock
 
 import anyio
-import anyio.lowlevel
 import attrs
 
 from tierlog.actors import node
@@ -22,6 +20,7 @@ from tierlog.actors.container import checkpointer
 from tierlog.actors.container.admission import AdmissionOptions
 from tierlog.actors.container.checkpointer import CheckpointOptions
 from tierlog.actors.container.container import Container, ContainerOptions
+from tierlog.actors.core.lifecycle import leaves
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.node import open_store
 from tierlog.actors.store import SegmentStore
@@ -31,16 +30,13 @@ from tierlog.storage_backends.base.files import (
     Extend,
     IoCall,
     Link,
-    Lock,
     MakeFolder,
     Open,
-    Program,
     RemoveFolder,
     Rename,
     SetReadOnly,
     Sync,
     SyncFolder,
-    T,
     Unlink,
     Write,
 )
@@ -48,6 +44,7 @@ from tierlog.storage_backends.logs.local_layout import LocalLogOptions
 from tierlog.testing.simulated_disk import BLOCK, Entry, Keep, SimulatedDisk, SimulatedInode, _Change, _Folder
 from tierlog.testing.simulated_files import Fault, SimulatedFiles, SimulatedHandle
 
+from .oracle import all_names
 from .virtual import virtual_world
 
 FOLDER = "/data"
@@ -160,45 +157,7 @@ async def live_and_end(
 
 
 def _is_noise(error: Exception) -> bool:
-    if isinstance(error, ExceptionGroup):
-        return all(_is_noise(inner) for inner in error.exceptions)
-
-    return isinstance(error, (OSError, TierlogError))
-
-
-class BriskFiles(SimulatedFiles):
-    """As its base, but nobody else runs between the calls of one program: for owners whose scheduling is not the point."""
-
-    def lane(self, name: str, width: int = 1) -> SimulatedFiles:
-        lane = BriskFiles(self.disk)
-        lane._root, lane._process = self._root, self._process
-        return lane
-
-    async def run(self, program: Program[T]) -> T:
-        await anyio.lowlevel.checkpoint()
-        step, answer = program.send, None
-        while True:
-            try:
-                call = step(answer)
-            except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
-            try:
-                step, answer = program.send, self._perform_now(call)
-            except OSError as error:
-                step, answer = program.throw, error
-
-    def _perform_now(self, call: IoCall) -> Any:
-        index = self._process.calls
-        self._process.calls += 1
-        if self._root.on_call is not None:
-            self._root.on_call(index, call)
-        if isinstance(call, Lock):
-            assert isinstance(call.handle, SimulatedHandle)
-            if call.handle.inode.holder not in (None, call.handle):
-                return False
-            call.handle.inode.holder = call.handle
-            return True
-        return self._perform[type(call)](call)
+    return all(isinstance(leaf, (OSError, TierlogError)) for leaf in leaves(error))
 
 
 # --- crash images -----------------------------------------------------------------------------------------------
@@ -348,7 +307,7 @@ async def check_chunks(store: SegmentStore, disk: SimulatedDisk) -> None:
     """After a flush: the chunks hold every segment's bytes, none that metadata names is missing, and in the end no other is left."""
     parts = container(store)._parts
     referenced = set()
-    for name in await store.list_segments():
+    for name in await all_names(store):
         info = await store.segment_info(name)
         assert info.flushed_length == info.length, f"{name} is flushed to {info.flushed_length} of {info.length}"
         record = await parts.storage.info(info.segment_id)

@@ -15,7 +15,8 @@ from starlette.applications import Starlette
 from support.stores import CONFIG
 from tierlog import SegmentStore, StoreConfig, open_store
 from tierlog.actors.gateway.server.app import gateway_of, make_app
-from tierlog.actors.gateway.server.gateway import Gateway, ServerLimits
+from tierlog.actors.gateway.server.front import ServerLimits
+from tierlog.actors.gateway.server.gateway import Gateway
 from tierlog.actors.gateway.server.running import bind, serve_http
 from tierlog.actors.node import system_world
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
+from tierlog.journal.operations.begin_transaction import BeginTransaction
 from tierlog.journal.operations.checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart
 from tierlog.journal.operations.commit_metadata import CommitMetadata
+from tierlog.journal.operations.commit_transaction import CommitTransaction
 from tierlog.journal.operations.create_segment import CreateSegment
 from tierlog.journal.operations.cycle_complete import CycleComplete
 from tierlog.journal.operations.delete_segment import DeleteSegment
 from tierlog.journal.operations.expire_writers import ExpireWriters
 from tierlog.journal.operations.forget_segment import ForgetSegment
+from tierlog.journal.operations.forget_transactions import ForgetTransactions
 from tierlog.journal.operations.merge_segments import MergeSegments
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.journal.operations.seal_segment import SealSegment
 from tierlog.journal.operations.segment_image import MergedRange, SegmentImage, SegmentStatus, WriterState
+from tierlog.journal.operations.transaction_image import TransactionImage, TransactionStatus
 from tierlog.journal.operations.truncate_segment import TruncateSegment
 from tierlog.journal.operations.update_attributes import UpdateAttributes
 from tierlog.journal.operations.vocabulary import Operation
@@ -24,18 +29,23 @@ from tierlog.journal.operations.vocabulary import Operation
 SID = 0x7_0000_0002
 
 SAMPLES: dict[str, Operation] = {
+    "abort_transaction": AbortTransaction(SID, "job-7", "größer als gedacht", (SID + 1, SID + 2)),
     "append": Append(SID, 4096, b"some bytes", b"", 0, 0),
     "append_by_writer": Append(SID, 4096, b"some bytes", b"writer-1", -3, 2),
     "barrier": Barrier(),
+    "begin_transaction": BeginTransaction(SID, "job-7", ("query", 7), 3_600_000),
+    "begin_transaction_without_token": BeginTransaction(SID, "job-7", None, 1_000),
     "checkpoint_begin": CheckpointBegin(9),
     "checkpoint_end": CheckpointEnd(9, 40, 1234, CycleComplete(7, 3, 1200, True)),
-    "checkpoint_part": CheckpointPart(9, (b"image", b""), (("s:1", 12, b"record"), ("c:n", 13, b""))),
+    "checkpoint_part": CheckpointPart(9, (b"image", b""), (("s:1", 12, b"record"), ("c:n", 13, b"")), (b"transaction", b"")),
     "commit_metadata": CommitMetadata((("s:1", b"record"), ("c:n", None), ("c:m", b""))),
+    "commit_transaction": CommitTransaction(SID, 4096, "job-7", ((SID + 1, 10), (SID + 2, 0)), (SID + 3,), (("txn:query", 7),)),
     "create_segment": CreateSegment(SID, "app/events#part-1", 128 << 20),
     "cycle_complete": CycleComplete(7, 3, 1200, False),
     "delete_segment": DeleteSegment(SID),
     "expire_writers": ExpireWriters(SID, (b"writer-1", b"w")),
     "forget_segment": ForgetSegment(SID),
+    "forget_transactions": ForgetTransactions((("app/events", "job-7"), ("app/größe", "8"))),
     "merge_segments": MergeSegments(SID, 4096, ((SID + 1, 10), (SID + 2, 0)), (("txn", 5),)),
     "relog_data": RelogData(SID, 4096, b"some bytes"),
     "seal_segment": SealSegment(SID),
@@ -57,10 +67,13 @@ IMAGE = SegmentImage(
     (MergedRange(100, SID + 1, 10),),
 )
 
+TRANSACTION = TransactionImage(SID, "app/events", "job-7", TransactionStatus.COMMITTED, ("query", 7), 3_600_000, "because", 4096, 10)
+
 u64 = st.integers(0, (1 << 64) - 1)
 i64 = st.integers(-(1 << 63), (1 << 63) - 1)
 u32 = st.integers(0, (1 << 32) - 1)
 data = st.binary(max_size=40)
+blobs = st.lists(data, max_size=3).map(tuple)
 text = st.text(max_size=12)
 writer = st.binary(min_size=1, max_size=64)
 values = st.lists(st.tuples(text, i64), max_size=3).map(tuple)
@@ -82,20 +95,29 @@ images = st.builds(
     st.lists(st.builds(MergedRange, u64, u64, u64), max_size=3).map(tuple),
 )
 
+tokens = st.none() | st.tuples(text, i64)
+sids = st.lists(u64, max_size=3).map(tuple)
+sources = st.lists(st.tuples(u64, u64), max_size=3).map(tuple)
+transactions = st.builds(TransactionImage, u64, text, text, st.sampled_from(TransactionStatus), tokens, u64, text, u64, u64)
+
 operations: st.SearchStrategy[Operation] = st.one_of(
+    st.builds(AbortTransaction, u64, text, text, sids),
     st.builds(Append, u64, u64, data, st.just(b""), st.just(0), st.just(0)),
     st.builds(Append, u64, u64, data, writer, i64, u32),
     st.just(Barrier()),
+    st.builds(BeginTransaction, u64, text, tokens, u64),
     st.builds(CheckpointBegin, u64),
     st.builds(CheckpointEnd, u64, u64, u64, cycles),
-    st.builds(CheckpointPart, u64, st.lists(data, max_size=3).map(tuple), st.lists(st.tuples(text, u64, data), max_size=3).map(tuple)),
+    st.builds(CheckpointPart, u64, blobs, st.lists(st.tuples(text, u64, data), max_size=3).map(tuple), blobs),
     st.builds(CommitMetadata, st.lists(st.tuples(text, st.none() | data), max_size=3).map(tuple)),
+    st.builds(CommitTransaction, u64, u64, text, sources, sids, values),
     st.builds(CreateSegment, u64, text, u64),
     cycles,
     st.builds(DeleteSegment, u64),
     st.builds(ExpireWriters, u64, st.lists(writer, max_size=3).map(tuple)),
     st.builds(ForgetSegment, u64),
-    st.builds(MergeSegments, u64, u64, st.lists(st.tuples(u64, u64), max_size=3).map(tuple), values),
+    st.builds(ForgetTransactions, st.lists(st.tuples(text, text), max_size=3).map(tuple)),
+    st.builds(MergeSegments, u64, u64, sources, values),
     st.builds(RelogData, u64, u64, data),
     st.builds(SealSegment, u64),
     st.builds(TruncateSegment, u64, u64),

@@ -44,10 +44,18 @@ class View:
         return {name: shown for name, shown in self.segments.items() if name.startswith(prefix)}
 
 
+async def all_names(store: SegmentStore) -> list[str]:
+    """Staged segments too, behind their targets."""
+    found = []
+    for name in await store.list_segments():
+        found += [name, *await store.list_segments(f"{name}#txn.")]
+    return found
+
+
 async def observe(store: SegmentStore, writers: Mapping[str, frozenset[str]]) -> View:
     """Read everything. ``writers``: which writers may have state, by segment."""
     segments = {}
-    for name in await store.list_segments():
+    for name in await all_names(store):
         info = await store.segment_info(name)
         data = b""
         while info.start_offset + len(data) < info.length:

@@ -12,6 +12,7 @@ import attrs
 from support.container_parts import Parts
 from tierlog.actors.container.pipeline import Pipeline, PipelineOptions
 from tierlog.actors.container.requests import Request
+from tierlog.actors.core.lifecycle import first_leaf
 from tierlog.actors.core.mailbox import Lane, Mailbox
 from tierlog.actors.core.reply import Reply
 from tierlog.journal.operations.vocabulary import Operation
@@ -80,9 +81,7 @@ class PipelineWorld:
             with self.scope:
                 await self.pipeline.run()
         except Exception as error:  # noqa: BLE001 - a test looks at whatever it was
-            self.error = error
-            while isinstance(self.error, BaseExceptionGroup):
-                self.error = self.error.exceptions[0]
+            self.error = first_leaf(error)
         finally:
             self.ended.set()
 

@@ -13,6 +13,14 @@ import attrs
 
 from tierlog.actors.store import SegmentStore
 from tierlog.storage_backends.base.segments import AttributeUpdate
+from tierlog.storage_backends.base.transactions import (
+    CommitResult,
+    StagedPart,
+    TransactionState,
+    TransactionToken,
+    split_staged,
+    staged_name,
+)
 
 
 @attrs.frozen
@@ -191,6 +199,84 @@ class Merge(Op):
     async def send(self, store: SegmentStore) -> Any:
         updates = [AttributeUpdate(*self.mark)] if self.mark else []
         return await store.merge_segments(self.target, self.sources, attribute_updates=updates)
+
+
+@attrs.frozen
+class Begin(Op):
+    """A transaction begins; only what is staged for it can be seen."""
+
+    target: str
+    transaction: str
+    token: TransactionToken | None = None
+
+    def apply(self, family: Family) -> Family:
+        return family
+
+    def answer(self, family: Family) -> object:
+        return TransactionState.OPEN
+
+    async def send(self, store: SegmentStore) -> Any:
+        return (await store.begin_transaction(self.target, self.transaction, self.token)).state
+
+
+@attrs.frozen
+class Stage(Op):
+    target: str
+    transaction: str
+    part: str
+
+    def apply(self, family: Family) -> Family:
+        return {**family, staged_name(self.target, self.transaction, self.part): Life()}
+
+    def answer(self, family: Family) -> object:
+        return staged_name(self.target, self.transaction, self.part)
+
+    async def send(self, store: SegmentStore) -> Any:
+        return await store.stage_segment(self.target, self.transaction, self.part)
+
+
+def _without_staged(family: Family, target: str, transaction: str) -> Family:
+    return {name: life for name, life in family.items() if split_staged(name) != (target, transaction)}
+
+
+@attrs.frozen
+class Commit(Op):
+    """``parts``: the part's name and its length, in order."""
+
+    target: str
+    transaction: str
+    parts: tuple[tuple[str, int], ...]
+    token: TransactionToken | None = None
+
+    def _staged(self) -> list[StagedPart]:
+        return [StagedPart(staged_name(self.target, self.transaction, part), length) for part, length in self.parts]
+
+    def apply(self, family: Family) -> Family:
+        life = family[self.target]
+        data = life.data + b"".join(family[part.name].data for part in self._staged())
+        attributes = dict(life.attributes) | ({} if self.token is None else {self.token.attribute: self.token.epoch})
+        return _without_staged(_change(family, self.target, data=data, attributes=attributes), self.target, self.transaction)
+
+    def answer(self, family: Family) -> object:
+        return CommitResult(True, family[self.target].length, sum(length for _, length in self.parts))
+
+    async def send(self, store: SegmentStore) -> Any:
+        return await store.commit_transaction(self.target, self.transaction, self._staged(), self.token)
+
+
+@attrs.frozen
+class Abort(Op):
+    target: str
+    transaction: str
+
+    def apply(self, family: Family) -> Family:
+        return _without_staged(family, self.target, self.transaction)
+
+    def answer(self, family: Family) -> object:
+        return TransactionState.ABORTED
+
+    async def send(self, store: SegmentStore) -> Any:
+        return (await store.abort_transaction(self.target, self.transaction)).state
 
 
 @attrs.frozen

@@ -21,13 +21,14 @@ from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import ClosedError
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
+from ....storage_backends.base.transactions import LEASE_DEFAULT, CommitResult, StagedPart, TransactionInfo, TransactionToken
 from ...arguments import JoinedAppend, WriterId, check_offset, check_size
 from ...core.events import EventSource
 from ...forks import forks
 from ...tracing import Tracing
 from ..wire.batch import Outcome
 from ..wire.documents import HostStatus
-from . import calls, conversation
+from . import calls, conversation, transactions
 from .appends import Appender
 from .calls import Lost, Response
 from .coalescer import checked_items, told
@@ -62,7 +63,6 @@ class Client:
         self._looking = anyio.Lock()
         self._tracing = tracing
         self._appender = Appender(terms, transport.send, self._look, tasks, events, tracing)
-        self._is_watching = False
         self._forks = forks.count
         self._is_closed = False
 
@@ -169,6 +169,37 @@ class Client:
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         """As ``SegmentStore.last_event_number``."""
         return await self._run(calls.last_event_number(name, writer_id))
+
+    # --- transactions -----------------------------------------------------------------------------------------
+
+    async def begin_transaction(
+        self, target: str, transaction_id: str, token: TransactionToken | None = None, lease: float = LEASE_DEFAULT
+    ) -> TransactionInfo:
+        """As ``SegmentStore.begin_transaction``."""
+        return await self._run(transactions.begin_transaction(target, transaction_id, token, lease))
+
+    async def stage_segment(self, target: str, transaction_id: str, part: str) -> str:
+        """As ``SegmentStore.stage_segment``: the name to append to."""
+        return await self._run(transactions.stage_segment(target, transaction_id, part))
+
+    async def commit_transaction(
+        self, target: str, transaction_id: str, parts: Sequence[StagedPart], token: TransactionToken | None = None
+    ) -> CommitResult:
+        """As ``SegmentStore.commit_transaction``. Sent again after a lost answer: the same transaction is committed once."""
+        return await self._run(transactions.commit_transaction(target, transaction_id, parts, token))
+
+    async def abort_transaction(self, target: str, transaction_id: str, reason: str = "") -> TransactionInfo:
+        """As ``SegmentStore.abort_transaction``."""
+        return await self._run(transactions.abort_transaction(target, transaction_id, reason))
+
+    async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
+        """As ``SegmentStore.transaction_info``."""
+        return await self._run(transactions.transaction_info(target, transaction_id))
+
+    async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
+        """As ``SegmentStore.list_transactions``: those on all hosts whose target begins with ``prefix``, sorted."""
+        self._check()
+        return await self._drive(transactions.list_transactions(self._terms, prefix))
 
     # --- the whole store --------------------------------------------------------------------------------------
 

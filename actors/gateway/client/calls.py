@@ -211,19 +211,19 @@ def batch(items: Sequence[BatchItem]) -> Call[list[Outcome]]:
 
 def create_segment(name: str, rolling_size: int | None) -> Call[None]:
     size = None if rolling_size is None else check_int("rolling_size", rolling_size, 1, 1 << 40)
-    return _post(name, Verb.CREATE, documents.create_document(size), _nothing, Repeat.CREATES, 201)
+    return post(name, Verb.CREATE, documents.create_document(size), _nothing, Repeat.CREATES, 201)
 
 
 def seal_segment(name: str) -> Call[int]:
-    return _post(name, Verb.SEAL, b"{}", lambda response: documents.parse_length(response.body), Repeat.SEALS)
+    return post(name, Verb.SEAL, b"{}", lambda response: documents.parse_length(response.body), Repeat.SEALS)
 
 
 def truncate_segment(name: str, offset: int) -> Call[None]:
-    return _post(name, Verb.TRUNCATE, documents.truncate_document(check_offset(offset)), _nothing)
+    return post(name, Verb.TRUNCATE, documents.truncate_document(check_offset(offset)), _nothing)
 
 
 def delete_segment(name: str) -> Call[None]:
-    return _post(name, Verb.DELETE, b"{}", _nothing)
+    return post(name, Verb.DELETE, b"{}", _nothing)
 
 
 def merge_segments(target: str, sources: Sequence[str], attribute_updates: Sequence[AttributeUpdate]) -> Call[int]:
@@ -232,7 +232,7 @@ def merge_segments(target: str, sources: Sequence[str], attribute_updates: Seque
         check_segment_name(name)
 
     document = documents.merge_document(names, checked_updates(attribute_updates))
-    return _post(target, Verb.MERGE, document, lambda response: documents.parse_merged(response.body))
+    return post(target, Verb.MERGE, document, lambda response: documents.parse_merged(response.body))
 
 
 def update_attributes(name: str, updates: Sequence[AttributeUpdate]) -> Call[dict[str, int]]:
@@ -240,7 +240,7 @@ def update_attributes(name: str, updates: Sequence[AttributeUpdate]) -> Call[dic
     if not wanted:
         raise InvalidArgument("update_attributes takes at least one AttributeUpdate")
 
-    return _post(name, Verb.ATTRIBUTES, documents.attributes_document(wanted), lambda response: documents.parse_values(response.body))
+    return post(name, Verb.ATTRIBUTES, documents.attributes_document(wanted), lambda response: documents.parse_values(response.body))
 
 
 def expire_writers(name: str, writer_ids: Iterable[WriterId]) -> Call[int]:
@@ -248,7 +248,7 @@ def expire_writers(name: str, writer_ids: Iterable[WriterId]) -> Call[int]:
     if not writers:
         raise InvalidArgument("expire_writers takes at least one writer id")
 
-    return _post(
+    return post(
         name, Verb.EXPIRE_WRITERS, documents.expire_writers_document(writers), lambda response: documents.parse_known(response.body)
     )
 
@@ -322,15 +322,19 @@ def last_event_number(name: str, writer_id: WriterId) -> Call[int | None]:
 
 def list_segments(prefix: str) -> Call[list[str]]:
     """Of one host."""
+    return Call(listing(paths.list_path, prefix), Repeat.READS, lambda response: documents.parse_names(response.body))
+
+
+def listing(path_of: Callable[[str], str], prefix: str) -> Request:
+    """The request for what begins with ``prefix``."""
     if not isinstance(prefix, str):
         raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
 
     try:
-        path = paths.list_path(prefix)
+        return Request("GET", path_of(prefix))
     except UnicodeEncodeError:
         # No name has a lone surrogate; one that is in no name either finds the same.
-        path = paths.list_path("\0")
-    return Call(Request("GET", path), Repeat.READS, lambda response: documents.parse_names(response.body))
+        return Request("GET", path_of("\0"))
 
 
 def containers() -> Call[ContainerMap]:
@@ -346,7 +350,7 @@ def ready() -> Call[HostStatus]:
 _JSON = (("Content-Type", JSON_TYPE),)
 
 
-def _post(name: str, verb: Verb, body: bytes, parse: Callable[[Response], T], repeat: Repeat = Repeat.NEVER, status: int = 200) -> Call[T]:
+def post(name: str, verb: Verb, body: bytes, parse: Callable[[Response], T], repeat: Repeat = Repeat.NEVER, status: int = 200) -> Call[T]:
     check_segment_name(name)
     return Call(Request("POST", paths.segment_path(name, verb), body, _JSON), repeat, parse, name, statuses=(status,))
 

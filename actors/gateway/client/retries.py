@@ -9,7 +9,8 @@ A call that reads is sent again after every trouble that may pass. One that chan
 - an append with a writer id: the store knows its number;
 - an append at an expected offset: applied once, it cannot be applied there again. ``BadOffset`` after an attempt with unknown outcome
   proves that it was not applied only if the segment is too short to hold it; otherwise nobody can tell;
-- a creation and a seal: their effect happens once. ``SegmentExists`` after an unknown outcome may be the own creation.
+- a creation and a seal: their effect happens once. ``SegmentExists`` after an unknown outcome may be the own creation;
+- the verbs of a transaction: each finds what an earlier attempt did, and answers as that one did (rule H17).
 
 Everything else (a plain append, delete, truncate, merge, attributes, expire-writers) is never repeated after an unknown outcome: a second
 one could hit what others did in between. Once an attempt's outcome is unknown, only an answer that proves what happened is told as it is;
@@ -34,6 +35,8 @@ from ....storage_backends.base.errors import (
     SegmentSealed,
     Throttled,
     TierlogError,
+    TransactionEnded,
+    TransactionNotFound,
     Unavailable,
     UnknownWriter,
 )
@@ -55,6 +58,10 @@ class Repeat(enum.Enum):
     """An append at an expected offset."""
     CREATES = "creates"
     SEALS = "seals"
+    SETTLES = "settles"
+    """A transaction's begin, stage or abort: what is there is found, and answered again."""
+    COMMITS = "commits"
+    """A transaction's commit: its tombstone, or its token, says that it was done (rules T4, T5)."""
     NEVER = "never"
     """It would be a second one."""
 
@@ -100,6 +107,11 @@ _PROOFS: dict[Repeat, tuple[type[TierlogError], ...]] = {
     Repeat.AT_OFFSET: (InvalidArgument,),
     Repeat.CREATES: (InvalidArgument,),
     Repeat.SEALS: (InvalidArgument, SegmentNotFound),
+    # Whatever an earlier attempt did, these say what is true of the transaction now.
+    Repeat.SETTLES: (InvalidArgument, SegmentNotFound, SegmentSealed, TransactionEnded, TransactionNotFound),
+    # Only an open transaction is refused for its parts or its target's seal, and one that ended otherwise was never committed. One that
+    # is not found may have been committed before its target was deleted.
+    Repeat.COMMITS: (InvalidArgument, BadOffset, SegmentSealed, TransactionEnded),
     Repeat.NEVER: (),
 }
 _MAY_PASS = (Throttled, Unavailable, ClosedError)

@@ -19,13 +19,14 @@ from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import ClosedError, TierlogError
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
+from ....storage_backends.base.transactions import LEASE_DEFAULT, CommitResult, StagedPart, TransactionInfo, TransactionToken
 from ...arguments import JoinedAppend, WriterId, check_offset, check_size
 from ...core.events import EventSource
 from ...forks import forks
 from ...tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from ..wire.documents import HostStatus
-from . import calls, conversation
+from . import calls, conversation, transactions
 from .calls import Lost, Response
 from .coalescer import Batch, Coalescer, Parcel, Sorted, checked_items, told
 from .conversation import Look, Pause, Program, Send, Terms
@@ -130,6 +131,31 @@ class SyncClient:
 
     def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         return self._run(calls.last_event_number(name, writer_id))
+
+    # --- transactions -----------------------------------------------------------------------------------------
+
+    def begin_transaction(
+        self, target: str, transaction_id: str, token: TransactionToken | None = None, lease: float = LEASE_DEFAULT
+    ) -> TransactionInfo:
+        return self._run(transactions.begin_transaction(target, transaction_id, token, lease))
+
+    def stage_segment(self, target: str, transaction_id: str, part: str) -> str:
+        return self._run(transactions.stage_segment(target, transaction_id, part))
+
+    def commit_transaction(
+        self, target: str, transaction_id: str, parts: Sequence[StagedPart], token: TransactionToken | None = None
+    ) -> CommitResult:
+        return self._run(transactions.commit_transaction(target, transaction_id, parts, token))
+
+    def abort_transaction(self, target: str, transaction_id: str, reason: str = "") -> TransactionInfo:
+        return self._run(transactions.abort_transaction(target, transaction_id, reason))
+
+    def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
+        return self._run(transactions.transaction_info(target, transaction_id))
+
+    def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
+        self._check()
+        return self._drive(transactions.list_transactions(self._terms, prefix))
 
     # --- the whole store --------------------------------------------------------------------------------------
 

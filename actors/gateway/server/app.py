@@ -1,4 +1,4 @@
-"""The Starlette application over a store: routes from the table of endpoints, problems for everything else.
+"""A Starlette application: routes from a table of endpoints, problems for everything else; and the one over a store.
 
 Owns: how the table, the middleware and the answers to unknown paths come together. Does not own: any endpoint, nor the process that runs
 the application (``running.py``).
@@ -6,7 +6,7 @@ the application (``running.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
@@ -20,10 +20,11 @@ from ...tracing import Tracing
 from ..wire import paths
 from ..wire.documents import ContainerMap, dump
 from ..wire.errors import MethodNotAllowed, NoSuchPath
-from .call import Answer, Call, Disconnected, Receive, Scope, Send
-from .endpoint import Endpoint, EndpointApp, Success, problem_answer
+from .call import Answer, CallOf, Disconnected, F, Receive, Scope, Send
+from .endpoint import EndpointApp, EndpointOf, Success, problem_answer
 from .endpoints import ENDPOINTS
-from .gateway import Gateway, ServerLimits, Store
+from .front import Front, ServerLimits
+from .gateway import Gateway, Store
 from .observing import Observing
 from .openapi import openapi_document
 from .traffic import Operation
@@ -47,13 +48,23 @@ def make_app(
     that serves a container of others, if it is known here. ``tracing`` is told of every request.
     """
     gateway = Gateway(store, world, limits or ServerLimits(), container_map, owner_of, tracing)
-    table = (*ENDPOINTS, _openapi_endpoint())
-    routes = [_route(gateway, endpoint) for endpoint in table]
-    app = Starlette(routes=routes, middleware=[Middleware(cast(Any, Observing), gateway=gateway)])
+    return app_of(gateway, ENDPOINTS, "tierlog", "Segments: append-only sequences of bytes, durable when acked.")
+
+
+def app_of(front: F, endpoints: Sequence[EndpointOf[F]], title: str, summary: str) -> Starlette:
+    """The application of a table of endpoints, with its OpenAPI document, which has the title and the summary."""
+    table = (*endpoints, _openapi_endpoint(endpoints, title, summary))
+    routes = [_route(front, endpoint) for endpoint in table]
+    app = Starlette(routes=routes, middleware=[Middleware(cast(Any, Observing), gateway=front)])
     app.router.redirect_slashes = False
-    app.router.default = cast(Any, _Nowhere(gateway, routes))
-    app.state.gateway = gateway
+    app.router.default = cast(Any, _Nowhere(front, routes))
+    app.state.gateway = front
     return app
+
+
+def front_of(app: Starlette) -> Front:
+    front: Front = app.state.gateway
+    return front
 
 
 def gateway_of(app: Starlette) -> Gateway:
@@ -61,16 +72,16 @@ def gateway_of(app: Starlette) -> Gateway:
     return gateway
 
 
-def _openapi_endpoint() -> Endpoint:
+def _openapi_endpoint(endpoints: Sequence[EndpointOf[F]], title: str, summary: str) -> EndpointOf[F]:
     body: list[bytes] = []
 
-    async def openapi(call: Call) -> Answer:
+    async def openapi(call: CallOf[F]) -> Answer:
         if not body:
-            body.append(dump(openapi_document((*ENDPOINTS, endpoint), VERSION)))
+            body.append(dump(openapi_document((*endpoints, endpoint), VERSION, title, summary)))
         return Answer(200, body[0])
 
     success = Success(200, "This document.", "application/json", {"type": "object"})
-    endpoint = Endpoint("openapi", "GET", paths.OPENAPI, openapi, "This document.", (success,))
+    endpoint = EndpointOf[F]("openapi", "GET", paths.OPENAPI, openapi, "This document.", (success,))
     return endpoint
 
 
@@ -82,8 +93,8 @@ class _OneMethod(Route):
         return (match, child) if match is Match.FULL else (Match.NONE, {})
 
 
-def _route(gateway: Gateway, endpoint: Endpoint) -> Route:
-    route = _OneMethod(endpoint.path, EndpointApp(gateway, endpoint), methods=[endpoint.method], name=endpoint.operation)
+def _route(front: F, endpoint: EndpointOf[F]) -> Route:
+    route = _OneMethod(endpoint.path, EndpointApp(front, endpoint), methods=[endpoint.method], name=endpoint.operation)
     route.methods = {endpoint.method}
     return route
 
@@ -92,7 +103,7 @@ def _route(gateway: Gateway, endpoint: Endpoint) -> Route:
 class _Nowhere:
     """Answers what no route matches: 405 if the path exists, else 404."""
 
-    gateway: Gateway
+    front: Front
     routes: list[Route]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,9 +114,9 @@ class _Nowhere:
             if allowed
             else NoSuchPath(f"{shown}: there is nothing here; {paths.OPENAPI} lists what there is")
         )
-        call = Call(self.gateway, Operation(), {**scope, "path_params": {}}, receive, send)
+        call = CallOf(self.front, Operation(), {**scope, "path_params": {}}, receive, send)
         with suppress(Disconnected):
-            await call.answer(problem_answer(self.gateway, scope, error))
+            await call.answer(problem_answer(scope, error))
 
 
-__all__ = ["ServerLimits", "gateway_of", "make_app"]
+__all__ = ["ServerLimits", "app_of", "front_of", "gateway_of", "make_app"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import anyio
 import attrs
@@ -22,6 +22,7 @@ from ....storage_backends.base.errors import InvalidArgument, shown
 from ..wire.documents import JSON_TYPE, dump
 from ..wire.errors import RequestTimeout, TooLarge, UnsupportedMediaType
 from ..wire.paths import parse_query
+from .front import Front
 from .gateway import Gateway
 from .traffic import Operation
 
@@ -30,6 +31,7 @@ Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 BYTES_TYPE = "application/octet-stream"
+F = TypeVar("F", bound=Front)
 
 
 class Disconnected(Exception):
@@ -48,10 +50,12 @@ def document(value: object, status: int = 200) -> Answer:
     return Answer(status, dump(value))
 
 
-class Call:
+class CallOf(Generic[F]):
+    """``F``: what the server has for its endpoints."""
+
     __slots__ = ("_receive", "_reserved", "_send", "gateway", "name", "operation", "scope", "started")
 
-    def __init__(self, gateway: Gateway, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(self, gateway: F, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
         self.gateway = gateway
         self.operation = operation
         self.scope = scope
@@ -203,6 +207,9 @@ class Call:
             await self._send(message)
         except OSError:
             raise Disconnected from None
+
+
+Call = CallOf[Gateway]
 
 
 def _raw(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

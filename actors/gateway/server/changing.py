@@ -45,50 +45,51 @@ async def batch(call: Call) -> Answer:
 
 
 async def create(call: Call) -> Answer:
-    size = documents.parse_create(await _json(call))
+    size = documents.parse_create(await json_body(call))
     await call.gateway.store.create_segment(call.name, rolling_size=size)
     return document({}, 201)
 
 
 async def seal(call: Call) -> Answer:
-    documents.parse_nothing(await _json(call))
+    documents.parse_nothing(await json_body(call))
     return document({"length": await call.gateway.store.seal_segment(call.name)})
 
 
 async def truncate(call: Call) -> Answer:
-    offset = documents.parse_truncate(await _json(call))
+    offset = documents.parse_truncate(await json_body(call))
     await call.gateway.store.truncate_segment(call.name, offset)
     return document({})
 
 
 async def delete(call: Call) -> Answer:
-    documents.parse_nothing(await _json(call))
+    documents.parse_nothing(await json_body(call))
     await call.gateway.store.delete_segment(call.name)
     return document({})
 
 
 async def merge(call: Call) -> Answer:
-    sources, updates = documents.parse_merge(await _json(call))
+    sources, updates = documents.parse_merge(await json_body(call))
     offset = await call.gateway.store.merge_segments(call.name, sources, attribute_updates=updates)
     return document({"offset": offset})
 
 
 async def attributes(call: Call) -> Answer:
-    updates = documents.parse_attributes(await _json(call))
+    updates = documents.parse_attributes(await json_body(call))
     return document({"attributes": await call.gateway.store.update_attributes(call.name, updates)})
 
 
 async def expire_writers(call: Call) -> Answer:
-    writers = documents.parse_expire_writers(await _json(call))
+    writers = documents.parse_expire_writers(await json_body(call))
     return document({"known": await call.gateway.store.expire_writers(call.name, writers)})
 
 
 async def flush(call: Call) -> Answer:
-    documents.parse_nothing(await _json(call))
+    documents.parse_nothing(await json_body(call))
     await call.gateway.store.flush()
     return document({})
 
 
-async def _json(call: Call) -> bytes:
+async def json_body(call: Call) -> bytes:
+    """The body of a verb that takes JSON and no query."""
     call.query()
     return await call.body(JSON_TYPE, call.gateway.limits.json_bytes)

@@ -10,14 +10,14 @@ Otherwise nothing true can be said any more: the connection breaks, so that no r
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Generic
 
 import attrs
 
 from ....storage_backends.base.errors import InvalidArgument, TierlogError, Unavailable
 from ...core.log import get_logger
 from ..wire.errors import PROBLEM_TYPE, RequestTimeout, TooLarge, to_problem
-from .call import Answer, Call, Disconnected, Receive, Scope, Send
+from .call import Answer, Call, CallOf, Disconnected, F, Receive, Scope, Send
 from .gateway import Gateway
 
 _log = get_logger("gateway")
@@ -54,12 +54,12 @@ class Success:
 
 
 @attrs.frozen
-class Endpoint:
+class EndpointOf(Generic[F]):
     operation: str
     """Its name in the OpenAPI document and in metrics."""
     method: str
     path: str
-    handler: Handler
+    handler: Callable[[CallOf[F]], Awaitable[Answer | None]]
     help: str
     successes: tuple[Success, ...]
     parameters: tuple[Parameter, ...] = ()
@@ -68,12 +68,17 @@ class Endpoint:
     """Beside those that every endpoint may answer with."""
     tail: bool = False
     """It waits at tails, which have a bound of their own."""
+    described: bool = True
+    """False for what only leads to another server, whose document has it."""
 
 
-class EndpointApp:
+Endpoint = EndpointOf[Gateway]
+
+
+class EndpointApp(Generic[F]):
     """An endpoint of one server."""
 
-    def __init__(self, gateway: Gateway, endpoint: Endpoint) -> None:
+    def __init__(self, gateway: F, endpoint: EndpointOf[F]) -> None:
         self.gateway = gateway
         self.endpoint = endpoint
         self._operation = gateway.traffic.operation(endpoint.operation)
@@ -82,7 +87,7 @@ class EndpointApp:
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         scope["tierlog.operation"] = self.endpoint.operation
         scope["tierlog.route"] = self._route
-        call = Call(self.gateway, self._operation, scope, receive, send)
+        call = CallOf(self.gateway, self._operation, scope, receive, send)
         self._operation.in_flight += 1
         try:
             await self._answer(call)
@@ -92,7 +97,7 @@ class EndpointApp:
             self._operation.in_flight -= 1
             call.release()
 
-    async def _answer(self, call: Call) -> None:
+    async def _answer(self, call: CallOf[F]) -> None:
         try:
             answer = await self._handle(call)
             if answer is not None:
@@ -102,24 +107,24 @@ class EndpointApp:
         except Exception as error:  # noqa: BLE001 - every error has an answer
             await self._refuse(call, error)
 
-    async def _handle(self, call: Call) -> Answer | None:
+    async def _handle(self, call: CallOf[F]) -> Answer | None:
         if self.endpoint.tail:
             return await self.endpoint.handler(call)
 
         with self.gateway.request():
             return await self.endpoint.handler(call)
 
-    async def _refuse(self, call: Call, error: Exception) -> None:
+    async def _refuse(self, call: CallOf[F], error: Exception) -> None:
         if call.started:
             _log.warning("answer_broken_off", operation=self.endpoint.operation, error=repr(error))
             return
 
         if not isinstance(error, TierlogError):
             _log.error("unexpected_error", operation=self.endpoint.operation, exc_info=error)
-        await call.answer(problem_answer(self.gateway, call.scope, self.gateway.told(error, call.name or None)))
+        await call.answer(problem_answer(call.scope, self.gateway.told(error, call.name or None)))
 
 
-def problem_answer(gateway: Gateway, scope: Scope, error: BaseException) -> Answer:
+def problem_answer(scope: Scope, error: BaseException) -> Answer:
     problem = to_problem(error)
     document = {**problem.document, "request_id": scope.get("tierlog.request_id", "")}
     headers = {name: value for name, value in problem.headers.items() if name != "Content-Type"}

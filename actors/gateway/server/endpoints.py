@@ -21,6 +21,8 @@ from ....storage_backends.base.errors import (
     StorageFull,
     Throttled,
     TierlogError,
+    TransactionEnded,
+    TransactionNotFound,
     UnknownWriter,
 )
 from ...metrics import CONTENT_TYPE as METRICS_TYPE
@@ -29,14 +31,15 @@ from ..wire.batch import BATCH_TYPE
 from ..wire.documents import JSON_TYPE
 from ..wire.errors import RangeNotSatisfiable, RequestTimeout, TooLarge, UnsupportedMediaType
 from ..wire.paths import Verb
-from . import changing, operating, reading, tails
+from . import changing, operating, reading, tails, transactions
 from .call import BYTES_TYPE
 from .endpoint import Body, Endpoint, Handler, Parameter, Schema, Success
-from .schemas import EVENT_NUMBER, OFFSET, PREVIOUS, RANGE, RAW, TEXT, WAIT, WRITER, WRITER_IN_QUERY, ref
+from .schemas import EVENT_NUMBER, OFFSET, PREVIOUS, RANGE, RAW, TEXT, TRANSACTION_ID, WAIT, WRITER, WRITER_IN_QUERY, ref
 
 _ANY: tuple[type[TierlogError], ...] = (NotOwner, Throttled)
 _ONE: tuple[type[TierlogError], ...] = (*_ANY, SegmentNotFound)
 _BODY: tuple[type[TierlogError], ...] = (TooLarge, UnsupportedMediaType, RequestTimeout, OutcomeUnknown)
+_TRANSACTION: tuple[type[TierlogError], ...] = (TransactionEnded, StorageFull)
 
 _APPEND_HEADERS = (
     Parameter(headers.WRITER_ID, "header", WRITER, "Makes the append idempotent, together with its event number."),
@@ -90,7 +93,7 @@ ENDPOINTS = (
         (Success(200, "Durable, at this offset; null for an older duplicate.", JSON_TYPE, ref("Offset")),),
         _APPEND_HEADERS,
         Body(BYTES_TYPE, RAW, required=False),
-        (*_ONE, *_BODY, SegmentSealed, BadOffset, OutOfOrder, UnknownWriter, StorageFull),
+        (*_ONE, *_BODY, SegmentSealed, BadOffset, OutOfOrder, UnknownWriter, StorageFull, TransactionEnded, TransactionNotFound),
     ),
     Endpoint(
         "batch",
@@ -150,6 +153,60 @@ ENDPOINTS = (
     ),
     _post(Verb.ATTRIBUTES, changing.attributes, "Change attributes, all or nothing.", "Values", AttributeConflict, body="Attributes"),
     _post(Verb.EXPIRE_WRITERS, changing.expire_writers, "Forget writers' event numbers, on purpose.", "Known", body="ExpireWriters"),
+    _post(
+        Verb.BEGIN_TRANSACTION,
+        transactions.begin,
+        "Begin a transaction, or find the one of this id; its state tells what is left to do.",
+        "Transaction",
+        *_TRANSACTION,
+        body="Begin",
+    ),
+    _post(
+        Verb.STAGE_SEGMENT,
+        transactions.stage,
+        "Make the staged segment of a part, or find it; it is appended to under the name that this answers with.",
+        "Staged",
+        *_TRANSACTION,
+        TransactionNotFound,
+        body="Stage",
+    ),
+    _post(
+        Verb.COMMIT_TRANSACTION,
+        transactions.commit,
+        "Move staged segments to this one's tail and end the transaction, all or nothing.",
+        "Committed",
+        *_TRANSACTION,
+        TransactionNotFound,
+        SegmentSealed,
+        BadOffset,
+        body="Commit",
+    ),
+    _post(
+        Verb.ABORT_TRANSACTION,
+        transactions.abort,
+        "Drop what is staged and end the transaction; one that is committed stays so.",
+        "Transaction",
+        *_TRANSACTION,
+        body="Abort",
+    ),
+    _get(
+        Verb.TRANSACTION_INFO,
+        transactions.info,
+        "What is known of a transaction.",
+        _json(ref("Transaction")),
+        parameters=(Parameter("transaction_id", "query", TRANSACTION_ID, "Which one.", required=True),),
+        errors=(*_ONE, TransactionNotFound),
+    ),
+    Endpoint(
+        "list-transactions",
+        "GET",
+        paths.TRANSACTIONS,
+        transactions.list_transactions,
+        "Transactions, open and ended ones, of the containers that this server has.",
+        (_json(ref("Transactions")),),
+        (Parameter("prefix", "query", TEXT, "What the names of their targets begin with."),),
+        errors=_ANY,
+    ),
     Endpoint(
         "list",
         "GET",

@@ -14,7 +14,7 @@ from structlog.contextvars import bind_contextvars
 
 from ..wire.headers import REQUEST_ID, is_request_id
 from .call import Receive, Send
-from .gateway import Gateway
+from .front import Front
 from .spans import METHODS, method_of, request_attributes, trace_headers
 
 App = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
@@ -26,7 +26,7 @@ CLIENT_GONE = 499
 class Observing:
     """An ASGI middleware."""
 
-    def __init__(self, app: App, gateway: Gateway) -> None:
+    def __init__(self, app: App, gateway: Front) -> None:
         self._app = app
         self._gateway = gateway
 

@@ -12,8 +12,8 @@ from typing import Any
 from ....storage_backends.base.errors import TierlogError
 from ..wire.errors import Row, row_of
 from ..wire.headers import REQUEST_ID
-from .endpoint import COMMON_ERRORS, Endpoint, Parameter, Success
-from .schemas import NAME, PROBLEM_CONTENT, SCHEMAS, TEXT
+from .endpoint import COMMON_ERRORS, EndpointOf, Parameter, Success
+from .schemas import NAME, PROBLEM_CONTENT, SCHEMAS, TEXT, Schema
 
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _NAME_HELP = (
@@ -21,17 +21,25 @@ _NAME_HELP = (
 )
 
 
-def openapi_document(endpoints: Sequence[Endpoint], version: str) -> dict[str, Any]:
+_PLACES: dict[str, tuple[str, Schema]] = {
+    "name": (_NAME_HELP, NAME),
+    "container": ("The container's number.", {"type": "integer", "minimum": 0, "maximum": 999_999_999}),
+    "host": ("The host's id.", {"type": "string", "pattern": "^host-[0-9]{1,9}$"}),
+}
+"""What stands in paths."""
+
+
+def openapi_document(endpoints: Sequence[EndpointOf[Any]], version: str, title: str, summary: str) -> dict[str, Any]:
     """One path for each endpoint, with every answer that it can give."""
     return {
         "openapi": "3.1.0",
-        "info": {"title": "tierlog", "version": version, "summary": "Segments: append-only sequences of bytes, durable when acked."},
-        "paths": {_PLACEHOLDER.sub(r"{\1}", e.path): {e.method.lower(): _operation(e)} for e in endpoints},
+        "info": {"title": title, "version": version, "summary": summary},
+        "paths": {_PLACEHOLDER.sub(r"{\1}", e.path): {e.method.lower(): _operation(e)} for e in endpoints if e.described},
         "components": {"schemas": SCHEMAS},
     }
 
 
-def _operation(endpoint: Endpoint) -> dict[str, Any]:
+def _operation(endpoint: EndpointOf[Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": endpoint.operation,
         "summary": endpoint.help,
@@ -50,9 +58,8 @@ _REQUEST_ID = Parameter(
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
-    return [
-        {"name": name, "in": "path", "required": True, "description": _NAME_HELP, "schema": NAME} for name in _PLACEHOLDER.findall(path)
-    ]
+    found = [(name, *_PLACES[name]) for name in _PLACEHOLDER.findall(path)]
+    return [{"name": name, "in": "path", "required": True, "description": help, "schema": schema} for name, help, schema in found]
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:
@@ -65,7 +72,7 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
     }
 
 
-def _responses(endpoint: Endpoint) -> dict[str, Any]:
+def _responses(endpoint: EndpointOf[Any]) -> dict[str, Any]:
     responses = {str(success.status): _success(success) for success in endpoint.successes}
     for status, rows in sorted(_by_status((*COMMON_ERRORS, *endpoint.errors)).items()):
         codes = ", ".join(sorted({row.kind.code for row in rows} | ({"internal"} if status == 500 else set())))

@@ -18,7 +18,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from ....storage_backends.base.errors import ConfigError
-from .app import gateway_of
+from .app import front_of
 from .connection import Connection
 
 KEEP_ALIVE = 75.0
@@ -69,12 +69,12 @@ async def serve_http(app: Starlette, listener: socket.socket, *, stop_timeout: f
     failure: BaseException | None = None
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_run, server, listener)
-        await server.answering.wait()
         try:
+            await server.answering.wait()
             yield Served(host, port)
         except BaseException as error:  # noqa: BLE001 - raised again below, not wrapped in a group
             failure = error
-        gateway_of(app).drain()
+        front_of(app).drain()
         server.should_exit = True
 
     if failure is not None:

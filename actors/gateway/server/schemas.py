@@ -8,7 +8,16 @@ from __future__ import annotations
 from typing import Any
 
 from ....storage_backends.base.names import NAME_BYTES_MAX, SYSTEM_SCOPE
-from ....storage_backends.base.segments import ATTRIBUTE_MAX, ATTRIBUTE_MIN, AttributeUpdateKind
+from ....storage_backends.base.segments import ATTRIBUTE_MAX, ATTRIBUTE_MIN, ATTRIBUTE_NAME_BYTES_MAX, AttributeUpdateKind
+from ....storage_backends.base.transactions import (
+    LEASE_MAX,
+    LEASE_MIN,
+    PART_NAME_MAX,
+    PARTS_MAX,
+    TRANSACTION_ID_MAX,
+    WRITER_ATTRIBUTE,
+    TransactionState,
+)
 from ...arguments import OFFSET_MAX
 from ..wire.errors import PROBLEM_TYPE, RetryHint
 from ..wire.headers import NUMBER_MAX, WRITER_ID_BYTES_MAX
@@ -33,7 +42,12 @@ NAME: Schema = {
     "pattern": rf"^(?!{SYSTEM_SCOPE[:-1]}(/|$))(?!\.{{1,2}}(/|$)){_PART}(/(?!\.{{1,2}}(/|$)){_PART})*$",
 }
 RANGE: Schema = {"type": "string", "pattern": r"^bytes=([0-9]{1,18}-([0-9]{1,18})?|-[0-9]{1,18})$"}
-WAIT: Schema = {"type": "number", "minimum": 0, "maximum": 60, "multipleOf": 0.001}
+WAIT: Schema = {"type": "string", "pattern": r"^([0-5]?[0-9](\.[0-9]{1,3})?|60(\.0{1,3})?)$"}
+"""Seconds, from 0 to 60. A pattern says what a number with ``multipleOf`` cannot: which of its spellings are read (rule H4)."""
+TRANSACTION_ID: Schema = {"type": "string", "pattern": f"^[A-Za-z0-9_.:-]{{1,{TRANSACTION_ID_MAX}}}$"}
+_TOKEN_WRITER: Schema = {"type": "string", "pattern": f"^[!-~]{{1,{ATTRIBUTE_NAME_BYTES_MAX - len(WRITER_ATTRIBUTE)}}}$"}
+"""Any printable text is taken; this is the part of it that a length in characters describes."""
+_SECONDS: Schema = {"type": "number", "minimum": 0}
 _BOOLEAN: Schema = {"type": "boolean"}
 _SIGNED: Schema = {"type": "integer", "minimum": ATTRIBUTE_MIN, "maximum": ATTRIBUTE_MAX}
 _VALUES: Schema = {"type": "object", "additionalProperties": _SIGNED}
@@ -73,6 +87,20 @@ SCHEMAS: dict[str, Schema] = {
         strict=True,
     ),
     "ExpireWriters": _object({"writer_ids": {**_list(WRITER), "minItems": 1}}, strict=True),
+    "Begin": _object(
+        {"transaction_id": TRANSACTION_ID},
+        {"token": ref("Token"), "lease": {"type": "number", "minimum": LEASE_MIN, "maximum": LEASE_MAX}},
+        strict=True,
+    ),
+    "Stage": _object(
+        {"transaction_id": TRANSACTION_ID, "part": {"type": "string", "pattern": f"^[A-Za-z0-9_-]{{1,{PART_NAME_MAX}}}$"}}, strict=True
+    ),
+    "Commit": _object(
+        {"transaction_id": TRANSACTION_ID, "parts": {**_list(ref("Part")), "maxItems": PARTS_MAX}}, {"token": ref("Token")}, strict=True
+    ),
+    "Part": _object({"name": NAME, "length": NUMBER}, strict=True),
+    "Abort": _object({"transaction_id": TRANSACTION_ID}, {"reason": {**TEXT, "maxLength": 1_000}}, strict=True),
+    "Token": _object({"writer": _TOKEN_WRITER, "epoch": {"type": "integer", "minimum": 0, "maximum": ATTRIBUTE_MAX}}, strict=True),
     # answers: later versions may add members
     "Empty": _object({}),
     "Offset": _object({"offset": _or_null(NUMBER)}),
@@ -82,6 +110,23 @@ SCHEMAS: dict[str, Schema] = {
     "Known": _object({"known": NUMBER}),
     "EventNumber": _object({"event_number": _or_null(NUMBER)}),
     "Names": _object({"segments": _list(NAME)}),
+    "Transaction": _object(
+        {
+            "transaction_id": TRANSACTION_ID,
+            "target": NAME,
+            "state": {"type": "string", "enum": [state.value for state in TransactionState]},
+            "token": _or_null(_object({"writer": TEXT, "epoch": NUMBER})),
+            "lease": _SECONDS,
+            "expires_in": _SECONDS,
+            "reason": TEXT,
+            "offset": _or_null(NUMBER),
+            "length": NUMBER,
+            "staged": _list(_object({"name": NAME, "length": NUMBER})),
+        }
+    ),
+    "Transactions": _object({"transactions": _list(ref("Transaction"))}),
+    "Staged": _object({"segment": NAME}),
+    "Committed": _object({"applied": _BOOLEAN, "offset": _or_null(NUMBER), "length": NUMBER}),
     "Results": _object({"results": _list({"anyOf": [NUMBER, {"type": "null"}, ref("Problem")]})}),
     "Info": _object(
         {

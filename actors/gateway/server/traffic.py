@@ -19,6 +19,7 @@ from ...metrics import StatisticsCollector
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
+    from prometheus_client.registry import Collector
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds, in seconds."""
@@ -85,13 +86,14 @@ class Traffic:
         """Nothing, as for the store's own collector."""
         return ()
 
-    def render(self, snapshots: Callable[[], Iterable[object]]) -> bytes:
-        """One scrape of these numbers and of the snapshots'."""
+    def render(self, snapshots: Callable[[], Iterable[object]], *more: Collector) -> bytes:
+        """One scrape of these numbers, of the snapshots' and of ``more``."""
         from prometheus_client import CollectorRegistry, generate_latest
 
         registry = CollectorRegistry(auto_describe=False)
         registry.register(StatisticsCollector(snapshots))
-        registry.register(self)
+        for collector in (self, *more):
+            registry.register(collector)
         return generate_latest(registry)
 
 

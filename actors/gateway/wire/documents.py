@@ -1,6 +1,7 @@
 """JSON bodies of requests and answers, as values and as documents (rule H8).
 
-Owns: the shape of every JSON body. Does not own: problems (``errors.py``) nor what the values mean.
+Owns: the shape of every JSON body but those of transactions (``transactions.py``), and how bodies are read. Does not own: problems
+(``errors.py``) nor what the values mean.
 
 Bodies of requests are read strictly: one object, exactly the members that the verb knows, of exactly their types; else
 ``InvalidArgument`` that names the member, and nothing is done. Bodies of answers are read leniently: members that a newer server added are
@@ -35,8 +36,8 @@ def create_document(rolling_size: int | None) -> bytes:
 
 def parse_create(body: bytes) -> int | None:
     """The rolling size, if the body names one. An empty body is fine: all its members are optional."""
-    document = _request(body or b"{}", optional=("rolling_size",))
-    return _member(document, "rolling_size", int) if document.get("rolling_size") is not None else None
+    document = read_request(body or b"{}", optional=("rolling_size",))
+    return request_member(document, "rolling_size", int) if document.get("rolling_size") is not None else None
 
 
 def truncate_document(offset: int) -> bytes:
@@ -44,7 +45,7 @@ def truncate_document(offset: int) -> bytes:
 
 
 def parse_truncate(body: bytes) -> int:
-    return _member(_request(body, ("offset",)), "offset", int)
+    return request_member(read_request(body, ("offset",)), "offset", int)
 
 
 def merge_document(sources: Sequence[str], updates: Sequence[AttributeUpdate]) -> bytes:
@@ -55,8 +56,8 @@ def merge_document(sources: Sequence[str], updates: Sequence[AttributeUpdate]) -
 
 
 def parse_merge(body: bytes) -> tuple[list[str], list[AttributeUpdate]]:
-    document = _request(body, ("sources",), ("attribute_updates",))
-    return _items(document, "sources", str), _updates(document, "attribute_updates")
+    document = read_request(body, ("sources",), ("attribute_updates",))
+    return request_items(document, "sources", str), _updates(document, "attribute_updates")
 
 
 def attributes_document(updates: Sequence[AttributeUpdate]) -> bytes:
@@ -64,7 +65,7 @@ def attributes_document(updates: Sequence[AttributeUpdate]) -> bytes:
 
 
 def parse_attributes(body: bytes) -> list[AttributeUpdate]:
-    return _updates(_request(body, ("updates",)), "updates")
+    return _updates(read_request(body, ("updates",)), "updates")
 
 
 def expire_writers_document(writers: Sequence[bytes]) -> bytes:
@@ -72,13 +73,13 @@ def expire_writers_document(writers: Sequence[bytes]) -> bytes:
 
 
 def parse_expire_writers(body: bytes) -> list[bytes]:
-    texts = _items(_request(body, ("writer_ids",)), "writer_ids", str)
+    texts = request_items(read_request(body, ("writer_ids",)), "writer_ids", str)
     return [parse_writer("a writer id", text) for text in texts]
 
 
 def parse_nothing(body: bytes) -> None:
     """The body of a verb that takes none: empty, or an empty object."""
-    _request(body or b"{}")
+    read_request(body or b"{}")
 
 
 # --- answers --------------------------------------------------------------------------------------------------
@@ -241,22 +242,27 @@ def answer_optional(document: Mapping[str, Any], name: str, kind: type[T]) -> T 
 # --- reading strictly -----------------------------------------------------------------------------------------
 
 
-def _request(body: bytes, required: Collection[str] = (), optional: Collection[str] = ()) -> dict[str, Any]:
+def read_request(body: bytes, required: Collection[str] = (), optional: Collection[str] = ()) -> dict[str, Any]:
     try:
         document = json.loads(body, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"the body is not a JSON object: {error}") from error
 
+    return check_members("the body", document, required, optional)
+
+
+def check_members(what: str, document: object, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
+    """``document``, if it is an object that has all of the required members and no unknown one."""
     if not isinstance(document, dict):
-        raise InvalidArgument(f"the body is a JSON object, not {shown(document)}")
+        raise InvalidArgument(f"{what} is a JSON object, not {shown(document)}")
 
     unknown = [name for name in document if name not in required and name not in optional]
     if unknown:
-        raise InvalidArgument(f"the body has a member {shown(unknown[0])}; known are: {', '.join([*required, *optional]) or 'none'}")
+        raise InvalidArgument(f"{what} has a member {shown(unknown[0])}; known are: {', '.join([*required, *optional]) or 'none'}")
 
     missing = [name for name in required if name not in document]
     if missing:
-        raise InvalidArgument(f"the body needs {missing[0]!r}")
+        raise InvalidArgument(f"{what} needs {missing[0]!r}")
 
     return document
 
@@ -273,7 +279,7 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
 
 
-def _member(document: Mapping[str, Any], name: str, kind: type[T]) -> T:
+def request_member(document: Mapping[str, Any], name: str, kind: type[T]) -> T:
     value = document[name]
     if type(value) is not kind:
         raise InvalidArgument(f"{name} is {kind.__name__}, not {shown(value)}")
@@ -281,8 +287,8 @@ def _member(document: Mapping[str, Any], name: str, kind: type[T]) -> T:
     return value
 
 
-def _items(document: Mapping[str, Any], name: str, kind: type[T]) -> list[T]:
-    values: list[T] = _member(document, name, list)
+def request_items(document: Mapping[str, Any], name: str, kind: type[T]) -> list[T]:
+    values: list[T] = request_member(document, name, list)
     for value in values:
         if type(value) is not kind:
             raise InvalidArgument(f"{name} holds {kind.__name__}, not {shown(value)}")
@@ -298,7 +304,7 @@ def _update_document(update: AttributeUpdate) -> dict[str, Any]:
 
 
 def _updates(document: Mapping[str, Any], name: str) -> list[AttributeUpdate]:
-    return [_update(item) for item in _items(document, name, dict)] if name in document else []
+    return [_update(item) for item in request_items(document, name, dict)] if name in document else []
 
 
 def _update(item: dict[str, Any]) -> AttributeUpdate:

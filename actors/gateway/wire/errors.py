@@ -45,6 +45,8 @@ from ....storage_backends.base.errors import (
     StoreMismatch,
     Throttled,
     TierlogError,
+    TransactionEnded,
+    TransactionNotFound,
     Unavailable,
     UnknownWriter,
     Unsupported,
@@ -86,6 +88,30 @@ class NoSuchPath(Unsupported):
     """The server has nothing at this path: a wrong URL, or a server of another version."""
 
     code = "no-such-path"
+
+
+class NoSuchContainer(InvalidArgument):
+    """The store has no container of this number."""
+
+    code = "no-such-container"
+
+
+class NoSuchHost(InvalidArgument):
+    """The service has no host of this name."""
+
+    code = "no-such-host"
+
+
+class ForeignPage(InvalidArgument):
+    """A page of another site has sent the request: it may not give orders here."""
+
+    code = "foreign-page"
+
+
+class OrderRefused(InvalidArgument):
+    """The order cannot be carried out as things are: look at the status, and give it again when they have changed."""
+
+    code = "order-refused"
 
 
 class MethodNotAllowed(Unsupported):
@@ -154,6 +180,10 @@ TABLE = (
     Row(ConfigError, 500, _NEVER),
     Row(Unsupported, 501, _NEVER),
     Row(NoSuchPath, 404, _NEVER),
+    Row(NoSuchContainer, 404, _NEVER),
+    Row(NoSuchHost, 404, _NEVER),
+    Row(ForeignPage, 403, _NEVER),
+    Row(OrderRefused, 409, _NEVER),
     Row(MethodNotAllowed, 405, _NEVER, ("allowed",)),
     Row(ClosedError, 503, _LATER),
     Row(SegmentError, 409, _NEVER, _SEGMENT),
@@ -166,6 +196,8 @@ TABLE = (
     Row(AttributeConflict, 409, _NEVER, _SEGMENT),
     Row(OutOfOrder, 409, _LATER, (*_SEGMENT, "last_event_number"), pause=0.05),
     Row(UnknownWriter, 409, _NEVER, _SEGMENT),
+    Row(TransactionNotFound, 404, _NEVER, _SEGMENT),
+    Row(TransactionEnded, 409, _NEVER, (*_SEGMENT, "state")),
     Row(OutcomeUnknown, 500, RetryHint.IDENTIFIED),
     Row(Unavailable, 503, _LATER),
     Row(RequestTimeout, 408, _LATER),
@@ -193,6 +225,7 @@ _FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "file": (str,),
     "owner": (str,),
     "allowed": (str,),
+    "state": (str,),
     "offset": (int,),
     "length": (int,),
     "sealed": (bool,),

@@ -10,6 +10,7 @@ percent-encoded, its slashes are not; ``#`` becomes ``%23``.
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from urllib.parse import quote, unquote_to_bytes
 
@@ -18,6 +19,7 @@ from .headers import parse_number, parse_writer, writer_text
 
 PREFIX = "/v1"
 SEGMENTS = PREFIX + "/segments"
+TRANSACTIONS = PREFIX + "/transactions"
 BATCH = PREFIX + "/batch"
 FLUSH = PREFIX + "/flush"
 CONTAINERS = PREFIX + "/containers"
@@ -27,6 +29,7 @@ METRICS = "/metrics"
 OPENAPI = "/openapi.json"
 
 _NAME_SAFE = "/@:+~$=-._"
+_SECONDS = re.compile(r"[0-9]{1,2}(\.[0-9]{1,3})?")
 
 
 class Verb(enum.Enum):
@@ -44,13 +47,18 @@ class Verb(enum.Enum):
     TAIL = "tail"
     INFO = "info"
     LAST_EVENT_NUMBER = "last-event-number"
+    BEGIN_TRANSACTION = "begin-transaction"
+    STAGE_SEGMENT = "stage-segment"
+    COMMIT_TRANSACTION = "commit-transaction"
+    ABORT_TRANSACTION = "abort-transaction"
+    TRANSACTION_INFO = "transaction-info"
 
     @property
     def method(self) -> str:
         return "GET" if self in _READING else "POST"
 
 
-_READING = frozenset({Verb.BYTES, Verb.TAIL, Verb.INFO, Verb.LAST_EVENT_NUMBER})
+_READING = frozenset({Verb.BYTES, Verb.TAIL, Verb.INFO, Verb.LAST_EVENT_NUMBER, Verb.TRANSACTION_INFO})
 
 
 def segment_path(name: str, verb: Verb) -> str:
@@ -59,7 +67,16 @@ def segment_path(name: str, verb: Verb) -> str:
 
 
 def list_path(prefix: str = "") -> str:
-    return f"{SEGMENTS}?prefix={quote(prefix, safe='')}" if prefix else SEGMENTS
+    return _with_prefix(SEGMENTS, prefix)
+
+
+def transactions_path(prefix: str = "") -> str:
+    """Of the transactions whose target has the prefix."""
+    return _with_prefix(TRANSACTIONS, prefix)
+
+
+def _with_prefix(path: str, prefix: str) -> str:
+    return f"{path}?prefix={quote(prefix, safe='')}" if prefix else path
 
 
 def tail_path(name: str, offset: int, *, wait: float | None = None, stream: bool = False) -> str:
@@ -73,6 +90,10 @@ def tail_path(name: str, offset: int, *, wait: float | None = None, stream: bool
 
 def last_event_number_path(name: str, writer: bytes) -> str:
     return f"{segment_path(name, Verb.LAST_EVENT_NUMBER)}?writer_id={writer_text(writer)}"
+
+
+def transaction_info_path(target: str, transaction_id: str) -> str:
+    return f"{segment_path(target, Verb.TRANSACTION_INFO)}?transaction_id={quote(transaction_id, safe=':')}"
 
 
 def split_segment_path(path: str) -> tuple[str, str] | None:
@@ -121,15 +142,13 @@ def query_number(values: Mapping[str, str], name: str, default: int) -> int:
 
 
 def query_seconds(values: Mapping[str, str], name: str, default: float, maximum: float) -> float:
-    """Seconds with up to three decimals, from 0 to ``maximum``."""
+    """Seconds with up to three decimals, from 0 to ``maximum`` (rule H4)."""
     if name not in values:
         return default
 
     text = values[name]
-    whole, _, part = text.partition(".")
-    digits = whole + part
-    if not (digits.isascii() and digits.isdigit() and whole and len(whole) < 10 and len(part) < 10) or float(text) > maximum:
-        raise InvalidArgument(f"{name} is a number of seconds from 0 to {maximum:g}, not {shown(text)}")
+    if not _SECONDS.fullmatch(text) or float(text) > maximum:
+        raise InvalidArgument(f"{name} is a number of seconds from 0 to {maximum:g}, with up to three decimals, not {shown(text)}")
 
     return float(text)
 
@@ -147,3 +166,11 @@ def query_writer(values: Mapping[str, str]) -> bytes:
         raise InvalidArgument("the query needs writer_id")
 
     return parse_writer("writer_id", values["writer_id"])
+
+
+def query_transaction(values: Mapping[str, str]) -> str:
+    """The id, not checked: the store does."""
+    if "transaction_id" not in values:
+        raise InvalidArgument("the query needs transaction_id")
+
+    return query_text(values["transaction_id"])

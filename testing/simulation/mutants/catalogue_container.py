@@ -202,7 +202,7 @@ CONTAINER: tuple[Mutant, ...] = (
         "a source of a merge is still there under its name, and can be merged or deleted once more",
         "hole 22",
         _STATE,
-        "self.segments.unname(source, SegmentStatus.MERGED if length else SegmentStatus.DELETED)",
+        "self._unname(source, SegmentStatus.MERGED if length else SegmentStatus.DELETED)",
         "source.status = SegmentStatus.MERGED if length else SegmentStatus.DELETED",
     ),
     mutant(

@@ -20,8 +20,8 @@ RECOVERY: tuple[Mutant, ...] = (
         "the truncation address rides with a checkpoint's parts: a crash before its end leaves neither checkpoint nor log",
         "W5, hole 4",
         _CHECKPOINTER,
-        "LogRequest(CheckpointPart(number, images, entries))",
-        "LogRequest(CheckpointPart(number, images, entries), truncate_before=self._lowest_needed_group(self._log.next_group))",
+        "LogRequest(part)",
+        "LogRequest(part, truncate_before=self._lowest_needed_group(self._log.next_group))",
     ),
     mutant(
         "log-truncated-one-group-too-far",

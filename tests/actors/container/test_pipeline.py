@@ -21,6 +21,7 @@ from tierlog.actors.container.requests import (
     SnapshotRequest,
     WriterRequest,
 )
+from tierlog.actors.core.events import Answer
 from tierlog.actors.core.mailbox import Lane
 from tierlog.actors.core.reply import Reply
 from tierlog.journal.operations.append import Append
@@ -38,7 +39,7 @@ from tierlog.storage_backends.base.errors import (
 pytestmark = pytest.mark.anyio
 
 
-async def outcome(reply: Reply[Any]) -> Any:
+async def outcome(reply: Answer) -> Any:
     """The answer, or the error's type."""
     try:
         return await reply.wait()

@@ -52,7 +52,10 @@ def test_every_operation_takes_one_sequence() -> None:
 def test_only_what_clients_do_counts_as_caused() -> None:
     """F5: what a flush cycle writes itself never makes the next one due."""
     assert {kind.__name__ for kind in CAUSED} == {
+        "AbortTransaction",
         "Append",
+        "BeginTransaction",
+        "CommitTransaction",
         "CreateSegment",
         "DeleteSegment",
         "ExpireWriters",
@@ -238,7 +241,7 @@ def take_all(snapshot: Snapshot, limit: int = 2) -> tuple[set[bytes], dict[str, 
     entries: list[tuple[str, int, bytes]] = []
     while True:
         part = snapshot.take(limit)
-        if part == ((), ()):
+        if part == ((), (), ()):
             break
 
         assert len(part[0]) + len(part[1]) <= limit

@@ -19,6 +19,8 @@ from tierlog.actors.core.lifecycle import (
     Unreachable,
     exit_kind_of,
     exit_of,
+    first_leaf,
+    leaves,
 )
 from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, Unavailable
 
@@ -147,3 +149,12 @@ def test_an_exception_stands_for_an_exit(error: BaseException, kind: ExitKind) -
 def test_an_exit_reads_well() -> None:
     assert str(CLEAN_EXIT) == "clean"
     assert str(ActorExit(ExitKind.FAILED, Unavailable("down"), "flush")) == "failed: flush: Unavailable('down')"
+
+
+def test_the_leaves_of_a_group_come_in_order_however_deep_they_are() -> None:
+    bug, down, stop = KeyError("bug"), Unavailable("down"), KeyboardInterrupt()
+    group = BaseExceptionGroup("tasks", [ExceptionGroup("inner", [bug, down]), stop])
+    assert list(leaves(group)) == [bug, down, stop]
+    assert first_leaf(group) is bug
+    assert first_leaf(down) is down
+    assert first_leaf(None) is None

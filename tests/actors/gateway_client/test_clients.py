@@ -29,7 +29,7 @@ NOT_OF_A_CLIENT = {"mark_closed"}
 
 
 def verbs(kind: type) -> dict[str, Callable[..., Any]]:
-    return {name: value for name, value in vars(kind).items() if not name.startswith("_") and callable(value)}
+    return {name: value for name in dir(kind) if not name.startswith("_") and callable(value := getattr(kind, name))}
 
 
 def shape(verb: Callable[..., Any]) -> list[tuple[str, object, object]]:

@@ -19,6 +19,7 @@ from tierlog import (
     Unavailable,
 )
 from tierlog.actors.gateway.client.retries import BACKOFF, Again, Kind, Repeat, Trouble, decide, is_too_much_at_once, kind_of
+from tierlog.storage_backends.base.errors import TransactionEnded, TransactionNotFound
 
 UNKNOWN = Trouble(Kind.UNKNOWN, OutcomeUnknown("broken"))
 CHANGING = [repeat for repeat in Repeat if repeat is not Repeat.READS]
@@ -76,6 +77,15 @@ def test_a_refusal_without_doubt_is_told_as_it_is(repeat: Repeat) -> None:
         (Repeat.AT_OFFSET, BadOffset("x", expected=6, given=3), True),
         (Repeat.AT_OFFSET, BadOffset("x", expected=7, given=3), False),
         (Repeat.AT_OFFSET, SegmentSealed("x"), False),
+        (Repeat.SETTLES, TransactionEnded("x", state="aborted"), True),
+        (Repeat.SETTLES, TransactionNotFound("x"), True),
+        (Repeat.SETTLES, SegmentNotFound("x"), True),
+        (Repeat.SETTLES, StorageFull("x"), False),
+        (Repeat.COMMITS, TransactionEnded("x", state="aborted"), True),
+        (Repeat.COMMITS, BadOffset("x", expected=9, given=3), True),
+        (Repeat.COMMITS, SegmentSealed("x"), True),
+        (Repeat.COMMITS, TransactionNotFound("x"), False),
+        (Repeat.COMMITS, SegmentNotFound("x"), False),
     ],
 )
 def test_in_doubt_only_a_proof_is_told_as_it_is(repeat: Repeat, error: TierlogError, is_proof: bool) -> None:

@@ -6,15 +6,15 @@ The sync client runs in the test's own thread, the async one on both event loops
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import anyio
-import anyio.to_thread
 import pytest
 
 import tierlog
+from support.doors import connect_in_thread
 from support.scripted_server import Answer, Received, ScriptedServer, Trouble, json_answer, one_place, problem, script_of, scripted
 from tierlog import BadOffset, OutcomeUnknown, SegmentExists, Throttled, Unavailable
 from tierlog.actors.gateway.wire.documents import ContainerMap, ContainerPlace
@@ -25,30 +25,9 @@ pytestmark = pytest.mark.anyio
 Door = Callable[..., AbstractAsyncContextManager[Any]]
 
 
-class _InThread:
-    """A sync client whose calls are awaited."""
-
-    def __init__(self, client: tierlog.SyncClient) -> None:
-        self._client = client
-
-    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
-        verb = getattr(self._client, name)
-        return lambda *args, **named: anyio.to_thread.run_sync(lambda: verb(*args, **named))
-
-
-@asynccontextmanager
-async def _sync(url: str, **terms: Any) -> AsyncIterator[_InThread]:
-    opened = tierlog.connect_sync(url, **terms)
-    client = await anyio.to_thread.run_sync(opened.__enter__)
-    try:
-        yield _InThread(client)
-    finally:
-        await anyio.to_thread.run_sync(opened.__exit__, None, None, None)
-
-
 @pytest.fixture(params=["async", "sync"])
 def door(request: pytest.FixtureRequest) -> Door:
-    return tierlog.connect if request.param == "async" else _sync
+    return tierlog.connect if request.param == "async" else connect_in_thread
 
 
 INFO = {

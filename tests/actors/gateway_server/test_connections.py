@@ -13,7 +13,7 @@ from support.http_server import Service, Wrapped, everything, service, serving, 
 from tierlog import open_store
 from tierlog.actors.gateway.server import connection
 from tierlog.actors.gateway.server.app import gateway_of, make_app
-from tierlog.actors.gateway.server.gateway import ServerLimits
+from tierlog.actors.gateway.server.front import ServerLimits
 from tierlog.actors.gateway.server.running import bind, serve_http
 from tierlog.actors.node import system_world
 from tierlog.storage_backends.base.segments import SegmentInfo

@@ -21,6 +21,12 @@ DEPENDENT = {
     "append": ["400"],  # an event number needs a writer, and is larger than the one before
     "bytes": ["400"],  # a range does not go backwards
     "merge": ["400"],  # no source is the target, and none is given twice
+    # A staged segment's name is longer than its target's, and both have one bound.
+    "begin-transaction": ["400"],
+    "stage-segment": ["400"],
+    "commit-transaction": ["400"],
+    "abort-transaction": ["400"],
+    "transaction-info": ["400"],
 }
 
 

@@ -217,3 +217,15 @@ async def test_h15_an_error_in_the_body_ends_the_server_and_is_not_wrapped(tmp_p
         with pytest.raises(KeyError):
             async with serve_http(app, bind("127.0.0.1", 0)):
                 raise KeyError("mine")
+
+
+async def test_a_server_that_is_cancelled_while_it_starts_ends(tmp_path: Path) -> None:
+    listener = bind("127.0.0.1", 0)
+    async with open_store(tmp_path / "data", containers=1) as store:
+        with anyio.fail_after(5), anyio.CancelScope() as scope:
+            scope.cancel()
+            async with serve_http(make_app(store, system_world()), listener):
+                pytest.fail("the body began")
+
+        assert scope.cancelled_caught
+        assert listener.fileno() == -1

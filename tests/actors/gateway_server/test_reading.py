@@ -13,7 +13,7 @@ import pytest
 from support.http_server import Service, Wrapped, everything, service, serving, until
 from tierlog import open_store
 from tierlog.actors.gateway.server.app import make_app
-from tierlog.actors.gateway.server.gateway import ServerLimits
+from tierlog.actors.gateway.server.front import ServerLimits
 from tierlog.actors.node import system_world
 from tierlog.storage_backends.base.errors import Unavailable
 

@@ -12,7 +12,7 @@ import pytest
 from support.http_server import Service, Wrapped, everything, service, serving, until
 from tierlog import open_store
 from tierlog.actors.gateway.server import connection, running
-from tierlog.actors.gateway.server.gateway import ServerLimits
+from tierlog.actors.gateway.server.front import ServerLimits
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, encode_batch
 from tierlog.storage_backends.base.errors import ConfigError
 

@@ -34,6 +34,8 @@ from tierlog.storage_backends.base.errors import (
     StorageFull,
     Throttled,
     TierlogError,
+    TransactionEnded,
+    TransactionNotFound,
     Unavailable,
 )
 
@@ -43,6 +45,7 @@ VALUES = {
     "file": "wal/0.wal",
     "owner": "http://127.0.0.1:9",
     "allowed": "GET",
+    "state": "aborted",
     "offset": 12,
     "length": 99,
     "sealed": True,
@@ -117,6 +120,11 @@ def test_h2_the_statuses_of_the_protocol() -> None:
     assert to_problem(Throttled("x")).document["retry_after"] == 0.1
     assert to_problem(StorageFull("x")).status == 507
     assert to_problem(SegmentNotFound("x")).status == 404
+    assert to_problem(TransactionNotFound("x")).status == 404
+    assert (to_problem(TransactionEnded("x", state="aborted")).status, to_problem(TransactionEnded("x")).document["code"]) == (
+        409,
+        "transaction-ended",
+    )
     assert to_problem(OutcomeUnknown("x")).document["code"] == "outcome-unknown"
     assert to_problem(RangeNotSatisfiable("x", length=7)).headers["Content-Range"] == "bytes */7"
     assert to_problem(MethodNotAllowed("x", allowed="GET, POST")).headers["Allow"] == "GET, POST"

@@ -62,7 +62,7 @@ def test_h1_a_query_is_not_guessed_at(query: bytes) -> None:
         paths.parse_query(query, {"offset": ""})
 
 
-@pytest.mark.parametrize("text", ["-1", "61", "1e1", "", ".5", "nan", "0x1", "1_0", "\u0661"])
+@pytest.mark.parametrize("text", ["-1", "61", "60.001", "1e1", "", ".5", "1.", "1.0005", "001", "nan", "0x1", "1_0", "\u0661"])
 def test_h4_seconds_are_digits_in_their_range(text: str) -> None:
     with pytest.raises(InvalidArgument):
         paths.query_seconds({"wait": text}, "wait", 30.0, 60.0)

@@ -84,6 +84,19 @@ async def test_v5_a_welcomed_host_beats_at_the_interval_that_it_was_told(path: s
         assert [beat.sequence for beat in beats if isinstance(beat, Heartbeat)] == [1, 2, 3]
 
 
+async def test_v5_a_wall_clock_that_jumps_neither_stops_nor_hurries_the_beats(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = time.time
+    jumps = iter([-3600.0, 3600.0] * 1000)
+    monkeypatch.setattr(time, "time", lambda: real() + next(jumps, 0.0))
+    host = Host(path)
+    async with await listen(path) as listener, running(host), accepted(listener) as (connection, _):
+        began = anyio.current_time()
+        connection.send(Welcome(1, 0.05, 60))
+        beats = [await connection.receive() for _ in range(4)]
+        assert anyio.current_time() - began >= 0.14
+        assert all(isinstance(beat, Heartbeat) and 0 <= beat.lag < 10 for beat in beats)
+
+
 async def test_reports_are_written_between_the_beats(path: str) -> None:
     host = Host(path)
     async with await listen(path) as listener, running(host), accepted(listener) as (connection, _):

@@ -15,7 +15,7 @@ from tierlog.actors.core.backoff import Backoff
 from tierlog.actors.core.supervision import RestartPolicy
 from tierlog.actors.host.orders import Orders
 from tierlog.actors.identity import StoreIdentity
-from tierlog.actors.serving import Hosting, ServingOptions
+from tierlog.actors.serving import Hosting, ServingOptions, ServingParts
 from tierlog.actors.storage.options import StorageOptions
 from tierlog.actors.supervisor.control.messages import Close, Closed, Drain, Failed, Fenced, Open, Opened, Report
 from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch, TierlogError, Unavailable
@@ -72,10 +72,15 @@ async def hosts(site: Site, count: int = 1) -> AsyncIterator[list[Host]]:
     async with anyio.create_task_group() as tasks:
         made = []
         for _ in range(count):
-            identity = StoreIdentity(bytes(15) + b"s", bytes(15) + b"l", 2, 0)
-            chunks = MemoryChunkStorage(site.chunks)
-            hosting = Hosting(identity, site.world.new_id(), chunks=chunks, make_log=site.log, options=SERVING, world=site.world)
-            made.append(Host(await tasks.start(_run, hosting), tasks))
+            parts = ServingParts(
+                identity=StoreIdentity(bytes(15) + b"s", bytes(15) + b"l", 2, 0),
+                owner_id=site.world.new_id(),
+                chunks=MemoryChunkStorage(site.chunks),
+                make_log=site.log,
+                options=SERVING,
+                world=site.world,
+            )
+            made.append(Host(await tasks.start(_run, Hosting(parts)), tasks))
         yield made
         tasks.cancel_scope.cancel()
     for host in made:

@@ -80,18 +80,21 @@ def test_a_long_poll_for_the_map_answers_when_it_changes(service: Service) -> No
 @pytest.mark.parametrize(
     "method, path, document, status, said",
     [
-        ("POST", "/v1/containers/9/move", {"host": "host-0"}, 400, "containers 0 to 2"),
-        ("POST", "/v1/containers/0/move", {"host": "host-9"}, 400, "no host 'host-9'"),
-        ("POST", "/v1/containers/0/move", {}, 400, "the body names the host"),
-        ("POST", "/v1/containers/0/move", {"host": "host-0", "now": True}, 400, "JSON object with host"),
+        ("POST", "/v1/containers/9/move", {"host": "host-0"}, 404, "containers 0 to 2"),
+        ("POST", "/v1/containers/0/move", {"host": "host-9"}, 404, "no host 'host-9'"),
+        ("POST", "/v1/containers/0/move", {}, 400, "the body needs 'host'"),
+        ("POST", "/v1/containers/0/move", {"host": "host-0", "now": True}, 400, "a member 'now'"),
+        ("POST", "/v1/containers/0/move", {"host": 1}, 400, "host is str"),
         ("POST", "/v1/containers/x/open", {}, 400, "a container is a number"),
-        ("POST", "/v1/containers/7/open", {}, 400, "containers 0 to 2"),
-        ("POST", "/v1/hosts/host-7/drain", {}, 400, "there are host-0, host-1"),
-        ("POST", "/v1/roll", {"fast": 1}, 400, "nothing in it"),
+        ("POST", "/v1/containers/7/open", {}, 404, "containers 0 to 2"),
+        ("POST", "/v1/hosts/host-7/drain", {}, 404, "there are host-0, host-1"),
+        ("POST", "/v1/roll", {"fast": 1}, 400, "a member 'fast'"),
+        ("POST", "/v1/roll?fast=1", {}, 400, "fast"),
         ("GET", "/v1/containers?after=x", None, 400, "after"),
         ("GET", "/v1/containers?soon=1", None, 400, "soon"),
-        ("GET", "/v1/nothing", None, 404, "there is nothing at"),
-        ("GET", "/v1/roll", None, 405, "is not for GET"),
+        ("GET", "/v1/nothing", None, 404, "there is nothing here"),
+        ("GET", "/v1/roll", None, 405, "this path takes POST"),
+        ("PUT", "/v1/status", {}, 405, "this path takes GET"),
         ("GET", "/v1/segments/app", None, 404, "there is nothing at"),
     ],
 )
@@ -104,7 +107,7 @@ def test_what_cannot_be_is_told(service: Service, method: str, path: str, docume
 def test_a_page_of_another_site_gives_no_orders(service: Service) -> None:
     pids = service.pids()
     answer = service.client.post("/v1/roll", headers={"Origin": "http://evil.example"})
-    assert answer.status_code == 400
+    assert answer.status_code == 403
     assert "evil.example" in problem(answer)["detail"]
     assert service.pids() == pids
 
@@ -153,7 +156,7 @@ def test_the_openapi_document_has_every_path(service: Service) -> None:
     paths = service.client.get("/openapi.json").json()["paths"]
     for path, operations in paths.items():
         (method,) = operations
-        answer = service.client.request(method, path.replace("{index}", "x").replace("{host}", "x"), json={"x": 1})
+        answer = service.client.request(method, path.replace("{container}", "x").replace("{host}", "x"), json={"x": 1})
         assert answer.status_code not in (404, 405), path
     assert len(paths) == 15
 

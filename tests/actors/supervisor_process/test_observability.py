@@ -44,7 +44,7 @@ def spans(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_a_host_traces_when_its_environment_asks_for_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supervisor_and_hosts_trace_when_the_environment_asks_for_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     declared = tmp_path / "site" / "otel_to_file-1.dist-info"
     declared.mkdir(parents=True)
     (declared / "METADATA").write_text("Metadata-Version: 2.1\nName: otel-to-file\nVersion: 1\n")
@@ -61,12 +61,17 @@ def test_a_host_traces_when_its_environment_asks_for_it(folder: Path, tmp_path: 
         url = f"{service.host('host-0')['url']}/v1/segments/s/append"
         headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "Content-Type": "application/octet-stream"}
         assert service.client.post(url, content=b"abc", headers=headers).is_success
+        asked = service.client.get("/v1/status", headers={"traceparent": f"00-{TRACE}-{PARENT}-01"})
+        assert asked.is_success
         assert service.stop() == 0
 
     mine = {span["name"]: span for span in spans(file) if span["context"]["trace_id"] == f"0x{TRACE}"}
-    assert mine.keys() == {"POST /v1/segments/{name}/append", "tierlog.append"}
+    assert mine.keys() == {"POST /v1/segments/{name}/append", "tierlog.append", "GET /v1/status"}
     assert mine["POST /v1/segments/{name}/append"]["parent_id"] == f"0x{PARENT}"
     group = spans(file)[[span["name"] for span in spans(file)].index("tierlog.wal.append")]
     assert [link["context"]["span_id"] for link in group["links"]] == [mine["tierlog.append"]["context"]["span_id"]]
     told = group["resource"]["attributes"]
     assert (told["service.name"], told["service.instance.id"]) == ("tierlog", "host-0")
+    status = mine["GET /v1/status"]
+    assert status["parent_id"] == f"0x{PARENT}"
+    assert status["resource"]["attributes"]["service.instance.id"] == "supervisor"

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.operations import IMAGE, SAMPLES, images, operations
+from support.operations import IMAGE, SAMPLES, TRANSACTION, images, operations, transactions
 from tierlog.journal.operations import vocabulary
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.segment_image import SegmentImage, decode_image, encode_image
+from tierlog.journal.operations.transaction_image import TransactionImage, decode_transaction, encode_transaction
 from tierlog.journal.operations.vocabulary import (
     OP_HEAD_BYTES,
     Operation,
@@ -41,6 +42,10 @@ NUMBERS = {
     "CheckpointBegin": 14,
     "CheckpointPart": 15,
     "CheckpointEnd": 16,
+    "BeginTransaction": 17,
+    "CommitTransaction": 18,
+    "AbortTransaction": 19,
+    "ForgetTransactions": 20,
 }
 
 
@@ -57,7 +62,7 @@ def test_type_numbers_are_permanent() -> None:
 
 def test_every_operation_has_a_golden_sample() -> None:
     assert {type(op).__name__ for op in SAMPLES.values()} == set(NUMBERS)
-    assert {path.stem for path in GOLDEN.glob("*.hex")} == {*SAMPLES, "segment_image"}
+    assert {path.stem for path in GOLDEN.glob("*.hex")} == {*SAMPLES, "segment_image", "transaction_image"}
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -73,6 +78,13 @@ def test_a_segment_image_has_its_golden_bytes() -> None:
 
     assert encode_image(IMAGE) == golden
     assert decode_image(golden) == IMAGE
+
+
+def test_a_transaction_image_has_its_golden_bytes() -> None:
+    golden = bytes.fromhex((GOLDEN / "transaction_image.hex").read_text())
+
+    assert encode_transaction(TRANSACTION) == golden
+    assert decode_transaction(golden) == TRANSACTION
 
 
 @given(operations)
@@ -93,6 +105,11 @@ def test_operations_stand_one_behind_the_other(ops: list[Operation]) -> None:
 @given(images)
 def test_a_segment_image_comes_back(image: SegmentImage) -> None:
     assert decode_image(encode_image(image)) == image
+
+
+@given(transactions)
+def test_a_transaction_image_comes_back(image: TransactionImage) -> None:
+    assert decode_transaction(encode_transaction(image)) == image
 
 
 @given(st.binary(min_size=1, max_size=80), st.binary(max_size=5))
@@ -139,6 +156,26 @@ def test_any_bytes_give_an_image_or_a_decode_error(data: bytes) -> None:
         return
 
     assert decode_image(encode_image(image)) == image
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_give_a_transaction_image_or_a_decode_error(data: bytes) -> None:
+    try:
+        image = decode_transaction(data)
+    except DecodeError:
+        return
+
+    assert encode_transaction(image) == data
+
+
+def test_a_transaction_image_of_an_unknown_status_or_length_is_refused() -> None:
+    golden = encode_transaction(TRANSACTION)
+    status = golden.index(b"job-7") + len(b"job-7")
+    with pytest.raises(DecodeError, match="status 9"):
+        decode_transaction(golden[:status] + b"\x09" + golden[status + 1 :])
+
+    with pytest.raises(DecodeError, match="left over"):
+        decode_transaction(golden + b"\0")
 
 
 @pytest.mark.parametrize("name", SAMPLES)

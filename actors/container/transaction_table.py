@@ -1,0 +1,137 @@
+"""What a container remembers of transactions: the records, and which staged segments belong to which (rules T1 to T9).
+
+Owns: one immutable record for each transaction, open or ended, and the maps derived from it and from the names of staged segments. Does not
+own: the segments themselves (``state.py``), what is allowed (``transactions.py``), nor time (``leases.py``).
+
+Records are what checkpoints keep, so a checkpoint's snapshot is a shallow copy of the dict. The maps are never persisted: a staged
+segment's name says whose it is. A change that makes no sense raises ``ValueError``: only a damaged log can ask for it (rule C5).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from ...journal.operations.abort_transaction import AbortTransaction
+from ...journal.operations.begin_transaction import BeginTransaction
+from ...journal.operations.commit_transaction import CommitTransaction
+from ...journal.operations.transaction_image import TransactionImage, TransactionStatus
+from ...storage_backends.base.errors import TransactionEnded, TransactionNotFound
+from ...storage_backends.base.transactions import WRITER_ATTRIBUTE, is_staged, split_staged
+
+Key: TypeAlias = tuple[str, str]
+"""(target's name, transaction id)."""
+
+
+class TransactionTable:
+    def __init__(self) -> None:
+        self.records: dict[Key, TransactionImage] = {}
+        self.open_of: dict[int, dict[str, None]] = {}
+        """Target's segment id -> ids of its open transactions."""
+        self._staged: dict[Key, dict[str, int]] = {}
+        """Staged segments of open transactions: name -> segment id, in the order in which they were made."""
+        self.open_count = 0
+
+    @property
+    def tombstones(self) -> int:
+        return len(self.records) - self.open_count
+
+    def find(self, target: str, transaction: str, sid: int | None) -> TransactionImage | None:
+        """What is known of it; ``sid`` is the segment that has the target's name now, which knows nothing of an earlier one's (rule T8)."""
+        record = self.records.get((target, transaction))
+        return None if record is None or (sid is not None and sid != record.sid) else record
+
+    def staged(self, record: TransactionImage) -> dict[str, int]:
+        """Its staged segments: name -> segment id."""
+        return self._staged.get((record.target, record.id), {})
+
+    # --- changes ----------------------------------------------------------------------------------------------
+
+    def restore(self, record: TransactionImage) -> None:
+        """Recovery: a record out of a checkpoint."""
+        key = (record.target, record.id)
+        if key in self.records:
+            raise ValueError(f"transaction {key} is in the table already")
+
+        self._put(record)
+
+    def begin(self, target: str, op: BeginTransaction) -> None:
+        before = self.find(target, op.id, op.target)
+        if before is not None or is_staged(target):
+            raise ValueError(f"a second begin of {op.id!r} on {target!r}")
+
+        self._put(begun(target, op))
+
+    def stage(self, name: str, sid: int) -> None:
+        """A segment with a staged name exists now."""
+        key = split_staged(name)
+        record = self.records.get(key)
+        if record is None or record.status is not TransactionStatus.OPEN:
+            raise ValueError(f"{name!r} is staged for a transaction that is not open")
+
+        self._staged.setdefault(key, {})[name] = sid
+
+    def commit(self, target: str, op: CommitTransaction) -> None:
+        record = self._ended(target, op.target, op.id)
+        length = sum(length for _, length in op.sources)
+        for name, epoch in op.values:
+            record = record._replace(token=(name.removeprefix(WRITER_ATTRIBUTE), epoch))
+        self._put(record._replace(status=TransactionStatus.COMMITTED, offset=op.offset, length=length))
+
+    def abort(self, target: str, op: AbortTransaction) -> None:
+        known = self.find(target, op.id, op.target) is not None
+        record = self._ended(target, op.target, op.id) if known else unbegun(target, op)
+        self._put(record._replace(status=TransactionStatus.ABORTED, reason=op.reason))
+
+    def forget(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            if self.records.pop(key).status is TransactionStatus.OPEN:
+                raise ValueError(f"transaction {key} is open and cannot be forgotten")
+
+    def _ended(self, target: str, sid: int, transaction: str) -> TransactionImage:
+        """The open record, whose staged segments are nobody's from now on."""
+        record = self.find(target, transaction, sid)
+        if record is None or record.status is not TransactionStatus.OPEN:
+            raise ValueError(f"transaction {transaction!r} on {target!r} is not open")
+
+        self.open_count -= 1
+        self._staged.pop((target, transaction), None)
+        ids = self.open_of[sid]
+        del ids[transaction]
+        if not ids:
+            del self.open_of[sid]
+        return record
+
+    def _put(self, record: TransactionImage) -> None:
+        before = self.records.get((record.target, record.id))
+        if before is not None and before.status is TransactionStatus.OPEN and before.sid != record.sid:
+            raise ValueError(f"transaction {record.id!r} on {record.target!r} is open on an earlier segment")
+
+        self.records[record.target, record.id] = record
+        if record.status is TransactionStatus.OPEN:
+            self.open_count += 1
+            self.open_of.setdefault(record.sid, {})[record.id] = None
+
+
+def begun(target: str, op: BeginTransaction) -> TransactionImage:
+    """The record that ``op`` makes."""
+    return TransactionImage(op.target, target, op.id, TransactionStatus.OPEN, op.token, op.lease)
+
+
+def unbegun(target: str, op: AbortTransaction) -> TransactionImage:
+    """The record of an abort that came without a begin, or before it (rule T6)."""
+    return TransactionImage(op.target, target, op.id, TransactionStatus.ABORTED, None, 0, op.reason)
+
+
+# --- refusals -------------------------------------------------------------------------------------------------
+
+
+def ended(record: TransactionImage) -> TransactionEnded:
+    """Whoever asks for more is late (rule T5)."""
+    state = record.status.name.lower()
+    why = f": {record.reason}" if record.reason else ""
+    return TransactionEnded(f"transaction {record.id!r} on {record.target!r} was {state}{why}", segment=record.target, state=state)
+
+
+def unknown(target: str, transaction: str) -> TransactionNotFound:
+    return TransactionNotFound(f"no transaction {transaction!r} on {target!r} is known: it never began, or was forgotten", segment=target)

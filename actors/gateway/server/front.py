@@ -1,0 +1,130 @@
+"""What all requests of one server share, whatever it serves: the limits, the counts, and the end.
+
+Owns: admission of requests by count and by bytes (rule H12), the parked long polls and their end (rule H15). Does not own: any endpoint,
+nor what is behind them (``gateway.py`` has a host's store, ``supervisor/admin.py`` the supervisor).
+
+Everything here is plain code of the event loop's thread. A full server refuses at once and says when to come back; it never queues.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import attrs
+
+from ....storage_backends.base.errors import Throttled, Unavailable
+from ....storage_backends.base.world import World
+from ...tracing import Tracing
+from ..wire.batch import ITEMS_MAX
+from ..wire.transactions import COMMIT_BYTES_MAX
+from .traffic import Traffic
+
+
+@attrs.frozen
+class ServerLimits:
+    """What one server takes at most. Above each there is a clear answer, never a queue."""
+
+    json_bytes: int = 1 << 20
+    """Of a JSON body: 413."""
+    commit_bytes: int = COMMIT_BYTES_MAX
+    """Of the body of a commit, which names every part: 413."""
+    batch_bytes: int = 32 << 20
+    """Of the body of a batch: 413."""
+    batch_items: int = ITEMS_MAX
+    in_flight_bytes: int = 256 << 20
+    """Of all bodies in memory: 429."""
+    requests: int = 4096
+    """In flight beside the tails: 429."""
+    tails: int = 20_000
+    """Parked long polls and streams: 429."""
+    block_bytes: int = 1 << 20
+    """Of one read of a stream: a reader that is slow costs about two of them."""
+    body_timeout: float = 30.0
+    """Seconds without a byte of a body that is not complete, or behind ``body_rate``: 408."""
+    body_rate: int = 16 << 10
+    """Bytes a second that a body comes with at least."""
+    wait_default: float = 30.0
+    wait_max: float = 60.0
+    """Seconds that a long poll waits."""
+
+
+class Front:
+    def __init__(self, world: World, limits: ServerLimits, tracing: Tracing | None = None) -> None:
+        self.world = world
+        self.limits = limits
+        self.traffic = Traffic()
+        self.tracing = tracing
+        self.draining = False
+        self._server_id = world.new_id()[:12]
+        self._request_ids = itertools.count(1)
+        self._in_flight_bytes = 0
+        self._requests = 0
+        self._parked: dict[int, anyio.CancelScope] = {}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._requests} requests, {len(self._parked)} tails{', draining' if self.draining else ''}>"
+
+    def new_request_id(self) -> str:
+        """This server's own id and a number: a fresh id of the world would be a system call for each request, which costs a turn of the
+        interpreter's lock beside busy threads."""
+        return f"{self._server_id}-{next(self._request_ids)}"
+
+    def told(self, error: BaseException, name: str | None) -> BaseException:
+        """``error`` about the segment ``name``, with what this server knows besides."""
+        return error
+
+    # --- admission --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def request(self) -> Iterator[None]:
+        """One request that is no tail, while it is in flight."""
+        if self._requests >= self.limits.requests:
+            raise Throttled(f"{self._requests} requests are in flight: slow down and try again")
+
+        self._requests += 1
+        try:
+            yield
+        finally:
+            self._requests -= 1
+
+    def reserve(self, size: int) -> None:
+        """Room for ``size`` more bytes of bodies. A body that alone is too large for all of it is let in alone."""
+        if self._in_flight_bytes and self._in_flight_bytes + size > self.limits.in_flight_bytes:
+            raise Throttled(f"{self._in_flight_bytes} bytes are in flight: slow down and try again")
+
+        self._in_flight_bytes += size
+
+    def release(self, size: int) -> None:
+        self._in_flight_bytes -= size
+
+    # --- long polls and streams -------------------------------------------------------------------------------
+
+    @contextmanager
+    def parked(self, scope: anyio.CancelScope) -> Iterator[None]:
+        """A tail that waits inside ``scope``, which is cancelled when the server drains."""
+        self.check_serving()
+        if len(self._parked) >= self.limits.tails:
+            raise Throttled(f"{len(self._parked)} readers wait at tails: no more are taken, try again later")
+
+        self._parked[id(scope)] = scope
+        try:
+            yield
+        finally:
+            del self._parked[id(scope)]
+
+    @property
+    def tails(self) -> int:
+        return len(self._parked)
+
+    def check_serving(self) -> None:
+        if self.draining:
+            raise Unavailable("this server is stopping: ask again, another one will answer")
+
+    def drain(self) -> None:
+        """The end is near: parked tails end now, and no new ones are taken; ``/ready`` says so. Everything else goes on."""
+        self.draining = True
+        for scope in list(self._parked.values()):
+            scope.cancel()

@@ -1,0 +1,69 @@
+"""Connections of one process: a client for each endpoint, kept for the next task; and what the bridge takes from the machine.
+
+Owns: the pool, its end, chance, waiting. Does not own: what is said over a connection.
+
+Spark reuses its Python workers, so a kept-alive client saves each task its connections. Workers are forked: a client belongs to the process
+that opened it, and a child opens its own (hole 39). Safe from many threads.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import uuid
+from contextlib import ExitStack
+
+from ..actors.gateway.client import calls
+from ..actors.gateway.client.connecting import connect_sync
+from ..actors.gateway.client.sync_client import SyncClient
+from .options import Options
+
+_Key = tuple[int, str, float]
+
+
+class Connections:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._clients: dict[_Key, SyncClient] = {}
+        self._ends = ExitStack()
+        self._inherited: list[ExitStack] = []
+
+    def client(self, options: Options) -> SyncClient:
+        """``Unavailable`` if no server answers at the endpoint."""
+        key = (os.getpid(), options.endpoint, options.call_timeout)
+        with self._lock:
+            client = self._clients.get(key)
+            if client is None:
+                client = self._ends.enter_context(connect_sync(options.endpoint, deadline=options.call_timeout))
+                self._clients[key] = client
+            return client
+
+    def close(self) -> None:
+        with self._lock:
+            self._clients.clear()
+            self._ends.close()
+
+    def forget(self) -> None:
+        """In the child of a fork: what is the parent's stays open and unused, its lock too, which another thread may have held."""
+        self._inherited.append(self._ends)
+        self._lock, self._clients, self._ends = threading.Lock(), {}, ExitStack()
+
+
+connections = Connections()
+os.register_at_fork(after_in_child=connections.forget)
+atexit.register(connections.close)
+
+
+def wait_for_bytes(client: SyncClient, segment: str, offset: int, seconds: float) -> bool:
+    """Wait until the segment has bytes at ``offset``, at most so long; whether there will ever be any."""
+    return not client._run(calls.poll(segment, offset, seconds)).sealed
+
+
+def pause(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def new_id() -> str:
+    return uuid.uuid4().hex

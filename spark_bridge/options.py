@@ -1,0 +1,339 @@
+"""The options of the data source, parsed once into a frozen value.
+
+Owns: which options exist, their text forms and ranges, which go together for reading and for writing, and the answer to an unknown one.
+Pure. Does not own: what they lead to.
+
+Spark hands over keys in lower case, and what was given to ``load`` or ``save`` as ``path``. An error names an option, never its value where
+that could hold a secret: a URL with a password is refused without being shown.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import TypeVar
+
+import attrs
+
+from ..actors.config_units import GiB, KiB, MiB, Setting, duration, size
+from ..actors.gateway.client.transport import check_url
+from ..storage_backends.base.errors import InvalidArgument, shown
+from ..storage_backends.base.names import check_segment_name
+from ..storage_backends.base.segments import ATTRIBUTE_MAX
+from ..storage_backends.base.transactions import LEASE_DEFAULT, LEASE_MAX, LEASE_MIN, TransactionToken, is_staged
+
+T = TypeVar("T")
+
+
+class Edge(Enum):
+    """Where reading begins or ends, where no offsets are given."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+
+
+class Delivery(Enum):
+    EXACTLY_ONCE = "exactly-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+class Rows(Enum):
+    """How rows come to a writer."""
+
+    ARROW = "arrow"
+    PYTHON = "python"
+
+
+Offsets = Edge | Mapping[str, int]
+"""Where to begin or end: an edge for every segment, or an offset for each."""
+
+_TEXT_MAX = 64 * KiB
+_NAMES = (
+    "endpoint",
+    "segment",
+    "path",
+    "segmentPrefix",
+    "startingOffsets",
+    "endingOffsets",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeMetadata",
+    "readBytes",
+    "txnAppId",
+    "txnVersion",
+    "txnId",
+    "txnLease",
+    "delivery",
+    "batchBytes",
+    "rows",
+    "createSegment",
+    "callTimeout",
+)
+_OF_SPARK = frozenset({"checkpointlocation", "queryname"})
+"""Spark's own options, which it also shows to data sources."""
+_TRIGGER_BYTES = size(0, 1, 1024 * GiB, "Bytes that one micro-batch reads.")
+_READ_BYTES = size(8 * MiB, 64 * KiB, 256 * MiB, "Bytes of one read.")
+_BATCH_BYTES = size(MiB, 4 * KiB, 32 * MiB, "Bytes of one append.")
+_LEASE = duration(LEASE_DEFAULT, LEASE_MIN, LEASE_MAX, "How long a transaction lives without an append.")
+_CALL_TIMEOUT = duration(60.0, 0.1, 3600.0, "How long one call to the service may take, repeats included.")
+
+
+@attrs.frozen
+class Options:
+    endpoint: str
+    segment: str | None
+    """None: all whose names have the prefix."""
+    segment_prefix: str
+    starting_offsets: Offsets
+    ending_offsets: Offsets
+    max_bytes_per_trigger: int | None
+    min_partitions: int
+    fail_on_data_loss: bool
+    include_metadata: bool
+    read_bytes: int
+    txn_app_id: str | None
+    txn_version: int | None
+    txn_id: str | None
+    txn_lease: float
+    delivery: Delivery
+    batch_bytes: int
+    rows: Rows
+    create_segment: bool
+    call_timeout: float
+
+
+def parse_options(given: Mapping[str, str]) -> Options:
+    """``InvalidArgument`` names the option and says what is allowed."""
+    texts = {key.lower(): value for key, value in given.items() if key.lower() not in _OF_SPARK}
+    for key in texts:
+        _check_known(key)
+
+    take = _Taker(texts)
+    segment, prefix = _segment(texts)
+    return Options(
+        endpoint=_endpoint(texts.get("endpoint")),
+        segment=segment,
+        segment_prefix=prefix,
+        starting_offsets=_edge(take("startingOffsets", _offsets, None), Edge.EARLIEST),
+        ending_offsets=_edge(take("endingOffsets", _offsets, None), Edge.LATEST),
+        max_bytes_per_trigger=take("maxBytesPerTrigger", _size(_TRIGGER_BYTES), None),
+        min_partitions=take("minPartitions", _number(1, 100_000), 1),
+        fail_on_data_loss=take("failOnDataLoss", _flag, True),
+        include_metadata=take("includeMetadata", _flag, True),
+        read_bytes=take("readBytes", _size(_READ_BYTES), 8 * MiB),
+        txn_app_id=take("txnAppId", _writer, None),
+        txn_version=take("txnVersion", _number(0, ATTRIBUTE_MAX), None),
+        txn_id=take("txnId", _id, None),
+        txn_lease=take("txnLease", _duration(_LEASE), LEASE_DEFAULT),
+        delivery=take("delivery", _word(Delivery), Delivery.EXACTLY_ONCE),
+        batch_bytes=take("batchBytes", _size(_BATCH_BYTES), MiB),
+        rows=take("rows", _word(Rows), Rows.ARROW),
+        create_segment=take("createSegment", _flag, True),
+        call_timeout=take("callTimeout", _duration(_CALL_TIMEOUT), 60.0),
+    )
+
+
+# --- what goes together ---------------------------------------------------------------------------------------
+
+
+def check_batch_read(options: Options) -> None:
+    if options.max_bytes_per_trigger is not None:
+        raise InvalidArgument("option maxBytesPerTrigger is for streams: a batch reads all there is, up to endingOffsets")
+
+    if options.starting_offsets is Edge.LATEST:
+        raise InvalidArgument("option startingOffsets: a batch that begins at 'latest' would read nothing; use 'earliest' or offsets")
+
+    if options.ending_offsets is Edge.EARLIEST:
+        raise InvalidArgument("option endingOffsets: a batch that ends at 'earliest' would read nothing; use 'latest' or offsets")
+
+
+def check_stream_read(options: Options) -> None:
+    if options.ending_offsets is Edge.EARLIEST:
+        raise InvalidArgument("option endingOffsets: a stream that ends at 'earliest' would read nothing; use 'latest' or offsets")
+
+
+def check_batch_write(options: Options) -> str:
+    """The segment that is written."""
+    segment = _target(options)
+    if (options.txn_app_id is None) is not (options.txn_version is None):
+        raise InvalidArgument("options txnAppId and txnVersion go together: give both or neither")
+
+    if options.txn_id is not None and options.txn_app_id is not None:
+        raise InvalidArgument("option txnId and the options txnAppId and txnVersion are two names for one write: give one of them")
+
+    return segment
+
+
+def check_stream_write(options: Options) -> str:
+    """The segment that is written."""
+    segment = _target(options)
+    if options.txn_version is not None or options.txn_id is not None:
+        raise InvalidArgument("options txnVersion and txnId are for batch writes: a stream's version is the number of its micro-batch")
+
+    return segment
+
+
+def _target(options: Options) -> str:
+    if options.segment is None:
+        raise InvalidArgument("option segmentPrefix is for reading: a write has one target, named by segment or save(...)")
+
+    if is_staged(options.segment):
+        raise InvalidArgument(f"option segment: {options.segment!r} is a name that only transactions give")
+
+    if options.delivery is Delivery.AT_LEAST_ONCE and (options.txn_app_id, options.txn_version, options.txn_id) != (None, None, None):
+        raise InvalidArgument(
+            "options txnAppId, txnVersion and txnId mean nothing with delivery 'at-least-once': leave out one or the other"
+        )
+
+    return options.segment
+
+
+# --- single options -------------------------------------------------------------------------------------------
+
+
+class _Taker:
+    def __init__(self, texts: Mapping[str, str]) -> None:
+        self._texts = texts
+
+    def __call__(self, name: str, parse: Callable[[str], T], default: T) -> T:
+        text = self._texts.get(name.lower())
+        if text is None:
+            return default
+
+        try:
+            return parse(_checked_text(text))
+        except ValueError as error:
+            raise InvalidArgument(f"option {name}: {error}") from error
+
+
+def _checked_text(text: object) -> str:
+    if not isinstance(text, str) or len(text) > _TEXT_MAX:
+        raise ValueError(f"text of at most {_TEXT_MAX} characters is expected")
+
+    return text
+
+
+def _check_known(key: str) -> None:
+    names = {name.lower(): name for name in _NAMES}
+    if key in names:
+        return
+
+    close = difflib.get_close_matches(key[:100], names, n=1, cutoff=0.6)
+    hint = f"did you mean {names[close[0]]!r}?" if close else f"there are {', '.join(_NAMES)}"
+    raise InvalidArgument(f"the data source tierlog has no option {shown(key)}; {hint}")
+
+
+def _endpoint(text: str | None) -> str:
+    if not text:
+        raise InvalidArgument("option endpoint is missing: the URL of a tierlog service, like http://127.0.0.1:8470")
+
+    if "@" in text:
+        raise InvalidArgument("option endpoint: a URL with a user name or a password is not taken")
+
+    return check_url(_checked_text(text))
+
+
+def _segment(texts: Mapping[str, str]) -> tuple[str | None, str]:
+    segment, path, prefix = texts.get("segment"), texts.get("path"), texts.get("segmentprefix")
+    if segment is not None and path is not None and segment != path:
+        raise InvalidArgument(f"option segment says {shown(segment)}, and load or save says {shown(path)}: give one of them")
+
+    name = path if segment is None else segment
+    if (name is None) is (prefix is None):
+        raise InvalidArgument("name one segment (option segment, load(...) or save(...)), or for reading several give option segmentPrefix")
+
+    if name is not None:
+        check_segment_name(name)
+        return name, name
+
+    return None, prefix or ""
+
+
+def _offsets(text: str) -> Offsets:
+    if text.strip().lower() in ("earliest", "latest"):
+        return Edge(text.strip().lower())
+
+    try:
+        document: object = json.loads(text)
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict):
+        raise ValueError(f"'earliest', 'latest' or JSON like {{\"app/events\": 0}} is expected, not {shown(text)}")  # noqa: TRY004
+
+    for name, offset in document.items():
+        check_segment_name(name)
+        if type(offset) is not int or not 0 <= offset <= ATTRIBUTE_MAX:
+            raise ValueError(f"the offset of {name!r} is a number of bytes, not {shown(offset)}")
+
+    return document
+
+
+def _edge(given: Offsets | None, otherwise: Edge) -> Offsets:
+    return otherwise if given is None else given
+
+
+def _flag(text: str) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError(f"true or false is expected, not {shown(text)}")
+
+    return text.strip().lower() == "true"
+
+
+def _number(least: int, most: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        digits = text.strip()
+        if not (digits.isascii() and digits.isdigit() and len(digits) < 20 and least <= int(digits) <= most):
+            raise ValueError(f"a whole number from {least} to {most} is expected, not {shown(text)}")
+
+        return int(digits)
+
+    return parse
+
+
+def _size(setting: Setting) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        digits = text.strip()
+        value = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else int(setting.read(digits))
+        setting.check(value)
+        return value
+
+    return parse
+
+
+def _duration(setting: Setting) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        value = setting.read(text)
+        setting.check(value)
+        return value
+
+    return parse
+
+
+def _word(kind: type[T]) -> Callable[[str], T]:
+    def parse(text: str) -> T:
+        values = [str(member.value) for member in kind]  # type: ignore[attr-defined]  # an Enum's members
+        word = text.strip().lower()
+        if word not in values:
+            raise ValueError(f"{' or '.join(map(repr, values))} is expected, not {shown(text)}")
+
+        return kind(word)  # type: ignore[call-arg]  # an Enum's member
+
+    return parse
+
+
+def _writer(text: str) -> str:
+    return TransactionToken(text, 0).writer
+
+
+def _id(text: str) -> str:
+    # The number of the try is put behind it (``identity.py``).
+    if not 0 < len(text) <= _ID_MAX or not all(letter.isascii() and (letter.isalnum() or letter in "._-:") for letter in text):
+        raise ValueError(f"1 to {_ID_MAX} letters, digits and . _ - : are expected, not {shown(text)}")
+
+    return text
+
+
+_ID_MAX = 80

@@ -1,0 +1,150 @@
+"""Ranges of whole events: what one task reads, and where a segment may be cut into such.
+
+Owns: walking a segment's frames, blocks of whole frames, cuts for tasks and for micro-batches. Does not own: where bytes come from
+(``bytes_source.py``), nor what becomes of them (``reader.py``).
+
+A cut must be a border, and only the frames themselves say where one is. So cutting costs reading: everything where events are small, at
+most a block for each where they are large. Nothing is read where nothing has to be cut.
+
+Everything here depends on a segment's bytes alone, which never change: the same question has the same answer in a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import attrs
+
+from .. import events
+from ..storage_backends.base.codec import DecodeError
+from ..storage_backends.base.errors import DataCorruption
+from .bytes_source import BytesSource
+
+WALK_BYTES = 4 << 20
+
+
+@attrs.frozen
+class Range:
+    """Bytes of one segment that begin and end at a border."""
+
+    segment: str
+    segment_id: int | None
+    """The life of the segment that was planned with; None: whichever."""
+    start: int
+    end: int
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+class Block(NamedTuple):
+    """Whole frames, one behind the other."""
+
+    offset: int
+    data: bytes
+    borders: Sequence[int]
+    """In ``data``."""
+
+
+def blocks(source: BytesSource, segment: str, start: int, end: int, size: int) -> Iterator[Block]:
+    """All events between two borders, in reads of ``size`` bytes; a larger event gets a read of its own."""
+    position, wanted = start, size
+    while position < end:
+        data = source.read(segment, position, min(wanted, end - position))
+        found = borders_at(data, segment, position)
+        if found[-1] == 0:
+            wanted = _frame_size(data, segment, position, end)
+            continue
+
+        yield Block(position, data, found)
+        position += found[-1]
+        wanted = size
+
+
+def borders_at(data: bytes, segment: str, offset: int) -> list[int]:
+    try:
+        return events.borders(data)
+    except DecodeError as error:
+        raise _no_events(segment, offset, str(error)) from error
+
+
+def _frame_size(data: bytes, segment: str, offset: int, end: int) -> int:
+    """The size of the frame at ``offset``, of which ``data`` is the beginning."""
+    try:
+        size = events.frame_bytes(data[: events.HEADER_BYTES])
+    except DecodeError as error:
+        raise _no_events(segment, offset, str(error)) from error
+
+    if size > end - offset:
+        raise _no_events(segment, offset, f"an event of {size - events.HEADER_BYTES} bytes reaches over the end at {end}")
+
+    return size
+
+
+def _no_events(segment: str, offset: int, why: str) -> DataCorruption:
+    return DataCorruption(
+        f"segment {segment!r} has no framed events from byte {offset} on ({why}): something else was appended, or an offset that was given "
+        "or truncated at is not where an event begins",
+        file=segment,
+        offset=offset,
+    )
+
+
+def walk(source: BytesSource, segment: str, start: int, end: int) -> Iterator[int]:
+    """Every border behind ``start``, up to ``end``."""
+    position = start
+    while position < end:
+        data = source.read(segment, position, min(WALK_BYTES, end - position))
+        found = borders_at(data, segment, position)
+        for border in found[1:]:
+            yield position + border
+        position += found[-1]
+        cut_off = len(data) - found[-1]
+        if cut_off >= events.HEADER_BYTES or found[-1] == 0:
+            # Its header says where the next begins, so the rest of it need not be read.
+            position += _frame_size(data[found[-1] :], segment, position, end)
+            yield position
+
+
+def split(source: BytesSource, whole: Range, size: int) -> Iterator[Range]:
+    """Ranges of at least ``size`` bytes each, but for the last."""
+    if whole.size <= size:
+        yield whole
+        return
+
+    start = whole.start
+    for border in walk(source, whole.segment, whole.start, whole.end):
+        if border - start >= size or border == whole.end:
+            yield attrs.evolve(whole, start=start, end=border)
+            start = border
+
+
+def plan(source: BytesSource, wholes: Sequence[Range], least: int) -> list[Range]:
+    """At least about ``least`` ranges, where there are so many events: one for each segment, cut further only if that is not enough."""
+    wanted = [whole for whole in wholes if whole.size > 0]
+    if len(wanted) >= least or not wanted:
+        return wanted
+
+    size = max(1, -(-sum(whole.size for whole in wanted) // least))
+    return [part for whole in wanted for part in split(source, whole, size)]
+
+
+def admit(source: BytesSource, backlog: Sequence[Range], limit: int) -> Mapping[str, int]:
+    """How far to read of each segment, so that it is ``limit`` bytes in all: each gets its share of what waits, and at least one event."""
+    total = sum(whole.size for whole in backlog)
+    if total <= limit:
+        return {whole.segment: whole.end for whole in backlog}
+
+    return {whole.segment: _admitted(source, whole, whole.size * limit // total) for whole in backlog if whole.size}
+
+
+def _admitted(source: BytesSource, whole: Range, share: int) -> int:
+    last = whole.start
+    for border in walk(source, whole.segment, whole.start, whole.end):
+        if border - whole.start > share:
+            return border if last == whole.start else last
+
+        last = border
+    return last

@@ -1,0 +1,489 @@
+"""Decisions about transactions and the table that they look at: rules T1 to T9 without a clock, a log or a loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from support.container_parts import NAME, ROLLING, Parts, append, refused
+from tierlog.actors.container import transactions
+from tierlog.actors.container.requests import (
+    AttributesRequest,
+    CreateRequest,
+    DeleteRequest,
+    MergeRequest,
+    Request,
+    SealRequest,
+    TruncateRequest,
+)
+from tierlog.actors.container.state import ContainerState
+from tierlog.actors.container.transaction_requests import (
+    AbortTransactionRequest,
+    BeginTransactionRequest,
+    CommitTransactionRequest,
+    ExpireTransactionRequest,
+    ForgetTransactionsRequest,
+    ListTransactionsRequest,
+    StageSegmentRequest,
+    TransactionRequest,
+)
+from tierlog.journal.operations.abort_transaction import AbortTransaction
+from tierlog.journal.operations.begin_transaction import BeginTransaction
+from tierlog.journal.operations.commit_transaction import CommitTransaction
+from tierlog.journal.operations.create_segment import CreateSegment
+from tierlog.journal.operations.delete_segment import DeleteSegment
+from tierlog.journal.operations.forget_transactions import ForgetTransactions
+from tierlog.journal.operations.segment_image import SegmentStatus
+from tierlog.journal.operations.transaction_image import decode_transaction
+from tierlog.journal.operations.vocabulary import Operation
+from tierlog.storage_backends.base.errors import (
+    BadOffset,
+    InvalidArgument,
+    SegmentNotFound,
+    SegmentSealed,
+    TierlogError,
+    TransactionEnded,
+    TransactionNotFound,
+)
+from tierlog.storage_backends.base.segments import AttributeUpdate
+from tierlog.storage_backends.base.transactions import CommitResult, StagedPart, TransactionState, TransactionToken, staged_name
+
+TOKEN = TransactionToken("q", 7)
+LEASE = 60_000
+
+
+def begin(transaction: str = "t", token: TransactionToken | None = None, target: str = NAME) -> BeginTransactionRequest:
+    return BeginTransactionRequest(target, transaction, token, LEASE)
+
+
+def stage(part: str = "p", transaction: str = "t", target: str = NAME) -> StageSegmentRequest:
+    return StageSegmentRequest(target, transaction, staged_name(target, transaction, part), ROLLING)
+
+
+def to(part: str, data: bytes, transaction: str = "t") -> Request:
+    return append(staged_name(NAME, transaction, part), data)
+
+
+def commit(
+    *parts: tuple[str, int], transaction: str = "t", token: TransactionToken | None = None, target: str = NAME
+) -> CommitTransactionRequest:
+    chosen = [StagedPart(staged_name(target, transaction, part), length) for part, length in parts]
+    return CommitTransactionRequest(target, transaction, chosen, token)
+
+
+def abort(transaction: str = "t", reason: str = "why not", target: str = NAME) -> AbortTransactionRequest:
+    return AbortTransactionRequest(target, transaction, reason)
+
+
+def ask(transaction: str = "t", target: str = NAME) -> TransactionRequest:
+    return TransactionRequest(target, transaction)
+
+
+def delete(parts: Parts, name: str = NAME) -> None:
+    """As the pipeline does it: the transactions end in the same group (rule T8)."""
+    parts.log(*transactions.ended_with(parts.state, [name]), DeleteSegment(parts.segment(name).sid))
+
+
+def staged_parts(token: TransactionToken | None = None) -> Parts:
+    """A target of 4 bytes with one open transaction that staged ``p`` (3 bytes) and ``q`` (5)."""
+    parts = Parts()
+    parts.create()
+    parts.do(append(NAME, b"base"), begin(token=token), stage("p"), stage("q"), to("p", b"ppp"), to("q", b"qqqqq"))
+    return parts
+
+
+# --- what each verb means in each state ---------------------------------------------------------------------------
+
+SETUPS: dict[str, list[Request]] = {
+    "unknown": [],
+    "open": [begin()],
+    "committed": [begin(), commit()],
+    "aborted": [begin(), abort(reason="first")],
+    "abort before begin": [abort(reason="first")],
+}
+OPEN, COMMITTED, ABORTED = TransactionState.OPEN, TransactionState.COMMITTED, TransactionState.ABORTED
+TABLE: list[tuple[str, Request, Any]] = [
+    ("unknown", begin(), OPEN),
+    ("open", begin(), OPEN),
+    ("committed", begin(), TransactionEnded),
+    ("aborted", begin(), TransactionEnded),
+    ("abort before begin", begin(), TransactionEnded),
+    ("unknown", stage(), TransactionNotFound),
+    ("open", stage(), staged_name(NAME, "t", "p")),
+    ("committed", stage(), TransactionEnded),
+    ("aborted", stage(), TransactionEnded),
+    ("unknown", to("p", b"x"), TransactionNotFound),
+    ("open", to("p", b"x"), SegmentNotFound),
+    ("committed", to("p", b"x"), TransactionEnded),
+    ("aborted", to("p", b"x"), TransactionEnded),
+    ("unknown", commit(), TransactionNotFound),
+    ("open", commit(), CommitResult(True, 4, 0)),
+    ("committed", commit(), CommitResult(False, 4, 0)),
+    ("aborted", commit(), TransactionEnded),
+    ("abort before begin", commit(), TransactionEnded),
+    ("unknown", abort(), ABORTED),
+    ("open", abort(), ABORTED),
+    ("committed", abort(), COMMITTED),
+    ("aborted", abort(), ABORTED),
+    ("unknown", ask(), TransactionNotFound),
+    ("open", ask(), OPEN),
+    ("committed", ask(), COMMITTED),
+    ("aborted", ask(), ABORTED),
+]
+
+
+@pytest.mark.parametrize(("setup", "request_", "outcome"), TABLE, ids=[f"{type(r).__name__} when {s}" for s, r, _ in TABLE])
+def test_what_a_verb_means_in_a_state(setup: str, request_: Request, outcome: Any) -> None:
+    """T2, T5, T6: get or create, the tombstone's refusals, and an abort that a begin comes after."""
+    parts = Parts()
+    parts.create()
+    parts.do(append(NAME, b"base"))
+    for step in SETUPS[setup]:
+        parts.do(step)
+
+    if isinstance(outcome, type):
+        error = refused(parts, request_, outcome)
+        if outcome is TransactionEnded:
+            assert error.state == ("committed" if setup == "committed" else "aborted")
+    else:
+        answer = parts.do(request_)
+        assert (answer.state if isinstance(outcome, TransactionState) else answer) == outcome
+
+
+@pytest.mark.parametrize("verb", [begin(), commit(), abort()], ids=lambda request: type(request).__name__)
+def test_without_a_target_there_is_no_transaction(verb: Request) -> None:
+    assert refused(Parts(), verb, SegmentNotFound).segment == NAME
+
+
+def test_the_first_reason_of_an_abort_stays() -> None:
+    parts = staged_parts()
+    parts.do(abort(reason="first"))
+
+    assert parts.do(abort(reason="second")).reason == "first"
+    assert "first" in str(refused(parts, stage(), TransactionEnded))
+
+
+# --- names (T1) ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        CreateRequest(staged_name(NAME, "t", "new"), ROLLING),
+        SealRequest(staged_name(NAME, "t", "p")),
+        TruncateRequest(staged_name(NAME, "t", "p"), 1),
+        DeleteRequest(staged_name(NAME, "t", "p")),
+        MergeRequest(NAME, [staged_name(NAME, "t", "p")], ()),
+        MergeRequest(staged_name(NAME, "t", "p"), ["other"], ()),
+        BeginTransactionRequest(staged_name(NAME, "t", "p"), "u", None, LEASE),
+        AbortTransactionRequest(staged_name(NAME, "t", "p"), "u", ""),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+def test_t1_nobody_but_the_transaction_ends_or_changes_a_staged_segment(verb: Request) -> None:
+    parts = staged_parts()
+    assert "staged segment" in str(refused(parts, verb, InvalidArgument))
+
+
+def test_t1_a_listing_shows_staged_segments_only_when_asked_for_them() -> None:
+    parts = staged_parts()
+    segments = parts.state.segments
+
+    assert segments.listed("") == segments.listed("app") == [NAME]
+    assert segments.listed(f"{NAME}#txn.") == [staged_name(NAME, "t", "p"), staged_name(NAME, "t", "q")]
+    assert len(segments.names("")) == 3
+
+
+# --- commits (T2, T3, T4) -----------------------------------------------------------------------------------------
+
+
+def test_t2_a_commit_moves_the_parts_in_the_given_order_and_drops_the_others() -> None:
+    parts = staged_parts(TOKEN)
+    parts.do(stage("unused"), to("unused", b"u"))
+    p, q, unused = (parts.segment(staged_name(NAME, "t", part)) for part in ("p", "q", "unused"))
+
+    assert parts.do(commit(("q", 5), ("p", 3))) == CommitResult(True, 4, 8)
+    target = parts.segment()
+    assert (target.length, target.durable_length, dict(target.attributes)) == (12, 12, {"txn:q": 7})
+    assert [(merge.offset, merge.source) for merge in target.merges] == [(4, q.sid), (9, p.sid)]
+    assert [segment.status for segment in (p, q, unused)] == [SegmentStatus.MERGED, SegmentStatus.MERGED, SegmentStatus.DELETED]
+    assert p.sealed
+    assert q.sealed
+    assert unused.sid not in parts.cache
+    assert parts.state.segments.names("") == [NAME]
+
+
+def test_t2_an_empty_part_is_taken_and_leaves_nothing() -> None:
+    parts = staged_parts()
+    parts.do(stage("empty"))
+
+    assert parts.do(commit(("p", 3), ("empty", 0))).length == 3
+    assert len(parts.segment().merges) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (commit(("p", 3), ("q", 4)), BadOffset),
+        (commit(("p", 3), ("q", 6)), BadOffset),
+        (commit(("p", 3), ("never", 0)), SegmentNotFound),
+        (commit(("p", 3), ("p", 3)), InvalidArgument),
+        (CommitTransactionRequest(NAME, "t", [StagedPart(NAME, 4)], None), InvalidArgument),
+        (CommitTransactionRequest(NAME, "t", [StagedPart(staged_name(NAME, "other", "p"), 3)], None), InvalidArgument),
+    ],
+)
+def test_t3_one_wrong_part_keeps_all_of_them(wrong: Request, error: type[TierlogError]) -> None:
+    parts = staged_parts()
+    parts.do(begin("other"), stage("p", "other"), to("p", b"ooo", "other"))
+    refused(parts, wrong, error)
+
+    assert parts.do(ask()).staged == (StagedPart(staged_name(NAME, "t", "p"), 3), StagedPart(staged_name(NAME, "t", "q"), 5))
+
+
+def test_t3_what_arrived_after_the_writer_described_its_part_is_told() -> None:
+    parts = staged_parts()
+    parts.do(to("p", b"late"))
+    error = refused(parts, commit(("p", 3)), BadOffset)
+
+    assert (error.segment, error.expected, error.given) == (staged_name(NAME, "t", "p"), 7, 3)
+
+
+@pytest.mark.parametrize("epoch", [6, 7])
+def test_t4_a_reached_epoch_is_committed_whatever_is_known_of_the_transaction(epoch: int) -> None:
+    parts = staged_parts(TOKEN)
+    parts.do(commit(("p", 3)))
+    token = TransactionToken("q", epoch)
+
+    assert parts.do(commit(("p", 3), transaction="unheard", token=token)) == CommitResult(False, None, 0)
+    settled = parts.do(begin("unheard", token))
+    assert (settled.state, settled.offset, settled.token) == (COMMITTED, None, token)
+    refused(parts, ask("unheard"), TransactionNotFound)  # it was not begun
+
+
+def test_t4_the_next_epoch_is_not_reached() -> None:
+    parts = staged_parts(TOKEN)
+    parts.do(commit(("p", 3)))
+    following = TransactionToken("q", 8)
+
+    refused(parts, commit(transaction="unheard", token=following), TransactionNotFound)
+    assert parts.do(begin("u", following)).state is OPEN
+    assert parts.do(commit(transaction="u")) == CommitResult(True, 7, 0)
+    assert parts.segment().attributes == {"txn:q": 8}
+
+
+def test_t4_a_repeated_begin_of_the_committed_transaction_tells_where_its_bytes_are() -> None:
+    parts = staged_parts(TOKEN)
+    parts.do(commit(("p", 3)))
+
+    found = parts.do(begin(token=TOKEN))
+    assert (found.state, found.offset, found.length) == (COMMITTED, 4, 3)
+
+
+def test_t4_of_two_transactions_with_one_token_the_second_commit_changes_nothing_and_ends_its_own() -> None:
+    parts = staged_parts(TOKEN)
+    parts.do(begin("again", TOKEN), stage("p", "again"), to("p", b"twice", "again"))
+    parts.do(commit(("p", 3)))
+
+    assert parts.do(begin("again", TOKEN)).state is COMMITTED
+    assert parts.do(commit(("p", 5), transaction="again")) == CommitResult(False, None, 0)
+    assert parts.segment().length == 7
+    assert "had been committed before" in parts.do(ask("again")).reason
+    assert parts.state.segments.names("") == [NAME]
+
+
+def test_t4_the_token_may_come_with_the_commit_alone() -> None:
+    parts = staged_parts()
+    parts.do(commit(("p", 3), token=TOKEN))
+
+    assert parts.segment().attributes == {"txn:q": 7}
+    assert parts.do(ask()).token == TOKEN
+
+
+@pytest.mark.parametrize("verb", [begin, lambda token: commit(token=token)])
+def test_t4_a_transaction_has_one_token(verb: Any) -> None:
+    parts = staged_parts(TOKEN)
+    request = begin(token=TransactionToken("q", 8)) if verb is begin else verb(TransactionToken("q", 8))
+    assert "epoch 7" in str(refused(parts, request, InvalidArgument))
+
+
+def test_t4_without_a_token_no_attribute_is_kept() -> None:
+    parts = staged_parts()
+    parts.do(commit(("p", 3)))
+    assert not parts.segment().attributes
+
+
+def test_t4_a_commit_that_would_make_too_many_attributes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = staged_parts(TOKEN)
+    parts.do(AttributesRequest(NAME, [AttributeUpdate("a", 1)]))
+    monkeypatch.setattr("tierlog.actors.container.decisions.ATTRIBUTES_MAX", 1)
+    refused(parts, commit(("p", 3)), InvalidArgument)
+
+
+# --- the target's own life (T8) -----------------------------------------------------------------------------------
+
+
+def test_t8_a_deleted_target_takes_its_open_transactions_along() -> None:
+    parts = staged_parts()
+    parts.do(begin("done"), commit(transaction="done"), begin("other"), stage("p", "other"))
+    delete(parts)
+
+    assert parts.state.segments.names("") == []
+    assert parts.state.transactions.open_count == 0
+    for transaction in ("t", "other"):
+        assert parts.do(ask(transaction)).reason == transactions.TARGET_GONE
+        assert transactions.TARGET_GONE in str(refused(parts, commit(transaction=transaction), TransactionEnded))
+        refused(parts, to("p", b"zombie", transaction), TransactionEnded)
+    assert parts.do(ask("done")).state is COMMITTED
+
+
+def test_t8_a_new_segment_of_the_name_knows_nothing_of_the_old_ones_transactions() -> None:
+    parts = staged_parts(TOKEN)
+    parts.do(commit(("p", 3)), begin("open"))
+    delete(parts)
+    parts.create()
+
+    for transaction in ("t", "open"):
+        refused(parts, ask(transaction), TransactionNotFound)
+        refused(parts, to("p", b"zombie", transaction), TransactionNotFound)
+    assert parts.do(ListTransactionsRequest("")) == []
+    assert parts.do(begin(token=TOKEN)).state is OPEN
+    assert parts.do(stage("p"), to("p", b"new"), commit(("p", 3))) == CommitResult(True, 0, 3)
+
+
+def test_t8_a_target_that_is_merged_away_is_gone_as_well() -> None:
+    parts = staged_parts()
+    parts.create("app/other")
+    parts.do(SealRequest(NAME))
+    aborts = transactions.ended_with(parts.state, [NAME])
+    parts.log(*aborts)
+    parts.do(MergeRequest("app/other", [NAME], ()))
+
+    assert parts.do(ask()).reason == transactions.TARGET_GONE
+
+
+def test_t8_a_sealed_target_refuses_the_commit_and_leaves_the_transaction_open() -> None:
+    parts = staged_parts()
+    parts.do(SealRequest(NAME))
+    refused(parts, commit(("p", 3)), SegmentSealed)
+
+    assert parts.do(ask()).state is OPEN
+    assert parts.do(stage("more")) == staged_name(NAME, "t", "more")
+
+
+def test_t8_a_commit_that_is_repeated_after_the_seal_is_answered() -> None:
+    parts = staged_parts()
+    parts.do(commit(("p", 3)), SealRequest(NAME))
+    assert parts.do(commit(("p", 3))) == CommitResult(False, 4, 3)
+
+
+def test_t8_a_truncated_target_takes_the_commit() -> None:
+    parts = staged_parts()
+    parts.do(TruncateRequest(NAME, 4))
+    assert parts.do(commit(("p", 3))) == CommitResult(True, 4, 3)
+
+
+# --- what the clock asks (T5, T7) ---------------------------------------------------------------------------------
+
+
+def test_t7_an_expiry_that_something_overtook_is_none() -> None:
+    parts = staged_parts()
+    record = parts.state.transactions.records[NAME, "t"]
+
+    assert parts.do(ExpireTransactionRequest(record, (2, 7))) is False
+    assert parts.do(ExpireTransactionRequest(record, (1, 8))) is False
+    assert parts.do(ask()).state is OPEN
+    assert parts.do(ExpireTransactionRequest(record, (2, 8))) is True
+    assert parts.do(ask()).reason == "its lease of 60 s was over"
+    assert parts.do(ExpireTransactionRequest(record, (0, 0))) is False
+
+
+def test_t5_only_the_very_tombstone_is_forgotten() -> None:
+    parts = staged_parts()
+    parts.do(begin("u"), abort("u"), abort())
+    old = parts.state.transactions.records[NAME, "t"]
+    delete(parts)
+    parts.create()
+    parts.do(begin())
+
+    assert parts.do(ForgetTransactionsRequest([old, parts.state.transactions.records[NAME, "u"]])) == 1
+    assert parts.do(ask()).state is OPEN
+    assert parts.state.transactions.tombstones == 0
+    assert transactions.decide_forget(parts.state, ForgetTransactionsRequest([old])) == (None, 0)
+
+
+# --- the table ----------------------------------------------------------------------------------------------------
+
+
+def test_a_listing_is_sorted_and_by_prefix() -> None:
+    parts = Parts()
+    parts.create("a", "b")
+    parts.do(begin("2", target="a"), begin("1", target="a"), begin("0", target="b"), abort("3", target="a"))
+
+    listed = parts.do(ListTransactionsRequest(""))
+    assert [(info.target, info.transaction_id) for info in listed] == [("a", "1"), ("a", "2"), ("a", "3"), ("b", "0")]
+    assert len(parts.do(ListTransactionsRequest("b"))) == 1
+
+
+def test_staged_segments_that_were_evicted_are_found_and_measured() -> None:
+    parts = staged_parts()
+    for name in parts.state.segments.names(""):
+        parts.flush(name)
+    assert len(parts.state.segments.evict(10)) == 3
+
+    assert parts.state.segments.length_of(parts.state.segments.sid_of(staged_name(NAME, "t", "q")) or 0) == 5
+    assert len(parts.state.segments.by_id) == 0
+    assert parts.do(commit(("p", 3), ("q", 5))) == CommitResult(True, 4, 8)
+
+
+SID, STAGED = 1 << 32 | 1, staged_name(NAME, "t", "p")
+BEGUN: list[Operation] = [
+    CreateSegment(SID, NAME, ROLLING),
+    BeginTransaction(SID, "t", None, LEASE),
+    CreateSegment(SID + 1, STAGED, ROLLING),
+]
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        BeginTransaction(SID, "t", None, LEASE),
+        BeginTransaction(SID + 1, "u", None, LEASE),
+        CreateSegment(SID + 2, staged_name(NAME, "u", "p"), ROLLING),
+        CommitTransaction(SID, 0, "u", (), (), ()),
+        CommitTransaction(SID, 1, "t", ((SID + 1, 0),), (), ()),
+        CommitTransaction(SID, 0, "t", ((SID + 1, 9),), (), ()),
+        ForgetTransactions(((NAME, "t"),)),
+        DeleteSegment(SID),
+    ],
+    ids=repr,
+)
+def test_what_no_decision_would_log_is_damage(op: Operation) -> None:
+    """C5: replay raises on it; live, the container would be poisoned."""
+    state = ContainerState(1)
+    for before in BEGUN:
+        state.apply(before)
+    with pytest.raises(ValueError):
+        state.apply(op)
+
+
+def test_a_second_end_is_damage() -> None:
+    state = ContainerState(1)
+    for op in (*BEGUN, AbortTransaction(SID, "t", "", (SID + 1,))):
+        state.apply(op)
+    with pytest.raises(ValueError, match="not open"):
+        state.apply(AbortTransaction(SID, "t", "", ()))
+
+
+def test_a_snapshot_shows_the_transactions_of_its_moment() -> None:
+    """C7: records are immutable, so what happens later is not in it."""
+    parts = staged_parts(TOKEN)
+    expected = dict(parts.state.transactions.records)
+    snapshot = parts.state.begin_snapshot()
+    parts.do(commit(("p", 3)), begin("later"))
+
+    found = {}
+    while (part := snapshot.take(1)) != ((), (), ()):
+        assert sum(map(len, part)) == 1
+        found.update({(record.target, record.id): record for record in map(decode_transaction, part[2])})
+    assert found == expected

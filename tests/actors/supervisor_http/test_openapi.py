@@ -1,0 +1,51 @@
+"""The supervisor does what its OpenAPI document says, whatever is sent to it (rule H16)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio.from_thread
+import pytest
+
+from support.http_server import service
+from support.obedient_hosts import ObedientSupervisor
+from support.schema_fuzz import findings
+from tierlog.actors.gateway.server.running import bind, serve_http
+from tierlog.actors.node import system_world
+from tierlog.actors.supervisor.admin_app import make_admin_app
+
+DEPENDENT = {"batch": ["421"]}  # nobody's owner is here
+
+
+@asynccontextmanager
+async def served(folder: Path) -> AsyncIterator[str]:
+    """Hosts that are one real server."""
+    async with service(folder) as host:
+        supervisor = ObedientSupervisor(3, 2, url=f"http://127.0.0.1:{host.port}")
+        app = make_admin_app(supervisor, {"folder": "somewhere"}, system_world())
+        async with serve_http(app, bind("127.0.0.1", 0), stop_timeout=1.0) as server:
+            yield server.url
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    with anyio.from_thread.start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(served(tmp_path)) as found:
+        yield found
+
+
+@pytest.mark.timeout(120)
+def test_h16_generated_requests_get_answers_that_the_document_names(url: str) -> None:
+    found, count = findings(url, examples=8, refusals=DEPENDENT)
+
+    assert found == []
+    assert count > 200
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1200)
+def test_h16_many_generated_requests_get_answers_that_the_document_names(url: str) -> None:
+    found, _ = findings(url, examples=100, refusals=DEPENDENT)
+
+    assert found == []

@@ -1,0 +1,59 @@
+"""The examples do what they say, and once however often they are run."""
+
+from __future__ import annotations
+
+import json
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.spark import ROOT, written
+from tierlog import SyncClient, events
+
+EXAMPLES = Path(ROOT) / "examples"
+Run = Callable[..., None]
+
+
+@pytest.fixture
+def run(spark: Any, url: str) -> Run:
+    """In this process: its session is the one that the example gets."""
+
+    def main(example: str, *arguments: str) -> None:
+        runpy.run_path(str(EXAMPLES / example))["main"](["--endpoint", url, *arguments])
+
+    return main
+
+
+def test_an_import_is_there_once(run: Run, store: SyncClient, segment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lines.txt").write_text("one\ntwo\n\nthree\n")
+    for _ in range(2):
+        run("batch_import.py", "--name", "lines", str(tmp_path / "lines.txt"), segment)
+
+    assert capsys.readouterr().out == f"{segment} has 4 events\n" * 2
+    assert written(store, segment) == [b"one", b"two", b"", b"three"]
+
+
+def test_words_are_counted_as_they_come(run: Run, store: SyncClient, segment: str, checkpoint: str) -> None:
+    source, target = f"{segment}/lines", f"{segment}/counts"
+    store.create_segment(source)
+    for lines in ([b"to be or not", b"to be"], [b"Be!"]):
+        store.append(source, events.encode(lines))
+        run("streaming_word_count.py", "--once", "--checkpoint", checkpoint, source, target)
+
+    counts = [json.loads(event) for event in written(store, target)]
+    assert {each["word"]: each["count"] for each in counts[:4]} == {"to": 2, "be": 2, "or": 1, "not": 1}
+    assert {each["word"]: each["count"] for each in counts[4:]} == {"to": 2, "be": 3, "or": 1, "not": 1}
+
+
+def test_events_are_sorted_into_two_segments(run: Run, store: SyncClient, segment: str, checkpoint: str) -> None:
+    names = [f"{segment}/{name}" for name in ("lines", "errors", "rest")]
+    store.create_segment(names[0])
+    for lines in ([b"fine", b"an ERROR"], [b"ERROR", b"fine too"]):
+        store.append(names[0], events.encode(lines))
+        run("foreach_batch.py", "--once", "--checkpoint", checkpoint, *names)
+
+    assert written(store, names[1]) == [b"an ERROR", b"ERROR"]
+    assert written(store, names[2]) == [b"fine", b"fine too"]

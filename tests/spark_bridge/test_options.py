@@ -1,0 +1,132 @@
+"""Options: parsed once, refused with the option's name and what is allowed, secrets never shown."""
+
+from __future__ import annotations
+
+import pytest
+
+from tierlog.spark_bridge.options import (
+    Delivery,
+    Edge,
+    Options,
+    Rows,
+    check_batch_read,
+    check_batch_write,
+    check_stream_read,
+    check_stream_write,
+    parse_options,
+)
+from tierlog.storage_backends.base.errors import InvalidArgument
+
+URL = "http://127.0.0.1:8470"
+
+
+def parsed(**given: str) -> Options:
+    return parse_options({"endpoint": URL, "segment": "app/events", **{key.lower(): value for key, value in given.items()}})
+
+
+def test_two_options_are_enough() -> None:
+    options = parse_options({"endpoint": URL + "/", "path": "app/events"})
+
+    assert (options.endpoint, options.segment) == (URL, "app/events")
+    assert (options.starting_offsets, options.ending_offsets) == (Edge.EARLIEST, Edge.LATEST)
+    assert (options.delivery, options.rows, options.batch_bytes) == (Delivery.EXACTLY_ONCE, Rows.ARROW, 1 << 20)
+    assert options.fail_on_data_loss
+    assert options.include_metadata
+
+
+def test_keys_come_in_any_case_and_sizes_with_units() -> None:
+    options = parse_options(
+        {"Endpoint": URL, "SEGMENTPREFIX": "app/", "maxBytesPerTrigger": "64 MiB", "batchbytes": "4096", "txnLease": "2 h"}
+    )
+
+    assert (options.segment, options.segment_prefix) == (None, "app/")
+    assert (options.max_bytes_per_trigger, options.batch_bytes, options.txn_lease) == (64 << 20, 4096, 7200.0)
+
+
+def test_offsets_are_an_edge_or_json() -> None:
+    assert parsed(startingOffsets="Latest").starting_offsets is Edge.LATEST
+    assert parsed(startingOffsets='{"app/events": 7}').starting_offsets == {"app/events": 7}
+
+
+def test_sparks_own_options_are_passed_over() -> None:
+    assert parsed(checkpointLocation="/somewhere") == parsed()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"startingOffset": "latest"}, "no option 'startingoffset'; did you mean 'startingOffsets'"),
+        ({"colour": "red"}, "no option 'colour'; there are endpoint, segment"),
+        ({"startingOffsets": "newest"}, "option startingOffsets: 'earliest', 'latest' or JSON"),
+        ({"startingOffsets": '{"app/events": -1}'}, "option startingOffsets: the offset of 'app/events'"),
+        ({"startingOffsets": '{"a//b": 1}'}, "option startingOffsets: bad segment name"),
+        ({"startingOffsets": "[" * 5000}, "option startingOffsets"),
+        ({"minPartitions": "0"}, "option minPartitions: a whole number from 1"),
+        ({"minPartitions": "٣"}, "option minPartitions"),
+        ({"failOnDataLoss": "maybe"}, "option failOnDataLoss: true or false"),
+        ({"batchBytes": "1"}, "option batchBytes: .* from 4 KiB to 32 MiB"),
+        ({"batchBytes": "64 m"}, "option batchBytes"),
+        ({"txnLease": "1 d"}, "option txnLease"),
+        ({"delivery": "at-most-once"}, "option delivery: 'exactly-once' or 'at-least-once'"),
+        ({"txnId": "a b"}, "option txnId: 1 to 80 letters"),
+        ({"txnAppId": ""}, "option txnAppId: a token's writer"),
+        ({"segment": "a//b"}, "bad segment name"),
+        ({"path": "app/other"}, "option segment says 'app/events', and load or save says 'app/other'"),
+        ({"segmentPrefix": "app/"}, "name one segment"),
+        ({"endpoint": "8470"}, "a server's URL"),
+        ({"endpoint": ""}, "option endpoint is missing"),
+    ],
+)
+def test_what_is_wrong_is_told_with_the_options_name(given: dict[str, str], words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        parsed(**given)
+
+
+def test_a_password_in_the_endpoint_is_refused_and_not_shown() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parsed(endpoint="http://me:hunter2@127.0.0.1:1")
+
+    assert "hunter2" not in str(caught.value)
+
+
+def test_the_value_of_an_unknown_option_is_not_shown() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parsed(token="hunter2")
+
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("check", "given", "words"),
+    [
+        (check_batch_read, {"maxBytesPerTrigger": "1"}, "is for streams"),
+        (check_batch_read, {"startingOffsets": "latest"}, "would read nothing"),
+        (check_batch_read, {"endingOffsets": "earliest"}, "would read nothing"),
+        (check_stream_read, {"endingOffsets": "earliest"}, "would read nothing"),
+        (check_batch_write, {"txnAppId": "a"}, "give both or neither"),
+        (check_batch_write, {"txnVersion": "1"}, "give both or neither"),
+        (check_batch_write, {"txnAppId": "a", "txnVersion": "1", "txnId": "b"}, "two names for one write"),
+        (check_batch_write, {"txnId": "b", "delivery": "at-least-once"}, "mean nothing with delivery 'at-least-once'"),
+        (check_batch_write, {"segment": "a#txn.b.c"}, "only transactions give"),
+        (check_stream_write, {"txnVersion": "1"}, "are for batch writes"),
+        (check_stream_write, {"txnId": "b"}, "are for batch writes"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(check: object, given: dict[str, str], words: str) -> None:
+    assert callable(check)
+    with pytest.raises(InvalidArgument, match=words):
+        check(parsed(**given))
+
+
+def test_a_write_needs_a_segment_and_no_prefix() -> None:
+    options = parse_options({"endpoint": URL, "segmentprefix": "app/"})
+
+    with pytest.raises(InvalidArgument, match="a write has one target"):
+        check_batch_write(options)
+
+
+def test_what_goes_together_is_taken() -> None:
+    check_batch_read(parsed(startingOffsets='{"app/events": 7}'))
+    check_stream_read(parsed(maxBytesPerTrigger="1 MiB", startingOffsets="latest"))
+    assert check_batch_write(parsed(txnAppId="a", txnVersion="0")) == "app/events"
+    assert check_stream_write(parsed(txnAppId="a")) == "app/events"

@@ -1,0 +1,172 @@
+"""One attempt: whole frames in each append, a part of its own, harmless repeats, and a stop where the transaction has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tierlog import events
+from tierlog.actors.arguments import WriterId
+from tierlog.events import Frames
+from tierlog.spark_bridge.identity import Identity
+from tierlog.spark_bridge.rows import row_frames
+from tierlog.spark_bridge.staging import REPEATS_MAX, DirectPlace, Staged, append_directly, pack, stage
+from tierlog.storage_backends.base.checksum import Buffer, crc32c
+from tierlog.storage_backends.base.errors import BadOffset, InvalidArgument, OutcomeUnknown, TransactionEnded
+from tierlog.storage_backends.base.segments import SegmentInfo
+from tierlog.storage_backends.base.transactions import LEASE_DEFAULT, TransactionInfo, TransactionState, TransactionToken, staged_name
+
+WHO = Identity("t", "id", TransactionToken("app", 3), 60.0)
+
+
+class Store:
+    """As much of a store as an attempt sees; ``lost`` and ``dropped``: answers and requests that do not arrive, by number of the append."""
+
+    def __init__(self, state: TransactionState = TransactionState.OPEN, *, lost: Sequence[int] = (), dropped: Sequence[int] = ()) -> None:
+        self.state = state
+        self.ends_by_error = False
+        self.data: dict[str, bytes] = {}
+        self.appends: list[bytes] = []
+        self.numbers: list[tuple[WriterId | None, int | None]] = []
+        self._lost, self._dropped, self._count = lost, dropped, 0
+
+    def begin_transaction(
+        self, target: str, transaction_id: str, token: TransactionToken | None = None, lease: float = LEASE_DEFAULT
+    ) -> TransactionInfo:
+        assert (target, transaction_id, token, lease) == attrs.astuple(WHO, recurse=False)
+        if self.ends_by_error:
+            raise TransactionEnded("it is over", segment=target, state=self.state.value)
+        return TransactionInfo(transaction_id, target, self.state, token, lease, lease, "the reason", None, 0)
+
+    def stage_segment(self, target: str, transaction_id: str, part: str) -> str:
+        name = staged_name(target, transaction_id, part)
+        self.data.setdefault(name, b"")
+        return name
+
+    def append(
+        self,
+        name: str,
+        data: Buffer,
+        *,
+        writer_id: WriterId | None = None,
+        event_number: int | None = None,
+        expected_offset: int | None = None,
+    ) -> int | None:
+        self._count += 1
+        if self._count in self._dropped:
+            raise OutcomeUnknown("the connection broke")
+        length = len(self.data[name])
+        if expected_offset not in (None, length):
+            raise BadOffset("it is longer", segment=name, expected=length, given=expected_offset or 0)
+        self.data[name] += bytes(data)
+        self.appends.append(bytes(data))
+        self.numbers.append((writer_id, event_number))
+        if self._count in self._lost:
+            raise OutcomeUnknown("the answer was lost")
+        return length
+
+    def segment_info(self, name: str) -> SegmentInfo:
+        return SegmentInfo(name, 1, len(self.data[name]), 0, False, {}, 0, 0)
+
+
+def batch(contents: Sequence[bytes]) -> Frames:
+    data = events.encode(contents)
+    return Frames(memoryview(data), events.borders(data)[1:])
+
+
+def run(store: Store, contents: Sequence[bytes] = (b"one", b"two", b"three"), size: int = 10) -> Staged:
+    return stage(store, WHO, "p00000-x", [batch(contents)], size)
+
+
+@given(st.lists(st.lists(st.binary(max_size=30), max_size=8), max_size=6), st.integers(4, 100))
+def test_appends_are_whole_frames_and_as_many_as_fit(batches: list[list[bytes]], size: int) -> None:
+    packed = list(pack(map(batch, batches), size))
+
+    assert [event for data in packed for event in events.decode(data)] == [event for each in batches for event in each]
+    for data, following in pairwise(packed):
+        assert len(data) <= size or len(events.decode(data)) == 1
+        assert len(data) + events.borders(following)[1] > size
+
+
+def test_what_was_staged_is_described_to_the_driver() -> None:
+    store = Store()
+
+    staged = run(store)
+
+    data = events.encode([b"one", b"two", b"three"])
+    assert staged == Staged(WHO, "t#txn.id.p00000-x", len(data), crc32c(data))
+    assert store.data == {"t#txn.id.p00000-x": data}
+    assert [len(append) for append in store.appends] == [7, 7, 9]
+
+
+def test_an_attempt_without_rows_stages_nothing() -> None:
+    store = Store()
+
+    assert run(store, ()).parts == ()
+    assert store.data == {}
+
+
+@pytest.mark.parametrize("by_error", [False, True])
+def test_a_committed_write_is_drained_and_nothing_is_sent(by_error: bool) -> None:
+    store, rows = Store(TransactionState.COMMITTED), iter([batch([b"one"]), batch([b"two"])])
+    store.ends_by_error = by_error
+
+    assert stage(store, WHO, "p", rows, 10) == Staged(WHO, "", 0, 0)
+    assert next(rows, None) is None
+    assert store.data == {}
+
+
+@pytest.mark.parametrize("by_error", [False, True])
+def test_a_task_of_an_aborted_write_fails(by_error: bool) -> None:
+    store = Store(TransactionState.ABORTED)
+    store.ends_by_error = by_error
+
+    with pytest.raises(TransactionEnded):
+        run(store)
+
+
+@pytest.mark.parametrize("trouble", ["lost", "dropped"])
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_an_append_with_unknown_outcome_is_applied_once(trouble: str, number: int) -> None:
+    store = Store(lost=[number]) if trouble == "lost" else Store(dropped=[number])
+
+    staged = run(store)
+
+    assert store.data == {"t#txn.id.p00000-x": events.encode([b"one", b"two", b"three"])}
+    assert staged.length == 23
+
+
+def test_an_append_that_never_gets_through_fails_the_attempt() -> None:
+    with pytest.raises(OutcomeUnknown):
+        run(Store(dropped=range(1, REPEATS_MAX + 2)))
+
+
+def test_direct_appends_are_numbered_so_that_http_repeats_add_nothing() -> None:
+    store = Store()
+    store.data["t"] = b""
+
+    append_directly(DirectPlace(store, "t", "w"), [batch([b"one", b"two"])], 7)
+
+    assert store.numbers == [("w", 0), ("w", 1)]
+
+
+def test_rows_are_framed_like_columns() -> None:
+    def rows() -> Iterator[tuple[object, ...]]:
+        yield 1, "ä"
+        yield 2, bytearray(b"b")
+
+    [frames] = row_frames(rows(), 1)
+
+    assert bytes(frames.data) == events.encode(["ä".encode(), b"b"])
+    assert [0, *frames.ends] == events.borders(frames.data)
+
+
+@pytest.mark.parametrize(("value", "words"), [(None, "null: filter such rows"), (1, "not int")])
+def test_rows_without_an_event_are_refused(value: object, words: str) -> None:
+    with pytest.raises(InvalidArgument, match=words):
+        list(row_frames([(value,)], 0))

@@ -1,0 +1,87 @@
+"""A supervisor without processes: hosts that exist as far as its fleet knows, and do at once what they are told.
+
+Owns: carrying out the supervisor's commands in this process, in order. Everything else is the real supervisor: its fleet, its map's
+version, its orders' checks, its ticks. Nothing here opens a socket or starts a process.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from random import Random
+from typing import Any, cast
+
+import anyio
+
+from tierlog.actors.supervisor.commands import CloseContainer, Command, DrainHost, KillHost, OpenContainer, SpawnHost
+from tierlog.actors.supervisor.control.messages import Heartbeat
+from tierlog.actors.supervisor.fleet import FleetOptions
+from tierlog.actors.supervisor.phases import HostPhase
+from tierlog.actors.supervisor.supervisor import Supervisor, SupervisorOptions
+from tierlog.actors.supervisor.term import Term
+
+
+class ObedientSupervisor(Supervisor):
+    """``url``: where all its hosts claim to be. ``silent`` hosts do nothing that they are told."""
+
+    def __init__(self, containers: int, hosts: int, *, url: str = "http://127.0.0.1:9", options: FleetOptions | None = None) -> None:
+        class FirstTerm:
+            number = 1
+
+        super().__init__(
+            containers,
+            [f"host-{index}" for index in range(hosts)],
+            control="",
+            command=lambda host: [],
+            term=cast(Term, FirstTerm()),
+            orphans={},
+            options=SupervisorOptions(fleet=options or FleetOptions(adoption=0)),
+            random=Random(1),
+        )
+        self.url = url
+        self.silent: set[str] = set()
+        self._orders: deque[Command] = deque()
+        self._is_busy = False
+        self._pids = 0
+        self._epochs: dict[int, int] = {}
+        self._then(self.fleet.start_at_once(anyio.current_time()))
+
+    def beat(self) -> None:
+        """A heartbeat of every host that is not silent."""
+        for host in self.fleet.hosts.values():
+            if host.id not in self.silent and host.phase is not HostPhase.DOWN:
+                self._hear(host.id, Heartbeat(0, 0.0, {}))
+
+    async def tick(self) -> None:
+        """Until it is cancelled: look at what is due, as a supervisor that runs does."""
+        await self._pace()
+
+    def lose(self, host: str) -> None:
+        """Its connection breaks."""
+        self._then(self.fleet.disconnected(host, anyio.current_time()))
+
+    def _carry_out(self, command: Command) -> None:
+        """One after the other, also those that follow from carrying them out."""
+        self._orders.append(command)
+        if self._is_busy:
+            return
+
+        self._is_busy = True
+        try:
+            while self._orders:
+                self._obey(self._orders.popleft(), anyio.current_time())
+        finally:
+            self._is_busy = False
+
+    def _obey(self, command: Any, now: float) -> None:
+        match command:
+            case SpawnHost(host):
+                self.silent.discard(host)
+                self._pids += 1
+                self._then(self.fleet.hello(host, self._pids, self.url, {}, now))
+            case KillHost(host) | DrainHost(host):
+                self._then(self.fleet.exited(host, now))
+            case OpenContainer(host, index, request) if host not in self.silent:
+                self._epochs[index] = epoch = self._epochs.get(index, 0) + 1
+                self._then(self.fleet.opened(host, index, request, epoch, now))
+            case CloseContainer(host, index) if host not in self.silent:
+                self._then(self.fleet.closed(host, index, now))
