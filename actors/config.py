@@ -138,9 +138,7 @@ class TransactionsConfig:
         duration(86_400.0, 1.0, 31_536_000.0, "An ended transaction is remembered this long, so that its late writers are told.")
     )
     lease_max: float = _setting(
-        duration(
-            LEASE_MAX, LEASE_MIN, LEASE_MAX, "The longest lease: a transaction without an append for its lease is aborted."
-        )
+        duration(LEASE_MAX, LEASE_MIN, LEASE_MAX, "The longest lease: a transaction without an append for its lease is aborted.")
     )
 
 

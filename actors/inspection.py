@@ -29,7 +29,7 @@ import attrs
 from ..storage_backends.base.chunk_storage import ChunkStorage
 from ..storage_backends.base.data_log import DurableDataLog, OpenedLog
 from ..storage_backends.base.errors import DataCorruption, SegmentNotFound, Unavailable, Unsupported
-from ..storage_backends.base.files import Files, FolderEntry
+from ..storage_backends.base.files import Close, Files, FolderEntry, Program, Read
 from ..storage_backends.base.names import check_segment_name, container_of
 from ..storage_backends.base.segments import SegmentInfo
 from ..storage_backends.base.transactions import TransactionInfo, check_transaction_id
@@ -38,7 +38,8 @@ from ..storage_backends.chunked.storage import ChunkedSegmentStorage
 from ..storage_backends.chunks.filesystem_reader import FileSystemChunkReader
 from ..storage_backends.files.local import LocalFiles
 from ..storage_backends.logs.local import LocalLog
-from ..storage_backends.logs.local_layout import log_folder
+from ..storage_backends.logs.local_layout import LogLayout, log_folder
+from ..storage_backends.registers.local import REGISTER_BYTES, open_register
 from .arguments import WriterId, check_offset, check_size, required_writer
 from .container.metadata_store import LoggedMetadataStore
 from .container.publish import Publisher
@@ -122,6 +123,26 @@ async def take_picture(index: int, log: DurableDataLog, chunks: ChunkStorage) ->
     return ContainerPicture(opened, state, cache, storage, reader)
 
 
+@attrs.frozen
+class _Sight:
+    """What shows whether an owner did anything: its files, and its register, where it notes each group (rule W3)."""
+
+    files: tuple[FolderEntry, ...]
+    register: bytes
+
+
+def _look_at(folder: str) -> Program[_Sight]:
+    files = yield from list_files(folder)
+    register = yield from open_register(LogLayout(folder).register, write=False)
+    if register is None:
+        return _Sight(files, b"")
+    try:
+        noted: bytes = yield Read(register, 0, REGISTER_BYTES)
+    finally:
+        yield Close(register)
+    return _Sight(files, noted)
+
+
 class ContainerView:
     """One container's picture, taken when it is first asked for and again when its log files changed."""
 
@@ -133,12 +154,12 @@ class ContainerView:
         self._chunks = chunks
         self._turn = anyio.Lock()
         self._picture: ContainerPicture | None = None
-        self._seen: tuple[FolderEntry, ...] = ()
+        self._seen = _Sight((), b"")
 
     @property
     def log_files(self) -> tuple[FolderEntry, ...]:
         """What lay in the log's folder when the picture was taken."""
-        return self._seen
+        return self._seen.files
 
     async def picture(self) -> ContainerPicture:
         async with self._turn:
@@ -158,8 +179,8 @@ class ContainerView:
         while not await self.refresh():  # noqa: ASYNC110 - the owner is another process, which sets no event here
             await anyio.sleep(POLL_SECONDS)
 
-    async def _look(self) -> tuple[FolderEntry, ...]:
-        return await run_program(self._files, list_files(self.folder), self.folder)
+    async def _look(self) -> _Sight:
+        return await run_program(self._files, _look_at(self.folder), self.folder)
 
     async def _take(self) -> ContainerPicture:
         """The folder is listed before the log is read: what a living owner adds meanwhile makes the next look differ."""
@@ -174,7 +195,7 @@ class ContainerView:
 
         return await self._take_once(seen)
 
-    async def _take_once(self, seen: tuple[FolderEntry, ...]) -> ContainerPicture:
+    async def _take_once(self, seen: _Sight) -> ContainerPicture:
         log = self._make_log()
         try:
             picture = await take_picture(self.index, log, self._chunks)

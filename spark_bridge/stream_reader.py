@@ -96,7 +96,11 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _planned(self, name: str, start: int | None, end: int) -> Range:
         """``start`` is None for a segment that was made after the query had begun: it is read from its first byte that there is."""
         if start is None:
-            start = self._client().segment_info(name).start_offset
+            try:
+                start = self._client().segment_info(name).start_offset
+            except SegmentNotFound as error:
+                self._check_loss(error)
+                start = end
         return Range(name, None, start, end)
 
     def _backlog(self, start: Position) -> list[Range]:
@@ -113,8 +117,11 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._check_loss(gone(info.name, begin, info.start_offset))
             begin = info.start_offset
         if begin > info.length:
-            self._check_loss(
-                SegmentNotFound(f"segment {info.name!r} has {info.length} bytes and was read up to {begin}: it is another one. {_HINT}")
+            # Offsets of another segment say nothing about this one, and Spark's only go forward: there is no going on.
+            raise SegmentNotFound(
+                f"segment {info.name!r} has {info.length} bytes and was read up to {begin}: it was deleted and made anew. "
+                "Begin a new query, with a new checkpoint",
+                segment=info.name,
             )
         return Range(info.name, info.segment_id, begin, max(begin, min(self._limits(info))))
 

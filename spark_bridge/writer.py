@@ -82,10 +82,10 @@ class Job:
         return Message(stage(client, name(), part, frames, size))
 
     def commit(self, messages: Messages) -> None:
-        staged = _staged(messages)
-        if not staged:
+        if self.options.delivery is Delivery.AT_LEAST_ONCE:
             return
 
+        staged = _staged(messages)
         who = identity.agreed(each.identity for each in staged)
         parts = [part for each in staged for part in each.parts]
         result = connections.client(self.options).commit_transaction(who.target, who.transaction_id, parts, token=who.token)

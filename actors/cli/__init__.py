@@ -1,7 +1,8 @@
 """The command line: ``tierlog``.
 
 Owns: the entry point, and how a mistake on the command line is told. Does not own: any rule of the store; commands check nothing that the
-store's own doors check. ``reading.py``, ``changing.py`` and ``folder.py`` hold the commands, ``running.py`` how one is carried out.
+store's own doors check. ``reading.py``, ``changing.py``, ``transactions.py`` and ``folder.py`` hold the commands, ``running.py`` how one is
+carried out.
 
 Exit codes: 0 done, 1 refused or failed (one line ``error: ...`` on stderr), 2 wrong usage, 130 interrupted, 141 nobody reads the output.
 Reading commands own nothing and fence nobody (hole 26). Heavy imports happen inside the commands, so that ``--help`` is quick.

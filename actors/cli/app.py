@@ -16,7 +16,7 @@ _HELP = """A tiered segment store: append-only segments, durable in a write-ahea
 
 Start with `tierlog segment create app/events`, `echo hello | tierlog segment append app/events`, `tierlog segment read app/events`.
 
-Commands that read (read, tail, info, ls, doctor) change nothing and can be used on a folder that another process has open.
+Commands that read (read, tail, info, ls, show, doctor) change nothing and can be used on a folder that another process has open.
 Commands that write own the folder while they run, and refuse one that is open elsewhere unless told to --take-over."""
 
 app = typer.Typer(

@@ -14,7 +14,7 @@ Any failure ends the ownership; recovery is the only way back (crash-only). Afte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,6 @@ import anyio
 import attrs
 
 from ...journal.operations.barrier import Barrier
-from ...journal.operations.forget_segment import ForgetSegment
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.data_log import DurableDataLog, LogStatistics, OpenedLog
@@ -42,7 +41,6 @@ from ..reading.read_ahead import ReadAhead, ReadAheadOptions, ReadAheadStatistic
 from ..reading.reader import Reader
 from ..reading.tail_cache import TailCache, TailCacheStatistics
 from ..tracing import SpanHook
-from ..writer.aggregation import FlushableSegment
 from ..writer.segment_flusher import SegmentFlusher
 from ..writer.writer import StorageWriter, WriterOptions, WriterStatistics
 from .admission import Admission, AdmissionOptions, AdmissionStatistics
@@ -57,6 +55,7 @@ from .requests import AppendRequest, LogRequest, Request, SettleRequest
 from .segments import SegmentState
 from .state import ContainerState
 from .transaction_requests import ListTransactionsRequest, TransactionRequest
+from .views import ContainerSource, ReferencedChunks
 
 _log = get_logger("container")
 
@@ -248,7 +247,7 @@ class Container:
             container=self.index,
             epoch=state.epoch,
             claims_prefix=claim_prefix(self.index),
-            referenced=_ReferencedChunks(state),
+            referenced=ReferencedChunks(state),
             barrier=lambda: self.log_operation(Barrier()),
             request_cycle=lambda: writer.request_cycle(),  # noqa: PLW0108 - the writer is made below
             options=options.collector,
@@ -258,7 +257,7 @@ class Container:
             self._chunks, metadata, container=self.index, epoch=state.epoch, world=self._world, garbage=collector
         )
         ahead = ReadAhead(storage.read, options.read_ahead)
-        source = _Source(self)
+        source = ContainerSource(self)
         flusher = SegmentFlusher(storage, self.cache, source.segment_of, source.forget)
         writer = StorageWriter(source, flusher, collector, self._claim_late, options.writer)
         publisher = Publisher(state, self.cache, due_bytes=options.flush_bytes, on_due=writer.segment_due)
@@ -469,48 +468,3 @@ class Container:
             parts.storage.statistics(),
             parts.read_ahead.statistics(),
         )
-
-
-class _ReferencedChunks:
-    """The chunk names that metadata knows."""
-
-    def __init__(self, state: ContainerState) -> None:
-        self._metadata = state.metadata
-
-    def __contains__(self, name: object) -> bool:
-        return f"c:{name}" in self._metadata
-
-
-class _Source:
-    """The container as the storage writer sees it (``FlushSource``)."""
-
-    def __init__(self, container: Container) -> None:
-        self._container = container
-        self._state = container.state
-
-    @property
-    def epoch(self) -> int:
-        return self._state.epoch
-
-    @property
-    def sequence(self) -> int:
-        return self._state.sequence
-
-    @property
-    def caused_sequence(self) -> int:
-        return self._state.caused_sequence
-
-    def all_segments(self) -> Iterable[FlushableSegment]:
-        return self._state.segments.by_id.values()
-
-    def segment_of(self, sid: int) -> FlushableSegment | None:
-        return self._state.segments.get(sid)
-
-    async def settle(self) -> None:
-        await self._container.settle()
-
-    async def log(self, op: Operation) -> object:
-        return await self._container.log_operation(op)
-
-    async def forget(self, sid: int) -> object:
-        return await self._container.log_operation(ForgetSegment(sid))

@@ -187,6 +187,14 @@ async def segments(call: AdminCall) -> Answer:
     return document({"segments": sorted({name for answer in answers for name in answer["segments"]})})
 
 
+async def transactions(call: AdminCall) -> Answer:
+    """All known ones, of all hosts."""
+    prefix = paths.query_text(call.query(prefix="what the names of their targets begin with").get("prefix", ""))
+    answers = await _ask_all(call.gateway.supervisor, "GET", paths.transactions_path(prefix))
+    found = {(info["target"], info["transaction_id"]): info for answer in answers for info in answer["transactions"]}
+    return document({"transactions": [found[key] for key in sorted(found)]})
+
+
 async def batch(call: AdminCall) -> Answer:
     """Clients send a batch here while they know no owner of its containers. Nothing is applied, and they look at the map (H13)."""
     raise NotOwner("the supervisor serves no container: ask it for the container map")

@@ -119,6 +119,15 @@ ENDPOINTS = (
         parameters=(Parameter("prefix", "query", TEXT, "What the names begin with."),),
         errors=(Throttled,),
     ),
+    _get(
+        "list-transactions",
+        paths.TRANSACTIONS,
+        admin.transactions,
+        "The transactions of all hosts, sorted by target and id.",
+        _json(ref("Transactions")),
+        parameters=(Parameter("prefix", "query", TEXT, "What the names of their targets begin with."),),
+        errors=(Throttled,),
+    ),
     Endpoint(
         "flush",
         "POST",

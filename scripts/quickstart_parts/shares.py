@@ -1,32 +1,75 @@
-"""What goes into the store: the input, cut into one share per segment and into events.
+"""What goes into the service: the input, cut into pieces of whole lines, and the pieces into one share per segment.
 
-Owns: reading the input, ``Share``, and the sizes that follow from the input's size. Does not own: any store.
-The parent and its children make the same shares from the same input; ``digest_of`` tells whether they did.
+Owns: reading the input, ``Share``, ``Piece``, and the sizes that follow from the input's size. Does not own: any service, nor Spark.
+
+A piece is a range of one file. Writers get pieces and read the files themselves, wherever they run; a checksum tells whether they read
+what was to be written. Each line, with its end, is an event, framed as in ``tierlog.events``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import sysconfig
-from array import array
-from itertools import accumulate
+import zlib
+from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import Path
 
 import attrs
 
-import tierlog
-from tierlog.actors.config import WriterConfig
-from tierlog.actors.config_units import GiB, KiB, MiB
+from tierlog import events
+from tierlog.actors.config_units import KiB, MiB
 
 EVENT_BYTES_MAX = MiB
 """A longer line is several events."""
+PIECE_BYTES_MAX = 256 * KiB
 LOG_BYTES = 32 * KiB
 """Of each segment, what is appended after the flush; a twentieth of it if that is less."""
+CACHE_BYTES = 4 * MiB
+"""The service's cache for each container: a segment of the usual size does not fit, so that its older half is read from chunks."""
 
 
 class QuickstartError(Exception):
     """Something that was promised does not hold, or the run cannot be made. The message says what and where."""
+
+
+class Part(StrEnum):
+    """When a piece is written."""
+
+    BULK = "bulk"
+    """Before the flush: it is read from long-term storage."""
+    REST = "rest"
+    """After the flush: it stays in the log."""
+
+
+@attrs.frozen
+class Piece:
+    """Whole lines of one file."""
+
+    share: int
+    index: int
+    """Its place in the share."""
+    path: str
+    begin: int
+    end: int
+    crc: int
+    first_event: int
+    """The number of its first event in the segment."""
+    part: Part = Part.BULK
+
+    @property
+    def size(self) -> int:
+        return self.end - self.begin
+
+    def load(self) -> list[bytes]:
+        """Its events."""
+        with open(self.path, "rb") as stream:
+            stream.seek(self.begin)
+            data = stream.read(self.size)
+        if zlib.crc32(data) != self.crc:
+            raise QuickstartError(f"{self.path} changed while it was being written: run again")
+
+        return list(lines_of(data))
 
 
 @attrs.frozen
@@ -35,48 +78,53 @@ class Share:
 
     name: str
     data: bytes
-    ends: array[int]
-    """Where each event ends."""
-    flushed_events: int
-    """The events that are appended before the flush; at least one comes after."""
+    """The text of all pieces."""
+    pieces: list[Piece]
 
-    def bytes_of(self, events: int) -> int:
-        """The size of the first ``events`` events."""
-        return self.ends[events - 1] if events else 0
+    def pieces_of(self, part: Part) -> list[Piece]:
+        return [piece for piece in self.pieces if piece.part is part]
 
-    @property
-    def flushed_bytes(self) -> int:
-        return self.bytes_of(self.flushed_events)
+    def size_of(self, part: Part) -> int:
+        return sum(piece.size for piece in self.pieces_of(part))
 
-    def batch(self, first: int, end: int, bytes_max: int) -> list[bytes]:
-        """Events from number ``first`` on, below ``end``: at least one, and no more than ``bytes_max`` bytes if they are several."""
-        events: list[bytes] = []
-        begin = at = self.bytes_of(first)
-        for number in range(first, end):
-            stop = self.ends[number]
-            if events and stop - begin > bytes_max:
-                break
-            events.append(self.data[at:stop])
-            at = stop
+    def events(self) -> Iterator[bytes]:
+        """Piece by piece, as they are written."""
+        at = 0
+        for piece in self.pieces:
+            yield from lines_of(self.data[at : at + piece.size])
+            at += piece.size
 
-        return events
+    def framed(self) -> bytes:
+        """The segment's bytes."""
+        return events.encode(self.events())
 
 
-def read_input(source: Path | None, limit: int) -> bytes:
+def lines_of(data: bytes) -> Iterator[bytes]:
+    """With their ends; a line that is too long for an event is several."""
+    for line in io.BytesIO(data):
+        for at in range(0, len(line), EVENT_BYTES_MAX):
+            yield line[at : at + EVENT_BYTES_MAX]
+
+
+# --- the input ------------------------------------------------------------------------------------------------
+
+
+def read_input(source: Path | None, limit: int) -> list[tuple[Path, bytes]]:
     """The first ``limit`` bytes of a file, of all files below a folder, or of the standard library's source files."""
-    parts: list[bytes] = []
+    found: list[tuple[Path, bytes]] = []
     left = limit
     for path in _files(source):
         try:
             with path.open("rb") as stream:
-                parts.append(stream.read(left))
+                data = stream.read(left)
         except OSError as error:
             raise QuickstartError(f"cannot read the input {path}: {error.strerror}") from error
-        left -= len(parts[-1])
+        found.append((path, data))
+        left -= len(data)
         if not left:
             break
 
-    return b"".join(parts)
+    return found
 
 
 def _files(source: Path | None) -> list[Path]:
@@ -87,57 +135,57 @@ def _files(source: Path | None) -> list[Path]:
     return sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
 
 
-def split_input(data: bytes, segments: int) -> list[Share]:
-    """The input in order, one share of about equal size for each segment, cut between lines."""
-    shares, begin = [], 0
-    for index in range(segments):
-        line = data.find(b"\n", max(begin, len(data) * (index + 1) // segments - 1))
-        stop = len(data) if line < 0 or index == segments - 1 else line + 1
-        shares.append(_share(f"quickstart/part-{index + 1}", data[begin:stop]))
-        begin = stop
-
-    return shares
+# --- shares ---------------------------------------------------------------------------------------------------
 
 
-def _share(name: str, data: bytes) -> Share:
-    ends = _event_ends(data)
-    if len(ends) < 2:
+def split_input(files: list[tuple[Path, bytes]], segments: int) -> list[Share]:
+    """The input in order, one share of about equal size for each segment."""
+    total = sum(len(data) for _, data in files)
+    size = max(1, min(total // (segments * 16), PIECE_BYTES_MAX))
+    shares: list[list[tuple[Path, int, bytes]]] = [[] for _ in range(segments)]
+    at = 0
+    for path, data in files:
+        for begin, lines in _cut(data, size):
+            shares[at * segments // total].append((path, begin, lines))
+            at += len(lines)
+    if any(len(cuts) < 2 for cuts in shares):
         raise QuickstartError("the input has too few lines for that many segments: give more input, or fewer --segments")
 
-    in_log = min(len(data) // 20, LOG_BYTES)
-    flushed = len(ends) - 1
-    while flushed > 1 and len(data) - ends[flushed - 1] < in_log:
-        flushed -= 1
-
-    return Share(name, data, ends, flushed)
+    return [_share(number, cuts) for number, cuts in enumerate(shares)]
 
 
-def _event_ends(data: bytes) -> array[int]:
-    lengths: list[int] = []
-    for line in io.BytesIO(data):
-        whole, rest = divmod(len(line), EVENT_BYTES_MAX)
-        lengths += [EVENT_BYTES_MAX] * whole + [rest] * (rest > 0)
-
-    return array("Q", accumulate(lengths))
-
-
-def digest_of(shares: list[Share]) -> str:
-    """A SHA-256 of what all segments shall hold."""
-    digest = hashlib.sha256()
-    for share in shares:
-        digest.update(share.data)
-
-    return digest.hexdigest()
+def _cut(data: bytes, size: int) -> Iterator[tuple[int, bytes]]:
+    """Whole lines, of about ``size`` bytes together, and where they begin."""
+    begin = 0
+    while begin < len(data):
+        end = data.rfind(b"\n", begin, begin + size) + 1 or data.find(b"\n", begin + size) + 1 or len(data)
+        yield begin, data[begin:end]
+        begin = end
 
 
-def store_config(shares: list[Share], *, flush_by_size: bool = False) -> tierlog.StoreConfig:
-    """Chunks so small that every segment gets several, whatever the input's size. Flushes come by size or only when asked for."""
+def _share(number: int, cuts: list[tuple[Path, int, bytes]]) -> Share:
+    data = b"".join(lines for _, _, lines in cuts)
+    last = len(cuts) - 1
+    rest = len(cuts[last][2])
+    while last > 1 and rest < min(len(data) // 20, LOG_BYTES):
+        last -= 1
+        rest += len(cuts[last][2])
+
+    pieces: list[Piece] = []
+    first = 0
+    for index, (path, begin, lines) in enumerate(cuts):
+        part = Part.BULK if index < last else Part.REST
+        pieces.append(Piece(number, index, str(path), begin, begin + len(lines), zlib.crc32(lines), first, part))
+        first += sum(1 for _ in lines_of(lines))
+    return Share(f"quickstart/part-{number + 1}", data, pieces)
+
+
+def service_settings(shares: list[Share]) -> str:
+    """Chunks so small that every segment gets several, whatever the input's size. Flushes come by size or when asked for, never by age."""
     share = max(len(share.data) for share in shares)
-    flush_bytes = min(max(share // 8, KiB), 4 * MiB) if flush_by_size else GiB
-    writer = WriterConfig(flush_bytes=flush_bytes, rolling_size=min(max(share // 4, 64 * KiB), 128 * MiB), flush_age=86_400.0)
-    return tierlog.StoreConfig(writer=writer)
-
-
-def batch_bytes(shares: list[Share]) -> int:
-    """So small beside the input that the few batches which are under way are far from all of it."""
-    return min(sum(len(share.data) for share in shares) // 400, 256 * KiB)
+    return (
+        f'append_bytes_max = "{CACHE_BYTES} B"\n\n'
+        f'[cache]\nbytes = "{CACHE_BYTES} B"\n\n'
+        f'[writer]\nflush_bytes = "{min(max(share // 8, KiB), MiB)} B"\n'
+        f'rolling_size = "{min(max(share // 4, 64 * KiB), 128 * MiB)} B"\nflush_age = "24 h"\n'
+    )

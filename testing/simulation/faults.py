@@ -119,6 +119,20 @@ class Fault:
     """Called when it is met, with the number of the process."""
 
 
+def any_fault(target: Target, trigger: Nth | Window, seconds: float, random: Random) -> Fault:
+    """One that ``target`` can suffer, whatever it is."""
+    kinds = [kind for known, kind in KINDS if known is target and kind not in STRIKES]
+    return Fault(
+        target,
+        random.choice(kinds),
+        trigger,
+        # A disk tears a write between sectors, never inside one; an object store anywhere.
+        keep=random.choice((0, 512, 1024) if target is Target.FILES else (0, 1, 100, 700)),
+        seconds=random.choice((0.01, 0.5, seconds)),
+        bit=random.randrange(8 * 64),
+    )
+
+
 @attrs.define(eq=False)
 class _Waiting:
     """A fault that waits for its call."""

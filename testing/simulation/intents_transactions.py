@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LEASES = (1.0, 1.0, 5.0, 30.0, 100_000.0)
 TOKEN_WRITERS = ("q0", "q1")
-REPEATS_MAX = 3
+REPEATS_MAX = 2
 
 
 class Transacting:
@@ -58,6 +58,11 @@ class Transacting:
     def _is_likely(self, share: float) -> bool:
         return self._random.random() < share
 
+    @property
+    def _hears_nothing(self) -> bool:
+        """Whether the newest call is in doubt, although it was repeated: then one gives up, and leaves all as it may be."""
+        return self._memory.newest_doubt is not None
+
     # --- a driver ---
 
     def _token(self) -> TransactionToken | None:
@@ -81,8 +86,9 @@ class Transacting:
         if self._is_likely(0.3):
             names = names[:-1]
         parts = [StagedPart(name, self._memory.lengths.get(name, 0)) for name in names]
-        if self._is_likely(0.06):
-            return (*(attrs.evolve(part, length=part.length + 1) for part in parts[:1]), *parts[1:])
+        if self._is_likely(0.1):
+            off = self._random.choice((1, -1, -1))
+            return (*(attrs.evolve(part, length=max(0, part.length + off)) for part in parts[:1]), *parts[1:])
         if self._is_likely(0.04):
             return (*parts, *parts[:1], StagedPart(self._random.choice(self._staged_names()), 0))
         return tuple(parts)
@@ -102,21 +108,26 @@ class Transacting:
         """The call, once more if its outcome is unknown, and sometimes just so."""
         for _ in range(REPEATS_MAX):
             yield op
-            if self._memory.newest_doubt != op and not self._is_likely(0.2):
+            if not self._hears_nothing and not self._is_likely(0.3):
                 return
 
     def _job(self) -> Iterator[Op]:
         """A whole transaction, with what can come after it."""
         begin = self._begin()
         yield from self._again(begin)
-        if (self._target, self._id) in self._memory.over and self._is_likely(0.7):
+        if self._hears_nothing or ((self._target, self._id) in self._memory.over and self._is_likely(0.7)):
             return
 
         for part in self._random.sample(STAGED_PARTS, self._random.randint(1, len(STAGED_PARTS))):
             yield from self._write(part)
+            if self._hears_nothing:
+                return
         if self._is_likely(0.1):
             yield self._abort()
         yield from self._again(Commit(self._target, self._id, self._parts(), begin.token if self._is_likely(0.8) else None))
+        if self._hears_nothing:
+            return
+
         if self._is_likely(0.2):
             yield from self._late()
         if self._is_likely(0.1):
@@ -141,6 +152,8 @@ class Transacting:
         yield Stage(self._target, self._id, part)
         name = staged_name(self._target, self._id, part)
         for number in range(self._random.choice((0, 1, 1, 2))):
+            if self._hears_nothing:
+                return
             yield from self._again(self._append(name, f".{part}.{number}"))
 
     def _append(self, name: str, tag: str) -> Append:

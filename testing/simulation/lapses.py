@@ -122,8 +122,10 @@ class Lapses:
             for number, since in owners:
                 if any(now >= max(fresh, since) + lease for fresh, lease in times):
                     yield number, Expire(*key, since, self._clock)
-                if any(now >= max(fresh, since) + self._tombstone for fresh in ends):
-                    yield number, Forget(*key, since, self._tombstone, self._clock)
+                # Owners before the newest may have forgotten what is hidden, and no look tells.
+                known_since = 0.0 if any(state.is_hidden(*key) for state in states) else since
+                if any(now >= max(fresh, known_since) + self._tombstone for fresh in ends):
+                    yield number, Forget(*key, known_since, self._tombstone, self._clock)
 
     def _earliest_in_doubt(self) -> dict[Key, float]:
         """When the begins and aborts began that are not settled yet: any of them may have taken effect."""

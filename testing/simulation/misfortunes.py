@@ -2,7 +2,8 @@
 
 Owns: ``Misfortunes``, one method for each such pair: a failed sync and a power loss, a crash around an opening and a power loss, a write
 that hangs while others go on, a chunk that an append left in doubt, a crash just after a deletion, a freeze inside an append, a read of an
-owner that was succeeded. Does not own: single faults and the life of processes (``nemesis.py``), nor what a fault does (``faults.py``).
+owner that was succeeded, a raise of the epoch that fails before another owner's, a first opening that leaves half a store. Does not own:
+single faults and the life of processes (``nemesis.py``), nor what a fault does (``faults.py``).
 
 The second part is tied to the first one by ``Fault.then``, so it comes soon after the call was met and never without it. Whatever is still
 to come when the plan is over does not come any more.
@@ -25,13 +26,15 @@ from .loop import after_steps
 from .model_queries import Info, Read
 from .plan import PlannedFault, Trouble
 from .process import Process
-from .settings import WalKind
+from .settings import ChunksKind, WalKind
 from .stage import Stage
 from .world import FOLDER
 
 LOSSES: tuple[Keep, ...] = ("none", "none", "random")
 """A power loss that keeps all would undo the point of it."""
-_SYNCS = (("Sync", ".wal"), ("SyncFolder", ""), ("Sync", FOLDER.chunks), ("SyncFolder", FOLDER.chunks))
+_SYNCS = (("Sync", ".wal"), ("SyncFolder", ""))
+_CHUNK_SYNCS = (("Sync", FOLDER.chunks), ("SyncFolder", FOLDER.chunks), ("SyncFolder", FOLDER.chunks))
+_BIRTHS = ("SyncFolder", "SyncFolder", "SyncFolder", "MakeFolder", "Open", "Write", "Sync")
 _SUCCESSION_SECONDS = 20.0
 
 
@@ -61,13 +64,15 @@ class Misfortunes:
             Trouble.CRASH_AT_DELETE: self._crash_at_a_delete,
             Trouble.FREEZE_AT_WRITE: self._freeze_at_a_write,
             Trouble.ZOMBIE_READ: self._read_of_a_zombie,
+            Trouble.FAILED_RAISE: self._fail_a_raise,
         }
 
     # --- power --------------------------------------------------------------------------------------------------
 
     async def _fail_a_sync(self, fault: PlannedFault, random: Random) -> None:
         """What a failed sync should have saved is lost, whoever tries it again."""
-        verb, part = random.choice(_SYNCS)
+        in_files = self._site.kind.chunks is ChunksKind.FOLDER
+        verb, part = random.choice((*_SYNCS, *_CHUNK_SYNCS, *_CHUNK_SYNCS) if in_files else _SYNCS)
         self._add(Target.FILES, Kind.BEFORE, (verb,), random, part=part, then=lambda process: self._soon(random, self._lose_power(random)))
 
     async def _lose_power_after_an_opening(self, fault: PlannedFault, random: Random) -> None:
@@ -82,6 +87,19 @@ class Misfortunes:
         stage = self._stage
         await stage.until(lambda: stage.current is not None and stage.current.number > number)
         self._after_steps(random.choice((1, 1, 10, 40)), self._lose_power(random))
+
+    def at_birth(self, fault: PlannedFault, random: Random) -> None:
+        """The first opening of all fails in its middle, and the next one finds what it left. A power loss comes when that is long past."""
+        kind, call = random.choice((Kind.BEFORE, Kind.BEFORE, Kind.KILL)), Nth(random.choice((1, 1, 2, 2, 3, 4, 6, 9)))
+
+        def lose_power_later(process: int) -> None:
+            self._start(partial(self._at_the_step, random.randint(5, 150), self._lose_power(random)))
+
+        self._site.faults.add(Fault(Target.FILES, kind, call, (random.choice(_BIRTHS),), process=1, then=lose_power_later))
+
+    async def _at_the_step(self, number: int, act: Callable[[], None]) -> None:
+        await self._stage.until(lambda: self._stage.reached >= number)
+        self._unless_over(act)
 
     def _lose_power(self, random: Random) -> Callable[[], None]:
         return partial(self._hands.cut_power, random.choice(LOSSES))
@@ -132,6 +150,27 @@ class Misfortunes:
             self._add(Target.LOG, Kind.FREEZE, ("append",), random, then=succeed)
         else:
             self._add(Target.FILES, Kind.FREEZE, (random.choice(("Write", "Sync")),), random, part=".wal", then=succeed)
+
+    async def _fail_a_raise(self, fault: PlannedFault, random: Random) -> None:
+        """A container fails and begins again. Its raise of the epoch fails, and before it can try once more it has a successor."""
+        process = self._stage.current
+        if process is None or process.frozen:
+            return
+
+        def succeed(number: int) -> None:
+            if process is self._stage.current and not self._stage.is_over:
+                process.freeze()
+                self._hands.make_zombie(process, random)
+                self._start(partial(self._hands.thaw_later, process, random.choice((0.5, 2.0, 10.0))))
+
+        kind = random.choice((Kind.BEFORE, Kind.BEFORE, Kind.AFTER))
+        faults, owner = self._site.faults, process.number
+        if self._site.kind.wal is WalKind.SERVICE:
+            faults.add(Fault(Target.LOG, Kind.BEFORE, Nth(), ("append",), owner))
+            faults.add(Fault(Target.LOG, kind, Nth(), ("raise_epoch",), owner, then=succeed))
+        else:
+            faults.add(Fault(Target.FILES, Kind.BEFORE, Nth(), ("Sync",), owner, ".wal"))
+            faults.add(Fault(Target.FILES, kind, Nth(), (random.choice(("Write", "Write", "Sync")),), owner, "/register", then=succeed))
 
     async def _read_of_a_zombie(self, fault: PlannedFault, random: Random) -> None:
         """The owner stands still until it has a successor; the first thing that it is asked then is a read."""

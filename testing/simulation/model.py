@@ -145,6 +145,12 @@ class State:
         known, life = dict(self.transactions).get((target, transaction)), self.find(target)
         return None if known is None or (life is not None and life.number != known.number) else known
 
+    def is_hidden(self, target: str, transaction: str) -> bool:
+        """Whether it was of an earlier segment than the newest of that name, so that nobody can have been told what became of it."""
+        known, life = dict(self.transactions).get((target, transaction)), self.find(target)
+        newest = dict(self.ended).get(target, 0) - 1 if life is None else life.number
+        return known is not None and known.number != newest
+
     def staged(self, target: str, transaction: str) -> dict[str, Life]:
         """The staged segments of an open transaction."""
         return {name: life for name, life in self.lives if is_staged(name) and split_staged(name) == (target, transaction)}

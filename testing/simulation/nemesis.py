@@ -19,15 +19,14 @@ import trio
 
 from ...storage_backends.base.errors import TierlogError
 from ..simulated_disk import Keep
-from .clients import Client
-from .faults import KINDS, STRIKES, Fault, Kind, Nth, Target, Window
+from .faults import Fault, Kind, Nth, Target, Window, any_fault
 from .gates import Killed
+from .looks import list_transactions, take_look
 from .loop import after_steps, who_waits
 from .misfortunes import Misfortunes
 from .plan import PlannedFault, Trouble
 from .process import Process, ProcessDied
 from .stage import Ending, Stage
-from .view import View, look
 from .world import FOLDER
 
 STARTS_BEFORE_HEALING = 4
@@ -53,6 +52,7 @@ class Nemesis:
         self._log_damage: Callable[[], None] | None = None
         self._watermarks_hold = True
         self._zombies: list[Process] = []
+        self._misfortunes = Misfortunes(stage, tasks, self)
         self._act: Mapping[Trouble, Callable[[PlannedFault, Random], Awaitable[None]]] = {
             Trouble.ADVANCE: self._advance,
             Trouble.STOP: self._stop,
@@ -71,10 +71,17 @@ class Nemesis:
             Trouble.DAMAGE: self._damage,
             Trouble.LOG_DAMAGE: self._damage_log,
             Trouble.CLOCK_JUMP: self._jump_clock,
-            **Misfortunes(stage, tasks, self).acts,
+            Trouble.BIRTH: self._nothing,
+            **self._misfortunes.acts,
         }
 
     # --- the plan's faults ----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """What goes wrong before anything else happens."""
+        for fault in self._stage.plan.faults:
+            if fault.trouble is Trouble.BIRTH:
+                self._misfortunes.at_birth(fault, Random(f"fault {fault.chance}"))
 
     async def run(self) -> None:
         """Carry out each fault when an action after it begins."""
@@ -87,6 +94,9 @@ class Nemesis:
 
     def _is_due(self, fault: PlannedFault) -> bool:
         return self._stage.reached > fault.number
+
+    async def _nothing(self, fault: PlannedFault, random: Random) -> None:
+        """It was begun before the first action."""
 
     async def _advance(self, fault: PlannedFault, random: Random) -> None:
         self._stage.hold()
@@ -168,13 +178,13 @@ class Nemesis:
 
     async def _one_error(self, fault: PlannedFault, random: Random) -> None:
         target = _TARGETS[fault.trouble]
-        self._site.faults.add(_fault(target, Nth(fault.count), fault, random))
+        self._site.faults.add(any_fault(target, Nth(fault.count), fault.seconds, random))
 
     async def _many_errors(self, fault: PlannedFault, random: Random) -> None:
         target = _TARGETS[fault.trouble]
         for _ in range(random.randint(1, 3)):
             window = Window(fault.seconds, random.choice((0.02, 0.1, 0.5, 1.0)))
-            self._site.faults.add(_fault(target, window, fault, random))
+            self._site.faults.add(any_fault(target, window, fault.seconds, random))
 
     async def _fill_disk(self, fault: PlannedFault, random: Random) -> None:
         if not self._undo:
@@ -323,11 +333,11 @@ class Nemesis:
         """Tell each checker what the new owner shows; or why it shows nothing."""
         stage = self._stage
         for family, checker in stage.checkers.items():
-            view, problem = await self.take_look(process, family)
+            view, problem = await take_look(stage, process, family)
             if view is None:
                 return problem
             # What older owners did by themselves is known before they are fenced.
-            problem = await self.list_transactions(process, family)
+            problem = await list_transactions(stage, process, family)
             if problem:
                 return problem
             stage.pass_time(family)
@@ -375,20 +385,6 @@ class Nemesis:
             raise CannotServe(f"P{process.number} did not stop cleanly: {process.error!r}")
         self._stage.bury(process)
 
-    async def take_look(self, process: Process, family: str) -> tuple[View | None, str]:
-        checker, targets = self._stage.checkers[family], self._stage.names_of(family)
-        outcome = await self._stage.attempt(
-            process, f"look at {family}", lambda store: look(store, family, checker.writers, targets), seconds=START_SECONDS
-        )
-        if outcome.ending is Ending.ANSWERED:
-            return outcome.value, ""
-        return None, f"{outcome.ending.value}: {outcome.value!r}"
-
-    async def list_transactions(self, process: Process, family: str) -> str:
-        """Tell a checker what the owner knows of transactions, or say why that cannot be."""
-        outcome = await Client(self._stage.plan.clients, (), self._stage).list_transactions(process, family, seconds=START_SECONDS)
-        return "" if outcome.ending is Ending.ANSWERED else f"{outcome.ending.value}: {outcome.value!r}"
-
 
 _TARGETS = {
     Trouble.FILE_ERROR: Target.FILES,
@@ -397,16 +393,3 @@ _TARGETS = {
     Trouble.CHUNK_ERROR: Target.CHUNKS,
     Trouble.CHUNK_ERRORS: Target.CHUNKS,
 }
-
-
-def _fault(target: Target, trigger: Nth | Window, planned: PlannedFault, random: Random) -> Fault:
-    kinds = [kind for known, kind in KINDS if known is target and kind not in STRIKES]
-    return Fault(
-        target,
-        random.choice(kinds),
-        trigger,
-        # A disk tears a write between sectors, never inside one; an object store anywhere.
-        keep=random.choice((0, 512, 1024) if target is Target.FILES else (0, 1, 100, 700)),
-        seconds=random.choice((0.01, 0.5, planned.seconds)),
-        bit=random.randrange(8 * 64),
-    )

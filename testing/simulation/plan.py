@@ -121,6 +121,9 @@ class Trouble(StrEnum):
     CRASH_AT_DELETE = "crash at the deletion of a chunk"
     FREEZE_AT_WRITE = "failover in the middle of an append"
     ZOMBIE_READ = "read of a superseded owner"
+    FAILED_RAISE = "failed raise of the epoch, then a take-over"
+    BIRTH = "the first opening fails, and much later a power loss"
+    """Before the first action, or not at all."""
 
 
 QUIET = (Trouble.ADVANCE,)
@@ -133,6 +136,7 @@ MISFORTUNES = (
     Trouble.CRASH_AT_DELETE,
     Trouble.FREEZE_AT_WRITE,
     Trouble.ZOMBIE_READ,
+    Trouble.FAILED_RAISE,
 )
 ALL = tuple(Trouble)
 
@@ -212,11 +216,12 @@ class _Planner:
         clients = random.choice((3, 3, 4))
         verbs = self._swarm(WEIGHTS, ALWAYS)
         troubles = self._troubles()
+        birth = troubles.pop(Trouble.BIRTH, 0)
         # About one step in twelve is a fault, where there are any.
         often = random.choice((0.02, 0.05, 0.1)) if troubles else 0.0
         actions: list[Action] = []
-        faults: list[PlannedFault] = []
-        number = 0
+        faults = [self._fault(1, {Trouble.BIRTH: birth})] if birth else []
+        number = len(faults)
         while len(actions) < operations:
             number += 1
             if random.random() < often:

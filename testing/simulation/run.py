@@ -21,9 +21,12 @@ from ...actors.core.lifecycle import leaves
 from ...journal.operations.transaction_image import TransactionStatus
 from . import plan as plans
 from .clients import Client, WrongAnswer
+from .faults import Fault, Kind, Nth, Target
 from .invariants import Broken
 from .linearize import Violation
+from .looks import list_transactions, take_look
 from .loop import Deadlock, Rounds, run_virtual
+from .model_ops import Append
 from .nemesis import CannotServe, Nemesis
 from .stage import Foreign, Stage
 from .storage_invariants import check_stored, left_over
@@ -122,6 +125,7 @@ class _Run:
 
     async def _through_the_plan(self) -> None:
         plan, nemesis = self._plan, self._nemesis
+        nemesis.begin()
         async with anyio.create_task_group() as helpers:
             for help_ in (nemesis.keep_serving, nemesis.run, nemesis.watch_progress):
                 helpers.start_soon(self._site.or_all_end, help_)
@@ -154,24 +158,36 @@ class _Run:
         await self._nemesis.close()
 
     async def _flush_once_more(self) -> None:
-        """Whatever the last owner went through: once nothing is wrong any more, it can move everything to long-term storage."""
-        process = await self._stage.serving()
-        if not self._stage.may_meet_damage(process):
+        """Whatever the last owner went through: once nothing is wrong any more, it can move everything to long-term storage.
+
+        Even if the answer of a write to a chunk is lost: it cannot be tried again there, and must not be tried there for ever (rule S3).
+        """
+        process, random = await self._stage.serving(), Random(f"last bytes {self._plan.seed}")
+        if self._stage.may_meet_damage(process):
+            return
+
+        visitor = Client(self._plan.clients, (), self._stage)
+        for lost in (False, True):
+            if lost:
+                self._site.faults.add(Fault(Target.CHUNKS, random.choice((Kind.AFTER, Kind.PARTIAL)), Nth(), ("write",), keep=1))
+            for names in self._plan.families:
+                await visitor.visit(process, Append(random.choice(names), (b"<last>" * random.choice((1, 20)),)))
             await self._nemesis.flush(tries=FLUSHES)
+        self._site.faults.clear()
 
     async def _observe(self) -> View:
         """Everything that the owner shows, which must be what the checkers expect."""
         process = await self._stage.serving()
         shown: dict[str, Shown] = {}
         for family, checker in self._stage.checkers.items():
-            view, problem = await self._nemesis.take_look(process, family)
+            view, problem = await take_look(self._stage, process, family)
             if view is None:
                 raise CannotServe(f"{family} cannot be read, though nothing is wrong any more: {problem}")
 
             self._stage.pass_time(family)
             checker.observe(view)
             shown.update(view)
-            problem = await self._nemesis.list_transactions(process, family)
+            problem = await list_transactions(self._stage, process, family)
             if problem:
                 raise CannotServe(f"the transactions of {family} cannot be listed, though nothing is wrong any more: {problem}")
         self._stage.look_inside(process)

@@ -38,6 +38,8 @@ def in_a_store(body: Body) -> None:
             await store.seal_segment("f/s#a")
             await store.merge_segments("f/s", ["f/s#a"])
             await store.append("f/s#b", b"z" * 40, writer_id="w", event_number=1)
+            await store.begin_transaction("f/s", "t0")
+            await store.stage_segment("f/s", "t0", "p0")
             await body(site, process, process.containers()[0])
             process.kill()
 
@@ -119,6 +121,10 @@ def collect_what_is_used(container: Container) -> None:
     container._parts.collector.release([key.removeprefix("c:")])
 
 
+def keep_what_was_staged(container: Container) -> None:
+    container.state.transactions.records.clear()
+
+
 BREAKING = {
     "flushed start <= flushed <= durable <= length": shorten,
     "a segment's start lies inside it": start_behind_the_end,
@@ -126,6 +132,7 @@ BREAKING = {
     "names lead to live segments": rename,
     "ids are of owners so far": lose_the_epoch,
     "merged ranges are in order and their sources whole": shorten_a_source,
+    "staged segments are those of open transactions": keep_what_was_staged,
     "the cache counts what it holds": miscount_the_cache,
     "cached blocks do not overlap": overlap_blocks,
     "what is not flushed is in memory": drop_unflushed_bytes,
@@ -185,7 +192,7 @@ def test_chunks_are_compared_with_what_is_shown() -> None:
     async def body(site: Site, process: Process, container: Container) -> None:
         await process.store.flush()
         await anyio.sleep(30.0)
-        view: View = await look(process.store, "f/s", {})
+        view: View = await look(process.store, "f/s", {}, ("f/s",))
         contents = site.chunk_contents()
         check_stored([container], contents, view)
         assert not left_over([container], contents)

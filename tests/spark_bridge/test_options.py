@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
+from support.spark import ROOT
 from tierlog.spark_bridge.options import (
+    _NAMES,
     Delivery,
     Edge,
     Options,
@@ -22,6 +27,14 @@ URL = "http://127.0.0.1:8470"
 
 def parsed(**given: str) -> Options:
     return parse_options({"endpoint": URL, "segment": "app/events", **{key.lower(): value for key, value in given.items()}})
+
+
+def test_the_document_lists_every_option() -> None:
+    text = (Path(ROOT) / "docs" / "spark.md").read_text(encoding="utf-8")
+    chapter = text.partition("\n## Options\n")[2].partition("\n## ")[0]
+    names = [line.split("|")[1] for line in chapter.splitlines() if line.startswith("| `")]
+
+    assert {*re.findall(r"`(\w+)`", " ".join(names))} == {*_NAMES} - {"path"}
 
 
 def test_two_options_are_enough() -> None:

@@ -129,11 +129,12 @@ def test_an_idle_stream_hears_of_new_bytes(spark: Any, url: str, fill: Any, stor
     assert seen == [10, 5]
 
 
-def test_segments_of_a_prefix_are_one_stream_and_new_ones_join_it(
-    spark: Any, url: str, store: SyncClient, segment: str, checkpoint: str
-) -> None:
-    def read() -> list[str]:
-        stream = spark.readStream.format("tierlog").option("endpoint", url).option("segmentPrefix", f"{segment}/").load()
+@pytest.fixture
+def read_all(spark: Any, url: str, segment: str, checkpoint: str) -> Callable[..., list[str]]:
+    """Reads what is new in all segments below ``<segment>/``."""
+
+    def read(**options: str) -> list[str]:
+        stream = spark.readStream.format("tierlog").option("endpoint", url).option("segmentPrefix", f"{segment}/").options(**options).load()
         seen: list[str] = []
         query = stream.writeStream.option("checkpointLocation", checkpoint).foreachBatch(
             lambda frame, number: seen.extend(bytes(row.value).decode() for row in frame.collect())
@@ -141,18 +142,43 @@ def test_segments_of_a_prefix_are_one_stream_and_new_ones_join_it(
         ended(query.trigger(availableNow=True).start())
         return sorted(seen)
 
-    def append(name: str, *given: bytes) -> None:
+    return read
+
+
+@pytest.fixture
+def append(store: SyncClient, segment: str) -> Callable[..., None]:
+    def to(name: str, *given: bytes) -> None:
+        if f"{segment}/{name}" not in store.list_segments(f"{segment}/{name}"):
+            store.create_segment(f"{segment}/{name}")
         store.append(f"{segment}/{name}", events.encode(given))
 
-    for name in ("a", "b"):
-        store.create_segment(f"{segment}/{name}")
-    append("a", b"a1")
-    assert read() == ["a1"]
+    return to
 
-    store.create_segment(f"{segment}/c")
+
+def test_segments_of_a_prefix_are_one_stream_and_new_ones_join_it(read_all: Callable[..., list[str]], append: Callable[..., None]) -> None:
+    append("a", b"a1")
+    append("b")
+    assert read_all() == ["a1"]
+
     append("b", b"b1")
     append("c", b"c1")
-    assert read() == ["b1", "c1"]
+    assert read_all() == ["b1", "c1"]
+
+
+def test_a_segment_of_a_prefix_that_is_deleted_is_told_or_passed_over(
+    read_all: Callable[..., list[str]], append: Callable[..., None], store: SyncClient, segment: str
+) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    append("a", b"a1")
+    append("b", b"b1")
+    assert read_all() == ["a1", "b1"]
+
+    store.delete_segment(f"{segment}/b")
+    append("a", b"a2")
+    with pytest.raises(StreamingQueryException, match="/b' is gone; it was read up to 6. Set failOnDataLoss"):
+        read_all()
+    assert read_all(failOnDataLoss="false") == ["a2"]
 
 
 def test_a_stream_whose_bytes_are_gone_fails_or_goes_on_as_told(copy: Start, fill: Any, store: SyncClient, segment: str) -> None:
@@ -168,6 +194,19 @@ def test_a_stream_whose_bytes_are_gone_fails_or_goes_on_as_told(copy: Start, fil
 
     ended(copy(failOnDataLoss="false"))
     assert written(store, f"{segment}/out") == values(100) + values(200)[150:]
+
+
+@pytest.mark.parametrize("loss", ["true", "false"])
+def test_a_stream_does_not_go_on_in_another_segment_of_the_name(copy: Start, fill: Any, store: SyncClient, segment: str, loss: str) -> None:
+    from pyspark.errors import StreamingQueryException
+
+    fill(0, 100)
+    ended(copy())
+    store.delete_segment(f"{segment}/in")
+    fill(0, 10)
+
+    with pytest.raises(StreamingQueryException, match="it was deleted and made anew"):
+        copy(failOnDataLoss=loss).awaitTermination(60)
 
 
 def test_a_stream_begins_at_the_latest_when_told(copy: Start, fill: Any, store: SyncClient, segment: str) -> None:

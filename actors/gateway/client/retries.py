@@ -40,6 +40,7 @@ from ....storage_backends.base.errors import (
     Unavailable,
     UnknownWriter,
 )
+from ....storage_backends.base.transactions import TransactionState
 from ...core.backoff import Backoff
 from ..wire.errors import TooLarge
 
@@ -109,9 +110,9 @@ _PROOFS: dict[Repeat, tuple[type[TierlogError], ...]] = {
     Repeat.SEALS: (InvalidArgument, SegmentNotFound),
     # Whatever an earlier attempt did, these say what is true of the transaction now.
     Repeat.SETTLES: (InvalidArgument, SegmentNotFound, SegmentSealed, TransactionEnded, TransactionNotFound),
-    # Only an open transaction is refused for its parts or its target's seal, and one that ended otherwise was never committed. One that
-    # is not found may have been committed before its target was deleted.
-    Repeat.COMMITS: (InvalidArgument, BadOffset, SegmentSealed, TransactionEnded),
+    # Only an open transaction is refused for its parts or its target's seal. One that is not found may have been committed before its
+    # target was deleted.
+    Repeat.COMMITS: (InvalidArgument, BadOffset, SegmentSealed),
     Repeat.NEVER: (),
 }
 _MAY_PASS = (Throttled, Unavailable, ClosedError)
@@ -159,6 +160,10 @@ def decide(
 def _refusal(repeat: Repeat, error: TierlogError, size: int) -> TierlogError:
     """A final answer, after an attempt with unknown outcome."""
     if repeat is Repeat.READS or isinstance(error, _PROOFS[repeat]):
+        return error
+
+    # Whatever was appended to an aborted transaction is gone, and no commit can have come before.
+    if isinstance(error, TransactionEnded) and error.state == TransactionState.ABORTED.value:
         return error
 
     if repeat is Repeat.AT_OFFSET and isinstance(error, BadOffset) and error.expected < error.given + size:

@@ -13,6 +13,7 @@ from .catalogue_container import CONTAINER
 from .catalogue_flush import FLUSH
 from .catalogue_gc import GC
 from .catalogue_recovery import RECOVERY
+from .catalogue_transactions import TRANSACTIONS
 from .catalogue_wal import WAL
 from .mutant import Mutant
 
@@ -26,4 +27,4 @@ def _by_name(mutants: Iterable[Mutant]) -> dict[str, Mutant]:
     return found
 
 
-CATALOGUE = _by_name((*WAL, *CONTAINER, *CHUNKED, *FLUSH, *GC, *RECOVERY))
+CATALOGUE = _by_name((*WAL, *CONTAINER, *CHUNKED, *FLUSH, *GC, *RECOVERY, *TRANSACTIONS))

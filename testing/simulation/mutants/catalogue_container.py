@@ -15,6 +15,7 @@ _PUBLISH = "actors/container/publish.py"
 _CONTAINER = "actors/container/container.py"
 _SEGMENTS = "actors/container/segments.py"
 _HOST = "actors/container/host.py"
+_READER = "actors/reading/reader.py"
 _APPEND = "            number = await "
 
 CONTAINER: tuple[Mutant, ...] = (
@@ -66,6 +67,30 @@ CONTAINER: tuple[Mutant, ...] = (
         _CONTAINER,
         "        self.log.check_owner()\n        return data\n",
         "        return data\n",
+    ),
+    mutant(
+        "refusals-of-a-zombie-unchecked",
+        "an owner that was succeeded calls the store damaged, because a chunk that it still knows was collected",
+        "hole 16",
+        _CONTAINER,
+        "        except TierlogError:\n            self.log.check_owner()\n            raise\n",
+        "        except TierlogError:\n            raise\n",
+    ),
+    mutant(
+        "a-read-looks-again-only-once",
+        "a read is refused as damage, because its segment was flushed and spliced twice while it ran",
+        "F3",
+        _READER,
+        "                if seen == before:\n",
+        "                if before is not None:\n",
+    ),
+    mutant(
+        "a-truncated-read-is-told-in-ids",
+        "a read that met a truncation in long-term storage is refused with the number of a segment instead of its name",
+        "C2",
+        _READER,
+        "except (DataCorruption, SegmentNotFound, SegmentTruncated) as error:",
+        "except (DataCorruption, SegmentNotFound) as error:",
     ),
     mutant(
         "in-flight-group-unanswered",

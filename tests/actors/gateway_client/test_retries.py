@@ -23,6 +23,7 @@ from tierlog.storage_backends.base.errors import TransactionEnded, TransactionNo
 
 UNKNOWN = Trouble(Kind.UNKNOWN, OutcomeUnknown("broken"))
 CHANGING = [repeat for repeat in Repeat if repeat is not Repeat.READS]
+ABORTED, COMMITTED = TransactionEnded("x", state="aborted"), TransactionEnded("x", state="committed")
 REPEATABLE = [repeat for repeat in CHANGING if repeat is not Repeat.NEVER]
 
 
@@ -77,11 +78,17 @@ def test_a_refusal_without_doubt_is_told_as_it_is(repeat: Repeat) -> None:
         (Repeat.AT_OFFSET, BadOffset("x", expected=6, given=3), True),
         (Repeat.AT_OFFSET, BadOffset("x", expected=7, given=3), False),
         (Repeat.AT_OFFSET, SegmentSealed("x"), False),
-        (Repeat.SETTLES, TransactionEnded("x", state="aborted"), True),
+        (Repeat.AT_OFFSET, ABORTED, True),
+        (Repeat.AT_OFFSET, COMMITTED, False),
+        (Repeat.NUMBERED, ABORTED, True),
+        (Repeat.NUMBERED, COMMITTED, False),
+        (Repeat.SETTLES, ABORTED, True),
+        (Repeat.SETTLES, COMMITTED, True),
         (Repeat.SETTLES, TransactionNotFound("x"), True),
         (Repeat.SETTLES, SegmentNotFound("x"), True),
         (Repeat.SETTLES, StorageFull("x"), False),
-        (Repeat.COMMITS, TransactionEnded("x", state="aborted"), True),
+        (Repeat.COMMITS, ABORTED, True),
+        (Repeat.COMMITS, COMMITTED, False),
         (Repeat.COMMITS, BadOffset("x", expected=9, given=3), True),
         (Repeat.COMMITS, SegmentSealed("x"), True),
         (Repeat.COMMITS, TransactionNotFound("x"), False),

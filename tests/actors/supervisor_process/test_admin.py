@@ -134,6 +134,10 @@ def test_what_concerns_all_hosts_is_asked_of_each(service: Service) -> None:
         service.create(name)
         service.append(name, b"x")
     assert service.client.get("/v1/segments", params={"prefix": "list/"}).json() == {"segments": sorted(names)}
+    for name in names:
+        assert service.post(f"/v1/segments/{name}/begin-transaction", {"transaction_id": "t-1"}).status_code == 200
+    told = service.client.get("/v1/transactions", params={"prefix": "list/"}).json()["transactions"]
+    assert [(each["target"], each["state"]) for each in told] == [(name, "open") for name in sorted(names)]
     assert service.post("/v1/flush").status_code == 200
 
 
@@ -158,7 +162,7 @@ def test_the_openapi_document_has_every_path(service: Service) -> None:
         (method,) = operations
         answer = service.client.request(method, path.replace("{container}", "x").replace("{host}", "x"), json={"x": 1})
         assert answer.status_code not in (404, 405), path
-    assert len(paths) == 15
+    assert len(paths) == 16
 
 
 def test_status_as_tables_and_as_json(service: Service) -> None:

@@ -1,0 +1,85 @@
+"""What the quickstart tells its writers to do, and what they answer: one JSON line each, on their standard input and output.
+
+Owns: the form of orders and answers, and a writer's loop. Does not own: what an order does (``client_writer``, ``spark_driver``), nor the
+processes (``jobs``). A writer ends when its input ends, so none outlives the quickstart.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from typing import Any
+
+import attrs
+import cattrs
+
+from tierlog.actors.core.lifecycle import first_leaf
+
+from .shares import Part, Piece, Share
+
+Answer = dict[str, Any]
+ANSWER_BYTES_MAX = 16 << 20
+_ERROR_MAX = 400
+
+
+class Do(StrEnum):
+    WRITE = "write"
+    READ = "read"
+
+
+@attrs.frozen
+class Assignment:
+    """What is to be done with one segment."""
+
+    name: str
+    pieces: list[Piece]
+    """To be appended, in order."""
+
+
+@attrs.frozen
+class Order:
+    do: Do
+    url: str
+    port: int
+    """The gate's; 0 where nobody passes one."""
+    segments: list[Assignment]
+
+    def line(self) -> bytes:
+        return json.dumps(cattrs.unstructure(self)).encode() + b"\n"
+
+
+def writing(shares: list[Share], part: Part, url: str, port: int) -> Order:
+    return Order(Do.WRITE, url, port, [Assignment(share.name, share.pieces_of(part)) for share in shares])
+
+
+def reading(shares: list[Share], url: str) -> Order:
+    return Order(Do.READ, url, 0, [Assignment(share.name, []) for share in shares])
+
+
+def carry_out(handle: Callable[[Order], Answer], expected: tuple[type[Exception], ...]) -> None:
+    """A writer's life: do what each line of the standard input orders, and answer on the standard output."""
+    say({"ready": True})
+    for order in _orders():
+        try:
+            answer = handle(order)
+        except* expected as errors:
+            answer = {"failed": in_short(first_leaf(errors))}
+        say(answer)
+
+
+def _orders() -> Iterator[Order]:
+    for line in sys.stdin:
+        yield cattrs.structure(json.loads(line), Order)
+
+
+def say(answer: Answer) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+def in_short(error: BaseException) -> str:
+    """One line. What Spark raises has pages: their beginning, and the last cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    causes = [line for line in lines[1:] if line.startswith(("Caused by:", "tierlog.", "quickstart_parts."))]
+    return " ... ".join(line[:_ERROR_MAX] for line in (lines[0], *causes[-1:]))
