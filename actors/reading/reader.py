@@ -70,6 +70,7 @@ class Reader:
             except (DataCorruption, SegmentNotFound, SegmentTruncated) as error:
                 # A splice, truncation or delete may have replaced the layout while the read was under way; a spliced source has no record.
                 # Sources of sources are spliced one after the other, so it may happen again; damage is what two looks at one layout show.
+                segment = self._as_it_is_now(segment)
                 if seen == before:
                     raise self._refusal(segment, error) from None
 
@@ -78,6 +79,14 @@ class Reader:
         sources = [(merge.offset, merge.source, self._segment_of(merge.source)) for merge in segment.merges]
         inner = tuple((offset, sid, None if source is None else self._layout(source)) for offset, sid, source in sources)
         return segment.start_offset, segment.flushed, inner
+
+    def _as_it_is_now(self, segment: ReadableSegment) -> ReadableSegment:
+        """An idle segment may have been evicted and have come back: then only its new object knows what became of it."""
+        current = self._segment_of(segment.sid)
+        if current is None:
+            raise _deleted(segment)
+
+        return current
 
     def _check_start(self, segment: ReadableSegment, offset: int) -> None:
         if offset < segment.start_offset:
@@ -90,7 +99,7 @@ class Reader:
     def _refusal(self, segment: ReadableSegment, error: DataCorruption | SegmentNotFound | SegmentTruncated) -> TierlogError:
         """What a caller who knows names only is told."""
         if segment.is_gone:
-            return SegmentNotFound(f"no segment {segment.name!r}: it was deleted meanwhile", segment=segment.name)
+            return _deleted(segment)
 
         if isinstance(error, DataCorruption):
             return error
@@ -137,3 +146,7 @@ class Reader:
             raise DataCorruption(f"segment {segment.name!r}: long-term storage holds nothing at {offset}, flushed to {segment.flushed}")
 
         return data
+
+
+def _deleted(segment: ReadableSegment) -> SegmentNotFound:
+    return SegmentNotFound(f"no segment {segment.name!r}: it was deleted meanwhile", segment=segment.name)

@@ -2,7 +2,8 @@
 
 Owns: ``Misfortunes``, one method for each such pair: a failed sync and a power loss, a crash around an opening and a power loss, a write
 that hangs while others go on, a chunk that an append left in doubt, a crash just after a deletion, a freeze inside an append, a read of an
-owner that was succeeded, a raise of the epoch that fails before another owner's, a first opening that leaves half a store. Does not own:
+owner that was succeeded, a raise of the epoch that fails before another owner's, a slow read of what changes meanwhile, a first opening
+that leaves half a store. Does not own:
 single faults and the life of processes (``nemesis.py``), nor what a fault does (``faults.py``).
 
 The second part is tied to the first one by ``Fault.then``, so it comes soon after the call was met and never without it. Whatever is still
@@ -19,10 +20,14 @@ from typing import Protocol
 import anyio.abc
 import trio
 
+from ...journal.operations.segment_image import decode_image
+from ...storage_backends.base.transactions import is_staged
 from ..simulated_disk import Keep
 from .clients import Client
 from .faults import Fault, Kind, Nth, Target
 from .loop import after_steps
+from .model_calls import Op
+from .model_ops import Delete, Merge, Seal, Truncate
 from .model_queries import Info, Read
 from .plan import PlannedFault, Trouble
 from .process import Process
@@ -36,6 +41,7 @@ _SYNCS = (("Sync", ".wal"), ("SyncFolder", ""))
 _CHUNK_SYNCS = (("Sync", FOLDER.chunks), ("SyncFolder", FOLDER.chunks), ("SyncFolder", FOLDER.chunks))
 _BIRTHS = ("SyncFolder", "SyncFolder", "SyncFolder", "MakeFolder", "Open", "Write", "Sync")
 _SUCCESSION_SECONDS = 20.0
+_FLUSH_SECONDS = 5.0
 
 
 class Hands(Protocol):
@@ -65,6 +71,7 @@ class Misfortunes:
             Trouble.FREEZE_AT_WRITE: self._freeze_at_a_write,
             Trouble.ZOMBIE_READ: self._read_of_a_zombie,
             Trouble.FAILED_RAISE: self._fail_a_raise,
+            Trouble.SLOW_READ: self._read_slowly,
         }
 
     # --- power --------------------------------------------------------------------------------------------------
@@ -93,6 +100,7 @@ class Misfortunes:
         kind, call = random.choice((Kind.BEFORE, Kind.BEFORE, Kind.KILL)), Nth(random.choice((1, 1, 2, 2, 3, 4, 6, 9)))
 
         def lose_power_later(process: int) -> None:
+            self._stage.counts["failed births"] += 1
             self._start(partial(self._at_the_step, random.randint(5, 150), self._lose_power(random)))
 
         self._site.faults.add(Fault(Target.FILES, kind, call, (random.choice(_BIRTHS),), process=1, then=lose_power_later))
@@ -187,14 +195,51 @@ class Misfortunes:
         with trio.move_on_after(_SUCCESSION_SECONDS):
             await stage.until(lambda: stage.current is not None and stage.current is not process)
             await trio.sleep(random.choice((0.0, 0.05, 0.5)))
+        names, stored = random.choice(stage.plan.families), _stored(process)
+        name, offset = random.choice(names), random.choice((0, 0, 10, 100))
+        visitor = Client(stage.plan.clients, (), stage)
+        if stored and stage.current not in (None, process) and random.random() < 0.6:
+            # What it would read from a chunk is no more, and the chunk neither.
+            name, offset, end = random.choice(stored)
+            await self._change(stage.current, visitor, random.choice((Truncate(name, end), Delete(name))))
+            await trio.sleep(self._site.kind.limits.collect_after + 1.0)
         process.thaw()
         if stage.current is None or stage.is_over or not process.alive:
             return
 
-        names = random.choice(stage.plan.families)
-        name, offset = random.choice(names), random.choice((0, 0, 10, 100))
-        visitor = Client(stage.plan.clients, (), stage)
         await visitor.visit(process, random.choice((Read(name, offset, 400), Read(name, offset, 400), Info(name))))
+
+    # --- layouts --------------------------------------------------------------------------------------------------
+
+    async def _read_slowly(self, fault: PlannedFault, random: Random) -> None:
+        """While a chunk is read, its segment is truncated, or becomes part of another one, and that is flushed."""
+        process = self._stage.current
+        stored = [] if process is None or process.frozen else _stored(process)
+        if process is None or not stored:
+            return
+
+        name, offset, end = random.choice(stored)
+        seconds = random.choice((0.3, 1.0, 2.0))
+        for call in (1, 2):
+            self._site.faults.add(Fault(Target.CHUNKS, Kind.STALL, Nth(call), ("read",), process.number, seconds=seconds))
+        visitors = [Client(self._stage.plan.clients + number, (), self._stage) for number in range(2)]
+        self._start(partial(visitors[0].visit, process, Read(name, offset, 400)))
+        self._start(partial(self._change_twice, process, visitors[1], name, random.randint(offset, end), random))
+
+    async def _change_twice(self, process: Process, visitor: Client, name: str, offset: int, random: Random) -> None:
+        others = [other for names in self._stage.plan.families if name in names for other in names if other != name]
+        target = random.choice(others or [name])
+        changes: tuple[list[Op], ...] = ([Truncate(name, offset)], [Seal(name), Merge(target, (name,))], [Delete(name)])
+        for ops in random.sample(changes, 2):
+            await trio.sleep(0.05)
+            for op in ops:
+                await self._change(process, visitor, op)
+
+    async def _change(self, process: Process | None, visitor: Client, op: Op) -> None:
+        """And move it to long-term storage."""
+        if process is not None and process.alive and not self._stage.is_over:
+            await visitor.visit(process, op)
+            await self._stage.attempt(process, f"{visitor.name} flush", lambda store: store.flush(), seconds=_FLUSH_SECONDS)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
@@ -232,3 +277,22 @@ class Misfortunes:
 
     def _start(self, part: Callable[[], Awaitable[None]]) -> None:
         self._tasks.start_soon(self._site.or_all_end, part)
+
+
+def _stored(process: Process) -> list[tuple[str, int, int]]:
+    """What it would have to read from chunks: (segment, offset, where its flushed bytes end)."""
+    found = []
+    for container in process.containers():
+        segments = container.state.segments
+        for name, sid in sorted(segments._by_name.items()):
+            segment, image = segments.by_id.get(sid), segments.evicted.get(sid)
+            if image is not None:
+                evicted = decode_image(image)
+                found += [(name, evicted.start_offset, evicted.length)] if evicted.length > evicted.start_offset else []
+            if segment is None or segment.flushed <= segment.start_offset or is_staged(name):
+                continue
+
+            gap = container.cache.first_gap(sid, segment.start_offset, segment.flushed)
+            if gap < segment.flushed:
+                found.append((name, gap, segment.flushed))
+    return found

@@ -122,6 +122,7 @@ class Trouble(StrEnum):
     FREEZE_AT_WRITE = "failover in the middle of an append"
     ZOMBIE_READ = "read of a superseded owner"
     FAILED_RAISE = "failed raise of the epoch, then a take-over"
+    SLOW_READ = "slow read of a segment that changes"
     BIRTH = "the first opening fails, and much later a power loss"
     """Before the first action, or not at all."""
 
@@ -137,6 +138,7 @@ MISFORTUNES = (
     Trouble.FREEZE_AT_WRITE,
     Trouble.ZOMBIE_READ,
     Trouble.FAILED_RAISE,
+    Trouble.SLOW_READ,
 )
 ALL = tuple(Trouble)
 

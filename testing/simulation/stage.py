@@ -267,4 +267,6 @@ def _work(container: Container) -> dict[str, int]:
         "evicted_bytes": container.cache._evicted,
         "delayed": parts.admission._delayed,
         "throttled": parts.admission._throttled,
+        "transactions committed": parts.leases._committed,
+        "transactions expired": parts.leases._expired,
     }

@@ -52,7 +52,7 @@ SCRIPT: list[tuple[Op, Any]] = [
     (Commit("f", "t0", (StagedPart(P0, 2), StagedPart(P0, 2))), refusal(InvalidArgument)),
     (Commit("f", "t0", (StagedPart(P0, 2),)), CommitResult(True, 1, 2)),
     (Commit("f", "t0", (StagedPart(P0, 2),)), CommitResult(False, 1, 2)),
-    (Read("f", 0, 9), b"abc"),
+    (Read("f", 1, 9), b"bc"),
     (Append(P1, (b"late",)), ENDED),
     (Stage("f", "t0", "p2"), ENDED),
     (Abort("f", "t0", "too late"), TransactionState.COMMITTED),

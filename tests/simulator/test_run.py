@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from random import Random
 
 import attrs
@@ -70,6 +71,27 @@ def test_a_misfortune_happens_and_finds_nothing(trouble: Trouble) -> None:
         assert verdict.counts[trouble.value] > 5
         happened += verdict.counts["faults"] + verdict.counts.get("zombies", 0)
     assert happened > 0
+
+
+def test_a_first_opening_fails_and_power_is_lost_when_that_is_long_past() -> None:
+    failed = 0
+    for seed in range(12):
+        plan = make_plan(seed, 160)
+        birth = PlannedFault(1, Trouble.BIRTH, 1, 1.0, seed)
+        verdict = run_plan(attrs.evolve(plan, actions=plan.actions[1:], faults=(birth,)))
+        assert verdict.violation is None, verdict.violation
+        births = verdict.counts.get("failed births", 0)
+        assert verdict.counts.get("power_losses", 0) >= births
+        failed += births
+    assert failed > 2
+
+
+def test_transactions_are_committed_and_end_by_themselves() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(8):
+        counts.update(run_seed(seed).counts)
+    assert counts["transactions committed"] > 20
+    assert counts["transactions expired"] > 5
 
 
 def test_a_violation_beside_a_frozen_process_ends_the_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,6 +85,14 @@ CONTAINER: tuple[Mutant, ...] = (
         "                if before is not None:\n",
     ),
     mutant(
+        "a-read-goes-on-with-an-evicted-segment",
+        "a read of a segment that was evicted and then deleted is refused as damage",
+        "C9",
+        _READER,
+        "                segment = self._as_it_is_now(segment)\n",
+        "",
+    ),
+    mutant(
         "a-truncated-read-is-told-in-ids",
         "a read that met a truncation in long-term storage is refused with the number of a segment instead of its name",
         "C2",

@@ -229,6 +229,38 @@ async def test_a_segment_deleted_under_the_read_is_not_found() -> None:
         await world.reader.read(segment, 0, 10)
 
 
+@pytest.mark.parametrize("is_forgotten", [False, True], ids=["deleted", "deleted and forgotten"])
+async def test_a_segment_that_was_evicted_and_deleted_under_the_read_is_not_found(is_forgotten: bool) -> None:
+    """What came back is another object; the one that the read began with still looks alive."""
+    world = World()
+    segment = world.segment(1, b"0123456789", flushed=10, cached=10)
+
+    def evict_and_delete() -> None:
+        world.segments[1] = attrs.evolve(segment, is_gone=True)
+        if is_forgotten:
+            del world.segments[1]
+        del world.storage.data[1]
+
+    world.storage.before += [evict_and_delete]
+
+    with pytest.raises(SegmentNotFound, match="no segment 'app/events': it was deleted meanwhile"):
+        await world.reader.read(segment, 0, 10)
+
+
+async def test_a_segment_that_was_evicted_and_truncated_under_the_read_is_told_as_such() -> None:
+    world = World()
+    segment = world.segment(1, b"0123456789", flushed=10, cached=10)
+
+    def evict_and_truncate() -> None:
+        world.segments[1] = attrs.evolve(segment, start_offset=6)
+        raise SegmentTruncated("segment 0000000000000001 begins at 6", start_offset=6)
+
+    world.storage.before += [evict_and_truncate]
+
+    with pytest.raises(SegmentTruncated, match="'app/events' starts at 6"):
+        await world.reader.read(segment, 2, 4)
+
+
 async def test_a_segment_without_its_record_is_corruption() -> None:
     world = World()
     segment = world.segment(1, b"0123456789", flushed=10, cached=10)
