@@ -165,9 +165,12 @@ class Fleet:
 
     def opened(self, host_id: str, index: int, request: int, epoch: int, now: float) -> list[Command]:
         place = self.places[index]
+        newest, place.newest = place.newest, max(place.newest, epoch)
         if not place.awaits(host_id, request):
-            # The order was overtaken (rule V2), and it may have fenced whom we meant: that one reports it, and opens again.
-            return [] if place.host == host_id else [CloseContainer(host_id, index, 0)]
+            return self._opened_late(host_id, place, epoch, now)
+        if epoch < newest:
+            # It had it already, and an order of ours that was overtaken has fenced it meanwhile.
+            return self._fail(index, "fenced", f"epoch {epoch} was fenced by our own epoch {newest}", now)
 
         place.epoch, place.failures, place.reason = epoch, 0, ""
         place.step(PlaceEvent.OPENED, now)
@@ -191,9 +194,13 @@ class Fleet:
     def fenced(self, host_id: str, index: int, epoch: int, reason: str, now: float) -> list[Command]:
         """A host lost a container to another owner: after a failover that is as it should be, else somebody outside has it."""
         place = self.places[index]
-        if place.is_served_by(host_id) and epoch >= place.epoch:
-            place.host, place.reason = "", reason
-            place.step(PlaceEvent.FENCED, now)
+        if not place.is_served_by(host_id) or epoch < place.epoch:
+            return []
+        if epoch < place.newest:
+            return self._fail(index, "fenced", reason, now)
+
+        place.host, place.reason = "", reason
+        place.step(PlaceEvent.FENCED, now)
         return []
 
     def move(self, index: int, host_id: str, now: float) -> list[Command]:
@@ -298,6 +305,19 @@ class Fleet:
         for place in self._placing.held(host.id):
             place.crashes = place.crashes + 1 if place.phase is PlacePhase.OPENING else 0
 
+    def _opened_late(self, host_id: str, place: Place, epoch: int, now: float) -> list[Command]:
+        """An order that was overtaken (rule V2) was carried out all the same.
+
+        It fenced whoever had the container, so where a place looks served, or lost to somebody outside, this host is the owner.
+        """
+        if place.host == host_id:
+            return []
+        if place.phase in (PlacePhase.SERVING, PlacePhase.FENCED) and epoch > place.epoch and self.hosts[host_id].takes:
+            place.host, place.epoch, place.reason = host_id, epoch, ""
+            place.step(PlaceEvent.ADOPTED, now)
+            return self._spread(now)
+        return [CloseContainer(host_id, place.index, 0)]
+
     def _adopt(self, host: Host, index: int, epoch: int, now: float) -> bool:
         if index >= len(self.places) or not host.takes:
             return False
@@ -308,7 +328,7 @@ class Fleet:
         if not known or not place.step(PlaceEvent.ADOPTED, now):
             return place.host == host.id
 
-        place.host, place.epoch = host.id, epoch
+        place.host, place.epoch, place.newest = host.id, epoch, max(place.newest, epoch)
         return True
 
     def _fail(self, index: int, kind: str, reason: str, now: float) -> list[Command]:

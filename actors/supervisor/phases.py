@@ -105,6 +105,8 @@ PLACE_TABLE: Mapping[tuple[PlacePhase, PlaceEvent], PlacePhase] = {
     (PlacePhase.SERVING, PlaceEvent.TOLD_TO_CLOSE): PlacePhase.CLOSING,
     (PlacePhase.CLOSING, PlaceEvent.CLOSED): PlacePhase.NOWHERE,
     (PlacePhase.CLOSING, PlaceEvent.HOST_LOST): PlacePhase.NOWHERE,
+    # An order of ours that was overtaken had fenced it, and not somebody outside.
+    (PlacePhase.FENCED, PlaceEvent.ADOPTED): PlacePhase.SERVING,
     (PlacePhase.FENCED, PlaceEvent.RELEASED): PlacePhase.NOWHERE,
     (PlacePhase.QUARANTINED, PlaceEvent.RELEASED): PlacePhase.NOWHERE,
 }

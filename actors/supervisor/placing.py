@@ -61,6 +61,8 @@ class Place:
     phase: PlacePhase = PlacePhase.NOWHERE
     host: str = ""
     epoch: int = 0
+    newest: int = 0
+    """The highest epoch that a host of ours told: whoever was fenced below it was fenced by us."""
     request: int = 0
     """The number of the newest order about it; answers to older ones are ignored."""
     since: float = 0

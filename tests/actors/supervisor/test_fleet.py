@@ -317,8 +317,63 @@ def test_late_answers_change_nothing() -> None:
     host, other = place.host, next(host for host in world.alive if host != place.host)
     assert world.fleet.failed(host, 0, place.request - 1, "corrupt", "late", world.now) == []
     assert world.fleet.fenced(other, 0, 99, "late", world.now) == []
-    assert world.fleet.opened(other, 0, place.request, 7, world.now) == [CloseContainer(other, 0, 0)]
+    assert world.fleet.opened(other, 0, place.request, 0, world.now) == [CloseContainer(other, 0, 0)]
     assert place.phase is PlacePhase.SERVING
+
+
+@pytest.mark.parametrize("fenced_first", [False, True])
+def test_v2_an_overtaken_opening_that_fenced_the_owner_makes_its_host_the_owner(fenced_first: bool) -> None:
+    """A host that was silent for a moment opens what it was told to, after another one had been told so too."""
+    world = machine()
+    place = world.fleet.places[0]
+    host, epoch = place.host, place.epoch
+    other = next(each for each in world.alive if each != host)
+    world.epochs[0] += 1
+    world.serves[other][0] = world.epochs[0]
+    del world.serves[host][0]
+    if fenced_first:
+        world.do(world.fleet.fenced(host, 0, epoch, "fenced", world.now))
+        assert place.phase is PlacePhase.FENCED
+    world.do(world.fleet.opened(other, 0, place.request - 1, world.epochs[0], world.now))
+    if not fenced_first:
+        world.do(world.fleet.fenced(host, 0, epoch, "fenced", world.now))
+    world.run(3)
+    assert place.phase is PlacePhase.SERVING
+    assert place.host == world.owners[0]
+    assert world.count(KillHost) == 0
+
+
+def test_v2_an_owner_that_our_own_overtaken_order_fenced_is_not_taken_for_an_outsider_s_victim() -> None:
+    """The answer of the one who had it already comes last, and is older than what it says."""
+    world = machine()
+    place = world.fleet.places[0]
+    host, epoch = place.host, place.epoch
+    other = next(each for each in world.alive if each != host)
+    world.frozen.add(host)
+    order = world.fleet._placing._open(place, host, world.now)
+    place.phase = PlacePhase.OPENING
+    world.epochs[0] += 1
+    world.serves[other][0] = world.epochs[0]
+    world.do(world.fleet.opened(other, 0, order.request - 1, world.epochs[0], world.now))
+    assert 0 not in world.serves[other], "it was told to close"
+    world.frozen.discard(host)
+    del world.serves[host][0]
+    world.do(world.fleet.opened(host, 0, order.request, epoch, world.now))
+    world.do(world.fleet.fenced(host, 0, epoch, "fenced", world.now))
+    world.run(3)
+    assert place.phase is PlacePhase.SERVING
+    assert place.host == world.owners[0]
+
+
+def test_v3_a_container_that_our_own_order_fenced_is_opened_again_at_once() -> None:
+    world = machine()
+    place = world.fleet.places[0]
+    place.newest = place.epoch + 1
+    del world.serves[place.host][0]
+    world.do(world.fleet.fenced(place.host, 0, place.epoch, "fenced", world.now))
+    world.run(3)
+    assert place.phase is PlacePhase.SERVING
+    assert place.host == world.owners[0]
 
 
 STEPS = st.lists(
