@@ -301,6 +301,16 @@ class SegmentStore(TransactionVerbs):
         info: SegmentInfo = await self._ask("segment_info", name, InfoRequest(name))
         return info
 
+    async def append_starts(self, name: str, start: int, end: int) -> list[int]:
+        """Offsets from ``start`` on, below ``end``, at which appends begin, ascending: where the segment can be divided among readers.
+
+        About one for each MiB is kept, so this is a choice of them, and not always the same one. At most 4,096: if there are so many, ask
+        for those behind the last. No data is read. ``SegmentNotFound``.
+        """
+        check_offset(start, "start")
+        check_offset(end, "end")
+        return await self._call("append_starts", name, lambda container: container.append_starts(name, start, end))
+
     async def list_segments(self, prefix: str = "") -> list[str]:
         """The names that begin with ``prefix``, sorted; staged ones (rule T1) only if ``prefix`` has their mark, ``#txn.``."""
         if not isinstance(prefix, str):

@@ -22,16 +22,16 @@ from rich.console import Console
 
 from tierlog.actors.core.lifecycle import first_leaf
 
-from . import appends, http_parked, reading, recovery, report, service, starting
+from . import appends, http_parked, reading, recovery, report, service, spark, starting
 from .harness import Benchmark, BenchmarkError, Result, Setting, is_interactive
 
-MODULES = (appends, recovery, reading, starting, service, http_parked)
+MODULES = (appends, recovery, reading, starting, service, http_parked, spark)
 BENCHMARKS = {benchmark.name: benchmark for module in MODULES for benchmark in module.BENCHMARKS}
 
 DESCRIPTION = """\
 Benchmarks of the embedded store. Each figure is measured in turns with a reference (store, reference, store, reference, ...), and the ratio
 is the median of the rounds' ratios, so that a busy machine disturbs both sides alike. What was written is read back; a benchmark whose
-data is not there fails. Without names all run, in about two minutes.
+data is not there fails. Without names all run, in about two minutes, and with Spark in some more.
 """
 
 EPILOG = """\
@@ -59,6 +59,7 @@ def parser() -> Parser:
     made.add_argument("--list", action="store_true", help="show the benchmarks, what they measure and their goals, and run none")
     made.add_argument("--quick", action="store_true", help="tiny sizes and one round: does it run?")
     made.add_argument("--strict", action="store_true", help="exit with 1 when a goal is missed")
+    made.add_argument("--megabytes", type=int, metavar="N", help="data of spark_write and spark_read (default: 1000)")
     made.add_argument(
         "--data", metavar="FOLDER", default=".", help="where to put a folder with the data, removed afterwards (default: here)"
     )
@@ -75,6 +76,21 @@ def choose(names: Sequence[str], made: Parser) -> list[Benchmark]:
             made.error(f"there is no benchmark {name!r}; {hint}")
 
     return [BENCHMARKS[name] for name in dict.fromkeys(names)] or list(BENCHMARKS.values())
+
+
+def runnable(benchmarks: Sequence[Benchmark], named: Sequence[str]) -> tuple[list[Benchmark], int]:
+    """(those that can run here, how many of the named ones cannot). What is left out is told."""
+    able: list[Benchmark] = []
+    unable = 0
+    for benchmark in benchmarks:
+        reason = benchmark.missing()
+        if reason:
+            unable += benchmark.name in named
+            print(f"bench: {benchmark.name} is left out: {reason}", file=sys.stderr)
+        else:
+            able.append(benchmark)
+
+    return able, unable
 
 
 def make_folder(options: argparse.Namespace, made: Parser) -> str:
@@ -117,7 +133,7 @@ def run_one(benchmark: Benchmark, folder: str, options: argparse.Namespace, back
     """One benchmark in an event loop and a folder of its own."""
     own = f"{folder}/{benchmark.name}"
     os.mkdir(own)
-    setting = Setting(own, options.quick, backend, lambda text: show_progress(benchmark.name, text))
+    setting = Setting(own, options.quick, backend, lambda text: show_progress(benchmark.name, text), options.megabytes)
     loop, _, variant = backend.partition("+")
     try:
         pairs = anyio.run(benchmark.run, setting, backend=loop, backend_options={"use_uvloop": True} if variant else {})
@@ -162,6 +178,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report.print_list(benchmarks, console)
         return 0
 
+    benchmarks, unable = runnable(benchmarks, options.names)
+    if not benchmarks:
+        return 1
+
     backend = options.backend or default_backend()
     folder = make_folder(options, made)
     try:
@@ -175,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if results and not options.json:
         report.print_table(results, BENCHMARKS, console, f"tierlog, {backend}{', quick: figures mean nothing' if options.quick else ''}")
     missed = options.strict and not all(result.is_met for result in results)
-    return 1 if failed or missed else 0
+    return 1 if failed or missed or unable else 0
 
 
 if __name__ == "__main__":

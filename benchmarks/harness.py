@@ -69,6 +69,11 @@ class Setting:
     quick: bool
     backend: str
     progress: Callable[[str], None]
+    megabytes: int | None = None
+    """How much data the benchmarks of bulk data use, in place of what they would."""
+
+    def megabytes_of(self, full: int, quick: int) -> int:
+        return self.size(full, quick) if self.megabytes is None else self.megabytes
 
     def size(self, full: int, quick: int) -> int:
         """How much to do."""
@@ -91,6 +96,8 @@ class Benchmark:
     run: Callable[[Setting], Awaitable[Sequence[Pair]]]
     lower_is_better: bool = False
     goal_of: Literal["ratio", "value"] = "ratio"
+    missing: Callable[[], str] = str
+    """What keeps it from running here; empty if nothing does."""
 
     def result(self, pairs: Sequence[Pair]) -> Result:
         if not pairs or any(pair.value <= 0 or pair.reference <= 0 for pair in pairs):

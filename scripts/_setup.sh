@@ -6,6 +6,7 @@
 #
 # The environment is .venv in the repository, or the folder that TIERLOG_VENV names. It is installed into only when the parts of
 # pyproject.toml that matter for it changed, so that a second run needs no network. Sets ROOT and PYTHON; changes to ROOT.
+# INSTALL_FAILED, if it is set, is what to say when an installation fails.
 
 set -eu
 
@@ -79,7 +80,8 @@ install() {
         isolation=--no-build-isolation
     # shellcheck disable=SC2086  # empty means no argument
     pip install --quiet $isolation --editable "$target" ||
-        fail "the installation failed; the lines above say why. It needs a reachable package index, or packages that are installed already."
+        fail "${INSTALL_FAILED:-the installation failed; the lines above say why. It needs a reachable package index, or packages that are \
+installed already.}"
 }
 
 # Whether the environment holds what the named installation would put there.
@@ -89,8 +91,8 @@ current() {
 
 setup() {
     make_environment
-    # An environment for development can do all that one for running can.
-    current "$1" || current dev || {
+    # An environment for development can do all that one for running can, and every one can run the store.
+    current "$1" || current dev || { [ "$1" = run ] && current spark; } || {
         install "$1"
         fingerprint "$1" >"$VENV/.tierlog-$1"
     }

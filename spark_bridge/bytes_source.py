@@ -7,6 +7,7 @@ Another form can read chunks in long-term storage directly; whoever reads events
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import attrs
@@ -19,10 +20,17 @@ class BytesSource(Protocol):
         """The bytes that are asked for, which are known to exist. ``SegmentTruncated`` or ``SegmentNotFound`` if they do no more."""
         ...
 
+    def append_starts(self, segment: str, start: int, end: int) -> Sequence[int]:
+        """Some of the offsets in ``start .. end`` at which appends begin, ascending; perhaps none."""
+        ...
+
 
 @attrs.frozen
 class ServiceBytes:
     client: SyncClient
+
+    def append_starts(self, segment: str, start: int, end: int) -> Sequence[int]:
+        return self.client.append_starts(segment, start, end)
 
     def read(self, segment: str, offset: int, size: int) -> bytes:
         pieces = [self.client.read(segment, offset, size)]

@@ -1,6 +1,6 @@
 """Connections of one process: a client for each endpoint, kept for the next task; and what the bridge takes from the machine.
 
-Owns: the pool, its end, chance, waiting. Does not own: what is said over a connection.
+Owns: the pool, its end, chance, pauses. Does not own: what is said over a connection.
 
 Spark reuses its Python workers, so a kept-alive client saves each task its connections. Workers are forked: a client belongs to the process
 that opened it, and a child opens its own (hole 39). Safe from many threads.
@@ -15,7 +15,6 @@ import time
 import uuid
 from contextlib import ExitStack
 
-from ..actors.gateway.client import calls
 from ..actors.gateway.client.connecting import connect_sync
 from ..actors.gateway.client.sync_client import SyncClient
 from .options import Options
@@ -54,11 +53,6 @@ class Connections:
 connections = Connections()
 os.register_at_fork(after_in_child=connections.forget)
 atexit.register(connections.close)
-
-
-def wait_for_bytes(client: SyncClient, segment: str, offset: int, seconds: float) -> bool:
-    """Wait until the segment has bytes at ``offset``, at most so long; whether there will ever be any."""
-    return not client._run(calls.poll(segment, offset, seconds)).sealed
 
 
 def pause(seconds: float) -> None:

@@ -75,7 +75,8 @@ _NAMES = (
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 """Spark's own options, which it also shows to data sources."""
 _TRIGGER_BYTES = size(0, 1, 1024 * GiB, "Bytes that one micro-batch reads.")
-_READ_BYTES = size(8 * MiB, 64 * KiB, 256 * MiB, "Bytes of one read.")
+_READ_BYTES_DEFAULT = 4 * MiB
+_READ_BYTES = size(_READ_BYTES_DEFAULT, 64 * KiB, 256 * MiB, "Bytes of one read.")
 _BATCH_BYTES = size(MiB, 4 * KiB, 32 * MiB, "Bytes of one append.")
 _LEASE = duration(LEASE_DEFAULT, LEASE_MIN, LEASE_MAX, "How long a transaction lives without an append.")
 _CALL_TIMEOUT = duration(60.0, 0.1, 3600.0, "How long one call to the service may take, repeats included.")
@@ -123,7 +124,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         min_partitions=take("minPartitions", _number(1, 100_000), 1),
         fail_on_data_loss=take("failOnDataLoss", _flag, True),
         include_metadata=take("includeMetadata", _flag, True),
-        read_bytes=take("readBytes", _size(_READ_BYTES), 8 * MiB),
+        read_bytes=take("readBytes", _size(_READ_BYTES), _READ_BYTES_DEFAULT),
         txn_app_id=take("txnAppId", _writer, None),
         txn_version=take("txnVersion", _number(0, ATTRIBUTE_MAX), None),
         txn_id=take("txnId", _id, None),

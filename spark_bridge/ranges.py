@@ -3,15 +3,19 @@
 Owns: walking a segment's frames, blocks of whole frames, cuts for tasks and for micro-batches. Does not own: where bytes come from
 (``bytes_source.py``), nor what becomes of them (``reader.py``).
 
-A cut must be a border, and only the frames themselves say where one is. So cutting costs reading: everything where events are small, at
-most a block for each where they are large. Nothing is read where nothing has to be cut.
+A cut must be a border, and only the frames themselves say where one is. The service knows where appends begin, about one for each MiB,
+and there frames begin too: from the last one before the place of a cut on the frames are walked. So a cut costs about a MiB of reading,
+wherever it lies, and nothing is read where nothing has to be cut.
 
-Everything here depends on a segment's bytes alone, which never change: the same question has the same answer in a replay.
+Everything here depends on a segment's bytes alone, which never change: the same question has the same answer in a replay. Which starts the
+service still knows changes nothing but where a walk begins. Should one be no border, because something else than whole frames was appended,
+the task that reads there says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import attrs
@@ -22,6 +26,11 @@ from ..storage_backends.base.errors import DataCorruption
 from .bytes_source import BytesSource
 
 WALK_BYTES = 4 << 20
+NEAR_BYTES = 2 << 20
+"""What is this near is walked to without asking where appends begin."""
+_LOOK_BACK = 16 << 20
+_LOOK_BACK_GROWS = 16
+"""How far before a cut one asks for appends first, and how much further each time that there are none."""
 
 
 @attrs.frozen
@@ -49,18 +58,25 @@ class Block(NamedTuple):
 
 
 def blocks(source: BytesSource, segment: str, start: int, end: int, size: int) -> Iterator[Block]:
-    """All events between two borders, in reads of ``size`` bytes; a larger event gets a read of its own."""
-    position, wanted = start, size
-    while position < end:
-        data = source.read(segment, position, min(wanted, end - position))
-        found = borders_at(data, segment, position)
-        if found[-1] == 0:
-            wanted = _frame_size(data, segment, position, end)
-            continue
+    """All events between two borders, in reads of ``size`` bytes; a larger event gets a read of its own.
 
-        yield Block(position, data, found)
-        position += found[-1]
-        wanted = size
+    While the caller has a block, the next one is read. Closing the generator waits for that.
+    """
+    position, wanted = start, size
+    coming: Future[bytes] | None = None
+    with ThreadPoolExecutor(1, "tierlog-read") as ahead:
+        while position < end:
+            data = source.read(segment, position, min(wanted, end - position)) if coming is None else coming.result()
+            found, coming = borders_at(data, segment, position), None
+            if found[-1] == 0:
+                wanted = _frame_size(data, segment, position, end)
+                continue
+
+            behind = position + found[-1]
+            if behind < end:
+                pass
+            yield Block(position, data, found)
+            position, wanted = behind, size
 
 
 def borders_at(data: bytes, segment: str, offset: int) -> list[int]:
@@ -92,11 +108,12 @@ def _no_events(segment: str, offset: int, why: str) -> DataCorruption:
     )
 
 
-def walk(source: BytesSource, segment: str, start: int, end: int) -> Iterator[int]:
-    """Every border behind ``start``, up to ``end``."""
-    position = start
-    while position < end:
-        data = source.read(segment, position, min(WALK_BYTES, end - position))
+def walk(source: BytesSource, segment: str, start: int, end: int, until: int | None = None) -> Iterator[int]:
+    """Every border behind ``start``, up to ``end``; or up to the first one that is not before ``until``, and perhaps one more."""
+    position, until = start, end if until is None else until
+    while position < until:
+        size = min(WALK_BYTES, until + events.HEADER_BYTES - position, end - position)
+        data = source.read(segment, position, size)
         found = borders_at(data, segment, position)
         for border in found[1:]:
             yield position + border
@@ -108,17 +125,32 @@ def walk(source: BytesSource, segment: str, start: int, end: int) -> Iterator[in
             yield position
 
 
+def near(source: BytesSource, segment: str, start: int, position: int) -> int:
+    """A border in ``start .. position``, as near to the latter as appends tell; ``start`` is one."""
+    high, back = position + 1, _LOOK_BACK
+    while high - start > NEAR_BYTES:
+        low = max(start, high - back)
+        if found := source.append_starts(segment, low, high):
+            return found[-1]
+        high, back = low, back * _LOOK_BACK_GROWS
+    return start
+
+
+def first_border(source: BytesSource, whole: Range, start: int, position: int) -> int:
+    """The first border at or behind ``position``, which lies in ``whole``; ``start`` is one before it."""
+    begin = near(source, whole.segment, start, position)
+    return next((border for border in walk(source, whole.segment, begin, whole.end, position) if border >= position), begin)
+
+
 def split(source: BytesSource, whole: Range, size: int) -> Iterator[Range]:
     """Ranges of at least ``size`` bytes each, but for the last."""
-    if whole.size <= size:
-        yield whole
-        return
-
     start = whole.start
-    for border in walk(source, whole.segment, whole.start, whole.end):
-        if border - start >= size or border == whole.end:
-            yield attrs.evolve(whole, start=start, end=border)
-            start = border
+    while whole.end - start > size:
+        cut = first_border(source, whole, start, start + size)
+        yield attrs.evolve(whole, start=start, end=cut)
+        start = cut
+    if start < whole.end or not whole.size:
+        yield attrs.evolve(whole, start=start)
 
 
 def plan(source: BytesSource, wholes: Sequence[Range], least: int) -> list[Range]:
@@ -141,9 +173,10 @@ def admit(source: BytesSource, backlog: Sequence[Range], limit: int) -> Mapping[
 
 
 def _admitted(source: BytesSource, whole: Range, share: int) -> int:
-    last = whole.start
-    for border in walk(source, whole.segment, whole.start, whole.end):
-        if border - whole.start > share:
+    limit = whole.start + share
+    last = near(source, whole.segment, whole.start, limit)
+    for border in walk(source, whole.segment, last, whole.end, limit + 1):
+        if border > limit:
             return border if last == whole.start else last
 
         last = border

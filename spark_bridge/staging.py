@@ -5,7 +5,8 @@ writes (``identity.py``), nor what Spark calls when (``writer.py``).
 
 Order: begin (get or create the transaction; one that is committed needs nothing more, so the rows are only drained), then at the first
 bytes stage a part, then conditional appends of whole frames. The message names the part and its length; the driver's commit takes exactly
-that.
+that. A few appends are under way at once, each at the offset where the one before will end: nobody else appends there, so it is known. One
+that overtakes the one before is refused by its offset and sent again; behind one that fails for good none is applied.
 
 Crash: an attempt that ends anywhere leaves a part that no message names; the commit drops it, and so does an abort or the end of the lease.
 An attempt that goes on after its transaction has ended is refused with ``TransactionEnded`` (rule T5) and fails, as it must.
@@ -15,7 +16,8 @@ Attempts share nothing: each has a part of a new name, because Spark numbers att
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Protocol
 
 import attrs
@@ -27,9 +29,12 @@ from ..storage_backends.base.errors import BadOffset, OutcomeUnknown, Transactio
 from ..storage_backends.base.segments import SegmentInfo
 from ..storage_backends.base.transactions import StagedPart, TransactionInfo, TransactionState, TransactionToken
 from .identity import Identity
+from .window import Window
 
 REPEATS_MAX = 3
 """How often an append whose outcome stayed unknown for a whole call is settled by looking."""
+WIDTH = 2
+"""Appends of one attempt under way at once: one that is made durable, and one that travels."""
 
 
 class Store(Protocol):
@@ -110,10 +115,12 @@ def stage(store: Store, identity: Identity, part: str, batches: Iterable[Frames]
         return Staged(identity, "", 0, 0)
 
     place: StagedPlace | None = None
-    for data in pack(batches, size):
-        if place is None:
-            place = StagedPlace(store, store.stage_segment(identity.target, identity.transaction_id, part))
-        place.append(data)
+    with Window(WIDTH) as window:
+        for data in pack(batches, size):
+            if place is None:
+                place = StagedPlace(store, store.stage_segment(identity.target, identity.transaction_id, part), window)
+            place.append(data)
+        window.finish()
     return Staged(identity, "", 0, 0) if place is None else Staged(identity, place.name, place.length, place.crc)
 
 
@@ -136,28 +143,34 @@ def is_committed(store: Store, identity: Identity) -> bool:
 class StagedPlace:
     """A staged segment. Only this attempt knows its name, so its length says what was applied."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: Store, name: str, window: Window) -> None:
         self._store = store
+        self._window = window
         self.name = name
         self.length = 0
+        """With what is under way."""
         self.crc = 0
 
     def append(self, data: bytes) -> None:
-        for repeat in range(REPEATS_MAX + 1):
-            try:
-                self._store.append(self.name, data, expected_offset=self.length)
-                break
-            except (OutcomeUnknown, BadOffset):
-                # The offset makes a second try harmless, whatever became of the first.
-                if self._is_applied(len(data)):
-                    break
-                if repeat == REPEATS_MAX:
-                    raise
+        offset = self.length
+        self._window.put(lambda before: self._append(data, offset, before))
         self.length += len(data)
         self.crc = crc32c(data, self.crc)
 
-    def _is_applied(self, size: int) -> bool:
-        return self._store.segment_info(self.name).length == self.length + size
+    def _append(self, data: bytes, offset: int, before: Callable[[], None]) -> None:
+        for repeat in range(REPEATS_MAX + 1):
+            try:
+                self._store.append(self.name, data, expected_offset=offset)
+                return
+            except (OutcomeUnknown, BadOffset):
+                # Perhaps it overtook the one before. When that is applied, the length tells what became of this one; the offset makes a
+                # second try harmless.
+                self._window.overtaken()
+                before()
+                if self._store.segment_info(self.name).length >= offset + len(data):
+                    return
+                if repeat == REPEATS_MAX or self._window.is_over:
+                    raise
 
 
 class DirectPlace:
@@ -175,5 +188,12 @@ class DirectPlace:
 
 
 def append_directly(place: DirectPlace, batches: Iterable[Frames], size: int) -> None:
-    for data in pack(batches, size):
-        place.append(data)
+    """One at a time, while the next is made ready: a writer's numbers must come in order."""
+    with Window(1) as window:
+        for data in pack(batches, size):
+            window.put(partial(_append_to, place, data))
+        window.finish()
+
+
+def _append_to(place: DirectPlace, data: bytes, before: Callable[[], None]) -> None:
+    place.append(data)

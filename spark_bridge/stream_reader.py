@@ -22,7 +22,7 @@ from ..actors.gateway.client.sync_client import SyncClient
 from ..storage_backends.base.errors import SegmentNotFound, Unsupported
 from ..storage_backends.base.segments import SegmentInfo
 from .bytes_source import ServiceBytes
-from .connections import connections, pause, wait_for_bytes
+from .connections import connections, pause
 from .options import Edge, Options
 from .ranges import Range, admit, plan
 from .reader import RangePartition, edge_offset, gone, read_range, segments
@@ -141,7 +141,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         client = self._client()
         for name in sorted(start):
             try:
-                if wait_for_bytes(client, name, start[name], WAIT_SECONDS):
+                if not client.poll(name, start[name], WAIT_SECONDS).sealed:
                     return
             except (SegmentNotFound, LookupError):
                 continue

@@ -37,6 +37,7 @@ from ..core.mailbox import Lane, Mailbox, MailboxOptions, MailboxStatistics
 from ..core.reply import Reply, fail_all
 from ..core.shutdown import finish_within
 from ..gc.collector import Collector, CollectorOptions, CollectorStatistics
+from ..reading.append_starts import AppendStarts
 from ..reading.read_ahead import ReadAhead, ReadAheadOptions, ReadAheadStatistics
 from ..reading.reader import Reader
 from ..reading.tail_cache import TailCache, TailCacheStatistics
@@ -116,6 +117,7 @@ class _Parts:
     collector: Collector
     storage: ChunkedSegmentStorage
     reader: Reader
+    starts: AppendStarts
     read_ahead: ReadAhead
     checkpointer: Checkpointer
     writer: StorageWriter
@@ -269,6 +271,7 @@ class Container:
             collector,
             storage,
             Reader(self.cache, ahead, state.segments.get),
+            AppendStarts(storage, state.segments.get),
             ahead,
             Checkpointer(state, self.cache, self.log, self.ask_internal, options.checkpoint),
             writer,
@@ -420,6 +423,18 @@ class Container:
 
         self.log.check_owner()
         return data
+
+    async def append_starts(self, name: str, start: int, end: int) -> list[int]:
+        """Where durable appends begin in ``start .. end`` (rule S5). As ``read``."""
+        segment = await self.find_durable(name)
+        try:
+            found = await self._parts.starts.find(segment, start, end)
+        except TierlogError:
+            self.log.check_owner()
+            raise
+
+        self.log.check_owner()
+        return found
 
     async def wait_beyond(self, name: str, offset: int) -> bool:
         """Return True when the segment has bytes past ``offset``, False when it is sealed at or before it and has none.

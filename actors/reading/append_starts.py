@@ -1,8 +1,8 @@
 """Append starts: where a segment can be divided without cutting an append (rule S5).
 
-Owns: one answer out of what is kept in three places: the chunk records of flushed bytes, the memory of the container for those that are not
-flushed, and both for merged sources that are not spliced yet. Does not own: which starts are kept. About one for each MiB is; those of bytes
-that a checkpoint logged again are not known after a recovery.
+Owns: one answer out of what is kept in three places: the chunk records of flushed bytes, the memory of the container for those that are
+not flushed, and both for merged sources that are not spliced yet. Does not own: which starts are kept. About one for each MiB is; those of
+bytes that a checkpoint logged again are not known after a recovery.
 
 Nothing is read but records. An answer is a hint for dividing work: it may have more or fewer starts than the next one, and every one of
 them is a start. Cancellation: nothing is left behind. A splice under the question makes it look again, as in ``reader.py``.

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -116,7 +116,7 @@ async def campaign(run: Run, nemesis: Nemesis) -> None:
         await _compare_later(run, before)
         await _judge(run)
     if isinstance(service, OwnService):
-        _judge_the_rest(run, service)
+        judge_the_rest(run, service)
 
 
 async def _create(run: Run) -> None:
@@ -210,7 +210,7 @@ async def _judge(run: Run) -> None:
     }
 
 
-def _judge_the_rest(run: Run, service: OwnService) -> None:
+def judge_the_rest(run: Run, service: OwnService) -> None:
     """What a stopped service left."""
     left = processes_of(service.folder_path)
     if left:
@@ -230,8 +230,8 @@ def _judge_the_rest(run: Run, service: OwnService) -> None:
 # --- the program ----------------------------------------------------------------------------------------------
 
 
-async def until_signalled(run: Run, nemesis: Nemesis) -> int:
-    """The campaign, with an end that leaves nothing after Ctrl-C; returns the exit status."""
+async def until_signalled(run: Run, work: Callable[[Run], Awaitable[None]]) -> int:
+    """The work, which is a campaign or something like it, with an end that leaves nothing after Ctrl-C; returns the exit status."""
     status = 0
 
     async def watch(scope: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]) -> None:
@@ -245,13 +245,13 @@ async def until_signalled(run: Run, nemesis: Nemesis) -> int:
 
     async with anyio.create_task_group() as tasks:
         await tasks.start(watch, tasks.cancel_scope)
-        await _told(run, nemesis)
+        await _told(run, work)
         tasks.cancel_scope.cancel()
     return status
 
 
-async def _told(run: Run, nemesis: Nemesis) -> None:
+async def _told(run: Run, work: Callable[[Run], Awaitable[None]]) -> None:
     try:
-        await campaign(run, nemesis)
+        await work(run)
     except* (ChaosError, tierlog.TierlogError) as errors:
         run.verdict.violations += [str(error) for error in leaves(errors)]

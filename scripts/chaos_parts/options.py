@@ -16,22 +16,22 @@ class Options:
     seed: int
     hosts: int
     containers: int
-    writers: int
-    pace: float
-    tail: int
-    client: str
+    writers: int = 0
+    pace: float = 0.0
+    tail: int = 0
+    client: str = "tierlog"
     plain: bool = True
     """Whether there are lanes without event numbers."""
     json: bool
-    goals: bool
+    goals: bool = False
     keep: Path | None
     patience: float
     url: str | None = None
     pids_from: Path | None = None
 
 
-def parser(script: str, text: str, *, attach: bool, rounds: int) -> argparse.ArgumentParser:
-    """``attach``: whether the script can work on a service that it did not start."""
+def parser(script: str, text: str, *, attach: bool, rounds: int, crew: bool = True) -> argparse.ArgumentParser:
+    """``attach``: whether the script can work on a service that it did not start. ``crew``: whether it has the common writers."""
     made = argparse.ArgumentParser(
         prog=f"scripts/chaos_{script}.py", description=text, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -42,17 +42,8 @@ def parser(script: str, text: str, *, attach: bool, rounds: int) -> argparse.Arg
     )
     add("--hosts", type=count(1, 64), default=2, metavar="N", help="host processes (default: 2)")
     add("--containers", type=count(1, 256), default=4, metavar="N", help="segment containers (default: 4)")
-    add("--writers", type=count(1, 64), default=2, metavar="N", help="writer processes; each has a lane in every container (default: 2)")
-    add("--pace", type=seconds, default=0.01, metavar="SECONDS", help="mean pause between two calls of a lane (default: 0.01)")
-    add(
-        "--tail",
-        type=count(0, 1_000_000),
-        default=0,
-        metavar="N",
-        help="operations added to each container's log before each round (default: 0)",
-    )
-    add("--client", choices=("tierlog", "raw"), default="tierlog", help="what the writers use: tierlog.connect, or plain HTTP requests")
-    add("--goals", action="store_true", help="a figure that misses its goal breaks the verdict too")
+    if crew:
+        _add_crew(add)
     add(
         "--keep",
         type=Path,
@@ -70,6 +61,20 @@ def parser(script: str, text: str, *, attach: bool, rounds: int) -> argparse.Arg
             help="with --url: lines of a host's name and its process id, read anew in each round (default: as its status says)",
         )
     return made
+
+
+def _add_crew(add: Callable[..., object]) -> None:
+    add("--writers", type=count(1, 64), default=2, metavar="N", help="writer processes; each has a lane in every container (default: 2)")
+    add("--pace", type=seconds, default=0.01, metavar="SECONDS", help="mean pause between two calls of a lane (default: 0.01)")
+    add(
+        "--tail",
+        type=count(0, 1_000_000),
+        default=0,
+        metavar="N",
+        help="operations added to each container's log before each round (default: 0)",
+    )
+    add("--client", choices=("tierlog", "raw"), default="tierlog", help="what the writers use: tierlog.connect, or plain HTTP requests")
+    add("--goals", action="store_true", help="a figure that misses its goal breaks the verdict too")
 
 
 def options_of(made: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:

@@ -10,14 +10,14 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import anyio
 from rich.console import Console
 
-from .campaign import Nemesis, Run, until_signalled
+from .campaign import Nemesis, Run, campaign, until_signalled
 from .options import Options, options_of, parser
 from .service import ChaosError, OwnService, Service
 from .tail import settings_for
@@ -47,10 +47,18 @@ def run_script(
 ) -> int:
     """``text``: the help. ``make_service``: how a service is started in a folder, if not in the common way."""
     options = Options(**vars(options_of(parser(script, text, attach=attach, rounds=rounds), arguments)), plain=plain)
+    verdict = Verdict(script, options.seed, strict=options.goals)
+    return carry_out(options, verdict, partial(campaign, nemesis=nemesis), make_service=make_service)
+
+
+def carry_out(
+    options: Options, verdict: Verdict, work: Callable[[Run], Awaitable[None]], *, make_service: MakeService | None = None
+) -> int:
+    """Make the service, do the work, show the verdict."""
+    script = verdict.script
     folder = options.keep or Path(tempfile.mkdtemp(prefix=f"tierlog-chaos-{script}-"))
     folder.mkdir(exist_ok=True)
     console = Console(stderr=options.json)
-    verdict = Verdict(script, options.seed, strict=options.goals)
     keep = options.keep is not None
     try:
         service = _attached(options) if options.url else (make_service or own_service)(options, folder)
@@ -62,7 +70,7 @@ def run_script(
     try:
         run = Run(options, service, verdict, folder, console)
         with run.progress:
-            status = anyio.run(partial(until_signalled, run, nemesis), backend_options={"use_uvloop": True})
+            status = anyio.run(partial(until_signalled, run, work), backend_options={"use_uvloop": True})
         if status:
             return status
         verdict.show(console, as_json=options.json)

@@ -144,7 +144,7 @@ class OwnService(Service):
         self.folder = folder
         self.containers = containers
         self.log = workplace / "service.log"
-        settings = workplace / "chaos.toml"
+        settings = workplace / "service.toml"
         settings.write_text(config)
         # A socket's path must be short, so it cannot lie in the workplace.
         self.runtime = Path(tempfile.mkdtemp(prefix="tlc-"))
@@ -252,11 +252,21 @@ def kill_process(pid: int) -> None:
         return
 
 
+def stat_of(pid: int) -> list[str]:
+    """State, parent, group, session and what comes behind them; empty if the process is gone."""
+    try:
+        # They come behind the name, which is in brackets and may hold anything.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def command_of(pid: int) -> str:
     """The command line; empty if the process is gone or only waits to be reaped."""
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        return "" if state == "Z" else Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        if stat_of(pid)[:1] in ([], ["Z"]):
+            return ""
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return ""
 
@@ -269,5 +279,13 @@ def is_process_of(pid: int, folder: Path) -> bool:
 
 def processes_of(folder: Path) -> list[int]:
     """Living processes that serve the folder, whoever their parent is."""
-    pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit())
-    return [pid for pid in pids if pid != os.getpid() and is_process_of(pid, folder)]
+    return [pid for pid in _all_processes() if pid != os.getpid() and is_process_of(pid, folder)]
+
+
+def processes_of_session(session: int) -> list[int]:
+    """Living processes of a session, whoever their parent is."""
+    return [pid for pid in _all_processes() if (stat := stat_of(pid)) and stat[0] != "Z" and int(stat[3]) == session]
+
+
+def _all_processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]

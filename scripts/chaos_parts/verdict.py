@@ -79,11 +79,14 @@ class Verdict:
 
     @property
     def line(self) -> str:
-        did = ", ".join(f"{count} {what}" for what, count in sorted(self.actions.items())) or "nothing done"
-        facts = f"{self.rounds} rounds, seed {self.seed}: {did}; {self.acked} acked events, {self.doubts} doubts"
         if self.holds:
-            return f"HOLDS  {facts}, 0 lost, 0 doubled, 0 torn"
-        return f"BROKEN {facts}, {len(self.violations) + len(self.slow) * self.strict} violations"
+            return f"HOLDS  {self.facts}, 0 lost, 0 doubled, 0 torn"
+        return f"BROKEN {self.facts}, {len(self.violations) + len(self.slow) * self.strict} violations"
+
+    @property
+    def facts(self) -> str:
+        did = ", ".join(f"{count} {what}" for what, count in sorted(self.actions.items())) or "nothing done"
+        return f"{self.rounds} rounds, seed {self.seed}: {did}; {self.acked} acked events, {self.doubts} doubts"
 
     def document(self) -> dict[str, object]:
         """For machines."""

@@ -18,7 +18,7 @@ from tierlog.actors.config_units import MiB
 
 from .gate import Passer
 from .orders import Answer, Assignment, Order, carry_out
-from .shares import QuickstartError
+from .shares import PIECE_BYTES_MAX, QuickstartError
 
 WRITER = "quickstart"
 REPEATED = 100
@@ -40,17 +40,19 @@ async def write(order: Order) -> Answer:
 
 
 async def write_segment(store: tierlog.Client, segment: Assignment, port: int) -> int:
-    """Append the pieces; returns how many events were sent twice."""
-    number = 0
+    """Append the pieces, small ones together; returns how many events were sent twice."""
+    number = segment.pieces[0].first_event
     frames: list[bytes] = []
     with Passer(port) as passer:
         for piece in segment.pieces:
             await anyio.to_thread.run_sync(passer.cross, piece.share, piece.index)
-            frames = [events.encode([event]) for event in piece.load()]
-            await append(store, segment.name, frames, piece.first_event)
-            number = piece.first_event + len(frames)
+            frames += [events.encode([event]) for event in piece.load()]
+            if piece is segment.pieces[-1] or sum(map(len, frames)) >= PIECE_BYTES_MAX:
+                await append(store, segment.name, frames, number)
+                number += len(frames)
+                frames = frames[-REPEATED:] if piece is segment.pieces[-1] else []
 
-    return await repeat_last(store, segment.name, frames[-REPEATED:], number)
+    return await repeat_last(store, segment.name, frames, number)
 
 
 async def append(store: tierlog.Client, name: str, frames: list[bytes], first: int) -> None:

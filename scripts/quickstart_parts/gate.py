@@ -14,6 +14,7 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Self
 
 import anyio
 import anyio.abc
@@ -52,7 +53,7 @@ class Passer:
     def __init__(self, port: int) -> None:
         self._connection = socket.create_connection(("127.0.0.1", port))
 
-    def __enter__(self) -> Passer:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

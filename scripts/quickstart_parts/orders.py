@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import Any
 
@@ -61,7 +61,7 @@ def reading(shares: list[Share], url: str) -> Order:
 def carry_out(handle: Callable[[Order], Answer], expected: tuple[type[Exception], ...]) -> None:
     """A writer's life: do what each line of the standard input orders, and answer on the standard output."""
     say({"ready": True})
-    for order in _orders():
+    for order in read_orders(sys.stdin):
         try:
             answer = handle(order)
         except* expected as errors:
@@ -69,8 +69,8 @@ def carry_out(handle: Callable[[Order], Answer], expected: tuple[type[Exception]
         say(answer)
 
 
-def _orders() -> Iterator[Order]:
-    for line in sys.stdin:
+def read_orders(lines: Iterable[str]) -> Iterator[Order]:
+    for line in lines:
         yield cattrs.structure(json.loads(line), Order)
 
 

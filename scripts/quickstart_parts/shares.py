@@ -13,6 +13,7 @@ import sysconfig
 import zlib
 from collections.abc import Iterator
 from enum import StrEnum
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 import attrs
@@ -87,16 +88,16 @@ class Share:
     def size_of(self, part: Part) -> int:
         return sum(piece.size for piece in self.pieces_of(part))
 
-    def events(self) -> Iterator[bytes]:
-        """Piece by piece, as they are written."""
-        at = 0
-        for piece in self.pieces:
-            yield from lines_of(self.data[at : at + piece.size])
-            at += piece.size
+    @property
+    def count(self) -> int:
+        """Of its events."""
+        last = self.pieces[-1]
+        return last.first_event + sum(1 for _ in lines_of(self.data[-last.size :]))
 
     def framed(self) -> bytes:
         """The segment's bytes."""
-        return events.encode(self.events())
+        begins = accumulate((piece.size for piece in self.pieces), initial=0)
+        return b"".join(events.encode(lines_of(self.data[begin:end])) for begin, end in pairwise(begins))
 
 
 def lines_of(data: bytes) -> Iterator[bytes]:

@@ -1,6 +1,6 @@
 """A writer with Spark: the driver process, whose tasks append all lines and read them back.
 
-Owns: the session and the two jobs. Does not own: exactly-once, which is the data source's (docs/spark.md), nor who kills what meanwhile.
+Owns: the two jobs. Does not own: exactly-once, which is the data source's (docs/spark.md), nor who kills what meanwhile.
 ``jobs.SparkJob`` starts it.
 
 A write is one transaction for each segment. Its tasks read the input's files themselves, piece by piece, in the order of the input, so that
@@ -17,10 +17,11 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from chaos_parts.spark_session import session
 from tierlog import events
 
 from .gate import Passer
-from .orders import Answer, Assignment, Do, Order, carry_out
+from .orders import Answer, Do, Order, carry_out
 from .shares import Piece, QuickstartError
 
 if TYPE_CHECKING:
@@ -34,33 +35,18 @@ BATCH_BYTES = "256 KiB"
 
 
 @contextmanager
-def session() -> Iterator[Any]:
-    """Two tasks at a time, four attempts for each."""
-    from pyspark.sql import SparkSession
-
-    from tierlog.spark_bridge import TierlogDataSource
-
-    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1")
+def quickstart_session() -> Iterator[Any]:
+    """Two tasks at a time, four attempts for each. Its files are all in the folder that this process runs in."""
     here = os.getcwd()
     settings = {
-        "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={here} -XX:-UsePerfData",
         "spark.local.dir": here,
         "spark.sql.warehouse.dir": here,
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
     }
-    builder = SparkSession.builder.master("local[2,4]").appName("tierlog quickstart")
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    try:
+    with session("local[2,4]", **settings) as spark:
         spark.sparkContext.setLogLevel("ERROR")
-        spark.dataSource.register(TierlogDataSource)
         yield spark
-    finally:
-        spark.stop()
 
 
 # --- writing --------------------------------------------------------------------------------------------------
@@ -132,7 +118,10 @@ def main() -> None:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    with session() as spark:
+    # Java and its children write to what they inherit as standard output: that becomes the log, and answers go out through a copy.
+    sys.stdout = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    with quickstart_session() as spark:
         carry_out(partial(handle, spark), (QuickstartError, OSError, PySparkException, Py4JError))
 
 

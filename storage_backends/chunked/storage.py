@@ -33,6 +33,7 @@ from .operations.delete import delete
 from .operations.inspect import chunks, exists, info, segments
 from .operations.read import read
 from .operations.seal import seal, unseal
+from .operations.starts import starts
 from .operations.truncate import truncate
 from .operations.write import write
 from .records import ChunkRecord, SegmentRecord
@@ -113,6 +114,13 @@ class ChunkedSegmentStorage:
         storage raises. Fastest for ranges of several whole MiB.
         """
         return await read(self._core, segment, offset, size)
+
+    async def starts(self, segment: int, start: int, end: int, limit: int) -> Sequence[int]:
+        """Offsets in ``start .. end`` at which an append begins, ascending, the first ``limit`` of those that are kept (rule S5).
+
+        Out of the records alone. ``SegmentNotFound``.
+        """
+        return await starts(self._core, segment, start, end, limit)
 
     async def info(self, segment: int) -> SegmentRecord:
         """The segment's record at its last commit; ``SegmentNotFound`` if there is none."""

@@ -438,3 +438,42 @@ async def test_the_folder_holds_wal_and_lts_and_nothing_else(tmp_path: Path) -> 
 
     assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["lts", "wal"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+
+
+# --- append starts --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+async def test_s5_where_appends_begin_is_told_for_about_every_mib(store: SegmentStore, flushed: bool) -> None:
+    await store.create_segment("s")
+    for size in (600 * KIB, 600 * KIB, 10, 1400 * KIB, 100):
+        await store.append("s", bytes(size))
+    if flushed:
+        await store.flush()
+
+    found = await store.append_starts("s", 0, 1 << 40)
+
+    assert found == [0, 1200 * KIB, 2600 * KIB + 10]
+    assert await store.append_starts("s", 1, 1200 * KIB) == []
+    await store.truncate_segment("s", 10)
+    assert await store.append_starts("s", 0, 1 << 40) == found[1:]
+    with pytest.raises(tierlog.SegmentNotFound):
+        await store.append_starts("none", 0, 1)
+    with pytest.raises(tierlog.InvalidArgument, match="start is an int from 0"):
+        await store.append_starts("s", -1, 1)
+
+
+async def test_s5_the_parts_of_a_merge_are_where_a_segment_can_be_divided(store: SegmentStore) -> None:
+    """Before they are flushed and after."""
+    await make(store, "s", bytes(2 << 20))
+    for part in ("s#1", "s#2"):
+        await make(store, part, bytes(2 << 20))
+        await store.append(part, bytes(10))
+        await store.seal_segment(part)
+    await store.merge_segments("s", ["s#1", "s#2"])
+    size = (2 << 20) + 10
+    wanted = [0, 2 << 20, 4 << 20, (2 << 20) + size, (4 << 20) + size]
+
+    assert await store.append_starts("s", 0, 1 << 40) == wanted
+    await store.flush()
+    assert await store.append_starts("s", 0, 1 << 40) == wanted

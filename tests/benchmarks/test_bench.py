@@ -49,7 +49,7 @@ def bench(folder: Path, *arguments: str) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_every_benchmark_runs_and_reports_one_object_a_line(tmp_path: Path, backend: str) -> None:
-    status, out, err = bench(tmp_path, "--quick", "--json", "--backend", backend)
+    status, out, err = bench(tmp_path, "--quick", "--json", "--backend", backend, *NAMES)
 
     results = [json.loads(line) for line in out.splitlines()]
     assert (status, [result["name"] for result in results]) == (0, NAMES), err

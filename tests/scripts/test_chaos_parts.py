@@ -11,6 +11,8 @@ from random import Random
 
 import anyio
 import pytest
+
+import tierlog
 from chaos_parts.checker import SegmentCheck
 from chaos_parts.crew import segment_names
 from chaos_parts.events import EventReader, TornError, event_bytes
@@ -19,8 +21,6 @@ from chaos_parts.ledger import Lane, Ledger, Record, Told, decode_records
 from chaos_parts.takeovers import takeovers_in
 from chaos_parts.verdict import Samples, Verdict
 from chaos_parts.writers import LanePlan, LaneRun, Plan, parse_plan, plan_json
-
-import tierlog
 from support.scripted_server import problem, scripted
 from tierlog.storage_backends.base.names import container_of
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+
 from chaos_parts.proxy import Link, Trouble, free_ports
 
 pytestmark = pytest.mark.anyio

@@ -1,53 +1,86 @@
-"""The quickstart proves what it says, and its judge is not blind."""
+"""The quickstart proves what it says, its judge is not blind, and it leaves nothing behind."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import quickstart as program
 
-from quickstart_parts.checking import committed
+from quickstart_parts.checking import check_files, read_back
+from quickstart_parts.shares import QuickstartError, Share, read_input, split_input
+from spark_java import NoJava
+from support import spark as support
+from tierlog.actors.inspection import open_reader
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "quickstart.py"
-LIMIT = 6_000_000
-"""Several times what the cache holds, so that segments are read from chunks."""
-SETTINGS = ("--limit", str(LIMIT), "--segments", "3")
+LIMIT = 2_000_000
+SEGMENTS = 3
+SETTINGS = ("--limit", str(LIMIT), "--segments", str(SEGMENTS))
+KILLED = b"with SIGKILL; the job goes on"
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [
+    pytest.mark.anyio,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="it looks at processes through /proc"),
+]
 
 
-def quickstart(*arguments: str | Path, temporary: Path | None = None) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "COLUMNS": "120"} | ({"TMPDIR": str(temporary)} if temporary else {})
+def environment(temporary: Path) -> dict[str, str]:
+    return {**os.environ, "COLUMNS": "120", "TMPDIR": str(temporary), "TERM": "xterm"}
+
+
+def quickstart(temporary: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", SCRIPT, *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return subprocess.run(command, env=environment(temporary), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def processes_with(temporary: Path) -> list[str]:
+    """Processes that were told of the temporary folder: all that a quickstart starts, and what these start, are."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdigit() and f"TMPDIR={temporary}".encode() in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_text().replace("\0", " "))
+    return found
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """More text than LIMIT, with lines of many lengths, one of them longer than an event may be."""
     file = tmp_path_factory.mktemp("input") / "book.txt"
-    lines = [f"{number:06d} {'word ' * (number % 23)}\n" for number in range(120_000)]
+    lines = [f"{number:06d} {'word ' * (number % 23)}\n" for number in range(20_000)]
     file.write_text("\n" + "x" * 1_100_000 + "\n" + "".join(lines))
     return file
 
 
 @pytest.fixture(scope="module")
 def kept(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run."""
-    folder = tmp_path_factory.mktemp("kept") / "data"
-    done = quickstart("--input", text, *SETTINGS, "--kills", "1", "--data", folder)
+    """The folder of a run: the whole job, without Spark."""
+    home, temporary = tmp_path_factory.mktemp("kept"), tmp_path_factory.mktemp("temporary")
+    done = quickstart(temporary, "--no-spark", "--input", text, *SETTINGS, "--data", home / "data")
 
-    assert done.returncode == 0, done.stderr
+    assert (done.returncode, done.stderr) == (0, "")
+    assert_verified(done.stdout)
+    assert int(re.findall(r"(\d+) events sent twice", done.stdout)[0]) > 0
+    assert list(temporary.iterdir()) == []
+    assert processes_with(temporary) == []
+    return home / "data"
 
-    return folder
+
+def assert_verified(out: str) -> None:
+    """A killed host had two of the four containers."""
+    assert out.splitlines()[-1] == f"verified {LIMIT} bytes in {SEGMENTS} segments, 2 failovers, 0 lost"
+    assert "1 host killed with SIGKILL, 2 containers failed over within" in out
 
 
 @pytest.fixture
@@ -56,138 +89,145 @@ def copy(kept: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(kept, tmp_path / "data"))
 
 
-def verify(folder: Path, text: Path) -> subprocess.CompletedProcess[str]:
-    return quickstart("verify", "--input", text, *SETTINGS, "--data", folder)
+@pytest.fixture
+def shares(text: Path) -> list[Share]:
+    return split_input(read_input(text, LIMIT), SEGMENTS)
 
 
-def first_chunk(folder: Path) -> Path:
-    """The chunk at a segment's beginning; a killed writer may have left others, which belong to nobody."""
-    home = min(path for path in folder.glob("lts/containers/*/*") if path.is_dir())
-    return committed(home)[0][1]
+# --- the whole ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_two_kills_lose_nothing(backend: str, text: Path, tmp_path: Path) -> None:
-    done = quickstart("--input", text, *SETTINGS, "--kills", "2", "--seed", "7", "--backend", backend, temporary=tmp_path)
+def test_clients_lose_nothing_when_a_host_is_killed(kept: Path) -> None:
+    assert (kept / "wal" / "store").exists()
+
+
+def test_spark_loses_nothing_when_a_host_is_killed(text: Path, tmp_path: Path) -> None:
+    if reason := support.missing():
+        pytest.skip(reason)
+    done = quickstart(tmp_path, "--input", text, *SETTINGS)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == f"verified {LIMIT} bytes in 3 segments, 2 kills, 0 lost"
-    assert int(re.findall(r"(\d+) events sent twice", done.stdout)[0]) > 0
-
-
-def test_the_temporary_folder_is_gone_afterwards(text: Path, tmp_path: Path) -> None:
-    done = quickstart("--input", text, *SETTINGS, "--kills", "0", temporary=tmp_path)
-
-    assert done.returncode == 0, done.stderr
+    assert_verified(done.stdout)
+    assert re.search(r"read back with Spark at [\d.]+ MB/s, without it at [\d.]+ MB/s", done.stdout)
     assert list(tmp_path.iterdir()) == []
+    assert processes_with(tmp_path) == []
 
 
-def test_a_folder_of_files_and_the_standard_library_are_inputs(text: Path) -> None:
-    for arguments in (("--input", text.parent), ()):
-        done = quickstart(*arguments, *SETTINGS, "--kills", "0")
-
-        assert done.returncode == 0, done.stderr
-
-
-def test_a_kept_folder_can_be_verified_again(kept: Path, text: Path) -> None:
-    done = verify(kept, text)
+def test_a_kept_folder_can_be_verified_again(copy: Path, text: Path, tmp_path: Path) -> None:
+    done = quickstart(tmp_path, "verify", "--input", text, *SETTINGS, "--data", copy)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == f"verified {LIMIT} bytes in 3 segments"
+    assert done.stdout.splitlines()[-1] == f"verified {LIMIT} bytes in {SEGMENTS} segments"
 
 
-def test_a_flipped_byte_in_a_chunk_is_found(copy: Path, text: Path) -> None:
-    chunk = first_chunk(copy)
-    data = bytearray(chunk.read_bytes())
-    data[100] ^= 1  # near the beginning: what lies behind the committed length belongs to nobody
-    chunk.chmod(0o644)
-    chunk.write_bytes(data)
-
-    done = verify(copy, text)
-
-    assert done.returncode == 1
-    assert re.match(r"quickstart: segment quickstart/part-\d, offset \d+: cannot be read: .*checksum", done.stderr)
-    assert chunk.name in done.stderr
-
-
-def test_a_missing_chunk_is_found(copy: Path, text: Path) -> None:
-    chunk = first_chunk(copy)
-    chunk.unlink()
-
-    done = verify(copy, text)
+def test_a_damaged_folder_is_told(copy: Path, text: Path, tmp_path: Path) -> None:
+    chunk = change(first_chunk(copy), lambda data: b"\xff" + data[1:])
+    done = quickstart(tmp_path, "verify", "--input", text, *SETTINGS, "--data", copy)
 
     assert done.returncode == 1
     assert re.match(r"quickstart: segment quickstart/part-\d, offset \d+: ", done.stderr)
     assert chunk.name in done.stderr
 
 
-def test_one_other_byte_in_the_input_is_found(kept: Path, text: Path, tmp_path: Path) -> None:
-    """The judge compares with the input, not with the store's own checksums."""
+# --- the judge ------------------------------------------------------------------------------------------------
+
+
+def first_chunk(folder: Path) -> Path:
+    """The chunk at the first segment's beginning."""
+    return min(path for path in folder.glob("lts/containers/*/*/*") if re.fullmatch(r"[0-9a-f]{16}-0{16}-[0-9a-f]{32}", path.name))
+
+
+def change(path: Path, how: Callable[[bytes], bytes]) -> Path:
+    path.chmod(0o644)
+    path.write_bytes(how(path.read_bytes()))
+    return path
+
+
+async def test_the_chunk_files_hold_the_input(kept: Path, shares: list[Share]) -> None:
+    assert all(chunks > 0 for chunks in await check_files(kept, shares))
+
+
+@pytest.mark.parametrize(
+    "damage, reason",
+    [
+        (lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:], "offset 100: .* holds 0x.. where the input has 0x.."),
+        (lambda data: data[:100], "offset 100: .* ends here, not at"),
+    ],
+)
+async def test_a_chunk_file_that_is_not_the_input_is_found(
+    damage: Callable[[bytes], bytes], reason: str, copy: Path, shares: list[Share]
+) -> None:
+    """The judge reads the files itself, and does not rely on the store's checksums."""
+    change(first_chunk(copy), damage)
+
+    with pytest.raises(QuickstartError, match=f"segment quickstart/part-\\d, {reason}"):
+        await check_files(copy, shares)
+
+
+async def test_a_missing_chunk_file_is_found(copy: Path, shares: list[Share]) -> None:
+    chunk = first_chunk(copy)
+    chunk.unlink()
+
+    with pytest.raises(QuickstartError, match=f"offset 0: the chunk .*{chunk.name} is missing"):
+        await check_files(copy, shares)
+
+
+async def test_one_other_byte_in_the_input_is_found(kept: Path, text: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     data = bytearray(text.read_bytes())
-    data[1000] ^= 0x20
+    data[1_000] ^= 0x20
     other.write_bytes(data)
+    share = split_input(read_input(other, LIMIT), SEGMENTS)[0]
 
-    done = verify(kept, other)
-
-    assert done.returncode == 1
-    was, now = (f"0x{byte:02x}" for byte in (text.read_bytes()[1000], data[1000]))
-    assert done.stderr == f"quickstart: segment quickstart/part-1, offset 1000: the store returned {was} where the input has {now}\n"
-
-
-def test_a_lost_tail_is_found(kept: Path, text: Path) -> None:
-    """More input than was written looks like a store that lost its end."""
-    done = quickstart("verify", "--input", text, "--limit", str(LIMIT + 30), "--segments", "3", "--data", kept)
-
-    assert done.returncode == 1
-    assert done.stderr.startswith("quickstart: segment quickstart/part-")
+    async with open_reader(kept) as view:
+        with pytest.raises(QuickstartError, match="offset 1008: the service returned 0x78 where the input has 0x58"):
+            await read_back(view, share, lambda _: None)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_ctrl_c_ends_quietly(backend: str, text: Path, tmp_path: Path) -> None:
-    command: list[str | Path] = [sys.executable, SCRIPT, "--input", text, *SETTINGS, "--backend", backend, "--keep"]
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()  # it says where it keeps the folder, just before it begins
-        process.send_signal(signal.SIGINT)
-
-        assert process.communicate() == ("", "")
-        assert process.returncode == 130
+# --- the end --------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_in_the_middle_stops_the_writer_and_removes_the_folder(text: Path, tmp_path: Path) -> None:
-    """On a terminal, where it tells of each kill: one is told of, and many are to come."""
+@contextlib.contextmanager
+def on_a_terminal(temporary: Path, *arguments: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
+    """The program, and the terminal's other end. On a terminal it tells of what it does while it does it."""
     controller, terminal = os.openpty()
-    command: list[str | Path] = [sys.executable, SCRIPT, "--input", text, *SETTINGS, "--kills", "100"]
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "TERM": "xterm", "COLUMNS": "120"}
-    with subprocess.Popen(command, env=environment, stdout=terminal, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, SCRIPT, *arguments], env=environment(temporary), stdout=terminal, stderr=subprocess.PIPE
+    ) as process:
         os.close(terminal)
+        yield process, controller
+
+
+def interrupted(temporary: Path, *arguments: str | Path) -> tuple[int, bytes]:
+    """Ctrl-C after the first kill, when more are to come; exit status and standard error output."""
+    with on_a_terminal(temporary, "--kills", "10", *SETTINGS, *arguments) as (process, controller):
         shown = b""
-        while b"killed the writer" not in shown:
+        while KILLED not in shown:
             shown += os.read(controller, 4096)
         process.send_signal(signal.SIGINT)
-        drain(controller)
+        with os.fdopen(controller, "rb", buffering=0) as stream, contextlib.suppress(OSError):
+            while stream.read(4096):
+                pass
+        errors = process.communicate()[1]
+    return process.returncode, errors
 
-        # Its children have the same standard error output: it ends when the last of them has.
-        assert process.communicate()[1] == b""
 
-    assert process.returncode == 130
+def test_ctrl_c_ends_hosts_and_clients_and_removes_the_folder(text: Path, tmp_path: Path) -> None:
+    assert interrupted(tmp_path, "--no-spark", "--input", text) == (130, b"")
     assert list(tmp_path.iterdir()) == []
+    assert processes_with(tmp_path) == []
 
 
-def drain(controller: int) -> None:
-    """Read a terminal until nobody has it open any more."""
-    with os.fdopen(controller, "rb", buffering=0) as stream, contextlib.suppress(OSError):
-        while stream.read(4096):
-            pass
+@pytest.mark.long
+def test_ctrl_c_ends_java_too(text: Path, tmp_path: Path) -> None:
+    if reason := support.missing():
+        pytest.skip(reason)
+    assert interrupted(tmp_path, "--input", text) == (130, b"")
+    assert list(tmp_path.iterdir()) == []
+    assert processes_with(tmp_path) == []
 
 
-def test_a_writer_whose_parent_is_gone_stops(text: Path, tmp_path: Path) -> None:
-    done = quickstart("write", "--input", text, *SETTINGS, "--data", tmp_path / "data")
-
-    assert done.returncode == 1
-    assert json.loads(done.stdout.splitlines()[-1]) == {"event": "failed", "error": "the parent process is gone"}
+# --- the command line -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -195,14 +235,39 @@ def test_a_writer_whose_parent_is_gone_stops(text: Path, tmp_path: Path) -> None
     [
         (("--limit", "many"), "argument --limit"),
         (("--segments", "0"), "a whole number from 1 to 1000, not '0'"),
+        (("--kills", "11"), "a whole number from 0 to 10, not '11'"),
         (("--input", "no-such-file"), "no-such-file does not exist"),
         (("verify",), "verify needs --data"),
         (("verify", "--data", "."), "holds no store"),
         (("--data", "."), "is not an empty folder"),
     ],
 )
-def test_wrong_arguments_are_told(arguments: tuple[str, ...], reason: str) -> None:
-    done = quickstart(*arguments)
+def test_wrong_arguments_are_told(arguments: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        program.main(list(arguments))
 
-    assert done.returncode == 2
-    assert reason in done.stderr
+    assert ended.value.code == 2
+    assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "found, reason",
+    [
+        (
+            None,
+            "pyspark, pyarrow, pandas not found: run scripts/quickstart, which installs what it needs",
+        ),
+        ("something", "no Java here: install it"),
+    ],
+)
+def test_what_spark_lacks_is_told_in_one_line(
+    found: Any, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> None:
+        raise NoJava("no Java here")
+
+    monkeypatch.setattr(program, "find_spec", lambda name: found)
+    monkeypatch.setattr(program, "find_java", refuse)
+
+    assert program.main([]) == 1
+    assert capsys.readouterr() == ("", f"quickstart: {reason}, or do without Spark: scripts/quickstart --no-spark\n")

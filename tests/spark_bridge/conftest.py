@@ -17,9 +17,22 @@ SPARK_SECONDS = 180
 """The first test that wants a session starts a JVM, and all share two cores with whatever else is tested."""
 
 
+SHORT = (
+    "test_what_is_written_is_read_back_in_the_order_of_partitions",
+    "test_tasks_that_fail_half_way_and_run_again_write_once",
+    "test_a_job_that_fails_leaves_nothing_to_see",
+    "test_a_replayed_micro_batch_is_written_once_whatever_its_partitions",
+    "test_segments_of_a_prefix_are_one_stream_and_new_ones_join_it",
+)
+"""With Spark a test takes seconds: of those that need a session the default run has these, `--long` all."""
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
+            if not item.name.startswith(SHORT):
+                item.add_marker(pytest.mark.long)
             item.add_marker(pytest.mark.timeout(SPARK_SECONDS))
             # PySpark leaves sockets to the garbage collector.
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.spark import WIDE, missing, staged, values, written
+from support.spark import ROOT, WIDE, missing, staged, values, written
 from support.spark_shuffled_retry import ROWS
 from tierlog import SyncClient
 
@@ -23,7 +24,8 @@ def lost_and_doubled(store: SyncClient, url: str, segment: str, *kind: str) -> t
     """A JVM of its own: this process may have one with another master."""
     if reason := missing():
         pytest.skip(reason)
-    subprocess.run([sys.executable, "-m", "support.spark_shuffled_retry", url, segment, *kind], cwd=TESTS, check=True, timeout=280)
+    program = [sys.executable, "-m", "support.spark_shuffled_retry", url, segment, *kind]
+    subprocess.run(program, cwd=TESTS, env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "scripts")}, check=True, timeout=280)
     there, expected = Counter(written(store, segment)), Counter(values(ROWS, WIDE))
     return (expected - there).total(), (there - expected).total()
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,9 +18,15 @@ from tierlog.storage_backends.base.errors import DataCorruption
 class Bytes:
     """A source that remembers what was asked for."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, starts: Sequence[int] = ()) -> None:
         self.data = data
+        self.starts = starts
         self.asked: list[tuple[int, int]] = []
+        self.asked_starts: list[tuple[int, int]] = []
+
+    def append_starts(self, segment: str, start: int, end: int) -> list[int]:
+        self.asked_starts.append((start, end))
+        return [offset for offset in self.starts if start <= offset < end]
 
     def read(self, segment: str, offset: int, size: int) -> bytes:
         self.asked.append((offset, size))
@@ -39,6 +48,26 @@ def test_blocks_hold_all_events_in_order_whatever_their_size(given_events: list[
 
     assert [event for block in found for event in events.decode(block.data[: block.borders[-1]])] == given_events
     assert [block.offset + border for block in found for border in block.borders[:-1]] == events.borders(source.data)[:-1]
+
+
+def test_the_next_block_is_read_while_the_caller_has_one() -> None:
+    """And no thread is left when the caller has enough."""
+    threads = threading.active_count()
+    source, second = Bytes(events.encode([b"x" * 96] * 10)), threading.Event()
+    read = source.read
+
+    def noticed(segment: str, offset: int, size: int) -> bytes:
+        if offset == 300:
+            second.set()
+        return read(segment, offset, size)
+
+    source.read = noticed  # type: ignore[method-assign]
+    found = blocks(source, "s", 0, 1000, 300)
+
+    assert next(found).offset == 0
+    assert second.wait(10)
+    found.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == threads
 
 
 @settings(max_examples=50)
@@ -86,6 +115,34 @@ def test_more_ranges_are_cut_where_more_are_wanted() -> None:
 
     assert len(parts) == 4
     assert plan(source, [whole(source)], 4) == parts
+
+
+@settings(max_examples=60)
+@given(some_events, st.data())
+def test_s5_append_starts_change_what_is_read_and_never_where_is_cut(given_events: list[bytes], data: st.DataObject) -> None:
+    """Whichever of them the service still knows: a replay cuts at the same places."""
+    encoded = events.encode(given_events)
+    borders = events.borders(encoded)[:-1]
+    known = sorted(data.draw(st.sets(st.sampled_from(borders)))) if borders else []
+    size = data.draw(st.integers(1, len(encoded) + 1))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranges, "NEAR_BYTES", data.draw(st.integers(0, 20)))
+        patch.setattr(ranges, "_LOOK_BACK", data.draw(st.integers(1, 40)))
+        with_starts, without = Bytes(encoded, known), Bytes(encoded)
+
+        assert list(split(with_starts, whole(with_starts), size)) == list(split(without, whole(without), size))
+        assert admit(with_starts, [whole(with_starts)], size) == admit(without, [whole(without)], size)
+
+
+def test_s5_a_cut_reads_from_the_last_append_before_it_to_the_cut_and_no_more() -> None:
+    source = Bytes(events.encode([b"x" * 996] * 40_000), starts=range(0, 40_000_000, 1_000_000))
+
+    parts = plan(source, [whole(source)], 4)
+
+    assert [part.end for part in parts] == [10_000_000, 20_000_000, 30_000_000, 40_000_000]
+    assert admit(source, [whole(source)], 25_300_500) == {"s": 25_300_000}
+    assert sum(size for _, size in source.asked) < 400_000
+    assert len(source.asked_starts) == 4
 
 
 def test_a_micro_batch_takes_of_each_segment_in_proportion() -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 import attrs
 import pytest
@@ -16,6 +19,7 @@ from tierlog.events import Frames
 from tierlog.spark_bridge.identity import Identity
 from tierlog.spark_bridge.rows import row_frames
 from tierlog.spark_bridge.staging import REPEATS_MAX, DirectPlace, Staged, append_directly, pack, stage
+from tierlog.spark_bridge.window import Window
 from tierlog.storage_backends.base.checksum import Buffer, crc32c
 from tierlog.storage_backends.base.errors import BadOffset, InvalidArgument, OutcomeUnknown, TransactionEnded
 from tierlog.storage_backends.base.segments import SegmentInfo
@@ -170,3 +174,108 @@ def test_rows_are_framed_like_columns() -> None:
 def test_rows_without_an_event_are_refused(value: object, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         list(row_frames([(value,)], 0))
+
+
+# --- several appends under way --------------------------------------------------------------------------------
+
+
+class Overtaking(Store):
+    """The first append comes only after the second was refused; ``refused``: the offsets of those that were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: list[int] = []
+        self._overtaken = threading.Event()
+
+    def append(self, name: str, data: Buffer, **conditions: Any) -> int | None:
+        offset = conditions["expected_offset"]
+        if offset == 0:
+            assert self._overtaken.wait(10)
+        try:
+            return super().append(name, data, **conditions)
+        except BadOffset:
+            self.refused.append(offset)
+            self._overtaken.set()
+            raise
+
+
+def test_an_append_that_overtakes_the_one_before_is_sent_again() -> None:
+    """And no third one overtakes it meanwhile."""
+    store = Overtaking()
+
+    staged = run(store, [b"one", b"two", b"three", b"four", b"five"])
+
+    assert store.data == {"t#txn.id.p00000-x": events.encode([b"one", b"two", b"three", b"four", b"five"])}
+    assert staged.length == len(store.data["t#txn.id.p00000-x"])
+    assert store.refused == [7]
+
+
+class Ending(Store):
+    """The first append is refused for good when the second was."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tried: list[int] = []
+        self._second = threading.Event()
+
+    def append(self, name: str, data: Buffer, **conditions: Any) -> int | None:
+        self.tried.append(conditions["expected_offset"])
+        if conditions["expected_offset"] > 0:
+            self._second.set()
+            raise BadOffset("it is shorter", segment=name, expected=0, given=7)
+        assert self._second.wait(10)
+        raise TransactionEnded("it is over", segment=name, state="aborted")
+
+
+def test_behind_an_append_that_fails_for_good_none_is_tried_again() -> None:
+    """The error is that of the first, the refusals behind it are its consequence; and no thread is left."""
+    store = Ending()
+    threads = threading.active_count()
+
+    with pytest.raises(TransactionEnded):
+        run(store)
+
+    assert store.tried == [0, 7]
+    assert threading.active_count() == threads
+
+
+def test_what_is_under_way_ends_before_a_failed_attempt_does() -> None:
+    """Rows that cannot be read any further: what was begun ends, nothing more begins, nothing is staged for the driver."""
+    store, going = Store(), threading.Event()
+    appended = store.append
+
+    def slow(name: str, data: Buffer, **conditions: Any) -> int | None:
+        assert going.wait(10)
+        return appended(name, data, **conditions)
+
+    store.append = slow  # type: ignore[method-assign]
+
+    def rows() -> Iterator[Frames]:
+        yield batch([b"one", b"two"])
+        threading.Timer(0.05, going.set).start()
+        raise OSError("the executor lost a shuffle block")
+
+    with pytest.raises(OSError, match="shuffle block"):
+        stage(store, WHO, "p00000-x", rows(), 7)
+
+    assert store.data == {"t#txn.id.p00000-x": events.encode([b"one", b"two"])[: len(store.appends) * 7]}
+    assert len(store.appends) >= 1
+
+
+def test_at_most_so_many_appends_are_under_way() -> None:
+    running: list[int] = []
+    most: list[int] = []
+
+    def act(before: Callable[[], None]) -> None:
+        running.append(1)
+        most.append(len(running))
+        time.sleep(0.002)
+        running.pop()
+
+    with Window(2) as window:
+        for _ in range(10):
+            window.put(act)
+        window.finish()
+
+    assert max(most) == 2
+    assert len(most) == 10

@@ -1,61 +1,19 @@
-"""What tests of the Spark bridge share: whether there is a Spark, its session, rows, and tasks that fail."""
+"""What tests of the Spark bridge share: rows, and tasks that fail. Its session is ``chaos_parts.spark_session``."""
 
 from __future__ import annotations
 
 import os
-import shutil
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib.util import find_spec
 from typing import Any
 
+from chaos_parts.spark_session import missing, session
 from tierlog import SyncClient, events
 
-BATCH_ROWS = 100
-"""So small that a writer has sent something long before its task ends."""
+__all__ = ["FAILING_BATCH", "ROOT", "WIDE", "failing", "missing", "numbered", "session", "staged", "values", "written"]
+
 FAILING_BATCH = 10
 WIDE = "x" * 1_000
 ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
-
-
-def missing() -> str:
-    """What keeps Spark from running here; empty if nothing does."""
-    absent = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
-    if absent:
-        return f"needs {' and '.join(absent)}: pip install -e '.[dev,spark]'"
-
-    if shutil.which("java") is None and not os.path.exists(os.path.join(os.environ.get("JAVA_HOME", ""), "bin", "java")):
-        return "needs Java 17 or newer: no `java` on PATH and none in JAVA_HOME"
-
-    return ""
-
-
-@contextmanager
-def session(master: str, **settings: str) -> Iterator[Any]:
-    """A Spark session. A process has one JVM and one master. Spark finds `pyspark_tierlog` by itself."""
-    from pyspark.sql import SparkSession
-
-    # An editable installation is importable without being listed, and Spark goes by the list.
-    path = os.pathsep.join(filter(None, (ROOT, os.environ.get("PYTHONPATH"))))
-    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1", PYTHONPATH=path)
-    common = {
-        "spark.driver.host": "127.0.0.1",
-        "spark.ui.enabled": "false",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.sql.shuffle.partitions": "3",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
-        "spark.executorEnv.PYTHONPATH": path,
-    }
-    builder = SparkSession.builder.master(master).appName("tierlog tests")
-    for key, value in {**common, **settings}.items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
-    spark.sparkContext.setLogLevel("OFF")
-    try:
-        yield spark
-    finally:
-        spark.stop()
 
 
 def numbered(spark: Any, rows: int, partitions: int, tail: str = "") -> Any:

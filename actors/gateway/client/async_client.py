@@ -157,9 +157,18 @@ class Client:
             for block in tail.take(await self._run(calls.poll(name, tail.position, POLL_SECONDS))):
                 yield block
 
+    async def poll(self, name: str, offset: int, wait: float) -> calls.Polled:
+        """The next bytes from ``offset`` on, when there are any, or none after ``wait`` seconds (60 at most); ``sealed`` if there never
+        will be any. One step of ``tail``, for a caller who has other things to do between two."""
+        return await self._run(calls.poll(name, offset, wait))
+
     async def segment_info(self, name: str) -> SegmentInfo:
         """As ``SegmentStore.segment_info``."""
         return await self._run(calls.segment_info(name))
+
+    async def append_starts(self, name: str, start: int, end: int) -> list[int]:
+        """As ``SegmentStore.append_starts``."""
+        return await self._run(calls.append_starts(name, start, end))
 
     async def list_segments(self, prefix: str = "") -> list[str]:
         """As ``SegmentStore.list_segments``: the names on all hosts that begin with ``prefix``, sorted."""

@@ -46,6 +46,8 @@ T = TypeVar("T")
 BYTES_TYPE = "application/octet-stream"
 APPEND_BYTES_MAX = 32 << 20
 """The most that a configuration can let one append have."""
+WAIT_MAX = 60.0
+"""Seconds that a server holds a poll back at most."""
 _REDIRECTS = (301, 302, 303, 307, 308)
 _FOREIGN_BUT_PASSING = (408, 425, 429)
 
@@ -293,6 +295,7 @@ class Polled:
     """What a long poll of a tail gave."""
 
     block: bytes
+    """What comes next, as much as the server sends at once; empty if nothing came in time."""
     sealed: bool
     """There is nothing and never will be."""
 
@@ -300,6 +303,8 @@ class Polled:
 def poll(name: str, offset: int, wait: float) -> Call[Polled]:
     check_segment_name(name)
     check_offset(offset)
+    if not 0 <= wait <= WAIT_MAX:
+        raise InvalidArgument(f"a poll waits from 0 to {WAIT_MAX:g} seconds, not {wait!r}")
 
     def parse(response: Response) -> Polled:
         if response.status == 200 and not response.body:
@@ -318,6 +323,12 @@ def last_event_number(name: str, writer_id: WriterId) -> Call[int | None]:
     check_segment_name(name)
     path = paths.last_event_number_path(name, required_writer(writer_id, "last_event_number"))
     return Call(Request("GET", path), Repeat.READS, lambda response: documents.parse_event_number(response.body), name)
+
+
+def append_starts(name: str, start: int, end: int) -> Call[list[int]]:
+    check_segment_name(name)
+    path = paths.append_starts_path(name, check_offset(start, "start"), check_offset(end, "end"))
+    return Call(Request("GET", path), Repeat.READS, lambda response: documents.parse_append_starts(response.body), name)
 
 
 def list_segments(prefix: str) -> Call[list[str]]:

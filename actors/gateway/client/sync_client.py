@@ -122,8 +122,14 @@ class SyncClient:
         while not tail.is_over:
             yield from tail.take(self._run(calls.poll(name, tail.position, POLL_SECONDS)))
 
+    def poll(self, name: str, offset: int, wait: float) -> calls.Polled:
+        return self._run(calls.poll(name, offset, wait))
+
     def segment_info(self, name: str) -> SegmentInfo:
         return self._run(calls.segment_info(name))
+
+    def append_starts(self, name: str, start: int, end: int) -> list[int]:
+        return self._run(calls.append_starts(name, start, end))
 
     def list_segments(self, prefix: str = "") -> list[str]:
         self._check()

@@ -137,6 +137,17 @@ ENDPOINTS = (
         parameters=(Parameter("writer_id", "query", WRITER_IN_QUERY, "The writer.", required=True),),
         errors=_ONE,
     ),
+    _get(
+        Verb.APPEND_STARTS,
+        reading.append_starts,
+        "Where appends begin, about one for each MiB, at most 4,096: where the segment can be divided among readers.",
+        _json(ref("AppendStarts")),
+        parameters=(
+            Parameter("start", "query", OFFSET, "The first offset to look at; 0 if it is not given."),
+            Parameter("end", "query", OFFSET, "The offset to stop before; the segment's length if it is not given."),
+        ),
+        errors=_ONE,
+    ),
     _post(Verb.CREATE, changing.create, "Make an empty segment.", "Empty", SegmentExists, body="Create", status=201),
     _post(Verb.SEAL, changing.seal, "Refuse appends from now on.", "Length"),
     _post(Verb.TRUNCATE, changing.truncate, "Drop the bytes before an offset.", "Empty", BadOffset, body="Truncate"),

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from ....storage_backends.base.errors import SegmentNotFound
 from ....storage_backends.base.segments import SegmentInfo
+from ...arguments import OFFSET_MAX
 from ..wire import headers as names
 from ..wire.documents import info_document
-from ..wire.paths import query_text, query_writer
+from ..wire.paths import query_number, query_text, query_writer
 from ..wire.ranges import Extent, parse_range, resolve_range
 from .call import BYTES_TYPE, Answer, Call, document
 
@@ -96,6 +97,12 @@ async def info(call: Call) -> Answer:
 async def last_event_number(call: Call) -> Answer:
     writer = query_writer(call.query(writer_id="the writer"))
     return document({"event_number": await call.gateway.store.last_event_number(call.name, writer)})
+
+
+async def append_starts(call: Call) -> Answer:
+    values = call.query(start="where to begin", end="where to stop")
+    start, end = query_number(values, "start", 0), query_number(values, "end", OFFSET_MAX)
+    return document({"append_starts": await call.gateway.store.append_starts(call.name, start, end)})
 
 
 async def list_segments(call: Call) -> Answer:

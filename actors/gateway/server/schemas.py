@@ -109,6 +109,7 @@ SCHEMAS: dict[str, Schema] = {
     "Values": _object({"attributes": _VALUES}),
     "Known": _object({"known": NUMBER}),
     "EventNumber": _object({"event_number": _or_null(NUMBER)}),
+    "AppendStarts": _object({"append_starts": _list(NUMBER)}),
     "Names": _object({"segments": _list(NAME)}),
     "Transaction": _object(
         {

@@ -181,6 +181,14 @@ def parse_event_number(body: bytes) -> int | None:
     return answer_optional(load_answer(body), "event_number", int)
 
 
+def parse_append_starts(body: bytes) -> list[int]:
+    starts = answer_member(load_answer(body), "append_starts", list)
+    if not all(type(start) is int for start in starts):
+        raise ValueError("append starts are integers")
+
+    return starts
+
+
 def parse_length(body: bytes) -> int:
     return answer_member(load_answer(body), "length", int)
 

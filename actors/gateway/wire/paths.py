@@ -47,6 +47,7 @@ class Verb(enum.Enum):
     TAIL = "tail"
     INFO = "info"
     LAST_EVENT_NUMBER = "last-event-number"
+    APPEND_STARTS = "append-starts"
     BEGIN_TRANSACTION = "begin-transaction"
     STAGE_SEGMENT = "stage-segment"
     COMMIT_TRANSACTION = "commit-transaction"
@@ -58,7 +59,7 @@ class Verb(enum.Enum):
         return "GET" if self in _READING else "POST"
 
 
-_READING = frozenset({Verb.BYTES, Verb.TAIL, Verb.INFO, Verb.LAST_EVENT_NUMBER, Verb.TRANSACTION_INFO})
+_READING = frozenset({Verb.BYTES, Verb.TAIL, Verb.INFO, Verb.LAST_EVENT_NUMBER, Verb.APPEND_STARTS, Verb.TRANSACTION_INFO})
 
 
 def segment_path(name: str, verb: Verb) -> str:
@@ -90,6 +91,10 @@ def tail_path(name: str, offset: int, *, wait: float | None = None, stream: bool
 
 def last_event_number_path(name: str, writer: bytes) -> str:
     return f"{segment_path(name, Verb.LAST_EVENT_NUMBER)}?writer_id={writer_text(writer)}"
+
+
+def append_starts_path(name: str, start: int, end: int) -> str:
+    return f"{segment_path(name, Verb.APPEND_STARTS)}?start={start}&end={end}"
 
 
 def transaction_info_path(target: str, transaction_id: str) -> str:

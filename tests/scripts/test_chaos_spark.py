@@ -1,0 +1,219 @@
+"""What ``scripts/chaos_spark.py`` draws, how it judges, and a few rounds of it with a real Spark."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from chaos_parts.service import processes_of_session
+from chaos_parts.spark import SparkVerdict, action_of
+from chaos_parts.spark_draws import CELLS, Master, Point, Way, by_master, draw, draw_all
+from chaos_parts.spark_jobs import Order
+from chaos_parts.spark_oracle import EVENT_BYTES, Event, judge, lengths_allowed, parse_event
+from chaos_parts.spark_session import missing
+from tierlog import events
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "chaos_spark.py"
+MISSING = missing()
+needs_spark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+
+# --- draws ------------------------------------------------------------------------------------------------------
+
+
+def test_as_many_rounds_as_there_are_cells_meet_each_of_them_once() -> None:
+    for seed in range(5):
+        assert Counter(drawn.cell for drawn in draw_all(seed, len(CELLS))) == Counter(CELLS)
+        assert Counter(drawn.cell for drawn in draw_all(seed, 3 * len(CELLS))) == Counter(CELLS * 3)
+
+
+def test_a_round_is_the_same_alone_and_among_many() -> None:
+    drawn = {each.number: each for each in draw_all(7, 100)}
+
+    assert sorted(drawn) == list(range(1, 101))
+    assert all(draw(7, number) == each for number, each in drawn.items())
+    assert draw(8, 1) != draw(7, 1)
+
+
+def test_rounds_are_grouped_by_master_so_that_each_is_started_once() -> None:
+    groups = by_master(draw_all(3, 80))
+
+    assert [master for master, _ in groups] == list(Master)
+    assert all(each.master is master for master, draws in groups for each in draws)
+    assert all([each.number for each in draws] == sorted(each.number for each in draws) for _, draws in groups)
+
+
+def test_what_is_drawn_makes_sense() -> None:
+    for each in draw_all(11, 400):
+        assert 0 <= each.victim < each.partitions
+        assert each.partitions_later != each.partitions
+        # A batch of the victim's rows is left when the trouble comes mid-way.
+        assert each.rows // each.partitions > 100 * each.batches
+        assert each.stream or each.way is not Way.STREAM_RESTARTED
+        assert not (each.stream and each.master is not Master.LOCAL)
+        assert each.arrow or each.point is not Point.MIDWAY
+
+
+def test_an_order_travels_as_a_line() -> None:
+    order = Order(draw=draw(1, 1), url="http://127.0.0.1:1", target="a", source="a/in", checkpoint="c", partitions=3, port=9, trouble=True)
+
+    assert Order.parse(order.line()) == order
+
+
+# --- the judge --------------------------------------------------------------------------------------------------
+
+
+def written(*runs: tuple[int, int, Iterable[int]]) -> list[Event]:
+    """Runs of a partition, an attempt, and its rows."""
+    return [Event(row, partition, attempt, number) for partition, attempt, rows in runs for number, row in enumerate(rows)]
+
+
+def judged(found: list[Event], *batches: int, shuffled: bool = False) -> list[str]:
+    return judge(events.encode([event.encode() for event in found]), batches, shuffled=shuffled)
+
+
+def test_events_say_what_they_are_and_have_one_size() -> None:
+    event = Event(17, 3, 123_456, 9)
+
+    assert parse_event(event.encode()) == event
+    assert parse_event(event.encode()[:-1]) is None
+    assert {len(events.encode([each.encode()])) for each in (event, Event(999_999, 0, 0, 0))} == {EVENT_BYTES}
+
+
+@pytest.mark.parametrize(
+    "found, batches, shuffled",
+    [
+        (written((0, 5, range(10)), (1, 6, range(10, 20))), (20,), False),
+        (written((1, 5, range(10)), (3, 4, range(10, 20))), (20,), False),
+        (written((0, 5, range(0, 20, 2)), (1, 6, [3, 1, *range(5, 20, 2)])), (20,), True),
+        (written((0, 5, range(10)), (1, 6, range(10, 20)), (0, 9, range(20, 25))), (20, 5), False),
+        ([], (0,), False),
+    ],
+)
+def test_what_spark_may_write_is_accepted(found: list[Event], batches: tuple[int, ...], shuffled: bool) -> None:
+    assert judged(found, *batches, shuffled=shuffled) == []
+
+
+TWO = ((0, 5, range(10)), (1, 6, range(10, 20)))
+
+
+@pytest.mark.parametrize(
+    "found, batches, what",
+    [
+        (written(*TWO)[:-1], (20,), "1 of 20 rows are lost, such as 19"),
+        (written(*TWO) + written((2, 7, [4])), (20,), "1 rows are there that should not be, such as 4"),
+        (written(TWO[1], TWO[0]), (20,), "the partitions are in the order [1, 0]"),
+        (written((0, 5, range(5)), (0, 8, range(5, 20))), (20,), "partition 0 has events of several attempts"),
+        ([*written((0, 5, range(20)))[:5], *written((0, 5, range(20)))[6:], Event(5, 0, 5, 5)], (20,), "are not in the order"),
+        (written((0, 5, [1, 0])), (2,), "the rows are not in order"),
+        (written((0, 5, [0, 2]), (0, 6, [1])), (2, 1), "row 2 is among the rows 0 to 2, which are another write"),
+    ],
+)
+def test_what_spark_may_not_write_is_told(found: list[Event], batches: tuple[int, ...], what: str) -> None:
+    assert any(what in problem for problem in judged(found, *batches))
+
+
+def test_bytes_that_are_no_events_are_told() -> None:
+    whole = events.encode([Event(0, 0, 0, 0).encode()])
+
+    assert judge(whole[:-1], (1,), shuffled=False)[0].startswith("the segment is torn")
+    assert judge(whole + events.encode([b"rubbish"]), (1,), shuffled=False) == ["1 events are none that were written"]
+
+
+def test_readers_may_see_whole_writes_only() -> None:
+    assert lengths_allowed([3, 2]) == {0, 3 * EVENT_BYTES, 5 * EVENT_BYTES}
+
+
+# --- the verdict --------------------------------------------------------------------------------------------------
+
+
+def test_the_verdict_tells_the_rate_and_the_cells() -> None:
+    verdict = SparkVerdict("spark", 7, rounds=30, seconds=120.0, acked=5)
+    verdict.did(action_of(Way.RETRY, Point.MIDWAY))
+
+    assert verdict.line.startswith("HOLDS  30 rounds, seed 7: 1 of 40 cells; 5 events, 15.0 rounds per minute")
+    assert verdict.document()["rounds_per_minute"] == 15.0
+
+
+def test_wrong_arguments_are_told() -> None:
+    done = subprocess.run([sys.executable, str(SCRIPT), "--only", "0"], capture_output=True, text=True, check=False)
+
+    assert done.returncode == 2
+    assert "a whole number from 1 to 100000, not '0'" in done.stderr
+
+
+# --- with Spark -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A temporary folder with a short path, because sockets are in it."""
+    folder = Path(tempfile.mkdtemp(prefix="tc"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def only(way: Way, point: Point, *, stream: bool) -> list[str]:
+    """Arguments for the first round of the kind under some seed."""
+    number = next(each.number for each in draw_all(5, 400) if each.cell == (way, point) and each.stream == stream)
+    return ["--seed", "5", "--only", str(number)]
+
+
+@needs_spark
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("way, point, stream", [(Way.RETRY, Point.MIDWAY, False), (Way.HOST_KILLED, Point.COMMIT_DONE, True)])
+def test_a_round_holds_and_leaves_nothing(way: Way, point: Point, stream: bool, temporary: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--json", "--containers", "2", *only(way, point, stream=stream)]
+    done = subprocess.run(command, env={**os.environ, "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    verdict = json.loads(done.stdout)
+    assert verdict["actions"] == {action_of(way, point): 1}
+    assert verdict["rounds"] == 1
+    assert list(temporary.iterdir()) == []
+
+
+@needs_spark
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+def test_every_cell_holds(temporary: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--json"]
+    done = subprocess.run(command, env={**os.environ, "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(json.loads(done.stdout)["actions"]) == len(CELLS)
+
+
+@needs_spark
+@pytest.mark.timeout(240)
+def test_ctrl_c_leaves_nothing(temporary: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--containers", "2", *only(Way.RETRY, Point.MIDWAY, stream=False)]
+    with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 60
+        drivers: list[int] = []
+        while not any("NativeCodeLoader" in log.read_text() for log in temporary.glob("*/spark-1.log")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        drivers = children_of(process.pid)
+        process.send_signal(signal.SIGINT)
+        assert process.communicate() == (b"", b"")
+
+    assert process.returncode == 130
+    assert list(temporary.iterdir()) == []
+    assert drivers
+    assert [processes_of_session(driver) for driver in drivers] == [[]] * len(drivers)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
