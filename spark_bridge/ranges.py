@@ -74,7 +74,7 @@ def blocks(source: BytesSource, segment: str, start: int, end: int, size: int) -
 
             behind = position + found[-1]
             if behind < end:
-                pass
+                coming = ahead.submit(source.read, segment, behind, min(size, end - behind))
             yield Block(position, data, found)
             position, wanted = behind, size
 

@@ -14,9 +14,9 @@ Any failure ends the ownership; recovery is the only way back (crash-only). Afte
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
 import attrs
@@ -59,6 +59,8 @@ from .transaction_requests import ListTransactionsRequest, TransactionRequest
 from .views import ContainerSource, ReferencedChunks
 
 _log = get_logger("container")
+
+T = TypeVar("T")
 
 
 @attrs.frozen
@@ -408,27 +410,24 @@ class Container:
         return segment
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
-        """Durable bytes; ``b""`` at the tail. The owner looks at the register before it answers (hole 16).
-
-        Refusals too: to one who was fenced, a chunk that the newer owner has collected looks like a damaged store.
-        """
+        """Durable bytes; ``b""`` at the tail."""
         segment = await self.find_durable(name)
         if offset < segment.start_offset:
             await self.settle()  # the truncation may not be durable yet
-        try:
-            data = await self._parts.reader.read(segment, offset, size)
-        except TierlogError:
-            self.log.check_owner()
-            raise
-
-        self.log.check_owner()
-        return data
+        return await self._as_owner(self._parts.reader.read(segment, offset, size))
 
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
         """Where durable appends begin in ``start .. end`` (rule S5). As ``read``."""
         segment = await self.find_durable(name)
+        return await self._as_owner(self._parts.starts.find(segment, start, end))
+
+    async def _as_owner(self, look: Awaitable[T]) -> T:
+        """What ``look`` finds. The owner looks at the register before it answers (hole 16).
+
+        Refusals too: to one who was fenced, a chunk that the newer owner has collected looks like a damaged store.
+        """
         try:
-            found = await self._parts.starts.find(segment, start, end)
+            found = await look
         except TierlogError:
             self.log.check_owner()
             raise

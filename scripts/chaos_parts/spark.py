@@ -82,12 +82,13 @@ def action_of(way: Way, point: Point) -> str:
 
 
 class SparkCampaign:
-    def __init__(self, run: Run, options: SparkOptions, store: tierlog.Client, drivers: Drivers, port: int) -> None:
+    def __init__(self, run: Run, options: SparkOptions, store: tierlog.Client, drivers: Drivers) -> None:
         self._run = run
         self._options = options
         self._store = store
         self._drivers = drivers
-        self.port = port
+        self.port = 0
+        """The gate's."""
         self._prefix = f"chaos/{options.seed}-{time.time_ns():x}"
         self._trouble: Trouble | None = None
         self._targets: dict[str, Draw] = {}
@@ -135,6 +136,7 @@ class SparkCampaign:
         self._tell(drawn, problems)
         self._run.verdict.sample(f"a round on {drawn.master}").values.append(time.monotonic() - began)
         self._run.verdict.count("polls of readers", watch.polls)
+        self._run.verdict.count("polls without an answer", watch.blind)
         self._run.verdict.acked += sum(batches)
         self._run.advance()
 
@@ -208,24 +210,18 @@ async def campaign(run: Run, options: SparkOptions) -> None:
     assert isinstance(service, OwnService)
     starts = run.verdict.sample("start of a Spark session")
     drivers = Drivers(run.folder, find_java(), started=starts.values.append, leaked=run.broken)
-    waiting: list[SparkCampaign] = []
-
-    async def cross(number: int, what: int) -> None:
-        for each in waiting:
-            await each.cross(number, what)
-
     try:
         async with service.running():
             await service.learn()
-            async with tierlog.connect(service.data_url) as store, open_gate(cross) as port:
-                work = SparkCampaign(run, options, store, drivers, port)
-                waiting.append(work)
+            async with tierlog.connect(service.data_url) as store:
+                work = SparkCampaign(run, options, store, drivers)
                 began = time.monotonic()
-                try:
-                    await work.rounds()
-                    await drivers.close()
-                finally:
-                    await drivers.kill()
+                async with open_gate(work.cross) as work.port:
+                    try:
+                        await work.rounds()
+                        await drivers.close()
+                    finally:
+                        await drivers.kill()
                 run.verdict.seconds = time.monotonic() - began
     finally:
         await service.admin.aclose()

@@ -171,7 +171,10 @@ def only(way: Way, point: Point, *, stream: bool) -> list[str]:
 
 @needs_spark
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("way, point, stream", [(Way.RETRY, Point.MIDWAY, False), (Way.HOST_KILLED, Point.COMMIT_DONE, True)])
+@pytest.mark.parametrize(
+    "way, point, stream",
+    [(Way.RETRY, Point.MIDWAY, False), pytest.param(Way.HOST_KILLED, Point.COMMIT_DONE, True, marks=pytest.mark.long)],
+)
 def test_a_round_holds_and_leaves_nothing(way: Way, point: Point, stream: bool, temporary: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--json", "--containers", "2", *only(way, point, stream=stream)]
     done = subprocess.run(command, env={**os.environ, "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False)
@@ -200,7 +203,6 @@ def test_ctrl_c_leaves_nothing(temporary: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--containers", "2", *only(Way.RETRY, Point.MIDWAY, stream=False)]
     with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         deadline = time.monotonic() + 60
-        drivers: list[int] = []
         while not any("NativeCodeLoader" in log.read_text() for log in temporary.glob("*/spark-1.log")):
             assert process.poll() is None
             assert time.monotonic() < deadline

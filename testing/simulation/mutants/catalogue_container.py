@@ -65,8 +65,8 @@ CONTAINER: tuple[Mutant, ...] = (
         "an owner that was succeeded tells a reader that there is nothing more",
         "hole 16",
         _CONTAINER,
-        "        self.log.check_owner()\n        return data\n",
-        "        return data\n",
+        "        self.log.check_owner()\n        return found\n",
+        "        return found\n",
     ),
     mutant(
         "refusals-of-a-zombie-unchecked",
