@@ -72,10 +72,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-class Elsewhere:
-    """Where the containers are, by the supervisor's last word."""
+class Places:
+    """Where the containers are: what is here by this host's own word, all else by the supervisor's last one."""
 
     def __init__(self) -> None:
+        self.own = ""
+        """This host's URL."""
         self.urls: Mapping[int, str] = {}
         self._version = 0
 
@@ -87,9 +89,10 @@ class Elsewhere:
         return self.urls.get(index)
 
     def map(self, hosting: Hosting) -> ContainerMap:
-        """All containers; the epochs only of those that are here."""
+        """All containers; the epochs only of those that are here, which counts while the supervisor says nothing."""
         epochs = hosting.epochs()
-        places = (ContainerPlace(index, self.urls.get(index), epochs.get(index)) for index in range(hosting.containers))
+        urls = {**self.urls, **dict.fromkeys(epochs, self.own)} if self.own else self.urls
+        places = (ContainerPlace(index, urls.get(index), epochs.get(index)) for index in range(hosting.containers))
         return ContainerMap(self._version, tuple(places))
 
 
@@ -97,7 +100,7 @@ class HostMain:
     def __init__(self, given: argparse.Namespace, config: StoreConfig) -> None:
         self._given = given
         self._config = config
-        self._places = Elsewhere()
+        self._places = Places()
         self._tracing = tracing_of_process(given.id)
         self._leaving, self._draining = anyio.Event(), anyio.Event()
         self._supervised: Link | None = None
@@ -135,7 +138,7 @@ class HostMain:
 
     def _link(self, hosting: Hosting, served: Served, tasks: anyio.abc.TaskGroup) -> None:
         """Connect to the supervisor and do what it says."""
-        url = attrs.evolve(served, host=self._given.advertise or served.host).url
+        url = self._places.own = attrs.evolve(served, host=self._given.advertise or served.host).url
         vitals = Vitals(time.monotonic)
         link = Link(
             self._given.control,

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,8 @@ _ELSEWHERE = {
     "spark.excludeOnFailure.stage.maxFailedExecutorsPerNode": _PLENTY,
     "spark.excludeOnFailure.application.maxFailedTasksPerExecutor": _PLENTY,
     "spark.excludeOnFailure.application.maxFailedExecutorsPerNode": _PLENTY,
+    # A task that has failed everywhere fails its job at once.
+    "spark.scheduler.excludeOnFailure.unschedulableTaskSetTimeout": "1s",
     "spark.deploy.maxExecutorRetries": "-1",
 }
 _SPECULATION = {
@@ -72,10 +74,11 @@ def open_session(master: Master) -> Iterator[Any]:
             settings |= {**_SPECULATION, "spark.executor.memory": "1g", "spark.executor.cores": "1"}
         if master is Master.CLUSTER:
             settings |= _ELSEWHERE
+        applications: list[str] = []
+        # local-cluster has its executors' folders where Spark is installed. They are in use until the session has ended.
+        stack.callback(remove_work, applications)
         spark = stack.enter_context(session(url, **settings))
-        if master is Master.CLUSTER:
-            # local-cluster has its executors' folders where Spark is installed.
-            stack.callback(shutil.rmtree, spark_home() / "work" / spark.sparkContext.applicationId, ignore_errors=True)
+        applications.append(spark.sparkContext.applicationId)
         # Spark looks for sources by name once. Registered, it is found whatever was registered before.
         spark.dataSource.register(TierlogDataSource)
         yield spark
@@ -85,6 +88,11 @@ def spark_home() -> Path:
     import pyspark
 
     return Path(os.environ.get("SPARK_HOME") or pyspark.__path__[0])
+
+
+def remove_work(applications: Sequence[str]) -> None:
+    for application in applications:
+        shutil.rmtree(spark_home() / "work" / application, ignore_errors=True)
 
 
 # --- a master and two workers -----------------------------------------------------------------------------------

@@ -104,3 +104,13 @@ def test_an_interrupt_ends_the_run_at_once_and_removes_the_data(tmp_path: Path) 
     assert process.returncode == 130
     assert err == "bench: interrupted; the data is removed\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_run_here_is_left_out_and_told(tmp_path: Path) -> None:
+    """Spark needs Java. One that was asked for by name makes the exit status 1."""
+    environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": str(tmp_path)}
+    command = [sys.executable, "-m", "benchmarks", "--from", str(tmp_path), "--quick", "spark_commit_32"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment, timeout=30)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "bench: spark_commit_32 is left out: it needs" in done.stderr

@@ -252,6 +252,7 @@ _ANSWERS = [
     _answer("length", documents.parse_length, {"length": 5}),
     _answer("merged", documents.parse_merged, {"offset": 5}),
     _answer("known", documents.parse_known, {"known": 5}),
+    _answer("append starts", documents.parse_append_starts, {"append_starts": [0, 5]}),
     _answer("values", documents.parse_values, {"attributes": {"txn": 5}}),
     _answer("names", documents.parse_names, {"segments": ["a", "b"]}),
     _answer("transaction", transactions.parse_transaction, _TRANSACTION, {**_TRANSACTION, "token": None, "offset": 5}),

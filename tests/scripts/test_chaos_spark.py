@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,13 +17,15 @@ from pathlib import Path
 
 import pytest
 
+import tierlog
 from chaos_parts.service import processes_of_session
 from chaos_parts.spark import SparkVerdict, action_of
 from chaos_parts.spark_draws import CELLS, Master, Point, Way, by_master, draw, draw_all
 from chaos_parts.spark_jobs import Order
 from chaos_parts.spark_oracle import EVENT_BYTES, Event, judge, lengths_allowed, parse_event
 from chaos_parts.spark_session import missing
-from tierlog import events
+from chaos_parts.spark_watch import Watch
+from tierlog import SegmentInfo, events
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "chaos_spark.py"
 MISSING = missing()
@@ -134,6 +137,43 @@ def test_readers_may_see_whole_writes_only() -> None:
     assert lengths_allowed([3, 2]) == {0, 3 * EVENT_BYTES, 5 * EVENT_BYTES}
 
 
+class Growing:
+    """A store whose segment has these lengths, one after the other."""
+
+    def __init__(self, *lengths: int | None) -> None:
+        self._lengths = list(lengths)
+
+    async def segment_info(self, name: str) -> SegmentInfo:
+        if not self._lengths:
+            raise EndOfTestError
+        length = self._lengths.pop(0)
+        if length is None:
+            raise tierlog.Unavailable("its host has just been lost")
+        return SegmentInfo(name, 1, length, start_offset=0, sealed=False, attributes={}, flushed_length=0, container=0)
+
+
+class EndOfTestError(Exception):
+    pass
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize(
+    "lengths, problem",
+    [
+        ((0, None, 3 * EVENT_BYTES, 5 * EVENT_BYTES), ""),
+        ((0, EVENT_BYTES), "which is a part of a write (1 events)"),
+        ((3 * EVENT_BYTES, 0), f"a reader saw 0 bytes after {3 * EVENT_BYTES}"),
+    ],
+)
+async def test_a_reader_that_polls_tells_a_part_of_a_write(lengths: tuple[int | None, ...], problem: str) -> None:
+    watch = Watch(Growing(*lengths), "a", lengths_allowed([3, 2]))  # type: ignore[arg-type]
+    with contextlib.suppress(EndOfTestError):
+        await watch.run()
+
+    assert [problem in told for told in watch.problems] == [True] * bool(problem)
+    assert (watch.polls, watch.blind) == (sum(length is not None for length in lengths), lengths.count(None))
+
+
 # --- the verdict --------------------------------------------------------------------------------------------------
 
 
@@ -145,6 +185,7 @@ def test_the_verdict_tells_the_rate_and_the_cells() -> None:
     assert verdict.document()["rounds_per_minute"] == 15.0
 
 
+@needs_spark  # without it the script would make an environment that has it
 def test_wrong_arguments_are_told() -> None:
     done = subprocess.run([sys.executable, str(SCRIPT), "--only", "0"], capture_output=True, text=True, check=False)
 
@@ -195,6 +236,14 @@ def test_every_cell_holds(temporary: Path) -> None:
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(json.loads(done.stdout)["actions"]) == len(CELLS)
+
+
+@needs_spark
+def test_the_help_says_what_is_done_and_what_is_judged() -> None:
+    done = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True, check=True)
+
+    assert all(word in done.stdout for word in ("--rounds", "--seed", "--only", "Exit status:", "scripts/chaos_spark.py --rounds 5"))
+    assert os.access(SCRIPT, os.X_OK)
 
 
 @needs_spark

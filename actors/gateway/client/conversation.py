@@ -116,7 +116,8 @@ def follows_hint(map: ContainerMapCache, container: int, error: TierlogError) ->
 
 
 def look(terms: Terms, seconds: float) -> Program[None]:
-    """Ask those who may know, until one does. Raises nothing: who wanted a newer map goes on with the old one."""
+    """Ask the given URL, and if that is silent every host that is known: each tells what it serves itself. Raises nothing: who wanted a
+    newer map goes on with the old one."""
     map, call = terms.map, calls.containers()
     give_up = terms.clock() + seconds
     for url in map.sources:
@@ -129,7 +130,8 @@ def look(terms: Terms, seconds: float) -> Program[None]:
             map.trouble = map.trouble if url != map.base else found.error
         else:
             map.learn(found, url)
-            break
+            if url == map.base:
+                break
     map.looks += 1
 
 
