@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -89,17 +90,24 @@ def _hint(error: TierlogError) -> str:
     return f"; {hint}" if hint else ""
 
 
-def let_interrupts_through() -> None:
-    """Let Ctrl-C end this process where it stands: nothing is owned, so there is nothing to put in order."""
+def let_interrupts_through(*, finishing: bool = False) -> None:
+    """Let Ctrl-C end this process where it stands: nothing is owned, so there is nothing to put in order.
+
+    A second one does not tear the end that the first has begun: it is the end, or with ``finishing`` it waits for it.
+    """
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, _interrupt_once)
+        signal.signal(signal.SIGINT, partial(_interrupt_once, _pass_over if finishing else _end_now))
 
 
-def _interrupt_once(number: int, frame: FrameType | None) -> NoReturn:
-    """Raise KeyboardInterrupt for the first Ctrl-C; a second one does not tear the end that the first has begun, it is the end."""
+def _interrupt_once(later: Callable[[int, FrameType | None], None], number: int, frame: FrameType | None) -> NoReturn:
+    """Raise KeyboardInterrupt for the first Ctrl-C, and leave the next ones to ``later``."""
     # Not SIG_IGN: Python complains on stderr about a signal that came in the moment before.
-    signal.signal(signal.SIGINT, _end_now)
+    signal.signal(signal.SIGINT, later)
     raise KeyboardInterrupt
+
+
+def _pass_over(number: int, frame: FrameType | None) -> None:
+    """The end is under way already."""
 
 
 def _end_now(number: int, frame: FrameType | None) -> NoReturn:

@@ -134,7 +134,7 @@ def _range(text: str) -> tuple[int, int]:
 def _carry_out(request: Request) -> int:
     from ...testing.simulation.command import WorkersCannotStart, run
 
-    let_interrupts_through()
+    let_interrupts_through(finishing=True)
     try:
         return run(request)
     except WorkersCannotStart as error:

@@ -4,7 +4,8 @@ Owns: the newest place of each container, the merge of maps from several servers
 names. Does not own: asking (``conversation.py``), nor what is done with calls that are under way.
 
 The map of the URL that the client was given (the supervisor's, or a single host's) is taken as it is, unless it knows an older epoch of a
-container. Of another host's map only what it serves itself counts, and places that nobody told. A place without a URL is reached through the given one.
+container. Of another host's map only what it serves itself counts, and places that nobody told. A place without a URL is reached through
+the given one.
 Plain code without I/O; the sync client calls it from many threads, so each change is one assignment of a new, frozen map.
 """
 
