@@ -28,6 +28,7 @@ from .raw import Admin
 PATIENCE = 30.0
 """Seconds after which something that should have happened counts as broken."""
 _LOOK = 0.01
+_SHORT_PATH = 48
 
 
 class ChaosError(Exception):
@@ -146,8 +147,7 @@ class OwnService(Service):
         self.log = workplace / "service.log"
         settings = workplace / "service.toml"
         settings.write_text(config)
-        # A socket's path must be short, so it cannot lie in the workplace.
-        self.runtime = Path(tempfile.mkdtemp(prefix="tlc-"))
+        self.runtime = Path(tempfile.mkdtemp(prefix="tlc-", dir=_short_parent()))
         self._command = [sys.executable, "-P", "-m", "tierlog.actors.cli", "serve", str(folder)]
         self._command += [f"--listen=127.0.0.1:{port}", f"--hosts={hosts}"]
         self._command += [f"--containers={containers}", f"--config={settings}"]
@@ -229,6 +229,12 @@ class OwnService(Service):
     def log_lines(self) -> Iterator[str]:
         with self.log.open(errors="replace") as stream:
             yield from stream
+
+
+def _short_parent() -> str:
+    """Where folders for sockets are made, whose paths have about 100 bytes in all: the temporary folder, unless it lies deep."""
+    usual = tempfile.gettempdir()
+    return usual if len(usual) <= _SHORT_PATH else "/tmp"  # noqa: S108 - the folder in it has a name of its own and is ours alone
 
 
 def _is_balanced(status: dict[str, Any]) -> bool:
