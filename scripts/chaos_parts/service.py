@@ -234,7 +234,7 @@ class OwnService(Service):
 def _short_parent() -> str:
     """Where folders for sockets are made, whose paths have about 100 bytes in all: the temporary folder, unless it lies deep."""
     usual = tempfile.gettempdir()
-    return usual if len(usual) <= _SHORT_PATH else "/tmp"  # noqa: S108 - the folder in it has a name of its own and is ours alone
+    return usual if len(usual) <= _SHORT_PATH else "/tmp"
 
 
 def _is_balanced(status: dict[str, Any]) -> bool:
