@@ -13,6 +13,7 @@ from uuid import UUID
 from ..storage_backends.base.checksum import Buffer
 from ..storage_backends.base.errors import InvalidArgument, shown
 from ..storage_backends.base.segments import AttributeUpdate
+from ..storage_backends.base.transactions import PARTS_MAX, StagedPart, TransactionToken
 
 T = TypeVar("T")
 WriterId = str | bytes | UUID
@@ -146,6 +147,26 @@ def checked_updates(updates: Iterable[AttributeUpdate]) -> tuple[AttributeUpdate
         raise InvalidArgument("an attribute update is an AttributeUpdate")
 
     return checked
+
+
+def checked_token(token: object) -> TransactionToken | None:
+    if token is not None and not isinstance(token, TransactionToken):
+        raise InvalidArgument(f"a token is a TransactionToken, not {shown(token)}")
+
+    return token
+
+
+def checked_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
+    """Their number and kind; what their members may be, each door says itself."""
+    chosen = tuple(check_many("parts", parts))
+    if len(chosen) > PARTS_MAX:
+        raise InvalidArgument(f"a commit takes at most {PARTS_MAX} parts, not {len(chosen)}")
+
+    for part in chosen:
+        if not isinstance(part, StagedPart):
+            raise InvalidArgument(f"a part is a StagedPart, not {shown(part)}")
+
+    return chosen
 
 
 def check_joined(append: JoinedAppend) -> tuple[int | None, int | None]:

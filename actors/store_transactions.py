@@ -17,7 +17,6 @@ from ..storage_backends.base.errors import InvalidArgument, shown
 from ..storage_backends.base.names import check_segment_name
 from ..storage_backends.base.transactions import (
     LEASE_DEFAULT,
-    PARTS_MAX,
     CommitResult,
     StagedPart,
     TransactionInfo,
@@ -26,7 +25,7 @@ from ..storage_backends.base.transactions import (
     is_staged,
     staged_name,
 )
-from .arguments import check_many, check_offset
+from .arguments import check_offset, checked_parts, checked_token
 from .container.transaction_requests import (
     AbortTransactionRequest,
     BeginTransactionRequest,
@@ -68,7 +67,7 @@ class TransactionVerbs:
         """
         _check(target, transaction_id)
         milliseconds = math.ceil(min(check_lease(lease), self._lease_max) * 1000)
-        request = BeginTransactionRequest(target, transaction_id, _checked_token(token), milliseconds)
+        request = BeginTransactionRequest(target, transaction_id, checked_token(token), milliseconds)
         return await self._call("begin_transaction", target, lambda container: container.ask_transaction(request))
 
     async def stage_segment(self, target: str, transaction_id: str, part: str) -> str:
@@ -99,7 +98,7 @@ class TransactionVerbs:
         """
         _check(target, transaction_id)
         chosen = _checked_parts(parts)
-        request = CommitTransactionRequest(target, transaction_id, chosen, _checked_token(token))
+        request = CommitTransactionRequest(target, transaction_id, chosen, checked_token(token))
         size = 256 * (1 + len(chosen))
         return await self._call("commit_transaction", target, lambda container: container.ask(request, size))
 
@@ -136,22 +135,9 @@ def _check(target: str, transaction_id: str) -> None:
     check_segment_name(staged_name(target, transaction_id, "p"))
 
 
-def _checked_token(token: object) -> TransactionToken | None:
-    if token is not None and not isinstance(token, TransactionToken):
-        raise InvalidArgument(f"a token is a TransactionToken, not {shown(token)}")
-
-    return token
-
-
 def _checked_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
-    chosen = tuple(check_many("parts", parts))
-    if len(chosen) > PARTS_MAX:
-        raise InvalidArgument(f"a commit takes at most {PARTS_MAX} parts, not {len(chosen)}")
-
+    chosen = checked_parts(parts)
     for part in chosen:
-        if not isinstance(part, StagedPart):
-            raise InvalidArgument(f"a part is a StagedPart, not {shown(part)}")
-
         check_segment_name(part.name)
         check_offset(part.length, "a part's length")
 

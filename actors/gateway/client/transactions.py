@@ -11,7 +11,6 @@ from typing import TypeVar
 from ....storage_backends.base.errors import InvalidArgument
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.transactions import (
-    PARTS_MAX,
     CommitResult,
     StagedPart,
     TransactionInfo,
@@ -20,7 +19,7 @@ from ....storage_backends.base.transactions import (
     check_transaction_id,
     staged_name,
 )
-from ...arguments import check_many
+from ...arguments import checked_parts, checked_token
 from ..wire import paths, transactions
 from ..wire.paths import Verb
 from .calls import Call, Request, Response, listing, post
@@ -31,7 +30,7 @@ T = TypeVar("T")
 
 
 def begin_transaction(target: str, transaction_id: str, token: TransactionToken | None, lease: float) -> Call[TransactionInfo]:
-    begin = transactions.Begin(check_transaction_id(transaction_id), _checked(token), check_lease(lease))
+    begin = transactions.Begin(check_transaction_id(transaction_id), checked_token(token), check_lease(lease))
     return post(target, Verb.BEGIN_TRANSACTION, transactions.begin_document(begin), _parsed(transactions.parse_transaction), Repeat.SETTLES)
 
 
@@ -42,12 +41,8 @@ def stage_segment(target: str, transaction_id: str, part: str) -> Call[str]:
 
 
 def commit_transaction(target: str, transaction_id: str, parts: Sequence[StagedPart], token: TransactionToken | None) -> Call[CommitResult]:
-    chosen = tuple(check_many("parts", parts))
-    if len(chosen) > PARTS_MAX or not all(isinstance(part, StagedPart) for part in chosen):
-        raise InvalidArgument(f"parts are up to {PARTS_MAX} of StagedPart")
-
-    checked = tuple(map(transactions.check_part, chosen))
-    body = transactions.commit_document(transactions.Commit(check_transaction_id(transaction_id), checked, _checked(token)))
+    checked = tuple(map(transactions.check_part, checked_parts(parts)))
+    body = transactions.commit_document(transactions.Commit(check_transaction_id(transaction_id), checked, checked_token(token)))
     return post(target, Verb.COMMIT_TRANSACTION, body, _parsed(transactions.parse_commit_result), Repeat.COMMITS)
 
 
@@ -71,13 +66,6 @@ def list_transactions(terms: Terms, prefix: str) -> Program[list[TransactionInfo
     found = yield from everywhere(terms, call)
     infos = [info for containers, told in found for info in told if terms.map.container_of(info.target) in containers]
     return sorted(infos, key=lambda info: (info.target, info.transaction_id))
-
-
-def _checked(token: TransactionToken | None) -> TransactionToken | None:
-    if token is not None and not isinstance(token, TransactionToken):
-        raise InvalidArgument(f"a token is a TransactionToken, not {type(token).__name__}")
-
-    return token
 
 
 def _parsed(parse: Callable[[bytes], T]) -> Callable[[Response], T]:
