@@ -1,9 +1,14 @@
-"""Every async test runs on asyncio and on trio; long tests only when asked for."""
+"""Every async test runs on asyncio and on trio; long tests only when asked for; those with Spark share one process and its JVM."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
+
+SPARK = "tests/spark_bridge/"
 
 # No deadline: on a shared machine it measures the neighbours.
 settings.register_profile("short", deadline=None, print_blob=True)
@@ -21,7 +26,20 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("long" if config.getoption("--long") else "short")
 
 
+class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
+    """Each test goes to whichever process is free, but a JVM is started once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return SPARK if nodeid.startswith(SPARK) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogether | None:
+    return SparkTogether(config, log) if config.getvalue("dist") == "loadscope" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    # The long row comes first, so that the other tests fill up the other process.
+    items.sort(key=lambda item: not item.nodeid.startswith(SPARK))
     if config.getoption("--long"):
         return
 

@@ -47,7 +47,7 @@ def bench(folder: Path, *arguments: str) -> tuple[int, str, str]:
         return process.returncode, out, err
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.long)])
 def test_every_benchmark_runs_and_reports_one_object_a_line(tmp_path: Path, backend: str) -> None:
     status, out, err = bench(tmp_path, "--quick", "--json", "--backend", backend, *NAMES)
 

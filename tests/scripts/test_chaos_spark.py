@@ -211,11 +211,9 @@ def only(way: Way, point: Point, *, stream: bool) -> list[str]:
 
 
 @needs_spark
+@pytest.mark.long
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "way, point, stream",
-    [(Way.RETRY, Point.MIDWAY, False), pytest.param(Way.HOST_KILLED, Point.COMMIT_DONE, True, marks=pytest.mark.long)],
-)
+@pytest.mark.parametrize("way, point, stream", [(Way.RETRY, Point.MIDWAY, False), (Way.HOST_KILLED, Point.COMMIT_DONE, True)])
 def test_a_round_holds_and_leaves_nothing(way: Way, point: Point, stream: bool, temporary: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--json", "--containers", "2", *only(way, point, stream=stream)]
     done = subprocess.run(command, env={**os.environ, "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False)
