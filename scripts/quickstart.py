@@ -175,7 +175,7 @@ class Run:
 
 async def until_signalled(work: Callable[[], Awaitable[None]]) -> int:
     """Do ``work``; returns the exit status. A signal cancels it, which ends its processes."""
-    status = 1
+    status: int | None = None
 
     async def watch(scope: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         nonlocal status
@@ -186,12 +186,14 @@ async def until_signalled(work: Callable[[], Awaitable[None]]) -> int:
                 scope.cancel()
                 return
 
+    outcome = 1
     async with anyio.create_task_group() as tasks:
         await tasks.start(watch, tasks.cancel_scope)
-        status = await reported(work)
+        outcome = await reported(work)
         tasks.cancel_scope.cancel()
 
-    return status
+    # What was cut short may have failed because of it: the signal is the reason.
+    return outcome if status is None else status
 
 
 async def reported(work: Callable[[], Awaitable[None]]) -> int:
