@@ -22,8 +22,10 @@ import attrs
 
 from ..storage_backends.base.errors import InvalidArgument
 from ..storage_backends.files.local import LocalFiles
+from .chunk_place import settle_place
 from .config import ServerConfig, StoreConfig
 from .core.backoff import Backoff
+from .core.groups import body_group
 from .core.lifecycle import first_leaf
 from .core.log import get_logger
 from .folder import StoreFolder, living_owners
@@ -73,6 +75,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[Served, Super
     """Serve until a signal has ended it. ``announce`` is called once every container is served or known to stay closed."""
     with bind(options.address, options.port) as listener:
         files, world = LocalFiles(), system_world()
+        await settle_place(files, options.folder, options.config, world)
         identity = await identify(files, options.folder.wal, options.containers, options.config, world)
         async with claim_term(files, options.folder, identity) as term:
             orphans = await _find_orphans(files, options)
@@ -91,17 +94,16 @@ def _advertised(served: Served, options: ServiceOptions) -> str:
 
 
 async def _supervise(supervisor: Supervisor, announce: Callable[[], None]) -> None:
-    failure: BaseException | None = None
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_announce_settled, supervisor, announce)
-        tasks.start_soon(_obey_signals, supervisor)
-        try:
-            await supervisor.run()
-        except BaseException as error:  # noqa: BLE001 - raised again below, not wrapped in a group
-            failure = error
-        tasks.cancel_scope.cancel()
-    if failure is not None:
-        raise first_leaf(failure)
+    try:
+        async with body_group() as tasks:
+            tasks.start_soon(_announce_settled, supervisor, announce)
+            tasks.start_soon(_obey_signals, supervisor)
+            try:
+                await supervisor.run()
+            finally:
+                tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as error:
+        raise first_leaf(error) from None
 
 
 async def _announce_settled(supervisor: Supervisor, announce: Callable[[], None]) -> None:

@@ -25,6 +25,7 @@ from ..storage_backends.base.world import World
 from .container.claim import Identity
 from .container.container import Container, ContainerOptions
 from .container.host import AbsentContainer, ContainerHost
+from .core.groups import body_group
 from .core.supervision import RestartPolicy
 from .identity import StoreIdentity
 from .storage.actor import StorageActor
@@ -198,8 +199,7 @@ async def serve(parts: ServingParts) -> AsyncIterator[SegmentStore]:
 @asynccontextmanager
 async def _background(run: Callable[[], Awaitable[Any]], stop: Callable[[], None]) -> AsyncIterator[None]:
     """Run ``run`` beside the body; at the body's end, however it ends, ask it to stop and wait for it, out of the cancellation's reach."""
-    failure: BaseException | None = None
-    async with anyio.create_task_group() as tasks:
+    async with body_group() as tasks:
         done = anyio.Event()
 
         async def shielded() -> None:
@@ -213,13 +213,7 @@ async def _background(run: Callable[[], Awaitable[Any]], stop: Callable[[], None
         tasks.start_soon(shielded)
         try:
             yield
-        except BaseException as error:  # noqa: BLE001 - raised again below
-            # Raised again outside the task group, so that an app's own exception does not come back wrapped in a group.
-            failure = error
         finally:
             stop()
             with anyio.CancelScope(shield=True):
                 await done.wait()
-
-    if failure is not None:
-        raise failure

@@ -24,6 +24,7 @@ from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ....storage_backends.base.transactions import LEASE_DEFAULT, CommitResult, StagedPart, TransactionInfo, TransactionToken
 from ...arguments import JoinedAppend, WriterId, check_offset, check_size
 from ...core.events import EventSource
+from ...core.groups import body_group
 from ...forks import forks
 from ...tracing import Tracing
 from ..wire.batch import Outcome
@@ -311,17 +312,12 @@ async def open_client(
     terms: Terms, make: Callable[[], httpx.AsyncBaseTransport], map_refresh: float, events: EventSource, tracing: Tracing | None = None
 ) -> AsyncIterator[Client]:
     transport = AsyncTransport(terms.map, make if tracing is None else lambda: TracingPool(make(), tracing))
-    failure: BaseException | None = None
     try:
-        async with anyio.create_task_group() as tasks:
+        async with body_group() as tasks:
             try:
                 async with Client(terms, transport, tasks, map_refresh, events, tracing).open() as client:
                     yield client
-            except BaseException as error:  # noqa: BLE001 - raised again below, not wrapped in a group
-                failure = error
-            tasks.cancel_scope.cancel()
+            finally:
+                tasks.cancel_scope.cancel()
     finally:
         await transport.aclose()
-
-    if failure is not None:
-        raise failure

@@ -18,6 +18,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from ....storage_backends.base.errors import ConfigError
+from ...core.groups import body_group
 from .app import front_of
 from .connection import Connection
 
@@ -66,19 +67,14 @@ async def serve_http(app: Starlette, listener: socket.socket, *, stop_timeout: f
     """
     server = _Server(_config(app, stop_timeout))
     host, port = listener.getsockname()[:2]
-    failure: BaseException | None = None
-    async with anyio.create_task_group() as tasks:
+    async with body_group() as tasks:
         tasks.start_soon(_run, server, listener)
         try:
             await server.answering.wait()
             yield Served(host, port)
-        except BaseException as error:  # noqa: BLE001 - raised again below, not wrapped in a group
-            failure = error
-        front_of(app).drain()
-        server.should_exit = True
-
-    if failure is not None:
-        raise failure
+        finally:
+            front_of(app).drain()
+            server.should_exit = True
 
 
 async def _run(server: _Server, listener: socket.socket) -> None:
