@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -82,7 +83,7 @@ class Service:
                 if status is not None and holds(status):
                     return status
                 await anyio.sleep(_LOOK)
-        raise ChaosError(f"not within {limit:g} s: {what}; the last status was {_short(status)}")
+        raise ChaosError(f"not within {limit:g} s: {what}; the last status was {_short(status)}{self.last_words()}")
 
     async def settled(self) -> dict[str, Any]:
         """Every host serves its share again."""
@@ -132,6 +133,10 @@ class Service:
     def log_lines(self) -> Iterator[str]:
         """What its processes logged; nothing if that is not known."""
         return iter(())
+
+    def last_words(self) -> str:
+        """What a complaint about it has to add: how it ended, if it did and that is known."""
+        return ""
 
 
 class OwnService(Service):
@@ -229,6 +234,14 @@ class OwnService(Service):
     def log_lines(self) -> Iterator[str]:
         with self.log.open(errors="replace") as stream:
             yield from stream
+
+    def last_words(self) -> str:
+        code = None if self._process is None else self._process.poll()
+        if code is None:
+            return ""
+
+        [said] = deque(self.log_lines(), maxlen=1) or ["nothing"]
+        return f"; the supervisor has ended with exit status {code}, and its last line is: {said.strip()}"
 
 
 def _short_parent() -> str:

@@ -18,6 +18,7 @@ from chaos_parts.crew import segment_names
 from chaos_parts.events import EventReader, TornError, event_bytes
 from chaos_parts.leaks import Usage, compare_usage
 from chaos_parts.ledger import Lane, Ledger, Record, Told, decode_records
+from chaos_parts.service import ChaosError, OwnService
 from chaos_parts.takeovers import takeovers_in
 from chaos_parts.verdict import Samples, Verdict
 from chaos_parts.writers import LanePlan, LaneRun, Plan, parse_plan, plan_json
@@ -278,3 +279,15 @@ def test_a_writer_that_has_failed_ends_though_its_parent_still_wants_it() -> Non
             finally:
                 writer.kill()
             assert b"no segment 's'" in writer.stderr.read()
+
+
+@pytest.mark.anyio
+async def test_a_service_that_ended_by_itself_is_told_with_its_last_line(tmp_path: Path) -> None:
+    service = OwnService(tmp_path / "data", tmp_path, hosts=1, containers=1, config="no_such_key = 1\n", port=9)
+    service.patience = 0.1
+    with pytest.raises(ChaosError, match="none at all; the supervisor has ended with exit status 1, and its last line is: .*no_such_key"):
+        async with service.between():
+            await anyio.to_thread.run_sync(os.waitid, os.P_PID, service.pid, os.WEXITED | os.WNOWAIT)
+            await service.settled()
+    assert service.last_words()
+    service.close()
