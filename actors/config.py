@@ -22,9 +22,28 @@ from typing import Any
 import attrs
 
 from ..storage_backends.base.data_log import GROUP_BYTES_MAX
-from ..storage_backends.base.errors import ConfigError
-from ..storage_backends.base.transactions import LEASE_MAX, LEASE_MIN
-from .config_units import GiB, KiB, MiB, Setting, TextSetting, UnitError, count, duration, setting_of, share, size, text
+from ..storage_backends.base.errors import ConfigError, InvalidArgument
+from ..storage_backends.base.transactions import LEASE_MAX, LEASE_MIN, STAGED_MAX
+from ..storage_backends.chunked.rolling.modes import LayoutMode
+from ..storage_backends.chunks.s3_location import parse_location
+from .config_units import (
+    ChoiceSetting,
+    GiB,
+    KiB,
+    MiB,
+    Setting,
+    SwitchSetting,
+    TextSetting,
+    UnitError,
+    choice,
+    count,
+    duration,
+    setting_of,
+    share,
+    size,
+    switch,
+    text,
+)
 
 
 def _check(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -35,7 +54,7 @@ def _check(instance: object, attribute: attrs.Attribute[Any], value: object) -> 
         raise ConfigError(f"{type(instance).__name__}.{attribute.name}: {error}") from error
 
 
-def _setting(description: Setting | TextSetting) -> Any:
+def _setting(description: ChoiceSetting | Setting | TextSetting | SwitchSetting) -> Any:
     return attrs.field(default=description.default, validator=_check, metadata={Setting: description})
 
 
@@ -107,6 +126,26 @@ class WriterConfig:
 
 
 @attrs.frozen(kw_only=True)
+class DefragConfig:
+    """Joining small chunks of a segment, and moving the rest of a first chunk that is mostly truncated."""
+
+    small_max: int = _setting(size(16 * MiB, 0, 1024 * GiB, "Chunks above this are left alone; 0 joins none."))
+    native_min: int = _setting(
+        size(MiB, 0, 1024 * GiB, "Chunks that all have this much are joined inside the storage, smaller ones are copied through memory.")
+    )
+    growth: int = _setting(
+        count(4, 2, 64, "A joined chunk is at least so many times as long as its longest source. More copies less and leaves more chunks.")
+    )
+    loose_chunks: int = _setting(
+        count(16, 0, 65_536, "Small chunks that a segment gains before they are joined; 0 leaves it to `tierlog chunks defrag`.")
+    )
+    inline: bool = _setting(switch(False, "Join as a part of each merge, instead of after it."))
+    relocate_above: int = _setting(size(64 * MiB, 0, 1024 * GiB, "A first chunk of this size or less is not moved."))
+    relocate_max: int = _setting(size(GiB, 0, 1024 * GiB, "A first chunk above this is not moved; 0 moves none."))
+    relocate_share: float = _setting(share(0.8, 0.5, 1.0, "The least part of a first chunk that must be truncated before its rest moves."))
+
+
+@attrs.frozen(kw_only=True)
 class StorageConfig:
     """Calls to long-term storage. This is the only layer that repeats a call, and only calls that are safe to repeat."""
 
@@ -119,6 +158,16 @@ class StorageConfig:
     probe_interval: float = _setting(duration(5.0, 0.01, 3_600.0, "While long-term storage is down it is tried this often."))
     safe_size: int = _setting(size(0, 0, 1 << 60, "Flushes stop while more space than this is in use; 0 means no limit."))
     safe_size_interval: float = _setting(duration(60.0, 0.1, 86_400.0, "How often the space in use is measured."))
+
+
+@attrs.frozen(kw_only=True)
+class S3Config:
+    """How an S3 service is reached, if `chunks` names a bucket. Credentials come from the usual AWS variables, files or roles."""
+
+    endpoint: str = _setting(text("", "The service's URL, such as https://s3.example.org; empty means AWS."))
+    region: str = _setting(text("", "The bucket's region; empty means what AWS_REGION or the AWS profile says."))
+    append: bool = _setting(switch(False, "The bucket takes puts with a write offset, as directory buckets do, so that chunks can grow."))
+    connections: int = _setting(count(32, 1, 1_024, "Connections to the service, at most."))
 
 
 @attrs.frozen(kw_only=True)
@@ -139,6 +188,9 @@ class TransactionsConfig:
     )
     lease_max: float = _setting(
         duration(LEASE_MAX, LEASE_MIN, LEASE_MAX, "The longest lease: a transaction without an append for its lease is aborted.")
+    )
+    staged_max: int = _setting(
+        count(STAGED_MAX, 1, 4 * STAGED_MAX, "Staged segments of one open transaction, those of failed attempts too; one more is refused.")
     )
 
 
@@ -198,6 +250,12 @@ class StoreConfig:
 
     containers: int = _setting(count(4, 1, 1_024, "Segment containers that share the segments. Fixed when the data folder is made."))
     append_bytes_max: int = _setting(size(8 * MiB, KiB, 32 * MiB, "The largest single append; a larger one is refused as InvalidArgument."))
+    chunks: str = _setting(
+        text(
+            "",
+            "Where long-term storage is, such as s3://bucket/prefix; empty means lts/ in the data folder. Fixed when the folder is made.",
+        )
+    )
     segments: SegmentsConfig = _section(SegmentsConfig)
     mailbox: MailboxConfig = _section(MailboxConfig)
     group: GroupConfig = _section(GroupConfig)
@@ -205,7 +263,16 @@ class StoreConfig:
     checkpoint: CheckpointConfig = _section(CheckpointConfig)
     cache: CacheConfig = _section(CacheConfig)
     writer: WriterConfig = _section(WriterConfig)
+    defrag: DefragConfig = _section(DefragConfig)
     storage: StorageConfig = _section(StorageConfig)
+    layout: str = _setting(
+        choice(
+            LayoutMode.INSTALL_NEW.value,
+            tuple(mode.value for mode in LayoutMode),
+            "What becomes of segments in the older layout, header files beside rolling files. After layout-upgrade there is no way back.",
+        )
+    )
+    s3: S3Config = _section(S3Config)
     gc: GcConfig = _section(GcConfig)
     transactions: TransactionsConfig = _section(TransactionsConfig)
     supervision: SupervisionConfig = _section(SupervisionConfig)
@@ -216,6 +283,15 @@ class StoreConfig:
         for low, high in _NOT_ABOVE:
             if _value_at(self, low) > _value_at(self, high):
                 raise ConfigError(f"{low} is {_shown_at(self, low)}, which is more than {high} ({_shown_at(self, high)}); it may not be")
+        _check_chunks(self.chunks)
+
+
+def _check_chunks(place: str) -> None:
+    try:
+        if place:
+            parse_location(place)
+    except InvalidArgument as error:
+        raise ConfigError(f"chunks: {error}") from error
 
 
 _NOT_ABOVE = (

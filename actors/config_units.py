@@ -133,6 +133,60 @@ class TextSetting:
         return f'"{value}"'
 
 
+@attrs.frozen
+class SwitchSetting:
+    """A setting that is on or off; it lives in its field's metadata as ``Setting`` does."""
+
+    default: bool
+    help: str
+
+    @property
+    def range(self) -> str:
+        return f"true or false, default {self.show_toml(self.default)}"
+
+    def read(self, value: object) -> bool:
+        self.check(value)
+        return bool(value)
+
+    def check(self, value: object) -> None:
+        if not isinstance(value, bool):
+            raise UnitError(f"{shown(value)} is not allowed; write {self.range}")
+
+    def show(self, value: bool) -> str:
+        return "true" if value else "false"
+
+    def show_toml(self, value: bool) -> str:
+        return self.show(value)
+
+
+@attrs.frozen
+class ChoiceSetting:
+    """A setting that is one of a few words; it lives in its field's metadata as ``Setting`` does."""
+
+    default: str
+    choices: tuple[str, ...]
+    help: str
+
+    @property
+    def range(self) -> str:
+        return f"one of {', '.join(map(self.show_toml, self.choices))}, default {self.show_toml(self.default)}"
+
+    def read(self, value: object) -> str:
+        """The word. ``UnitError`` if it is none of the choices."""
+        self.check(value)
+        return str(value)
+
+    def check(self, value: object) -> None:
+        if value not in self.choices:
+            raise UnitError(f"{shown(value)} is not allowed; write {self.range}")
+
+    def show(self, value: str) -> str:
+        return value
+
+    def show_toml(self, value: str) -> str:
+        return f'"{value}"'
+
+
 def _parser(units: Mapping[str, int | Fraction]) -> Callable[[str], Fraction | None]:
     def parse(text: str) -> Fraction | None:
         match = _WITH_UNIT.fullmatch(text)
@@ -189,6 +243,16 @@ def text(default: str, help: str) -> TextSetting:
     return TextSetting(default, help)
 
 
+def switch(default: bool, help: str) -> SwitchSetting:
+    """A setting that is on or off."""
+    return SwitchSetting(default, help)
+
+
+def choice(default: str, choices: tuple[str, ...], help: str) -> ChoiceSetting:
+    """A setting that is one of a few words."""
+    return ChoiceSetting(default, choices, help)
+
+
 def setting_of(field: attrs.Attribute[Any]) -> Any:
-    """The description that a configuration field carries: a ``Setting`` or a ``TextSetting``."""
+    """The description that a configuration field carries: one of the ``...Setting`` classes above."""
     return field.metadata[Setting]

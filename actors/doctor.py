@@ -8,30 +8,30 @@ found is dropped and the container is looked at again: only what stays is report
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import TypeVar
 
 import attrs
 
-from ..storage_backends.base.checksum import crc32c
-from ..storage_backends.base.errors import DataCorruption, StoreMismatch, TierlogError
+from ..storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch, TierlogError
 from ..storage_backends.base.files import Files
-from ..storage_backends.chunked.records import BLOCK, ChunkRecord, chunk_key
+from ..storage_backends.chunked.records import ChunkRecord, chunk_key
 from ..storage_backends.chunked.transaction import decode_record
+from ..storage_backends.chunked.verify import find_flaws
 from .container.claim import Identity, judge, survey
 from .folder import living_owners
 from .inspection import ContainerPicture, ContainerView, StoreView
 from .presence import Owner
 
 _LOOKS_MAX = 3
-_READ_BLOCKS = 4
 _CHUNK_PREFIX = chunk_key("")
 T = TypeVar("T")
 
 _ADVICE_LOG = "leave the folder as it is and restore this container's log from a backup; the other containers can be read meanwhile"
-_ADVICE_CHUNK = "put the chunk back from a backup of lts/; all other bytes can be read meanwhile"
+_ADVICE_CHUNK = "put the chunk back from a backup of long-term storage; all other bytes can be read meanwhile"
 _ADVICE_RECORD = "restore the folder from a backup; segments without problems can be read meanwhile"
-_ADVICE_STORAGE = "see that lts/ is there (mounted?) and readable, then run the doctor again"
+_ADVICE_STORAGE = "see that long-term storage is there (mounted? reachable?) and readable, then run the doctor again"
 _ADVICE_CLAIM = "see which folder is the newest owner's; adopt this one only if that one is gone for good"
 
 
@@ -145,7 +145,7 @@ class _Examination:
         records = self._records()
         await self._check_chains()
         report = attrs.evolve(self._counts(), chunks_referenced=len(records))
-        lengths = await self._attempt(self._list_chunks(), _ADVICE_STORAGE)
+        lengths = await self._attempt(self._list_chunks(records), _ADVICE_STORAGE)
         if lengths is not None:
             self._check_lengths(records, lengths)
             if self._verify is not None:
@@ -198,10 +198,14 @@ class _Examination:
         for sid in await storage.list():
             await self._attempt(storage.chunks(sid), _ADVICE_RECORD)
 
-    async def _list_chunks(self) -> dict[str, int]:
+    async def _list_chunks(self, records: Mapping[str, ChunkRecord]) -> dict[str, int]:
         """The lengths of the container's chunks on storage, by name."""
         prefix = f"containers/{self._index:04d}/"
-        return {info.name: info.length async for info in self._view.chunks.list(prefix)}
+        lengths = {info.name: info.length async for info in self._view.chunks.list(prefix)}
+        for name in [name for name in records if not name.startswith(prefix)]:  # imported files lie where they always did
+            with suppress(ChunkNotFound):
+                lengths[name] = (await self._view.chunks.info(name)).length
+        return lengths
 
     def _check_lengths(self, records: dict[str, ChunkRecord], lengths: dict[str, int]) -> None:
         for name, record in records.items():
@@ -212,7 +216,7 @@ class _Examination:
                 self._add_chunk_problem(f"the chunk is shorter than the {record.length} bytes that were committed", name, length)
 
     def _add_chunk_problem(self, message: str, name: str, offset: int) -> None:
-        self._problems.append(Problem(message, _ADVICE_CHUNK, f"{self._view.folder.chunks}/{name}", offset))
+        self._problems.append(Problem(message, _ADVICE_CHUNK, f"{self._view.chunk_place}/{name}", offset))
 
     async def _judge_claims(self) -> tuple[int, ...]:
         claims = await survey(self._view.chunks, self._index)
@@ -226,11 +230,5 @@ class _Examination:
             await self._attempt(self._verify_chunk(record, progress), _ADVICE_CHUNK)
 
     async def _verify_chunk(self, record: ChunkRecord, progress: VerifyProgress) -> None:
-        """Read the recorded bytes, a few blocks at a time, and compare every block's checksum (rule S5, hole 32)."""
-        for start in range(0, record.length, _READ_BLOCKS * BLOCK):
-            data = await self._view.chunks.read(record.name, start, min(_READ_BLOCKS * BLOCK, record.length - start))
-            view = memoryview(data)
-            for at in range(0, len(data), BLOCK):
-                if crc32c(view[at : at + BLOCK]) != record.crcs[(start + at) // BLOCK]:
-                    self._add_chunk_problem("the bytes of a block do not match their checksum", record.name, start + at)
-            progress(len(data), 0)
+        for flaw in await find_flaws(self._view.chunks, record, lambda done: progress(done, 0)):
+            self._add_chunk_problem(flaw.message, record.name, flaw.offset)

@@ -35,12 +35,12 @@ from ..storage_backends.base.segments import SegmentInfo
 from ..storage_backends.base.transactions import TransactionInfo, check_transaction_id
 from ..storage_backends.base.world import World
 from ..storage_backends.chunked.storage import ChunkedSegmentStorage
-from ..storage_backends.chunks.filesystem_reader import FileSystemChunkReader
 from ..storage_backends.files.local import LocalFiles
 from ..storage_backends.logs.local import LocalLog
 from ..storage_backends.logs.local_layout import LogLayout, log_folder
 from ..storage_backends.registers.local import REGISTER_BYTES, open_register
 from .arguments import WriterId, check_offset, check_size, required_writer
+from .chunk_place import existing_place, make_chunk_reader
 from .container.metadata_store import LoggedMetadataStore
 from .container.publish import Publisher
 from .container.recovery import Recovery
@@ -209,11 +209,15 @@ class ContainerView:
 class StoreView:
     """Made by ``open_reader``; usable inside its ``async with`` body."""
 
-    def __init__(self, folder: StoreFolder, identity: StoreIdentity, containers: Sequence[ContainerView], chunks: ChunkStorage) -> None:
+    def __init__(
+        self, folder: StoreFolder, identity: StoreIdentity, containers: Sequence[ContainerView], chunks: ChunkStorage, chunk_place: str
+    ) -> None:
         self.folder = folder
         self.identity = identity
         self.containers = containers
         self.chunks = chunks
+        self.chunk_place = chunk_place
+        """What stands before a chunk's name in messages: a folder, or a bucket."""
 
     def __repr__(self) -> str:
         return f"<StoreView {self.folder.path} {len(self.containers)} containers>"
@@ -317,10 +321,12 @@ async def open_reader(path: str | os.PathLike[str], *, files: Files | None = Non
     files = files or LocalFiles()
     folder = check_path(path)
     identity = await existing_identity(files, folder)
-    chunks = FileSystemChunkReader(files, folder.chunks, _NO_WORLD)
+    place = await existing_place(files, folder)
+    chunks = make_chunk_reader(place, files, folder, _NO_WORLD)
     await chunks.open()
     try:
-        yield StoreView(folder, identity, [_container_view(files, folder, identity, i, chunks) for i in range(identity.containers)], chunks)
+        containers = [_container_view(files, folder, identity, index, chunks) for index in range(identity.containers)]
+        yield StoreView(folder, identity, containers, chunks, place.shown(folder))
     finally:
         await chunks.close()
 

@@ -18,16 +18,20 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from random import Random
 
 import anyio
+import attrs
 
 from ..storage_backends.base.chunk_storage import ChunkStorage
 from ..storage_backends.base.errors import InvalidArgument, StoreMismatch
 from ..storage_backends.base.files import Files
 from ..storage_backends.base.world import World
-from ..storage_backends.chunks.filesystem import FileSystemChunkStorage
+from ..storage_backends.chunked.core import ChunkedOptions
+from ..storage_backends.chunked.defrag_rules import DefragOptions
+from ..storage_backends.chunked.rolling.modes import LayoutMode
 from ..storage_backends.files.local import LocalFiles
 from ..storage_backends.logs.local import LocalLog
 from ..storage_backends.logs.local_layout import LocalLogOptions, log_folder
 from . import presence
+from .chunk_place import make_chunk_storage, settle_place
 from .config import StoreConfig
 from .container.admission import AdmissionOptions
 from .container.checkpointer import CheckpointOptions
@@ -40,6 +44,7 @@ from .core.supervision import RestartPolicy
 from .folder import StoreFolder, check_path, existing_identity, run_program
 from .gc.collector import CollectorOptions
 from .identity import StoreIdentity, create_identity, read_identity
+from .layout_mark import settle_mode
 from .loops import event_source, running_trio
 from .serving import Hosting, ServingOptions, ServingParts, serve
 from .storage.options import StorageOptions
@@ -122,6 +127,8 @@ def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         events=event_source,
         protect=_protection(),
         adopt=adopt,
+        layout=LayoutMode(config.layout),
+        chunked=ChunkedOptions(defrag=DefragOptions(**attrs.asdict(config.defrag))),
     )
 
 
@@ -143,6 +150,7 @@ def serving_options(config: StoreConfig, *, adopt: bool) -> ServingOptions:
         append_bytes_max=config.append_bytes_max,
         rolling_size=config.writer.rolling_size,
         lease_max=config.transactions.lease_max,
+        staged_max=config.transactions.staged_max,
     )
 
 
@@ -170,7 +178,8 @@ async def open_store(
 ) -> AsyncIterator[SegmentStore]:
     """Open the store in the folder ``path``, made if it is missing: ``async with open_store("data", containers=4) as store``.
 
-    ``containers`` is fixed when the folder is made. ``storage`` replaces the folder's own ``lts/`` as long-term storage. ``adopt`` opens a
+    ``containers`` is fixed when the folder is made, and so is ``chunks`` in the configuration: where long-term storage is, the folder's own
+    ``lts/`` or a bucket. ``storage`` replaces it by a chunk storage of your own. ``adopt`` opens a
     copied or restored folder although long-term storage knows a newer owner. ``span`` is told of every call and of the
     log's groups: ``tierlog.opentelemetry_tracing()``, or a hook of your own. ``world`` and ``files`` are for simulations.
 
@@ -239,27 +248,42 @@ class Node:
         self._adopt = adopt
         self._world = world
         self._files = files
-        self._chunks = storage or FileSystemChunkStorage(files, folder.chunks, world)
+        self._storage = storage
 
     @asynccontextmanager
     async def running(self, containers: int | None) -> AsyncIterator[SegmentStore]:
         """Serve all containers."""
+        chunks = await self._chunks()
         identity = await identify(self._files, self._folder.wal, containers, self._config, self._world)
-        async with self._announced("") as owner_id, serve(self._parts(identity, owner_id)) as store:
+        await self._settle_layout()
+        async with self._announced("") as owner_id, serve(self._parts(identity, owner_id, chunks)) as store:
             yield store
 
     @asynccontextmanager
     async def hosting(self, host_id: str) -> AsyncIterator[Hosting]:
         """Serve no container but those that the body begins."""
         identity = await existing_identity(self._files, self._folder)
-        async with self._announced(host_id) as owner_id, Hosting(self._parts(identity, owner_id)).running() as hosting:
+        chunks = await self._chunks()
+        await self._settle_layout()
+        async with self._announced(host_id) as owner_id, Hosting(self._parts(identity, owner_id, chunks)).running() as hosting:
             yield hosting
 
-    def _parts(self, identity: StoreIdentity, owner_id: str) -> ServingParts:
+    async def _chunks(self) -> ChunkStorage:
+        """The given long-term storage, or the one where this folder's chunks are."""
+        if self._storage is not None:
+            return self._storage
+
+        place = await settle_place(self._files, self._folder, self._config, self._world)
+        return make_chunk_storage(place, self._files, self._folder, self._world)
+
+    async def _settle_layout(self) -> None:
+        await settle_mode(self._files, self._folder, LayoutMode(self._config.layout), self._world)
+
+    def _parts(self, identity: StoreIdentity, owner_id: str, chunks: ChunkStorage) -> ServingParts:
         return ServingParts(
             identity=identity,
             owner_id=owner_id,
-            chunks=self._chunks,
+            chunks=chunks,
             make_log=lambda index: self._log(identity, index),
             options=serving_options(self._config, adopt=self._adopt),
             world=self._world,

@@ -22,7 +22,7 @@ import attrs
 
 from ..storage_backends.base.errors import InvalidArgument
 from ..storage_backends.files.local import LocalFiles
-from .chunk_place import settle_place
+from .chunk_place import check_place, settle_place
 from .config import ServerConfig, StoreConfig
 from .core.backoff import Backoff
 from .core.groups import body_group
@@ -75,7 +75,8 @@ async def run_service(options: ServiceOptions, announce: Callable[[Served, Super
     """Serve until a signal has ended it. ``announce`` is called once every container is served or known to stay closed."""
     with bind(options.address, options.port) as listener:
         files, world = LocalFiles(), system_world()
-        await settle_place(files, options.folder, options.config, world)
+        place = await settle_place(files, options.folder, options.config, world)
+        await check_place(place, files, options.folder, world)
         identity = await identify(files, options.folder.wal, options.containers, options.config, world)
         async with claim_term(files, options.folder, identity) as term:
             orphans = await _find_orphans(files, options)

@@ -20,17 +20,19 @@ import attrs
 from ..storage_backends.base.chunk_storage import ChunkStorage
 from ..storage_backends.base.data_log import DurableDataLog
 from ..storage_backends.base.errors import TierlogError
-from ..storage_backends.base.transactions import LEASE_MAX
+from ..storage_backends.base.transactions import LEASE_MAX, STAGED_MAX
 from ..storage_backends.base.world import World
 from .container.claim import Identity
 from .container.container import Container, ContainerOptions
 from .container.host import AbsentContainer, ContainerHost
 from .core.groups import body_group
+from .core.lifecycle import Unreachable
 from .core.supervision import RestartPolicy
 from .identity import StoreIdentity
 from .storage.actor import StorageActor
 from .storage.client import StorageClient
 from .storage.options import StorageOptions
+from .storage.trouble import StorageTroubleStatistics
 from .store import SegmentStore
 from .tracing import SpanHook
 
@@ -47,6 +49,8 @@ class ServingOptions:
     """Bytes after which the chunks of a segment roll, unless its creation says otherwise."""
     lease_max: float = LEASE_MAX
     """Seconds; a transaction gets no longer lease."""
+    staged_max: int = STAGED_MAX
+    """Staged segments; an open transaction gets no more."""
 
 
 @attrs.frozen(kw_only=True)
@@ -80,11 +84,14 @@ class Hosting:
         self._ended: dict[int, anyio.Event] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._supervising, self._stopping = anyio.Event(), anyio.Event()
+        self._storage_opened, self._storage_ended = False, anyio.Event()
+        self._not_opened: TierlogError | None = None
         self.store = SegmentStore(
             self._hosts,
             append_bytes_max=options.append_bytes_max,
             rolling_size=options.rolling_size,
             lease_max=options.lease_max,
+            staged_max=options.staged_max,
             span=parts.span,
             storage=self._actor,
         )
@@ -92,8 +99,8 @@ class Hosting:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Hosting]:
         """Serve inside the body; at its end, however it ends, every container is closed before the storage actor stops."""
-        async with _background(self._actor.run, self._actor.stop):
-            await self._actor.wait_active()
+        async with _background(self._run_storage, self._actor.stop):
+            await self._wait_storage()
             async with _background(self._supervise, self._stop):
                 await self._supervising.wait()
                 try:
@@ -134,6 +141,11 @@ class Hosting:
         """Whether the container was begun here and has not ended."""
         return index in self._ended
 
+    @property
+    def trouble(self) -> StorageTroubleStatistics:
+        """What is wrong with long-term storage, as this process sees it."""
+        return self._actor.trouble
+
     def host(self, index: int) -> ContainerHost | AbsentContainer:
         return self._hosts[index]
 
@@ -148,6 +160,27 @@ class Hosting:
         return {container.index: container.state.epoch for container in active if container is not None and _is_owner(container)}
 
     # --- inside -----------------------------------------------------------------------------------------------
+
+    async def _run_storage(self) -> None:
+        try:
+            await self._actor.run()
+        except TierlogError as error:
+            if self._storage_opened:
+                raise
+            self._not_opened = error
+        finally:
+            self._storage_ended.set()
+
+    async def _wait_storage(self) -> None:
+        """Why long-term storage cannot be opened is raised here, as it is: out of its own task it would come in a group."""
+        try:
+            await self._actor.wait_active()
+        except Unreachable:
+            await self._storage_ended.wait()
+            if self._not_opened is None:
+                raise
+            raise self._not_opened from self._not_opened.__cause__
+        self._storage_opened = True
 
     def _host(self, index: int) -> ContainerHost:
         parts, options = self._parts, self._parts.options

@@ -20,7 +20,7 @@ from ..storage_backends.base.checksum import Buffer
 from ..storage_backends.base.errors import ClosedError, InvalidArgument, TierlogError, Unavailable
 from ..storage_backends.base.names import check_segment_name, container_of, placement_key
 from ..storage_backends.base.segments import AttributeUpdate, SegmentInfo
-from ..storage_backends.base.transactions import LEASE_MAX
+from ..storage_backends.base.transactions import LEASE_MAX, STAGED_MAX
 from .arguments import (
     JoinedAppend,
     WriterId,
@@ -83,6 +83,7 @@ class SegmentStore(TransactionVerbs):
         append_bytes_max: int,
         rolling_size: int,
         lease_max: float = LEASE_MAX,
+        staged_max: int = STAGED_MAX,
         span: SpanHook | None = None,
         storage: StorageActor | None = None,
     ) -> None:
@@ -91,6 +92,7 @@ class SegmentStore(TransactionVerbs):
         """The largest single append, in bytes (the configuration's)."""
         self._rolling_size = rolling_size
         self._lease_max = lease_max
+        self._staged_max = staged_max
         self._storage = storage
         self._span = span
         self._places: dict[str, int] = {}
@@ -361,6 +363,15 @@ class SegmentStore(TransactionVerbs):
         """The index of the container that hosts ``name``."""
         check_segment_name(name)
         return self._index(name)
+
+    @property
+    def containers(self) -> int:
+        """How many containers the store has."""
+        return len(self._hosts)
+
+    async def on_container(self, index: int, act: Callable[[Container], Awaitable[T]]) -> T:
+        """For tools of this package: what ``act`` gives on the ownership of the container ``index``, as a verb's way is."""
+        return await self._checked_hosts()[index].call(act)
 
     def mark_closed(self) -> None:
         """Refuse further calls; called when the ``async with`` body ends."""

@@ -47,6 +47,7 @@ class TransactionVerbs:
 
     _rolling_size: int
     _lease_max: float
+    _staged_max: int
 
     async def _call(self, verb: str, name: str, act: Callable[[Container], Awaitable[T]]) -> T:
         raise NotImplementedError
@@ -75,12 +76,12 @@ class TransactionVerbs:
 
         Nobody sees its bytes in the target before the commit. It cannot be sealed, truncated, merged or deleted by name.
 
-        Raises ``TransactionNotFound``, ``TransactionEnded``, ``InvalidArgument``.
+        Raises ``TransactionNotFound``, ``TransactionEnded``, ``InvalidArgument`` (also for one more than ``transactions.staged_max``).
         """
         _check(target, transaction_id)
         name = staged_name(target, transaction_id, part)
         check_segment_name(name)
-        request = StageSegmentRequest(target, transaction_id, name, self._rolling_size)
+        request = StageSegmentRequest(target, transaction_id, name, self._rolling_size, self._staged_max)
         return await self._call("stage_segment", target, lambda container: container.ask(request, 256))
 
     async def commit_transaction(

@@ -22,10 +22,10 @@ from rich.console import Console
 
 from tierlog.actors.core.lifecycle import first_leaf
 
-from . import appends, http_parked, reading, recovery, report, service, spark, starting
+from . import appends, history, http_parked, metadata, reading, recovery, report, s3, service, spark, starting
 from .harness import Benchmark, BenchmarkError, Result, Setting, is_interactive
 
-MODULES = (appends, recovery, reading, starting, service, http_parked, spark)
+MODULES = (appends, recovery, reading, history, metadata, starting, service, http_parked, s3, spark)
 BENCHMARKS = {benchmark.name: benchmark for module in MODULES for benchmark in module.BENCHMARKS}
 
 DESCRIPTION = """\
@@ -59,7 +59,9 @@ def parser() -> Parser:
     made.add_argument("--list", action="store_true", help="show the benchmarks, what they measure and their goals, and run none")
     made.add_argument("--quick", action="store_true", help="tiny sizes and one round: does it run?")
     made.add_argument("--strict", action="store_true", help="exit with 1 when a goal is missed")
-    made.add_argument("--megabytes", type=int, metavar="N", help="data of spark_write and spark_read (default: 1000)")
+    made.add_argument(
+        "--megabytes", type=int, metavar="N", help="data of spark_write, spark_read and historical_read (default: about 1000)"
+    )
     made.add_argument(
         "--data", metavar="FOLDER", default=".", help="where to put a folder with the data, removed afterwards (default: here)"
     )

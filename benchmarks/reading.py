@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 import anyio
@@ -28,16 +28,16 @@ SMALL_CACHE = tierlog.StoreConfig(append_bytes_max=1 << 20, cache=CacheConfig(by
 async def cold_read(setting: Setting) -> Sequence[Pair]:
     size = setting.size(192 << 20, 16 << 20)
     folder = setting.fresh("cold")
-    expected = await _fill(folder, size)
-    chunks = _chunk_files(f"{folder}/lts", size)
+    expected = await fill(folder, size)
+    chunks = chunk_files(f"{folder}/lts", size)
 
     async def value() -> float:
         async with store_in(folder, config=SMALL_CACHE) as store:
-            _check_cache(store, size)
+            check_cache(store, size)
             begin = time.perf_counter()
-            blocks = await _read_segment(store, size)
+            blocks = [block async for block in read_segment(store, size, BLOCK)]
             seconds = time.perf_counter() - begin
-            _check(blocks, expected)
+            check(blocks, expected)
             return size / seconds / 1e6
 
     async def reference() -> float:
@@ -57,12 +57,13 @@ async def cold_read(setting: Setting) -> Sequence[Pair]:
     return await alternate(setting, value, reference, 6)
 
 
-async def _fill(folder: str, size: int) -> int:
+async def fill(folder: str, size: int, rolling_size: int | None = None) -> int:
     """Write and flush a segment; returns the CRC32C of its bytes."""
-    crc = 0
+    crc, items = 0, payloads(1 << 20, 61)
     async with store_in(folder) as store:
-        await store.create_segment(SEGMENT)
-        for number, block in enumerate(payloads(1 << 20, size >> 20)):
+        await store.create_segment(SEGMENT, rolling_size=rolling_size)
+        for number in range(size >> 20):
+            block = items[number % len(items)]  # 61 in turns: no two chunks of 16 hold the same
             await store.append(SEGMENT, block)
             crc = crc32c(block, crc)
             if number % 32 == 31:
@@ -75,7 +76,7 @@ async def _fill(folder: str, size: int) -> int:
     return crc
 
 
-def _chunk_files(folder: str, size: int) -> list[str]:
+def chunk_files(folder: str, size: int) -> list[str]:
     """The files that hold user bytes: all but the store's own small ones."""
     paths = [os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names if "_system" not in parent]
     found = sum(os.path.getsize(path) for path in paths)
@@ -85,20 +86,17 @@ def _chunk_files(folder: str, size: int) -> list[str]:
     return sorted(paths)
 
 
-async def _read_segment(store: tierlog.SegmentStore, size: int) -> list[bytes]:
-    blocks: list[bytes] = []
+async def read_segment(store: tierlog.SegmentStore, size: int, piece: int) -> AsyncIterator[bytes]:
     position = 0
     while position < size:
-        block = await store.read(SEGMENT, position, BLOCK)
+        block = await store.read(SEGMENT, position, piece)
         if not block:
             raise BenchmarkError(f"nothing to read at {position} of {size}")
-        blocks.append(block)
+        yield block
         position += len(block)
 
-    return blocks
 
-
-def _check_cache(store: tierlog.SegmentStore, size: int) -> None:
+def check_cache(store: tierlog.SegmentStore, size: int) -> None:
     """What the log still held came into the tail cache at recovery; it must have been evicted, or the reads would not be cold."""
     current = store.statistics().containers[0].current
     cached = current.cache.total_bytes if current else 0
@@ -106,7 +104,7 @@ def _check_cache(store: tierlog.SegmentStore, size: int) -> None:
         raise BenchmarkError(f"{cached} of {size} bytes are in the store's cache after a reopen")
 
 
-def _check(blocks: Sequence[bytes], expected: int) -> None:
+def check(blocks: Iterable[bytes], expected: int) -> None:
     crc = 0
     for block in blocks:
         crc = crc32c(block, crc)

@@ -19,9 +19,15 @@ when every process is ended and the temporary folder is removed.
 
 from __future__ import annotations
 
+import os
+import signal
+
+if __name__ == "__main__":
+    # The imports below take a while, and there is nothing to tidy up yet.
+    signal.signal(signal.SIGINT, lambda *_: os._exit(130))
+
 import argparse
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -37,11 +43,11 @@ import anyio.abc
 import attrs
 
 import tierlog
+from chaos_parts.gate import open_gate
 from chaos_parts.program import free_port
 from chaos_parts.service import ChaosError, OwnService
 from quickstart_parts.checking import bytes_from_chunks, check_chunks_were_read, check_files, check_names, check_spark, read_back
 from quickstart_parts.display import Display, Figures
-from quickstart_parts.gate import open_gate
 from quickstart_parts.jobs import Job, client_job, spark_job
 from quickstart_parts.shares import Part, QuickstartError, Share, read_input, service_settings, split_input
 from quickstart_parts.trouble import Trouble, choose_kill_points
@@ -328,9 +334,9 @@ def final_line(options: Options, figures: Figures) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    options = parse(arguments)
     try:
-        return quickstart(options)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        return quickstart(parse(arguments))
     except QuickstartError as error:
         print(f"quickstart: {error}", file=sys.stderr)
         return 1

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 
 from ..actors.gateway.client.connecting import connect_sync
 from ..actors.gateway.client.sync_client import SyncClient
+from .bulk_transport import BulkTransport
 from .options import Options
 
 _Key = tuple[int, str, float]
@@ -35,7 +36,7 @@ class Connections:
         with self._lock:
             client = self._clients.get(key)
             if client is None:
-                client = self._ends.enter_context(connect_sync(options.endpoint, deadline=options.call_timeout))
+                client = self._ends.enter_context(connect_sync(options.endpoint, deadline=options.call_timeout, transport=new_transport))
                 self._clients[key] = client
             return client
 
@@ -53,6 +54,10 @@ class Connections:
 connections = Connections()
 os.register_at_fork(after_in_child=connections.forget)
 atexit.register(connections.close)
+
+
+def new_transport() -> BulkTransport:
+    return BulkTransport(time.monotonic)
 
 
 def pause(seconds: float) -> None:

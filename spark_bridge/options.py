@@ -75,7 +75,7 @@ _NAMES = (
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 """Spark's own options, which it also shows to data sources."""
 _TRIGGER_BYTES = size(0, 1, 1024 * GiB, "Bytes that one micro-batch reads.")
-_READ_BYTES_DEFAULT = 4 * MiB
+_READ_BYTES_DEFAULT = 8 * MiB
 _READ_BYTES = size(_READ_BYTES_DEFAULT, 64 * KiB, 256 * MiB, "Bytes of one read.")
 _BATCH_BYTES = size(MiB, 4 * KiB, 32 * MiB, "Bytes of one append.")
 _LEASE = duration(LEASE_DEFAULT, LEASE_MIN, LEASE_MAX, "How long a transaction lives without an append.")

@@ -1,8 +1,9 @@
 """Test tools for those who write a backend or embed a store.
 
 Conformance suites: subclass ``DurableDataLogConformance``, ``RegisterConformance``, ``ChunkStorageConformance`` or
-``MetadataStoreConformance`` and say how one is made; they need pytest. Fault wrappers and simulations: ``FaultyChunkStorage``,
-``SimulatedDisk``, ``SimulatedFiles``. The library itself never imports this package. Names are loaded at their first use.
+``MetadataStoreConformance`` and say how one is made; they need pytest. Fault wrappers, simulations and a server: ``FaultyChunkStorage``,
+``SimulatedDisk``, ``SimulatedFiles``, ``LocalS3Server``. The library itself never imports this package. Names are loaded at their first
+use.
 """
 
 from importlib import import_module
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from .log_conformance import DurableDataLogConformance
     from .metadata_store_conformance import MetadataStoreConformance
     from .register_conformance import RegisterConformance
+    from .s3_server import LocalS3Server
     from .simulated_disk import SimulatedDisk
     from .simulated_files import SimulatedFiles
 
@@ -21,6 +23,7 @@ _HOMES = {
     "ChunkStorageConformance": "chunk_conformance",
     "DurableDataLogConformance": "log_conformance",
     "FaultyChunkStorage": "faulty_chunk_storage",
+    "LocalS3Server": "s3_server",
     "MetadataStoreConformance": "metadata_store_conformance",
     "RegisterConformance": "register_conformance",
     "SimulatedDisk": "simulated_disk",
@@ -31,6 +34,7 @@ __all__ = [
     "ChunkStorageConformance",
     "DurableDataLogConformance",
     "FaultyChunkStorage",
+    "LocalS3Server",
     "MetadataStoreConformance",
     "RegisterConformance",
     "SimulatedDisk",

@@ -5,13 +5,16 @@ Subclass it and give ``make``: a fresh, empty store. Stores that need a running 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import anyio
+import attrs
 import pytest
 
-from ..storage_backends.base.errors import InvalidArgument, MetadataConflict
+from ..storage_backends.base.errors import InvalidArgument, MetadataConflict, Unavailable
 from ..storage_backends.chunked.metadata_store import ChunkMetadataStore
+from ..storage_backends.chunked.records import ChunkRecord
+from ..storage_backends.chunked.transaction import MetadataTransaction
 
 
 class MetadataStoreConformance:
@@ -109,3 +112,69 @@ class MetadataStoreConformance:
         assert await store.scan("k:") == ["k:1", "k:10", "k:2"]
         assert await store.scan("") == sorted(keys)
         assert await store.scan("u") == []
+
+    # --- transactions over the store --------------------------------------------------------------------------
+
+    async def test_a_hook_sees_the_writes_before_anything_is_published(self, store: ChunkMetadataStore) -> None:
+        seen: list[tuple[list[str], list[str]]] = []
+
+        async def hook(writes: Mapping[str, bytes | None]) -> None:
+            seen.append((sorted(writes), await store.scan("")))
+
+        version = await _adding(store, "a", "b").commit(hook)
+
+        assert seen == [(["c:a", "c:b"], [])]
+        assert await store.get("c:a") == (version, _chunk("a").encode())
+
+    async def test_a_hook_that_raises_publishes_nothing(self, store: ChunkMetadataStore) -> None:
+        async def hook(_: Mapping[str, bytes | None]) -> None:
+            raise Unavailable("scripted")
+
+        with pytest.raises(Unavailable, match="scripted"):
+            await _adding(store, "a").commit(hook)
+        assert await store.scan("") == []
+        await _adding(store, "a").commit()
+        assert await store.scan("") == ["c:a"]
+
+    async def test_what_is_committed_during_a_hook_is_a_conflict(self, store: ChunkMetadataStore) -> None:
+        async def hook(_: Mapping[str, bytes | None]) -> None:
+            await _adding(store, "a").commit()
+
+        with pytest.raises(MetadataConflict):
+            await _adding(store, "a", "b").commit(hook)
+        assert await store.scan("") == ["c:a"]
+
+    async def test_no_hook_runs_for_writes_that_are_not_sound(self, store: ChunkMetadataStore) -> None:
+        called: list[object] = []
+
+        async def hook(writes: Mapping[str, bytes | None]) -> None:
+            called.append(writes)
+
+        transaction = _adding(store, "a")
+        transaction.put(ChunkRecord("empty"))
+        with pytest.raises(RuntimeError, match="unsound"):
+            await transaction.commit(hook)
+        assert not called
+        assert await store.scan("") == []
+
+    async def test_a_transaction_conflicts_on_what_it_only_read(self, store: ChunkMetadataStore) -> None:
+        await _adding(store, "read").commit()
+        transaction = _adding(store, "new")
+        await transaction.chunk("read")
+        change = MetadataTransaction(store)
+        change.put(attrs.evolve(await change.chunk("read"), next_chunk="other"))
+        await change.commit()
+        with pytest.raises(MetadataConflict):
+            await transaction.commit()
+        assert await store.scan("") == ["c:read"]
+
+
+def _chunk(name: str) -> ChunkRecord:
+    return ChunkRecord(name, 1, packed_crcs=bytes(4))
+
+
+def _adding(store: ChunkMetadataStore, *names: str) -> MetadataTransaction:
+    transaction = MetadataTransaction(store)
+    for name in names:
+        transaction.put(_chunk(name))
+    return transaction

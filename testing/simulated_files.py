@@ -34,6 +34,8 @@ from ..storage_backends.base.files import (
     FolderEntry,
     FreeSpace,
     IoCall,
+    IsReadOnly,
+    IsSameFile,
     Link,
     ListFolder,
     Lock,
@@ -169,6 +171,8 @@ class SimulatedFiles(Files):
             Link: lambda call: disk.link(call.source, call.target),
             Rename: lambda call: disk.rename(call.source, call.target),
             SetReadOnly: self._set_read_only,
+            IsReadOnly: lambda call: disk.find(call.path).read_only,
+            IsSameFile: lambda call: disk.find(call.path) is disk.find(call.other),
             FreeSpace: lambda call: disk.free(),
         }
 
@@ -212,7 +216,8 @@ class SimulatedFiles(Files):
         finally:
             self._process.running -= 1
 
-    def lane(self, name: str, width: int = 1) -> SimulatedFiles:
+    def lane(self, name: str, width: int = 1, beneath: str = "") -> SimulatedFiles:
+        # The simulated disk has no symbolic links.
         lane = self._sibling()
         lane._root, lane._process, lane._width = self._root, self._process, width
         return lane

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from . import changing, container, folder, reading, serve, simulate, status, transactions
+from . import changing, chunks, container, folder, moving, reading, serve, simulate, status, transactions
 
 _HELP = """A tiered segment store: append-only segments, durable in a write-ahead log when acked, moved to cheap chunks in the background.
 
@@ -46,6 +46,12 @@ transaction.command("ls", rich_help_panel=_READING)(transactions.ls)
 transaction.command("show", rich_help_panel=_READING)(transactions.show)
 transaction.command("abort", rich_help_panel=_WRITING)(transactions.abort)
 app.add_typer(transaction)
+chunk = typer.Typer(name="chunks", help="See what lies in long-term storage, and whether it is whole.", rich_markup_mode="markdown")
+chunk.command("ls", rich_help_panel=_READING)(chunks.ls)
+chunk.command("layout", rich_help_panel=_READING)(chunks.layout)
+chunk.command("verify", rich_help_panel=_READING)(chunks.verify)
+chunk.command("defrag", rich_help_panel=_WRITING)(chunks.defrag)
+app.add_typer(chunk)
 _SERVICE = "The service"
 app.command("serve", rich_help_panel=_SERVICE)(serve.serve)
 app.command("status", rich_help_panel=_SERVICE)(status.status)
@@ -60,6 +66,11 @@ hosts.command("start")(container.start)
 app.add_typer(hosts, rich_help_panel=_SERVICE)
 app.command("init")(folder.init)
 app.command("doctor")(folder.doctor)
+_MOVING = "Moving: into a store and out of it"
+app.command("export", rich_help_panel=_MOVING)(moving.export)
+app.command("import", rich_help_panel=_MOVING)(moving.import_)
+app.command("backup", rich_help_panel=_MOVING)(moving.backup)
+app.command("restore", rich_help_panel=_MOVING)(moving.restore)
 app.command("simulate")(simulate.simulate)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from . import output
-from .options import DEFAULT_DATA, Config, Data, Name, Service, TakeOver
+from .options import DEFAULT_DATA, Chunks, Config, Data, Name, Service, TakeOver
 from .running import execute, writing
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def create(
     ] = None,
     data: Data = DEFAULT_DATA,
     config: Config = None,
+    chunks: Chunks = None,
     take_over: TakeOver = False,
     url: Service = None,
 ) -> None:
@@ -64,7 +65,7 @@ def create(
     size = None if rolling_size is None else _parse_size(rolling_size)
 
     async def command() -> None:
-        async with writing(data, config, take_over=take_over, create=True, url=url) as store:
+        async with writing(data, config, take_over=take_over, create=True, url=url, chunks=chunks) as store:
             await store.create_segment(name, rolling_size=size)
 
     execute(command)

@@ -22,6 +22,17 @@ Config = Annotated[
         "--config", envvar="TIERLOG_CONFIG", show_envvar=True, metavar="FILE", help="A tierlog.toml; default: the built-in settings."
     ),
 ]
+Chunks = Annotated[
+    str | None,
+    typer.Option(
+        "--chunks",
+        envvar="TIERLOG_CHUNKS",
+        show_envvar=True,
+        metavar="PLACE",
+        help="Where a new folder keeps its long-term storage: s3://BUCKET/PREFIX. Fixed from then on.",
+        show_default="lts/ in the data folder",
+    ),
+]
 TakeOver = Annotated[
     bool, typer.Option("--take-over", help="Go on although another process has the folder open: it is fenced and loses its store.")
 ]

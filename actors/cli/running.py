@@ -35,6 +35,7 @@ from ...storage_backends.base.errors import (
 from .output import leave
 
 if TYPE_CHECKING:
+    from ..config import StoreConfig
     from ..folder import StoreFolder
     from ..gateway.client.async_client import Client
     from ..inspection import StoreView
@@ -145,11 +146,11 @@ def _client(url: str) -> AbstractAsyncContextManager[Client]:
 
 @asynccontextmanager
 async def writing(
-    data: Path, config_file: Path | None, *, take_over: bool, create: bool = False, url: str | None = None
+    data: Path, config_file: Path | None, *, take_over: bool, create: bool = False, url: str | None = None, chunks: str | None = None
 ) -> AsyncIterator[SegmentStore | Client]:
     """The store in a data folder, opened as its owner; refused while somebody else has it open, unless ``take_over``.
 
-    With ``url`` a client of the service there, and no folder is touched.
+    With ``url`` a client of the service there, and no folder is touched. ``chunks``: where a new folder's long-term storage is.
     """
     if url is not None:
         if take_over:
@@ -159,15 +160,27 @@ async def writing(
             yield client
         return
 
-    from ..config import StoreConfig, load_config
     from ..folder import check_path
     from ..node import open_store
 
-    config = StoreConfig() if config_file is None else load_config(config_file)
+    config = read_settings(config_file, chunks)
     folder = check_path(data)
     await _check_folder(folder, take_over=take_over, create=create)
     async with open_store(folder.path, config=config) as store:
         yield store
+
+
+def read_settings(config_file: Path | None, chunks: str | None) -> StoreConfig:
+    """The file's settings, or the defaults, with ``chunks`` for the place that was named on the command line."""
+    import attrs
+
+    from ..config import StoreConfig, load_config
+
+    config = StoreConfig() if config_file is None else load_config(config_file)
+    if chunks and config.chunks not in {"", chunks}:
+        raise InvalidArgument(f"--chunks says {chunks}, and {config_file} says {config.chunks}: leave one of them out")
+
+    return attrs.evolve(config, chunks=chunks) if chunks else config
 
 
 async def check_new_folder(folder: StoreFolder) -> None:
@@ -207,14 +220,17 @@ def _open_elsewhere(folder: StoreFolder, owners: Sequence[Owner]) -> str:
 
 
 async def ask_service(url: str, method: str, path: str, body: dict[str, str] | None = None) -> dict[str, Any]:
-    """Ask the supervisor at ``url``; returns its document. Raises what it refused, ``Unavailable`` if nobody answers there."""
+    """Ask the supervisor at ``url``; returns its document. Raises what it refused, ``Unavailable`` if nobody answers there.
+
+    As for every client of the service, the environment's proxies are not for it.
+    """
     import httpx
 
     from ...storage_backends.base.errors import Unavailable
     from ..gateway.wire.errors import from_problem
 
     try:
-        async with httpx.AsyncClient(base_url=url, timeout=_ASK_SECONDS) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=_ASK_SECONDS, trust_env=False) as client:
             answer = await client.request(method, path, json=body)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise Unavailable(f"no service answers at {url} ({str(error) or type(error).__name__}); is `tierlog serve` running?") from error

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import DEFAULT_DATA, Config
-from .running import check_new_folder, complain, execute
+from .options import DEFAULT_DATA, Chunks, Config
+from .running import check_new_folder, complain, execute, read_settings
 
 if TYPE_CHECKING:
     from ..gateway.server.running import Served
@@ -25,6 +25,7 @@ def serve(
     listen: Annotated[str | None, typer.Option(metavar="ADDRESS:PORT", help="Where to listen; port 0 lets the system choose.")] = None,
     hosts: Annotated[int | None, typer.Option(min=1, max=256, help="Host processes. Default: one for each core.")] = None,
     containers: Annotated[int | None, typer.Option(min=1, max=1024, help="Containers of a new folder; fixed from then on.")] = None,
+    chunks: Chunks = None,
     take_over: Annotated[
         bool, typer.Option("--take-over", help="Go on although an app has the folder open: it is fenced and loses its store.")
     ] = False,
@@ -39,11 +40,10 @@ def serve(
     """
 
     async def command() -> None:
-        from ..config import StoreConfig, load_config
         from ..folder import check_path
         from ..service import ServiceOptions, host_count, listen_of, run_service
 
-        settings = StoreConfig() if config is None else load_config(config)
+        settings = read_settings(config, chunks)
         address, port = listen_of(listen, settings.server)
         folder = check_path(path)
         await check_new_folder(folder)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 _WATCH_SECONDS = 1.0
-_HOST_COLUMNS = ("host", "phase", "pid", "containers", "lag", "starts", "last exit")
+_HOST_COLUMNS = ("host", "phase", "pid", "containers", "lag", "storage", "starts", "last exit")
 _CONTAINER_COLUMNS = ("container", "phase", "host", "epoch", "segments", "WAL", "unflushed", "reason")
 
 
@@ -64,12 +64,25 @@ def _shown(status: dict[str, Any]) -> RenderableType:
         output.table(_HOST_COLUMNS, [_host_row(host) for host in status["hosts"]]),
         Text(),
         output.table(_CONTAINER_COLUMNS, [_container_row(place) for place in status["containers"]]),
+        *_troubles(status),
     )
+
+
+def _troubles(status: dict[str, Any]) -> list[RenderableType]:
+    """A line for each host that has trouble with long-term storage."""
+    from rich.text import Text
+
+    told = [(host["id"], host["storage"]) for host in status["hosts"] if host["storage"]["cause"]]
+    lines = [
+        Text.assemble(f"\n{host}: long-term storage is ", (storage["trouble"], "red"), f": {storage['cause']}") for host, storage in told
+    ]
+    return list(lines)
 
 
 def _host_row(host: dict[str, Any]) -> tuple[Any, ...]:
     held = ", ".join(map(str, host["containers"])) or "none"
-    return (host["id"], host["phase"], host["pid"], held, f"{host['lag_seconds'] * 1000:.0f} ms", host["starts"], host["last_exit"])
+    lag, trouble = f"{host['lag_seconds'] * 1000:.0f} ms", host["storage"]["trouble"]
+    return (host["id"], host["phase"], host["pid"], held, lag, trouble, host["starts"], host["last_exit"])
 
 
 def _container_row(place: dict[str, Any]) -> tuple[Any, ...]:

@@ -4,7 +4,8 @@ Owns: the three gates, in this order: free disk (rule W6), a segment that cannot
 own: the mailbox's own bounds, nor internal requests, which pass no gate because they relieve what the gates measure (hole 17).
 
 Between the soft and the hard limit an append waits in proportion, until a flush cycle makes progress or its delay is over; above the
-hard limit it is refused as Throttled. Nothing was done for a refused append. Cancellation: nothing is held.
+hard limit it is refused as Throttled, or as StorageFull if flushes fail because long-term storage has no room: waiting makes none.
+Nothing was done for a refused append. Cancellation: nothing is held.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Admission:
 
         if segment.length - segment.flushed > self._options.segment_bytes:
             self._throttled += 1
-            raise Throttled(f"segment {name!r} cannot be flushed and has {segment.length - segment.flushed} unflushed bytes")
+            raise self._refusal(f"segment {name!r} cannot be flushed and has {segment.length - segment.flushed} unflushed bytes")
 
     async def _delay(self) -> None:
         options = self._options
@@ -94,12 +95,16 @@ class Admission:
         self._writer.request_cycle()  # many small segments may fill memory long before one of them is due by size or age
         if pinned >= options.hard_bytes:
             self._throttled += 1
-            raise Throttled(f"{pinned} bytes wait to be flushed (limit {options.hard_bytes}): slow down and try again")
+            raise self._refusal(f"{pinned} bytes wait to be flushed (limit {options.hard_bytes}): slow down and try again")
 
         self._delayed += 1
         share = (pinned - options.soft_bytes) / max(1, options.hard_bytes - options.soft_bytes)
         with anyio.move_on_after(options.delay_max * share):
             await self._writer.progress.wait()
+
+    def _refusal(self, why: str) -> StorageFull | Throttled:
+        full = next((error for error in self._writer.failing.values() if isinstance(error, StorageFull)), None)
+        return Throttled(why) if full is None else StorageFull(f"{why}; flushes wait for room: {full}")
 
     def statistics(self) -> AdmissionStatistics:
         return AdmissionStatistics(self._delayed, self._throttled, self._full)

@@ -24,37 +24,41 @@ import attrs
 from ...journal.operations.barrier import Barrier
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.data_log import DurableDataLog, LogStatistics, OpenedLog
-from ...storage_backends.base.errors import ClosedError, SegmentNotFound, StoreMismatch, TierlogError, Unavailable
-from ...storage_backends.base.statistics import gauge, label
+from ...storage_backends.base.data_log import DurableDataLog, OpenedLog
+from ...storage_backends.base.errors import ClosedError, SegmentNotFound, StorageFull, StoreMismatch, TierlogError, Unavailable
 from ...storage_backends.base.transactions import TransactionInfo
 from ...storage_backends.base.world import World
-from ...storage_backends.chunked.core import ChunkedStatistics
+from ...storage_backends.chunked.core import ChunkedOptions
+from ...storage_backends.chunked.rolling.modes import LayoutMode
 from ...storage_backends.chunked.storage import ChunkedSegmentStorage
 from ..core.events import Answer, EventSource
 from ..core.log import get_logger
-from ..core.mailbox import Lane, Mailbox, MailboxOptions, MailboxStatistics
+from ..core.mailbox import Lane, Mailbox, MailboxOptions
 from ..core.reply import Reply, fail_all
 from ..core.shutdown import finish_within
-from ..gc.collector import Collector, CollectorOptions, CollectorStatistics
+from ..gc.collector import Collector, CollectorOptions
 from ..reading.append_starts import AppendStarts
-from ..reading.read_ahead import ReadAhead, ReadAheadOptions, ReadAheadStatistics
+from ..reading.read_ahead import ReadAhead, ReadAheadOptions
+from ..reading.read_ahead_budget import ReadAheadBudget
 from ..reading.reader import Reader
-from ..reading.tail_cache import TailCache, TailCacheStatistics
+from ..reading.tail_cache import TailCache
 from ..tracing import SpanHook
 from ..writer.segment_flusher import SegmentFlusher
-from ..writer.writer import StorageWriter, WriterOptions, WriterStatistics
-from .admission import Admission, AdmissionOptions, AdmissionStatistics
-from .checkpointer import Checkpointer, CheckpointOptions, CheckpointStatistics
+from ..writer.writer import StorageWriter, WriterOptions
+from .admission import Admission, AdmissionOptions
+from .checkpointer import Checkpointer, CheckpointOptions
 from .claim import Identity, claim_prefix, judge, place, survey
-from .leases import Leases, TransactionStatistics
+from .headers import HeaderKeeper
+from .leases import Leases
 from .metadata_store import LoggedMetadataStore
-from .pipeline import Pipeline, PipelineOptions, PipelineStatistics, Protect, unprotected
+from .older import OlderSegments
+from .pipeline import Pipeline, PipelineOptions, Protect, unprotected
 from .publish import Publisher
 from .recovery import Recovery, RecoveryReport
 from .requests import AppendRequest, LogRequest, Request, SettleRequest
 from .segments import SegmentState
 from .state import ContainerState
+from .statistics import ContainerStatistics
 from .transaction_requests import ListTransactionsRequest, TransactionRequest
 from .views import ContainerSource, ReferencedChunks
 
@@ -79,6 +83,8 @@ class ContainerOptions:
     tombstone: float = 86_400.0
     """Seconds for which an ended transaction is remembered (rule T5)."""
     read_ahead: ReadAheadOptions = ReadAheadOptions()
+    read_ahead_budget: ReadAheadBudget = attrs.field(factory=ReadAheadBudget)
+    """Shared by all containers that have these options."""
     close_timeout: float = 10.0
     events: Callable[[], EventSource] = EventSource
     """Makes what replies wait on: the running loop's cheapest way."""
@@ -86,28 +92,10 @@ class ContainerOptions:
     """Keeps Ctrl-C out of the container's tasks (rule C5, hole 42)."""
     span: SpanHook | None = None
     """Called around each group's append to the log, where an append in it is traced."""
+    layout: LayoutMode = LayoutMode.INSTALL_NEW
+    chunked: ChunkedOptions = ChunkedOptions()
     adopt: bool = False
     """Go on although long-term storage was claimed by another log's owner (a restored or copied folder, on purpose)."""
-
-
-@attrs.frozen
-class ContainerStatistics:
-    container: int = attrs.field(metadata=label())
-    epoch: int = attrs.field(metadata=gauge("The epoch of this ownership."))
-    segments: int = attrs.field(metadata=gauge("Live segments."))
-    active_segments: int = attrs.field(metadata=gauge("Segments kept in full in memory."))
-    recovery: RecoveryReport
-    log: LogStatistics
-    mailbox: MailboxStatistics
-    pipeline: PipelineStatistics
-    cache: TailCacheStatistics
-    admission: AdmissionStatistics
-    writer: WriterStatistics
-    checkpoints: CheckpointStatistics
-    collector: CollectorStatistics
-    transactions: TransactionStatistics
-    chunked: ChunkedStatistics
-    read_ahead: ReadAheadStatistics
 
 
 @attrs.frozen
@@ -125,6 +113,7 @@ class _Parts:
     writer: StorageWriter
     admission: Admission
     leases: Leases
+    headers: HeaderKeeper
 
 
 class Container:
@@ -153,6 +142,7 @@ class Container:
         events = self.mailbox.events
         self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
         self.state = ContainerState()
+        self.older = OlderSegments(chunks, self.state, self.ask_internal, self._claim_late, looks=options.layout.looks_for_older)
         self.cache = TailCache(options.cache_bytes)
 
     @property
@@ -221,7 +211,8 @@ class Container:
         try:
             while not await place(self._chunks, self.index, epoch, self._identity):
                 epoch = await self.log.raise_epoch(epoch)
-        except Unavailable as error:
+        except (Unavailable, StorageFull) as error:
+            # Without room too: what is read and deleted meanwhile is what makes room.
             _log.warning("claim_postponed", container=self.index, error=str(error))
             return epoch
 
@@ -258,15 +249,22 @@ class Container:
         )
         metadata = LoggedMetadataStore(state, self.ask_internal)
         storage = ChunkedSegmentStorage(
-            self._chunks, metadata, container=self.index, epoch=state.epoch, world=self._world, garbage=collector
+            self._chunks,
+            metadata,
+            container=self.index,
+            epoch=state.epoch,
+            world=self._world,
+            garbage=collector,
+            options=options.chunked,
         )
-        ahead = ReadAhead(storage.read, options.read_ahead)
+        ahead = ReadAhead(storage.read, options.read_ahead, options.read_ahead_budget)
         source = ContainerSource(self)
         flusher = SegmentFlusher(storage, self.cache, source.segment_of, source.forget)
-        writer = StorageWriter(source, flusher, collector, self._claim_late, options.writer)
+        writer = StorageWriter(source, flusher, storage, collector, self._claim_late, options.writer)
         publisher = Publisher(state, self.cache, due_bytes=options.flush_bytes, on_due=writer.segment_due)
         leases = Leases(state, self.ask_internal, tombstone=options.tombstone)
         publisher.on_transaction = leases.note
+        headers = HeaderKeeper(state, storage, self._chunks, self.older.prove, publisher, active=options.layout.writes_headers)
         return _Parts(
             self._pipeline(publisher),
             publisher,
@@ -279,6 +277,7 @@ class Container:
             writer,
             Admission(state, self.cache, self.log, writer, options.admission),
             leases,
+            headers,
         )
 
     def _pipeline(self, publisher: Publisher) -> Pipeline:
@@ -306,6 +305,7 @@ class Container:
                 helpers.start_soon(parts.read_ahead.run)
                 helpers.start_soon(protect(parts.checkpointer.run), lambda: self._logged)
                 helpers.start_soon(protect(parts.leases.run))
+                helpers.start_soon(protect(parts.headers.run))
                 started()
                 await self._stop.wait()
                 helpers.cancel_scope.cancel()
@@ -346,6 +346,9 @@ class Container:
 
     async def ask(self, request: Request, size: int = 0) -> Any:
         """Put a client's request into the pipeline and wait for its answer. Cancelled: the outcome is unknown."""
+        return await (self.older.ask(self._ask, request, size) if self.older.looks else self._ask(request, size))
+
+    async def _ask(self, request: Request, size: int) -> Any:
         request.reply = reply = self._make_answer()
         await self.mailbox.put(request, size)
         return await reply.wait()
@@ -367,7 +370,7 @@ class Container:
     def offer(self, request: AppendRequest) -> bool:
         """Take an append in at once if every gate is open and the mailbox has room; its answer comes in ``request.reply``."""
         parts = self._built  # not ``_parts``: every append comes here, and a property is one call more
-        if parts is None or not parts.admission.is_open(request.size):
+        if parts is None or not parts.admission.is_open(request.size) or (self.older.looks and self.older.may_know(request.name)):
             return False
 
         request.reply = self._make_answer()
@@ -381,6 +384,7 @@ class Container:
 
     async def take_in(self, request: AppendRequest) -> None:
         """Return when the append is admitted and in the mailbox; its answer comes in ``request.reply``."""
+        await self.older.bring(request.name)
         await self._parts.admission.admit(request.name, request.size)
         request.reply = self._make_answer()
         await self.mailbox.put(request, request.size)
@@ -388,9 +392,18 @@ class Container:
     async def flush(self) -> None:
         """Return when a flush cycle with everything acked so far is complete."""
         await self._parts.writer.flush()
+        await self._parts.headers.settle()
 
     async def log_operation(self, op: Operation) -> Any:
         return await self.ask_internal(LogRequest(op), 64)
+
+    @property
+    def storage(self) -> ChunkedSegmentStorage:
+        return self._parts.storage
+
+    async def cycle_ended(self) -> None:
+        """Return when the next flush cycle is complete."""
+        await self._parts.writer.progress.wait()
 
     async def settle(self) -> None:
         """Return once everything that was given a sequence so far is durable."""
@@ -402,6 +415,7 @@ class Container:
         """The segment of that name, once its existence is durable; a "not found" is as durable (rule C1)."""
         segment = self.state.segments.find(name)
         if segment is None or segment.durable_length < 0:
+            await self.older.bring(name)
             await self.settle()
             segment = self.state.segments.find(name)
             if segment is None:

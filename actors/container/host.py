@@ -22,7 +22,8 @@ from ...storage_backends.base.statistics import counter, label, state
 from ..core.lifecycle import CLEAN_EXIT, ActorExit, ExitKind, exit_of, first_leaf
 from ..core.log import get_logger
 from ..core.supervision import RestartPolicy, SupervisionEvent, supervise
-from .container import Container, ContainerStatistics
+from .container import Container
+from .statistics import ContainerStatistics
 
 T = TypeVar("T")
 _log = get_logger("host")

@@ -33,6 +33,7 @@ from ..core.reply import fail_all
 from ..tracing import SpanHook
 from . import decisions, transactions
 from .group import Group
+from .older import ImportRequest, decide_import
 from .publish import Publisher
 from .requests import (
     AppendRequest,
@@ -136,6 +137,7 @@ class Pipeline:
             ExpireTransactionRequest: transactions.decide_expire,
             ExpireWritersRequest: decisions.decide_expire_writers,
             ForgetTransactionsRequest: transactions.decide_forget,
+            ImportRequest: decide_import,
             InfoRequest: self._info,
             ListRequest: lambda state, request: (None, state.segments.listed(request.prefix)),
             ListTransactionsRequest: transactions.decide_list_transactions,

@@ -19,6 +19,7 @@ from ...journal.operations.create_segment import CreateSegment
 from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.delete_segment import DeleteSegment
 from ...journal.operations.forget_segment import ForgetSegment
+from ...journal.operations.import_segment import ImportSegment
 from ...journal.operations.merge_segments import MergeSegments
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.seal_segment import SealSegment
@@ -43,6 +44,10 @@ class Publisher:
         """``on_due(sid)`` is called when a segment has at least ``due_bytes`` unflushed bytes."""
         self.on_transaction: Callable[[BeginTransaction | CommitTransaction | AbortTransaction], None] = lambda op: None
         """Called with each durable operation that begins or ends a transaction."""
+        self.on_record: Callable[[int], None] = lambda sid: None
+        """Called with each segment whose record in long-term storage was committed or removed."""
+        self.on_cycle: Callable[[], None] = lambda: None
+        """Called with each complete flush cycle."""
         self._state = state
         self._evict_above = 0
         state.segments.on_thaw = self._thaw
@@ -60,6 +65,7 @@ class Publisher:
             CycleComplete: self._cycle_complete,
             DeleteSegment: self._delete,
             ForgetSegment: self._forget,
+            ImportSegment: self._import,
             MergeSegments: self._merge,
             RelogData: self._relog,
             SealSegment: self._wake,
@@ -177,8 +183,14 @@ class Publisher:
         self._segments[op.sid].durable_length = 0
         self._cache.open_segment(op.sid, 0)
 
+    def _import(self, op: ImportSegment, group: int) -> None:
+        segment = self._segments[op.image.sid]
+        segment.durable_length = op.image.length
+        self._cache.open_segment(segment.sid, segment.flushed)
+
     def _cycle_complete(self, op: CycleComplete, group: int) -> None:
         self._evict_above = 0
+        self.on_cycle()
 
     def _wake(self, op: SealSegment | TruncateSegment, group: int) -> None:
         self._segments[op.sid].wake()
@@ -238,7 +250,9 @@ class Publisher:
     def _commit_metadata(self, op: CommitMetadata, group: int) -> None:
         for key, _ in op.writes:
             if key.startswith(SEGMENT_PREFIX):
-                self._flushed(segment_of_key(key))
+                sid = segment_of_key(key)
+                self.on_record(sid)
+                self._flushed(sid)
 
     def _flushed(self, sid: int) -> None:
         segment = self._table.get(sid)

@@ -26,6 +26,7 @@ from ...journal.operations.delete_segment import DeleteSegment
 from ...journal.operations.expire_writers import ExpireWriters
 from ...journal.operations.forget_segment import ForgetSegment
 from ...journal.operations.forget_transactions import ForgetTransactions
+from ...journal.operations.import_segment import ImportSegment
 from ...journal.operations.merge_segments import MergeSegments
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.seal_segment import SealSegment
@@ -130,6 +131,7 @@ class ContainerState:
             ExpireWriters: self._expire_writers,
             ForgetSegment: self._forget,
             ForgetTransactions: self._forget_transactions,
+            ImportSegment: self._import,
             MergeSegments: self._merge,
             RelogData: self._nothing,
             SealSegment: self._seal,
@@ -185,12 +187,25 @@ class ContainerState:
             segment.writers[op.writer] = WriterState(op.first_event, op.first_event + op.event_count - 1, op.offset)
 
     def _create(self, op: CreateSegment) -> None:
-        if epoch_of(op.sid) == self.epoch:
-            self._created = max(self._created, counter_of(op.sid))
-
+        self._count_id(op.sid)
         self.segments.add(SegmentState(op.sid, op.name, op.rolling_size))
         if is_staged(op.name):
             self.transactions.stage(op.name, op.sid)
+
+    def _import(self, op: ImportSegment) -> None:
+        self._count_id(op.image.sid)
+        for key, value in op.records:
+            self.metadata[key] = (self.sequence, value)
+        segment = SegmentState.from_image(op.image)
+        segment.durable_length = -1
+        segment.touched = self.sequence
+        self.load_record(segment)
+        self.segments.add(segment)
+
+    def _count_id(self, sid: int) -> None:
+        """The id is given, and never given again."""
+        if epoch_of(sid) == self.epoch:
+            self._created = max(self._created, counter_of(sid))
 
     def _seal(self, op: SealSegment) -> None:
         self._change(op.sid).sealed = True

@@ -32,12 +32,13 @@ class BeginTransactionRequest(TransactionRequest):
 
 
 class StageSegmentRequest(TransactionRequest):
-    __slots__ = ("name", "rolling_size")
+    __slots__ = ("name", "rolling_size", "staged_max")
 
-    def __init__(self, target: str, transaction: str, name: str, rolling_size: int) -> None:
+    def __init__(self, target: str, transaction: str, name: str, rolling_size: int, staged_max: int) -> None:
         super().__init__(target, transaction)
         self.name = name
         self.rolling_size = rolling_size
+        self.staged_max = staged_max
 
 
 class CommitTransactionRequest(TransactionRequest):

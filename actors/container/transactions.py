@@ -73,8 +73,15 @@ def decide_stage(state: ContainerState, request: StageSegmentRequest) -> Decisio
     """The staged segment's name, made if it is missing."""
     _, record = _look(state, request)
     record = _open(request, record)
-    if request.name in state.transactions.staged(record):
+    staged = state.transactions.staged(record)
+    if request.name in staged:
         return None, request.name
+
+    if len(staged) >= request.staged_max:  # rule T9
+        raise InvalidArgument(
+            f"transaction {record.id!r} on {record.target!r} has {len(staged)} staged segments, and transactions.staged_max allows no "
+            "more: write fewer and larger parts, or raise it"
+        )
 
     return CreateSegment(state.next_segment_id(), request.name, request.rolling_size), request.name
 

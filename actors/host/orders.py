@@ -67,9 +67,12 @@ class Orders:
                     self._epochs[index] = host.active.state.epoch
 
     def statistics(self) -> dict[str, Any]:
-        """For the heartbeats: what the supervisor shows of each container."""
+        """For the heartbeats: what the supervisor shows of each container, and of long-term storage as this host sees it."""
         active = [host.active for host in map(self._hosting.host, sorted(self._epochs)) if host.active is not None]
-        return {"containers": {str(container.index): _facts(container) for container in active}}
+        return {
+            "containers": {str(container.index): _facts(container) for container in active},
+            "storage": self._hosting.trouble.document(),
+        }
 
     # --- inside -----------------------------------------------------------------------------------------------
 

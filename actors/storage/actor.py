@@ -29,11 +29,12 @@ from ...storage_backends.base.statistics import counter, state
 from ..core.lifecycle import CLEAN_EXIT, ActorExit, ExitKind, Lifecycle, StateTable, exit_of
 from ..core.shutdown import finish_within
 from .attempts import Attempts, AttemptsStatistics
-from .breaker import Breaker, BreakerStatistics
+from .breaker import Breaker, BreakerState, BreakerStatistics
 from .operations import Operation, PoolKind, Request, UsedSpace
 from .options import StorageOptions
 from .pool import Pool, PoolStatistics
 from .quota import Quota, QuotaStatistics
+from .trouble import HeardTrouble, StorageTroubleStatistics, trouble_of
 
 
 class StorageState(enum.Enum):
@@ -64,6 +65,7 @@ class StorageActorStatistics:
     attempts: AttemptsStatistics
     quota: QuotaStatistics
     breaker: BreakerStatistics
+    trouble: StorageTroubleStatistics
     backend: ChunkStorageStatistics
     failed_at_exit: int = attrs.field(metadata=counter("Asks that were running when the actor ended."))
 
@@ -88,6 +90,7 @@ class StorageActor:
         self._attempts = Attempts(chunks, options.attempts, options.backoff, random, self._observe)
         self._quota = Quota(options.safe_size_bytes)
         self._breaker = Breaker(options.breaker_failures, options.breaker_interval)
+        self._heard = HeardTrouble()
         self._life = Lifecycle(STATES, StorageState.NEW)
         # A dict and not a set: it is iterated at the end, in the order of arrival (hole 38).
         self._running: dict[Request, None] = {}
@@ -105,6 +108,17 @@ class StorageActor:
     @property
     def capabilities(self) -> Capabilities:
         return self._chunks.capabilities
+
+    @property
+    def trouble(self) -> StorageTroubleStatistics:
+        """What is wrong with long-term storage now, if anything."""
+        return trouble_of(
+            self._heard,
+            over_quota=self._quota.reason,
+            failures=self._breaker.failures,
+            is_open=self._breaker.state is not BreakerState.CLOSED,
+            late=sum(pool.late for pool in self._pools.values()),
+        )
 
     # --- life -----------------------------------------------------------------------------------------------
 
@@ -214,7 +228,7 @@ class StorageActor:
             return
 
         self._pools[operation.pool].became_late(request)
-        self._observe(operation, TimeoutError())
+        self._observe(operation, TimeoutError(f"{operation.name}: no answer at its deadline"))
         ticket.fail(_lost(operation, "no answer at its deadline"))
 
     # --- operations -----------------------------------------------------------------------------------------
@@ -252,10 +266,15 @@ class StorageActor:
     def _observe(self, operation: Operation[Any], error: BaseException | None) -> None:
         """Tell the breaker how an attempt ended. It guards the making of chunks, so mutations alone count: reads that still work do not
         show that writes do."""
-        if not operation.mutates or isinstance(error, (ClosedError, StorageFull)):
+        if not operation.mutates or isinstance(error, ClosedError):
             return
 
-        if isinstance(error, (Unavailable, OutcomeUnknown, TimeoutError)):
+        is_failure = isinstance(error, (Unavailable, OutcomeUnknown, TimeoutError))
+        self._heard.heard(error, grows=operation.grows, is_failure=is_failure)
+        if isinstance(error, StorageFull):
+            return
+
+        if is_failure:
             self._breaker.failure(anyio.current_time())
         else:
             self._breaker.success(anyio.current_time())
@@ -277,6 +296,7 @@ class StorageActor:
             attempts=self._attempts.statistics(),
             quota=self._quota.statistics(),
             breaker=self._breaker.statistics(),
+            trouble=self.trouble,
             backend=self._chunks.statistics(),
             failed_at_exit=self._failed_at_exit,
         )

@@ -21,6 +21,7 @@ from ...storage_backends.base.chunk_storage import (
     ChunkRange,
     ChunkStorage,
     ChunkStorageStatistics,
+    check_buffers,
     check_chunk_name,
 )
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown
@@ -38,7 +39,8 @@ def _settled(buffer: Buffer) -> Buffer:
     return bytes(buffer)
 
 
-def _settle(data: Sequence[Buffer]) -> tuple[Buffer, ...]:
+def _settle(name: str, data: Sequence[Buffer]) -> tuple[Buffer, ...]:
+    check_buffers(name, data)
     return tuple(map(_settled, data))
 
 
@@ -97,10 +99,10 @@ class StorageClient(ChunkStorage):
         await self._ask(op.Create(name))
 
     async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
-        return await self._ask(op.CreateWithContent(name, _settle(data)))
+        return await self._ask(op.CreateWithContent(name, _settle(name, data)))
 
     async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
-        return await self._ask(op.Write(name, offset, _settle(data)))
+        return await self._ask(op.Write(name, offset, _settle(name, data)))
 
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         return await self._ask(op.Concat(name, tuple(ranges)))

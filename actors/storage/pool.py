@@ -77,6 +77,10 @@ class Pool:
         self._notify()
 
     @property
+    def late(self) -> int:
+        return self._late
+
+    @property
     def is_idle(self) -> bool:
         return not self.running and not len(self.mailbox)
 

@@ -41,6 +41,17 @@ class Quota:
     def is_limited(self) -> bool:
         return self._safe_size > 0
 
+    @property
+    def reason(self) -> str:
+        """Why users are refused now; empty if they are not."""
+        if not self._safe_size or self._used < self._safe_size:
+            return ""
+
+        return (
+            f"long-term storage holds {self._used} bytes, its safe size is {self._safe_size}: "
+            "delete or truncate segments, or raise the safe size"
+        )
+
     def measure(self, used_bytes: int) -> None:
         """Note what the backend says is in use."""
         self._used = used_bytes
@@ -56,12 +67,9 @@ class Quota:
 
     def check(self, name: str) -> None:
         """Raise ``StorageFull`` if the chunk ``name`` may not be made or grow now."""
-        if self._safe_size and self._used >= self._safe_size and not name.startswith(SYSTEM_PREFIX):
+        if self.reason and not name.startswith(SYSTEM_PREFIX):
             self._refused += 1
-            raise StorageFull(
-                f"long-term storage holds {self._used} bytes, its safe size is {self._safe_size}: "
-                "delete or truncate segments, or raise the safe size"
-            )
+            raise StorageFull(self.reason)
 
     def statistics(self) -> QuotaStatistics:
         return QuotaStatistics(

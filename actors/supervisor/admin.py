@@ -53,7 +53,8 @@ AdminCall = CallOf[AdminFront]
 
 
 async def health(call: AdminCall) -> Answer:
-    return document({"status": "ok"})
+    troubles = call.gateway.supervisor.view().storage_troubles()
+    return document({"status": "ok", "storage_troubles": troubles})
 
 
 async def ready(call: AdminCall) -> Answer:
@@ -216,7 +217,7 @@ async def _ask_all(supervisor: Supervisor, method: str, path: str) -> list[dict[
             raise _unserved(supervisor, place.container)
 
     answers: list[dict[str, Any]] = []
-    async with httpx.AsyncClient(timeout=_ASK_SECONDS) as client, anyio.create_task_group() as tasks:
+    async with httpx.AsyncClient(timeout=_ASK_SECONDS, trust_env=False) as client, anyio.create_task_group() as tasks:
         for url in sorted({place.url for place in places if place.url is not None}):
             tasks.start_soon(_ask, client, method, url + path, answers)
     if any(not answer for answer in answers):

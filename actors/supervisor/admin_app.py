@@ -75,11 +75,18 @@ def _order(operation: str, path: str, handler: Handler, help: str, *errors: type
 
 
 _STATUS = _object({"term": NUMBER, "ready": _FLAG, "stopping": _FLAG, "map_version": NUMBER, "hosts": _LIST, "containers": _LIST})
+_HEALTH = _object({"status": TEXT, "storage_troubles": {"type": "object"}})
 _READY = _object({"ready": _FLAG, "draining": _FLAG, "containers_not_served": {"type": "array", "items": NUMBER}})
 
 ENDPOINTS = (
     _get("page", "/", admin.page, "The status as a page.", Success(200, "HTML.", "text/html; charset=utf-8", TEXT)),
-    _get("health", paths.HEALTH, admin.health, "Whether the supervisor lives.", _json(_object({"status": TEXT}))),
+    _get(
+        "health",
+        paths.HEALTH,
+        admin.health,
+        "Whether the supervisor lives.",
+        _json(_HEALTH),
+    ),
     _get("ready", paths.READY, admin.ready, "Whether every container is served.", _json(_READY), _json(_READY, "Not all are.", 503)),
     _get("metrics", paths.METRICS, admin.metrics, "All numbers, for Prometheus.", Success(200, "One scrape.", METRICS_TYPE, TEXT)),
     _get("status", "/v1/status", admin.status, "Hosts, containers, failovers.", _json(_STATUS)),

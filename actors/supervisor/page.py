@@ -24,6 +24,7 @@ _HOST_COLUMNS = (
     ("pid", "pid"),
     ("containers", "containers"),
     ("lag, ms", "lag_ms"),
+    ("storage", "storage"),
     ("starts", "starts"),
     ("last exit", "last_exit"),
 )
@@ -40,7 +41,7 @@ _CONTAINER_COLUMNS = (
 
 
 def status_page(status: dict[str, Any], escape: Callable[[str], str]) -> str:
-    hosts = [{**host, "lag_ms": round(host["lag_seconds"] * 1000), "containers": len(host["containers"])} for host in status["hosts"]]
+    hosts = [_host_row(host) for host in status["hosts"]]
     word, mood = ("ready", "good") if status["ready"] else ("stopping", "dim") if status["stopping"] else ("not ready", "bad")
     recent = ", ".join(f"{seconds * 1000:.0f} ms" for seconds in status["failover_seconds"][-5:]) or "none"
     return f"""<!doctype html>
@@ -53,6 +54,12 @@ def status_page(status: dict[str, Any], escape: Callable[[str], str]) -> str:
 <h2>Containers</h2>{_table(_CONTAINER_COLUMNS, status["containers"], escape)}
 </body></html>
 """
+
+
+def _host_row(host: dict[str, Any]) -> dict[str, Any]:
+    storage = host["storage"]
+    told = f"{storage['trouble']}: {storage['cause']}" if storage["cause"] else storage["trouble"]
+    return {**host, "lag_ms": round(host["lag_seconds"] * 1000), "containers": len(host["containers"]), "storage": told}
 
 
 def _table(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], escape: Callable[[str], str]) -> str:

@@ -14,7 +14,7 @@ import attrs
 from ...storage_backends.base.statistics import counter, gauge, label, state
 from ..gateway.wire.documents import ContainerMap, ContainerPlace
 from .fleet import Fleet
-from .phases import PlacePhase
+from .phases import HostPhase, PlacePhase
 from .placing import Host, Place
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ Facts = Mapping[str, Any]
 """What a host's last heartbeats told about one container."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
 _RECENT_MAX = 20
+NO_TROUBLE = "none"
 
 
 @attrs.frozen
@@ -32,6 +33,7 @@ class SupervisedHostStatistics:
     phase: str = attrs.field(metadata=state("Where the host is: down, starting, serving, silent, draining, given up."))
     containers: int = attrs.field(metadata=gauge("Containers that it was ordered to serve."))
     lag_seconds: float = attrs.field(metadata=gauge("How late its event loop runs."))
+    storage: str = attrs.field(metadata=state("Its trouble with long-term storage: none, full, unreachable, slow."))
     starts: int = attrs.field(metadata=counter("Processes started for it."))
     exits: int = attrs.field(metadata=counter("Ends of its processes that nobody asked for."))
 
@@ -96,6 +98,14 @@ class HostFacts:
     last_exit: str = ""
     containers: Mapping[int, Facts] = attrs.field(factory=dict)
     """By the last heartbeat that told."""
+    storage: Mapping[str, str] = attrs.field(factory=lambda: storage_facts(None))
+    """Likewise: the trouble with long-term storage and its cause."""
+
+
+def storage_facts(told: object) -> dict[str, str]:
+    """What a heartbeat says about long-term storage; of an older host, which says nothing, that there is no trouble."""
+    found = told if isinstance(told, dict) else {}
+    return {"trouble": str(found.get("trouble", NO_TROUBLE)), "cause": str(found.get("cause", ""))}
 
 
 def container_map(fleet: Fleet, version: int) -> ContainerMap:
@@ -146,12 +156,19 @@ class View:
         hosts = tuple(self._host_statistics(host) for host in self.fleet.hosts.values())
         return SupervisorStatistics(self.term, self.fleet.failovers, serving, self.map_version, self.lag, hosts, places)
 
+    def storage_troubles(self) -> dict[str, dict[str, str]]:
+        """The trouble with long-term storage of each host that serves and has some."""
+        serving = [host for host in self.fleet.hosts.values() if host.phase is HostPhase.SERVING]
+        troubles = {host.id: dict(self.facts[host.id].storage) for host in serving}
+        return {host: told for host, told in troubles.items() if told["trouble"] != NO_TROUBLE}
+
     def _held(self, host: Host) -> list[int]:
         return [place.index for place in self.fleet.places if place.host == host.id]
 
     def _host_statistics(self, host: Host) -> SupervisedHostStatistics:
         facts = self.facts[host.id]
-        return SupervisedHostStatistics(host.id, host.phase.value, len(self._held(host)), host.lag, facts.starts, facts.exits)
+        held, trouble = len(self._held(host)), facts.storage["trouble"]
+        return SupervisedHostStatistics(host.id, host.phase.value, held, host.lag, trouble, facts.starts, facts.exits)
 
     def _host(self, host: Host) -> dict[str, Any]:
         facts = self.facts[host.id]
@@ -166,6 +183,7 @@ class View:
             "starts": facts.starts,
             "exits": facts.exits,
             "last_exit": facts.last_exit,
+            "storage": dict(facts.storage),
         }
 
     def _container(self, place: Place) -> dict[str, Any]:

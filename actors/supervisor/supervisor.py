@@ -49,7 +49,7 @@ from .control.messages import (
 from .fleet import Fleet, FleetOptions
 from .phases import HostPhase, PlacePhase
 from .processes import HostProcess, spawn
-from .statistics import FailoverTimes, HostFacts, View, container_map, owners
+from .statistics import FailoverTimes, HostFacts, View, container_map, owners, storage_facts
 from .term import Term, superseded
 
 _log = get_logger("supervisor")
@@ -404,6 +404,7 @@ class Supervisor:
         told = beat.statistics.get("containers")
         if isinstance(told, dict):
             self.facts[host].containers = {int(index): facts for index, facts in told.items() if isinstance(facts, dict)}
+        self.facts[host].storage = storage_facts(beat.statistics.get("storage"))
         if beat.leaving and self.fleet.hosts[host].phase is HostPhase.SERVING:
             _log.info("host_leaving", host=host)
             commands += self.fleet.drain(host, now)

@@ -18,10 +18,17 @@ class Due:
 
 
 def decide_due(
-    *, requested: bool, segments_by_size: int, dirty_since: float | None, now: float, flush_age: float, not_before: float
+    *,
+    requested: bool,
+    segments_by_size: int,
+    dirty_since: float | None,
+    now: float,
+    flush_age: float,
+    not_before: float,
+    debts_due: float | None = None,
 ) -> Due:
     """``dirty_since``: when the oldest caused operation outside a full cycle was first seen; ``not_before``: the end of a pause after a
-    failure.
+    failure; ``debts_due``: when a step of maintenance may be done (rule F6; None: there is nothing to do).
 
     All times are monotonic seconds of one ownership (rule C8).
     """
@@ -32,4 +39,8 @@ def decide_due(
 
         return Due(True, full=requested or aged)
 
-    return Due(False, wait=None if dirty_since is None else max(0.0, dirty_since + flush_age - now))
+    if debts_due is not None and now >= debts_due:
+        return Due(True)
+
+    times = [time for time in (None if dirty_since is None else dirty_since + flush_age, debts_due) if time is not None]
+    return Due(False, wait=max(0.0, min(times) - now) if times else None)

@@ -1,14 +1,14 @@
 """The storage writer: flush cycles, one after the other (PDP-40, section 7 of the design).
 
 Owns: when a cycle begins, its cut, its end record, and who is told. Does not own: order (``flush_order.py``), what is due (``due.py``), one
-segment's flush (``segment_flusher.py``), deletion (the collector).
+segment's flush (``segment_flusher.py``), maintenance (``maintenance.py``), deletion (the collector).
 
 A cycle: fix the cut and capture what is to be flushed (sync); wait until the cut is durable; claim long-term storage before the first write
-(rule W8); flush wave by wave; log ``CycleComplete``. A segment that fails does not stop the cycle: its metadata keeps stating flushed
-lengths (rule F4), it is tried again in a later cycle, and a requested flush gets its error. Only NotOwner, and a claim that is not ours,
-end the writer.
+(rule W8); flush wave by wave; do some steps of maintenance; log ``CycleComplete``. A segment that fails does not stop the cycle: its
+metadata keeps stating flushed lengths (rule F4), it is tried again in a later cycle, and a requested flush gets its error. Only
+NotOwner, and a claim that is not ours, end the writer.
 
-Rules: F1 to F5. Cancellation: the cycle is simply not complete. Crash: the next owner reads how far each segment got from the metadata.
+Rules: F1 to F6. Cancellation: the cycle is simply not complete. Crash: the next owner reads how far each segment got from the metadata.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ..core.reply import Reply
 from .aggregation import FlushableSegment, SegmentFlush, capture
 from .due import decide_due
 from .flush_order import schedule
+from .maintenance import Debtor, Maintenance
 from .segment_flusher import SegmentFlusher
 
 _log = get_logger("writer")
@@ -60,6 +61,10 @@ class WriterOptions:
     concurrent_segments: int = 8
     error_pause: float = 1.0
     """Seconds between a cycle with a failure and the next one."""
+    maintenance_steps: int = 32
+    """Steps of maintenance in one cycle, at most (rule F6)."""
+    maintenance_pause: float = 0.1
+    """Seconds between two cycles for maintenance alone."""
 
 
 @attrs.frozen
@@ -69,6 +74,8 @@ class WriterStatistics:
     failing_segments: int = attrs.field(metadata=gauge("Segments whose last flush failed."))
     last_cut: int = attrs.field(metadata=gauge("The operation sequence up to which the newest full cycle flushed."))
     due_segments: int = attrs.field(metadata=gauge("Segments with enough unflushed bytes for a cycle."))
+    debts: int = attrs.field(metadata=gauge("What metadata operations left to be done in long-term storage."))
+    maintenance_steps: int = attrs.field(metadata=counter("Steps done on such debts."))
 
 
 class StorageWriter:
@@ -76,6 +83,7 @@ class StorageWriter:
         self,
         source: FlushSource,
         flusher: SegmentFlusher,
+        storage: Debtor,
         observer: CycleObserver,
         claim: Callable[[], Awaitable[None]],
         options: WriterOptions,
@@ -86,6 +94,9 @@ class StorageWriter:
         self._observer = observer
         self._claim = claim
         self._options = options
+        self._maintenance = Maintenance(
+            storage, claim, steps=options.maintenance_steps, pause=options.maintenance_pause, error_pause=options.error_pause
+        )
         self._cut = 0
         self._cycle = 0
         self._due: dict[int, None] = {}
@@ -144,6 +155,7 @@ class StorageWriter:
         """Run cycles until cancelled. ``last_cut``: the cut of the newest full cycle that recovery found."""
         self._cut = last_cut
         self.operations_logged()
+        await self._maintenance.look()
         while True:
             self._wake = anyio.Event()
             due = decide_due(
@@ -153,6 +165,7 @@ class StorageWriter:
                 now=anyio.current_time(),
                 flush_age=self._options.flush_age,
                 not_before=self._not_before,
+                debts_due=self._maintenance.due_at,
             )
             if due.now:
                 await self.cycle(full=due.full)
@@ -173,13 +186,18 @@ class StorageWriter:
                 _log.warning("flush_failed", segment=plans[sid].name if sid in plans else hex(sid), error=str(error))
 
             self._dirty_since = anyio.current_time() - self._options.flush_age  # a full cycle follows the pause
-        if not failed or len(failed) < len(plans):
+        paid = await self._maintenance.run(self._is_awaited)
+        if paid or len(failed) < len(plans) or (full and not plans):
             # A cycle in which nothing got through says nothing: long-term storage's trouble must not feed the log (rule S7).
             await self._source.log(CycleComplete(self._source.epoch, self._cycle, cut, full and not failed))
             self._observer.cycle_completed(self._cycle)
             self._report_progress()
         if full:
             self._end_full_cycle(cut, failed)
+
+    def _is_awaited(self) -> bool:
+        """Whether somebody waits for the end of this cycle, or for the next one: maintenance can wait (rule F6)."""
+        return bool(self._waiting or self._due or self._requested)
 
     def _fix_cut(self, full: bool) -> tuple[int, dict[int, SegmentFlush]]:
         """The sync step of a cycle: everything up to the cut belongs to it, captured at one instant (rule F1)."""
@@ -286,4 +304,12 @@ class StorageWriter:
         progress.set()
 
     def statistics(self) -> WriterStatistics:
-        return WriterStatistics(self._cycle, self._flushed_bytes, len(self.failing), self._cut, len(self._due))
+        return WriterStatistics(
+            self._cycle,
+            self._flushed_bytes,
+            len(self.failing),
+            self._cut,
+            len(self._due),
+            self._maintenance.open,
+            self._maintenance.paid,
+        )

@@ -25,6 +25,7 @@ from . import (
     expire_writers,
     forget_segment,
     forget_transactions,
+    import_segment,
     merge_segments,
     relog_data,
     seal_segment,
@@ -44,6 +45,7 @@ from .delete_segment import DeleteSegment
 from .expire_writers import ExpireWriters
 from .forget_segment import ForgetSegment
 from .forget_transactions import ForgetTransactions
+from .import_segment import ImportSegment
 from .merge_segments import MergeSegments
 from .relog_data import RelogData
 from .seal_segment import SealSegment
@@ -66,6 +68,7 @@ Operation: TypeAlias = (
     | ExpireWriters
     | ForgetSegment
     | ForgetTransactions
+    | ImportSegment
     | MergeSegments
     | RelogData
     | SealSegment
@@ -99,6 +102,7 @@ _ENCODERS: dict[type, tuple[int, Callable[[Any], bytes]]] = {
     ExpireWriters: (expire_writers.TYPE, expire_writers.encode),
     ForgetSegment: (forget_segment.TYPE, forget_segment.encode),
     ForgetTransactions: (forget_transactions.TYPE, forget_transactions.encode),
+    ImportSegment: (import_segment.TYPE, import_segment.encode),
     MergeSegments: (merge_segments.TYPE, merge_segments.encode),
     RelogData: (relog_data.TYPE, relog_data.encode),
     SealSegment: (seal_segment.TYPE, seal_segment.encode),
@@ -122,6 +126,7 @@ _DECODERS: dict[int, Callable[[memoryview, int, int], Operation]] = {
     expire_writers.TYPE: expire_writers.decode,
     forget_segment.TYPE: forget_segment.decode,
     forget_transactions.TYPE: forget_transactions.decode,
+    import_segment.TYPE: import_segment.decode,
     merge_segments.TYPE: merge_segments.decode,
     relog_data.TYPE: relog_data.decode,
     seal_segment.TYPE: seal_segment.decode,

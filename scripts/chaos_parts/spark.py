@@ -20,11 +20,11 @@ from rich.console import Console
 from rich.table import Table
 
 import tierlog
-from quickstart_parts.gate import open_gate
 from spark_java import find_java
 from tierlog import events
 
 from .campaign import Run, judge_the_rest
+from .gate import open_gate
 from .options import Options, count, options_of, parser
 from .program import carry_out
 from .raw import RawStore

@@ -23,7 +23,7 @@ from .service import ChaosError, kill_process, processes_of_session
 from .spark_draws import Master
 from .spark_jobs import Order
 
-START = 120.0
+START = 300.0
 WRITE = 150.0
 """Seconds after which a session, or a write, hangs."""
 _END = 30.0

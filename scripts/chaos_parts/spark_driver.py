@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from quickstart_parts.orders import in_short
-
 from .program import free_port
 from .spark_draws import Master
 from .spark_jobs import Order, carry_out, warm_up
-from .spark_session import environment, session
+from .spark_session import environment, in_short, session, spark_home
 
 _START = 60.0
 _LOOK = 0.05
@@ -43,7 +40,7 @@ _ELSEWHERE = {
     "spark.scheduler.excludeOnFailure.unschedulableTaskSetTimeout": "1s",
     "spark.deploy.maxExecutorRetries": "-1",
 }
-_SPECULATION = {
+SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "200ms",
     "spark.speculation.quantile": "0.5",
@@ -71,28 +68,13 @@ def open_session(master: Master) -> Iterator[Any]:
         url = master.value
         if master is Master.TWO_HOSTS:
             url = stack.enter_context(standalone(Path(here)))
-            settings |= {**_SPECULATION, "spark.executor.memory": "1g", "spark.executor.cores": "1"}
+            settings |= {**SPECULATION, "spark.executor.memory": "1g", "spark.executor.cores": "1"}
         if master is Master.CLUSTER:
             settings |= _ELSEWHERE
-        applications: list[str] = []
-        # local-cluster has its executors' folders where Spark is installed. They are in use until the session has ended.
-        stack.callback(remove_work, applications)
         spark = stack.enter_context(session(url, **settings))
-        applications.append(spark.sparkContext.applicationId)
         # Spark looks for sources by name once. Registered, it is found whatever was registered before.
         spark.dataSource.register(TierlogDataSource)
         yield spark
-
-
-def spark_home() -> Path:
-    import pyspark
-
-    return Path(os.environ.get("SPARK_HOME") or pyspark.__path__[0])
-
-
-def remove_work(applications: Sequence[str]) -> None:
-    for application in applications:
-        shutil.rmtree(spark_home() / "work" / application, ignore_errors=True)
 
 
 # --- a master and two workers -----------------------------------------------------------------------------------

@@ -25,9 +25,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from quickstart_parts.gate import Passer
 from tierlog.spark_bridge import TierlogDataSource
 
+from .gate import Passer
 from .service import command_of, stat_of
 from .spark_draws import AT_THE_POINT, COPY_DONE, EXECUTOR, Draw, Point, Way
 

@@ -13,10 +13,10 @@ from functools import partial
 import anyio
 
 import tierlog
+from chaos_parts.gate import Passer
 from tierlog import events
 from tierlog.actors.config_units import MiB
 
-from .gate import Passer
 from .orders import Answer, Assignment, Order, carry_out
 from .shares import PIECE_BYTES_MAX, QuickstartError
 

@@ -15,13 +15,13 @@ from typing import Any
 import attrs
 import cattrs
 
+from chaos_parts.spark_session import in_short
 from tierlog.actors.core.lifecycle import first_leaf
 
 from .shares import Part, Piece, Share
 
 Answer = dict[str, Any]
 ANSWER_BYTES_MAX = 16 << 20
-_ERROR_MAX = 400
 
 
 class Do(StrEnum):
@@ -76,10 +76,3 @@ def read_orders(lines: Iterable[str]) -> Iterator[Order]:
 
 def say(answer: Answer) -> None:
     print(json.dumps(answer), flush=True)
-
-
-def in_short(error: BaseException) -> str:
-    """One line. What Spark raises has pages: their beginning, and the last cause."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    causes = [line for line in lines[1:] if line.startswith(("Caused by:", "tierlog.", "quickstart_parts."))]
-    return " ... ".join(line[:_ERROR_MAX] for line in (lines[0], *causes[-1:]))

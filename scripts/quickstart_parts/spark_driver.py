@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from chaos_parts.gate import Passer
 from chaos_parts.spark_session import session
 from tierlog import events
 
-from .gate import Passer
 from .orders import Answer, Do, Order, carry_out
 from .shares import Piece, QuickstartError
 

@@ -147,6 +147,10 @@ class Decoder:
         except UnicodeDecodeError as error:
             raise DecodeError(f"text at {self.position - len(data)} is not UTF-8") from error
 
+    def rest(self) -> bytes:
+        """All that is left: fields that this code does not know, to be written back as they are."""
+        return bytes(self.raw(self.remaining))
+
     def finish(self) -> None:
         """Require that everything was taken: trailing bytes mean another record, or damage."""
         if self.position != self._end:

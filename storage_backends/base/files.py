@@ -68,11 +68,13 @@ class Read(IoCall):
 
 @attrs.frozen
 class Write(IoCall):
-    """Write all buffers one after the other at ``offset``; complete, or an ``OSError`` after any part of it."""
+    """Write all buffers one after the other at ``offset``; complete, or an ``OSError`` after any part of it. ``bulk`` says that a sync
+    follows for which nobody waits: the disk may begin at once, bit by bit, so that syncs of other files come in between."""
 
     handle: FileHandle
     offset: int
     buffers: Sequence[Buffer]
+    bulk: bool = False
 
 
 @attrs.frozen
@@ -184,6 +186,21 @@ class SetReadOnly(IoCall):
 
 
 @attrs.frozen
+class IsReadOnly(IoCall):
+    """Whether the file's permissions refuse writes to everybody: result ``bool``; ``FileNotFoundError`` if it is missing."""
+
+    path: str
+
+
+@attrs.frozen
+class IsSameFile(IoCall):
+    """Whether both paths name one file: result ``bool``; ``FileNotFoundError`` if one is missing."""
+
+    path: str
+    other: str
+
+
+@attrs.frozen
 class FreeSpace(IoCall):
     """Bytes free for this user on the file system of ``path``: result ``int``."""
 
@@ -201,8 +218,11 @@ class Files(ABC):
         """Drive ``program`` to its end and return its value. Not abandoned on cancellation (see the module's head)."""
 
     @abstractmethod
-    def lane(self, name: str, width: int = 1) -> Files:
-        """A view with its own ``width`` threads, so that nobody else's calls can delay it (rule W7)."""
+    def lane(self, name: str, width: int = 1, beneath: str = "") -> Files:
+        """A view with its own ``width`` threads, so that nobody else's calls can delay it (rule W7).
+
+        Below the folder ``beneath`` it follows no symbolic link, and opens regular files only: ``ENOTDIR``, ``ELOOP`` or ``EISDIR``.
+        """
 
     @abstractmethod
     def peek(self, handle: FileHandle, offset: int, size: int) -> bytes:

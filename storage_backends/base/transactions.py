@@ -22,6 +22,8 @@ TRANSACTION_ID_MAX = 96
 PART_NAME_MAX = 64
 PARTS_MAX = 16_384
 """The most staged segments that one commit takes."""
+STAGED_MAX = 4 * PARTS_MAX
+"""The most that an open transaction has, unless the store is configured otherwise: failed attempts stay until it ends."""
 LEASE_MIN = 1.0
 LEASE_MAX = 30 * 86_400.0
 LEASE_DEFAULT = 3_600.0

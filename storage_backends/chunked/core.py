@@ -12,10 +12,13 @@ from ..base.chunk_storage import ChunkStorage
 from ..base.errors import InvalidArgument
 from ..base.statistics import counter, gauge
 from ..base.world import World
+from .debt_book import DebtBook
+from .defrag_rules import DefragOptions
 from .garbage import GarbageSink
 from .layout import LayoutCache
 from .metadata_store import ChunkMetadataStore
 from .records import BLOCK
+from .transaction import DecodedRecords
 
 APPENDABLE_MAX = 1 << 16
 """Chunks remembered as appendable; one per segment that was written lately."""
@@ -38,12 +41,18 @@ class ChunkedOptions:
     index_spacing: int = attrs.field(default=64 << 20, validator=_positive)
     """Bytes between index records. Part of a store's format: once there are segments it must not change."""
     read_request: int = attrs.field(default=16 << 20, validator=_whole_blocks)
-    """The largest single chunk read, in bytes."""
-    read_parallelism: int = attrs.field(default=4, validator=_positive)
-    """Chunk reads in flight for one call."""
+    """Bytes of one chunk above which a read is divided into several requests; whole blocks around it come on top."""
+    read_parallelism: int = attrs.field(default=16, validator=_positive)
+    """Requests in flight for one call."""
     cached_segments: int = attrs.field(default=1024, validator=_positive)
     cached_chunks: int = attrs.field(default=16384, validator=_positive)
     """Bounds of the layout cache: segments, and chunk records over all of them."""
+    defrag: DefragOptions = attrs.field(factory=DefragOptions)
+    """When small chunks are joined, and the rest of a truncated one is moved."""
+    inline_records: int = attrs.field(default=16, validator=_positive)
+    """The most chunk and index records that an operation looks at itself, beyond a fixed handful; for more it leaves a debt (rule S11)."""
+    maintenance_records: int = attrs.field(default=256, validator=_positive)
+    """The most chunk and index records that one step of paying a debt looks at."""
 
 
 @attrs.frozen
@@ -55,6 +64,10 @@ class ChunkedStatistics:
     chunks_created: int = attrs.field(metadata=counter("Chunks created."))
     bytes_written: int = attrs.field(metadata=counter("User bytes written to chunks."))
     bytes_read: int = attrs.field(metadata=counter("User bytes read from chunks."))
+    chunks_joined: int = attrs.field(metadata=counter("Small chunks that were replaced by a larger one."))
+    chunks_relocated: int = attrs.field(metadata=counter("Mostly truncated chunks whose rest was moved to a new one."))
+    bytes_joined: int = attrs.field(metadata=counter("User bytes copied to join or relocate chunks."))
+    joins_refused: int = attrs.field(metadata=counter("Joins and relocations given up because a chunk is damaged."))
     open_transactions: int = attrs.field(metadata=gauge("Metadata transactions under way."))
     cached_segments: int = attrs.field(metadata=gauge("Segments whose records are in memory."))
     cached_chunks: int = attrs.field(metadata=gauge("Chunks whose records are in memory."))
@@ -84,11 +97,14 @@ class Core:
         self.garbage = garbage
         self.options = options
         self.layouts = LayoutCache(metadata, options.index_spacing, options.cached_segments, options.cached_chunks)
+        self.debts = DebtBook(metadata)
+        self.decoded = DecodedRecords()
         self.appendable: dict[str, int] = {}
         """Chunks created in this instance's life whose last write succeeded and was committed, with that exact length (rule S3)."""
         self.held: set[int] = set()
         """Segments with an open transaction."""
         self.commits = self.aborts = self.chunks_created = self.bytes_written = self.bytes_read = 0
+        self.chunks_joined = self.chunks_relocated = self.bytes_joined = self.joins_refused = 0
 
     def new_chunk_name(self, segment: int, offset: int) -> str:
         """A name that is never used again (rule S2): ``offset`` is the segment's length when the chunk is created."""
@@ -113,6 +129,10 @@ class Core:
             self.chunks_created,
             self.bytes_written,
             self.bytes_read,
+            self.chunks_joined,
+            self.chunks_relocated,
+            self.bytes_joined,
+            self.joins_refused,
             len(self.held),
             len(self.layouts),
             self.layouts.chunk_count,

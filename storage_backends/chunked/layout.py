@@ -12,10 +12,12 @@ corruption. Cancellation and crash: nothing to lose.
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Protocol
 
 from sortedcontainers import SortedDict
 
 from ..base.errors import DataCorruption, SegmentNotFound
+from .marks import Marks
 from .metadata_store import ChunkMetadataStore
 from .records import ChunkRecord, IndexRecord, SegmentRecord, chunk_key, index_key, segment_key
 from .transaction import decode_record
@@ -29,15 +31,22 @@ class LayoutChanged(Exception):
         self.name = name
 
 
+class Readable(Protocol):
+    """Where records are read: a store, or a transaction that has changed some."""
+
+    async def get(self, key: str) -> tuple[int, bytes] | None: ...
+
+
 class Layout:
     """One segment at one commit. Chunk records are loaded where a reader comes by."""
 
-    def __init__(self, store: ChunkMetadataStore, segment: int, spacing: int) -> None:
+    def __init__(self, store: Readable, segment: int, spacing: int, marks: Marks | None = None) -> None:
         self._store = store
         self._id = segment
         self._spacing = spacing
         self._record: SegmentRecord | None = None
         self._version = 0
+        self._marks = Marks() if marks is None else marks
         self._chunks: SortedDict[int, ChunkRecord] = SortedDict()
 
     def __len__(self) -> int:
@@ -79,35 +88,49 @@ class Layout:
             if offset < start + known.length:
                 return start, known
             start, name = start + known.length, known.next_chunk
-        return await self._walk(*await self._shortcut(start, name, offset), offset)
+        start, name = await self._shortcut(start, name, offset)
+        while (mark := self._marks.below(offset)) is not None and mark[0] > start:
+            try:
+                return await self._walk(*mark, offset)
+            except LayoutChanged as gone:
+                if gone.name != mark[1]:
+                    raise
+                self._marks.drop(mark[0])
+        return await self._walk(start, name, offset)
 
     async def _shortcut(self, start: int, name: str, offset: int) -> tuple[int, str]:
-        """The chunk nearest below ``offset`` that the segment or index record names, if it is nearer than ``start``."""
+        """The chunk nearest below ``offset`` that the segment or an index record names, if it is nearer than ``start``.
+
+        The index of a part that was spliced in may not be there yet (rule S11): then it is looked for farther and farther back.
+        """
         if offset >= self.segment.last_chunk_start:
             return self.segment.last_chunk_start, self.segment.last_chunk
 
-        multiple = offset // self._spacing * self._spacing
-        if multiple <= start:
-            return start, name
-
-        found = await self._store.get(index_key(self._id, multiple))
-        if found is None:
-            return start, name
-
-        index = decode_record(IndexRecord, index_key(self._id, multiple), found[1])
-        return max((start, name), (index.chunk_start, index.chunk))
+        multiple, back = offset // self._spacing * self._spacing, self._spacing
+        while multiple > start:
+            key = index_key(self._id, multiple)
+            found = await self._store.get(key)
+            if found is not None:
+                index = decode_record(IndexRecord, key, found[1])
+                return max((start, name), (index.chunk_start, index.chunk))
+            multiple, back = multiple - back, back * 2
+        return start, name
 
     async def _walk(self, start: int, name: str, offset: int) -> tuple[int, ChunkRecord]:
+        """Along the chain to the chunk that holds ``offset``. Only that one is kept, and a mark now and then."""
+        walked = 0
         while name:
             found = await self._store.get(chunk_key(name))
             if found is None:
                 raise LayoutChanged(name)
 
             record = decode_record(ChunkRecord, chunk_key(name), found[1])
-            self._chunks[start] = record
             if offset < start + record.length:
+                self._chunks[start] = record
                 return start, record
-            start, name = start + record.length, record.next_chunk
+            start, name, walked = start + record.length, record.next_chunk, walked + 1
+            if name and walked % self._marks.stride == 0:
+                self._marks.put(start, name)
         raise DataCorruption(f"the chunks of segment {self._id:016x} end at {start}, before offset {offset}", file=segment_key(self._id))
 
 
@@ -120,6 +143,7 @@ class LayoutCache:
         self._segments_max = segments_max
         self._chunks_max = chunks_max
         self._layouts: OrderedDict[int, Layout] = OrderedDict()
+        self._marks: OrderedDict[int, Marks] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._layouts)
@@ -132,20 +156,30 @@ class LayoutCache:
         """The segment's layout, from the cache or loaded now; ``SegmentNotFound``."""
         layout = self._layouts.get(segment)
         if layout is None:
-            layout = self._layouts[segment] = Layout(self._store, segment, self._spacing)
+            layout = self._layouts[segment] = Layout(self._store, segment, self._spacing, self.marks(segment))
         self._layouts.move_to_end(segment)
         try:
             await layout.load()
         except SegmentNotFound:
             self.forget(segment)
+            self._marks.pop(segment, None)
             raise
         return layout
+
+    def marks(self, segment: int) -> Marks:
+        """The segment's marks, which outlive its layouts."""
+        marks = self._marks.setdefault(segment, Marks())
+        self._marks.move_to_end(segment)
+        return marks
 
     def forget(self, segment: int) -> None:
         self._layouts.pop(segment, None)
 
     def trim(self) -> None:
         """Get back under both bounds, the least recently used first. Called after a read that had to load records."""
+        marks = sum(map(len, self._marks.values()))
+        while len(self._marks) > self._segments_max or (marks > self._chunks_max and len(self._marks) > 1):
+            marks -= len(self._marks.popitem(last=False)[1])
         chunks = self.chunk_count
         while len(self._layouts) > self._segments_max or (chunks > self._chunks_max and len(self._layouts) > 1):
             _, dropped = self._layouts.popitem(last=False)

@@ -29,7 +29,6 @@ class MemoryMetadataStore(ChunkMetadataStore):
         self._state = MemoryMetadataState() if state is None else state
 
     async def get(self, key: str) -> tuple[int, bytes] | None:
-        await checkpoint()
         found: tuple[int, bytes] | None = self._state.entries.get(key)
         return found
 

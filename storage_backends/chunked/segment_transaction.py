@@ -16,12 +16,12 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Literal, Self
 
-import attrs
-
-from ..base.errors import InvalidArgument, MetadataConflict, NotOwner, SegmentNotFound, StorageFull, Unavailable
+from ..base.errors import DataCorruption, InvalidArgument, MetadataConflict, NotOwner, SegmentNotFound, StorageFull, Unavailable
 from .core import Core
-from .records import ChunkRecord, IndexRecord, SegmentRecord
-from .transaction import MetadataTransaction
+from .layout import Layout, LayoutChanged
+from .records import ChunkRecord, DebtKind, DebtRecord, IndexRecord, SegmentRecord
+from .records.header import changed
+from .transaction import Hook, MetadataTransaction
 
 _NOTHING_CHANGED = (MetadataConflict, Unavailable, StorageFull)
 """What a commit may raise that proves it was not applied."""
@@ -37,7 +37,7 @@ class SegmentTransaction:
         core.hold(segment)
         self.core = core
         self.id = segment
-        self.metadata = MetadataTransaction(core.metadata)
+        self.metadata = MetadataTransaction(core.metadata, core.decoded)
         self._create = create
         self._rolling_size = rolling_size or core.options.rolling_size
         self._held = [segment]
@@ -48,12 +48,23 @@ class SegmentTransaction:
 
     # --- for the caller -------------------------------------------------------------------------------------
 
-    async def commit(self) -> None:
-        """Make the changes durable and visible, all at once. Errors as in ``ChunkMetadataStore.commit``; after any of them it has ended."""
+    async def commit(self, hook: Hook | None = None) -> None:
+        """Make the changes durable and visible, all at once. Errors as in ``ChunkMetadataStore.commit``; after any of them it has ended.
+
+        ``hook`` is awaited with all writes once they are checked, before anything is published; if it raises, the transaction was given up.
+        """
         self._require_open()
         self._state = "busy"
         try:
-            await self.metadata.commit()
+            writes = self.metadata.checked()
+            if hook is not None:
+                await hook(writes)
+        except BaseException:
+            self.abort()
+            raise
+
+        try:
+            await self.metadata.publish(writes)
         except _NOTHING_CHANGED:
             self.abort()
             raise
@@ -100,6 +111,10 @@ class SegmentTransaction:
         if not self._create:
             raise SegmentNotFound(f"segment {self.id:016x} has no record in tier 2", segment=f"{self.id:016x}")
 
+        for kind in (DebtKind.DELETE, DebtKind.SPLICE):
+            if await self.metadata.debt(self.id, kind) is not None:
+                raise RuntimeError(f"segment id {self.id:016x} is not free: a segment that had it is not wholly gone")
+
         self._create = False
         return self.update(SegmentRecord(self.id, rolling_size=self._rolling_size))
 
@@ -113,9 +128,9 @@ class SegmentTransaction:
 
     def update(self, record: SegmentRecord, **changes: Any) -> SegmentRecord:
         """Buffer the segment's record with ``changes``, under this owner's epoch."""
-        changed: SegmentRecord = attrs.evolve(record, **changes, owner_epoch=self.core.epoch)
-        self.metadata.put(changed)
-        return changed
+        record = changed(record, **changes, owner_epoch=self.core.epoch)
+        self.metadata.put(record)
+        return record
 
     async def take_source(self, segment: int) -> SegmentRecord | None:
         """Another segment's record, held by this transaction from now on."""
@@ -158,22 +173,62 @@ class SegmentTransaction:
 
     def link(self, last: ChunkRecord, name: str) -> None:
         """Let the chunk ``name`` follow ``last``, which is thereby complete."""
-        self.metadata.put(attrs.evolve(last, next_chunk=name))
+        self.metadata.put(changed(last, next_chunk=name))
         self.begin_append(last.name)
 
     def grow_index(self, chunk: str, chunk_start: int, start: int, end: int) -> None:
         """Write the index records of the multiples in ``start .. end``, all inside ``chunk``."""
-        spacing = self.core.options.index_spacing
-        for offset in range(max(spacing, -(-start // spacing) * spacing), end, spacing):
+        for offset in self.multiples(start, end):
             self.metadata.put(IndexRecord(self.id, offset, chunk, chunk_start))
 
     async def drop_index(self, segment: int, start: int, end: int) -> None:
         """Delete the index records of the multiples in ``start .. end``."""
-        spacing = self.core.options.index_spacing
-        for offset in range(max(spacing, -(-start // spacing) * spacing), end, spacing):
+        for offset in self.multiples(start, end):
             record = await self.metadata.index(segment, offset)
             if record is not None:
                 self.metadata.drop(record)
+
+    def multiples(self, start: int, end: int) -> range:
+        """The offsets in ``start .. end`` that have an index record."""
+        spacing = self.core.options.index_spacing
+        return range(max(spacing, -(-start // spacing) * spacing), end, spacing)
+
+    async def debt(self, kind: DebtKind, segment: int | None = None) -> DebtRecord | None:
+        """What is left of an earlier operation, if this owner may change it."""
+        debt = await self.metadata.debt(self.id if segment is None else segment, kind)
+        if debt is not None and debt.owner_epoch > self.core.epoch:
+            raise NotOwner(f"debt {debt.key} belongs to epoch {debt.owner_epoch}, this owner has {self.core.epoch}")
+
+        return debt
+
+    async def layout(self) -> Layout:
+        """The segment as this transaction sees it."""
+        layout = Layout(self.metadata, self.id, self.core.options.index_spacing, self.core.layouts.marks(self.id))
+        await layout.load()
+        return layout
+
+    async def locate(self, offset: int) -> tuple[int, ChunkRecord]:
+        """(segment offset of its first byte, record) of the chunk that holds ``offset``, as this transaction sees the segment."""
+        layout = await self.layout()
+        try:
+            return await layout.locate(offset)
+        except LayoutChanged as gone:  # the transaction holds the segment: nobody else changes it
+            raise DataCorruption("a chunk's metadata record is missing", file=gone.name) from gone
+
+    def owe(self, debt: DebtRecord) -> None:
+        """Write down what is left, under this owner's epoch."""
+        self.metadata.put(changed(debt, owner_epoch=self.core.epoch))
+
+    async def take_debt(self, kind: DebtKind, segment: int | None = None) -> DebtRecord | None:
+        """Cross a debt out: it is paid, void, or the caller's from now on."""
+        debt = await self.debt(kind, segment)
+        if debt is not None:
+            self.metadata.drop(debt)
+        return debt
+
+    def discard(self, name: str) -> None:
+        """A chunk that this transaction created is not used after all: it is released with the dropped ones."""
+        self._dropped[name] = None
 
     def drop_chunk(self, record: ChunkRecord) -> None:
         """Delete a chunk's record; the chunk itself is released after the commit."""
@@ -195,6 +250,7 @@ class SegmentTransaction:
         self._forget_layouts()
         self._end()
         self.core.commits += 1
+        self.core.debts.committed(self.metadata.written_debts())
         for name in self._dropped:
             self.begin_append(name)
         for name, length in self._tails.items():
@@ -205,6 +261,7 @@ class SegmentTransaction:
     def _doubt(self) -> None:
         self._forget_layouts()
         self._end()
+        self.core.debts.forget()
         self.core.garbage.doubt(list(self._created | self._dropped))
 
     def _forget_layouts(self) -> None:

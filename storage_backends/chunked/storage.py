@@ -29,14 +29,17 @@ from .core import ChunkedOptions, ChunkedStatistics, Core
 from .garbage import GarbageSink
 from .metadata_store import ChunkMetadataStore
 from .operations.concat import concat
+from .operations.debts import due_debts, pay_step
+from .operations.defrag import DefragResult, defrag_segment
 from .operations.delete import delete
 from .operations.inspect import chunks, exists, info, segments
 from .operations.read import read
+from .operations.relocate import relocate
 from .operations.seal import seal, unseal
 from .operations.starts import starts
 from .operations.truncate import truncate
 from .operations.write import write
-from .records import ChunkRecord, SegmentRecord
+from .records import ChunkRecord, DebtRecord, SegmentRecord
 from .segment_transaction import SegmentTransaction
 
 
@@ -96,16 +99,33 @@ class ChunkedSegmentStorage:
     async def concat(self, txn: SegmentTransaction, source: int) -> int:
         """Append the sealed segment ``source`` by linking its chunks behind the target's; returns the new length. No chunk is touched.
 
-        The source's record vanishes in the same commit. ``SegmentNotFound``, ``SegmentNotSealed`` (source), ``SegmentSealed`` (target),
-        ``InvalidArgument`` (a truncated source, or the target itself).
+        The source's record vanishes in the same commit, however many chunks it has: the index of the joined part is a debt.
+        ``SegmentNotFound``, ``SegmentNotSealed`` (source), ``SegmentSealed`` (target), ``InvalidArgument`` (a truncated source, or the
+        target itself).
         """
         async with txn.operation():
             return await concat(txn, source)
 
     async def delete(self, txn: SegmentTransaction) -> None:
-        """Remove the segment's records; its chunks are released to the collector after the commit. ``SegmentNotFound`` if there is none."""
+        """The segment is gone with the commit; the records of its chunks, beyond a few, are a debt, and the chunks are released with them.
+
+        ``SegmentNotFound`` if there is none. Its id is never used again.
+        """
         async with txn.operation():
             await delete(txn)
+
+    async def defrag(self, segment: int) -> DefragResult:
+        """Join all small chunks of a segment into as few as fit (rule S9), a run and a transaction at a time.
+
+        May be cancelled at any moment: what was joined stays joined. No other transaction on the segment may be open meanwhile.
+        ``SegmentNotFound``, ``NotOwner``, ``DataCorruption`` for a chunk that is not what was written, and what the chunk storage raises.
+        """
+        return await defrag_segment(self._core, segment)
+
+    async def relocate(self, txn: SegmentTransaction) -> bool:
+        """Move the rest of a mostly truncated first chunk to a new one, if it is worth it (rule S10). Whether it was."""
+        async with txn.operation():
+            return await relocate(txn)
 
     async def read(self, segment: int, offset: int, size: int) -> bytes:
         """Up to ``size`` bytes at ``offset``: fewer only at the segment's end, ``b""`` at or past it. Every block is verified (rule S5).
@@ -136,6 +156,22 @@ class ChunkedSegmentStorage:
     async def chunks(self, segment: int) -> Sequence[tuple[int, ChunkRecord]]:
         """(segment offset of its first byte, record) of every chunk, in order."""
         return await chunks(self._core, segment)
+
+    async def debts(self) -> Sequence[DebtRecord]:
+        """What metadata-only operations left to be done and can be paid now, in the order in which it should be (rule S11).
+
+        The record store is asked once; after that this instance knows its debts from its own commits. ``DataCorruption``.
+        """
+        return await due_debts(self._core)
+
+    async def pay(self, debt: DebtRecord) -> bool:
+        """Do one bounded step on a debt, in one transaction on the segment that has the chunks; whether something of it is left.
+
+        A debt that somebody has paid meanwhile is nothing to do. No other transaction on that segment may be open. Chunks that the step
+        makes superfluous are released after its commit (rule F2). Errors as of a transaction, and for steps that copy (relocation,
+        defrag) what the chunk storage raises; the debt then stays as it was.
+        """
+        return await pay_step(self._core, debt)
 
     def statistics(self) -> ChunkedStatistics:
         return self._core.statistics()

@@ -11,9 +11,9 @@ program runs to its end, so nothing is torn in memory; the caller does not learn
 an append's prefix. ``open`` sweeps all temporary names, those of living owners too: what they were creating then fails with
 ``Unavailable`` and is created anew.
 
-Read-only is a file permission, which the superuser's processes are not bound by; this instance also remembers what it made
-read-only itself. A missing chunk is believed only while the root's mark can be seen: an unmounted root is ``Unavailable``, never
-"not found".
+Read-only is a file permission, which is looked at before each write. Below the root no symbolic link is ever followed, so nobody
+who may write there can lead a chunk's bytes elsewhere; a link is no chunk, and no folder of chunks. The root itself may be one. A
+missing chunk is believed only while the root's mark can be seen: an unmounted root is ``Unavailable``, never "not found".
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ..base.files import (
     FileHandle,
     Files,
     FolderEntry,
+    IsReadOnly,
     ListFolder,
     MakeFolder,
     Open,
@@ -42,13 +43,13 @@ from ..base.files import (
     sync_ancestry,
 )
 from ..base.world import World
-from .counted import CountedChunkStorage, bad_offset, size_of
+from .base import BaseChunkStorage, bad_offset, size_of
 from .filesystem_programs import MARK, TEMPORARY, Folders, Progress, copy_ranges, discard, mapped, publish, remove, with_file
 
 T = TypeVar("T")
 
 
-class FileSystemChunkStorage(CountedChunkStorage):
+class FileSystemChunkStorage(BaseChunkStorage):
     """``root`` is an absolute path; ``threads`` bounds the calls that run at a time. ``world`` gives ids for temporary names."""
 
     def __init__(self, files: Files, root: str, world: World, *, threads: int = 8) -> None:
@@ -56,57 +57,48 @@ class FileSystemChunkStorage(CountedChunkStorage):
         if not root.startswith("/"):
             raise InvalidArgument(f"the root of a chunk storage must be an absolute path, not {root!r}")
 
-        self._files = files.lane("chunks", threads)
+        self._files = files.lane("chunks", threads, beneath=root.rstrip("/"))
         self._root = root.rstrip("/")
         self._world = world
         self._folders = Folders(self._root)
-        self._read_only: set[str] = set()
 
     @property
     def capabilities(self) -> Capabilities:
         return Capabilities(append=True, concat=True)
 
-    async def open(self) -> None:
+    async def _open(self) -> None:
         await self._run("", lambda progress: self._prepare())
-        self._is_open = True
 
-    async def close(self) -> None:
-        self._is_open = False
+    async def _info(self, name: str) -> ChunkInfo:
+        def program(progress: Progress) -> Program[ChunkInfo]:
+            length = yield from with_file(Open(self._path(name)), _length)
+            read_only: bool = yield IsReadOnly(self._path(name))
+            return ChunkInfo(name, length, read_only)
 
-    async def exists(self, name: str) -> bool:
-        try:
-            await self.info(name)
-        except ChunkNotFound:
-            return False
-        return True
+        return await self._run(name, program)
 
-    async def info(self, name: str) -> ChunkInfo:
-        self._check(name)
-        return ChunkInfo(name, await self._run(name, lambda progress: with_file(Open(self._path(name)), _length)))
+    async def _create(self, name: str) -> None:
+        await self._create_with_content(name, [])
 
-    async def create(self, name: str) -> None:
-        await self.create_with_content(name, [])
-
-    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
-        self._check(name)
+    async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
         size = size_of(data)
 
         def fill(handle: FileHandle) -> Program[int]:
             if size:
-                yield Write(handle, 0, data)
+                yield Write(handle, 0, data, bulk=True)
             return size
 
         return await self._publish(name, fill)
 
-    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
-        self._check(name, offset)
-        if name in self._read_only:
-            raise ChunkReadOnly(f"chunk {name} is read-only", chunk=name)
-
+    async def _write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
         size = size_of(data)
 
         def program(progress: Progress) -> Program[int]:
-            return with_file(Open(self._path(name), write=True), lambda handle: append(handle, progress))
+            # The superuser's processes may write to any file; they are held to its permissions like all others.
+            if (yield IsReadOnly(self._path(name))):
+                raise ChunkReadOnly(f"chunk {name} is read-only", chunk=name)
+
+            return (yield from with_file(Open(self._path(name), write=True), lambda handle: append(handle, progress)))
 
         def append(handle: FileHandle, progress: Progress) -> Program[int]:
             length = yield Size(handle)
@@ -115,49 +107,34 @@ class FileSystemChunkStorage(CountedChunkStorage):
 
             if size:
                 progress.changed = True
-                yield Write(handle, offset, data)
+                yield Write(handle, offset, data, bulk=True)
                 yield Sync(handle)
             return offset + size
 
-        end = await self._run(name, program)
-        self._count_write(size)
-        return end
+        return await self._run(name, program)
 
-    async def read(self, name: str, offset: int, size: int) -> bytes:
-        self._check(name, offset, size)
-
+    async def _read(self, name: str, offset: int, size: int) -> bytes:
         def body(handle: FileHandle) -> Program[bytes]:
             data: bytes = yield Read(handle, offset, size)
             return data
 
-        data = await self._run(name, lambda progress: with_file(Open(self._path(name)), body))
-        self._count_read(len(data))
-        return data
+        return await self._run(name, lambda progress: with_file(Open(self._path(name)), body))
 
-    async def delete(self, name: str) -> None:
-        self._check(name)
+    async def _delete(self, name: str) -> None:
         await self._run(name, lambda progress: remove(self._path(name), self._folders, progress))
-        self._read_only.discard(name)
-        self._deletes += 1
 
-    async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
-        self._check_concat(name, ranges)
+    async def _concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         return await self._publish(name, lambda handle: copy_ranges(handle, ranges, self._path))
 
-    async def set_read_only(self, name: str, read_only: bool) -> None:
-        self._check(name)
-
+    async def _set_read_only(self, name: str, read_only: bool) -> None:
         def program(progress: Progress) -> Program[None]:
+            # A folder has permissions too, and is no chunk.
+            yield from with_file(Open(self._path(name)), _length)
             yield SetReadOnly(self._path(name), read_only)
 
         await self._run(name, program)
-        if read_only:
-            self._read_only.add(name)
-        else:
-            self._read_only.discard(name)
 
-    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
-        self._check_open()
+    async def _list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
         pending = [("", FolderEntry("", is_folder=True, size=0))]
         while pending:
             path, entry = pending.pop()
@@ -168,9 +145,9 @@ class FileSystemChunkStorage(CountedChunkStorage):
             inside = await self._entries(path)
             pending.extend(reversed([(name, each) for name, each in inside if _may_match(name, each, prefix)]))
 
-    async def used_space(self) -> int:
+    async def _used_space(self) -> int:
         """The sum of all chunks' lengths; costs a walk over all folders."""
-        return sum([info.length async for info in self.list("")])
+        return sum([info.length async for info in self._list("")])
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -197,9 +174,7 @@ class FileSystemChunkStorage(CountedChunkStorage):
 
     async def _publish(self, name: str, fill: Callable[[FileHandle], Program[int]]) -> int:
         temporary = f"{self._root}/{TEMPORARY}{self._world.new_id()}"
-        size = await self._run(name, lambda progress: publish(self._path(name), temporary, fill, self._folders, progress))
-        self._count_create(size)
-        return size
+        return await self._run(name, lambda progress: publish(self._path(name), temporary, fill, self._folders, progress))
 
     async def _entries(self, path: str) -> Sequence[tuple[str, FolderEntry]]:
         """(chunk or folder name, entry) of one folder, in the order of the chunk names below them."""
@@ -224,11 +199,13 @@ class FileSystemChunkStorage(CountedChunkStorage):
         progress = Progress()
         try:
             return await self._files.run(program(progress))
-        except OSError as error:
-            answer = mapped(error, name, progress)
+        except (OSError, ChunkNotFound) as error:
+            answer = mapped(error, name, progress) if isinstance(error, OSError) else error
             if isinstance(answer, ChunkNotFound) and not await self._root_is_there():
                 raise Unavailable(f"the chunk root {self._root} is not there (unmounted?); mount it and try again") from error
 
+            if answer is error:
+                raise
             raise answer from error
 
     async def _root_is_there(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from functools import partial
 from posixpath import dirname
 from typing import TypeVar
 
@@ -30,6 +29,7 @@ from ..base.files import (
     Close,
     FileHandle,
     IoCall,
+    IsSameFile,
     Link,
     MakeFolder,
     Open,
@@ -42,12 +42,12 @@ from ..base.files import (
     Unlink,
     Write,
 )
-from .counted import bad_offset
+from .base import bad_offset
 
 TEMPORARY = ".tmp-"
 MARK = ".tierlog-chunks"
 _COPY_SIZE = 4 << 20
-_LINK_ATTEMPTS = 3
+_LINK_ATTEMPTS = 20
 T = TypeVar("T")
 
 
@@ -65,7 +65,7 @@ def mapped(error: OSError, name: str, progress: Progress) -> TierlogError:
     if progress.changed:
         return OutcomeUnknown(f"chunk {name} may have been changed: {error}")
 
-    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR):
+    if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP):
         return ChunkNotFound(f"there is no chunk {name}", chunk=name)
 
     if error.errno == errno.EEXIST:
@@ -104,8 +104,10 @@ class Folders:
         yield from self.make(dirname(folder))
         try:
             yield MakeFolder(folder)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise InvalidArgument(f"{folder} is a chunk, it cannot also be a folder of chunks") from error
+        except OSError as error:
+            if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.ELOOP):
+                raise
+            raise InvalidArgument(f"{folder} is a chunk or a link, it cannot also be a folder of chunks") from error
 
         yield SyncFolder(dirname(folder))
         self._known.add(folder)
@@ -128,7 +130,11 @@ class Folders:
 
 def publish(path: str, temporary: str, fill: Callable[[FileHandle], Program[int]], folders: Folders, progress: Progress) -> Program[int]:
     """A whole object: all of what ``fill`` writes appears durably under ``path``, or nothing does."""
-    handle = yield Open(temporary, write=True, create=True)
+    try:
+        handle = yield Open(temporary, write=True, create=True)
+    except FileExistsError as error:
+        raise Unavailable(f"the temporary name {temporary} is taken; write {path} again under another one") from error
+
     try:
         size = yield from fill(handle)
         yield Sync(handle)
@@ -150,17 +156,45 @@ def publish(path: str, temporary: str, fill: Callable[[FileHandle], Program[int]
 def remove(path: str, folders: Folders, progress: Progress) -> Program[None]:
     """Remove a chunk durably, and the folders that it leaves empty."""
     yield from _effect(progress, Unlink(path), (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError))
-    yield SyncFolder(dirname(path))
+    yield from _sync_what_is_left(dirname(path), folders.root)
     yield from folders.remove_empty(dirname(path))
+
+
+def _sync_what_is_left(folder: str, root: str) -> Program[None]:
+    """Sync a folder; or, where another delete has just removed it with all that was in it, the one that it was removed from."""
+    while True:
+        try:
+            yield SyncFolder(folder)
+        except FileNotFoundError:
+            if folder == root:
+                raise
+            folder = dirname(folder)
+        else:
+            return
 
 
 def copy_ranges(target: FileHandle, ranges: Sequence[ChunkRange], path_of: Callable[[str], str]) -> Program[int]:
     """Write the ranges to ``target`` one after the other; returns their total length. Sources are only read (rule S4)."""
     end = 0
     for part in ranges:
-        yield from with_file(Open(path_of(part.name)), partial(_copy, part=part, target=target, at=end))
+        handle = yield from _open_source(part.name, path_of(part.name))
+        try:
+            yield from _copy(handle, part=part, target=target, at=end)
+        except Exception:
+            yield Close(handle)
+            raise
+        yield Close(handle)
         end += part.length
     return end
+
+
+def _open_source(name: str, path: str) -> Program[FileHandle]:
+    try:
+        handle: FileHandle = yield Open(path)
+    except OSError as error:
+        # An error about a source says so: the caller of a concat gave several names.
+        raise mapped(error, name, Progress()) from error
+    return handle
 
 
 def _copy(source: FileHandle, *, part: ChunkRange, target: FileHandle, at: int) -> Program[None]:
@@ -170,18 +204,35 @@ def _copy(source: FileHandle, *, part: ChunkRange, target: FileHandle, at: int) 
 
     for done in range(0, part.length, _COPY_SIZE):
         data = yield Read(source, part.offset + done, min(_COPY_SIZE, part.length - done))
-        yield Write(target, at + done, [data])
+        yield Write(target, at + done, [data], bulk=True)
 
 
 def _link(temporary: str, path: str, folders: Folders, progress: Progress) -> Program[None]:
     """Give the object its name. Its folder may vanish meanwhile: a delete removes folders that are empty."""
     for _ in range(_LINK_ATTEMPTS):
-        yield from folders.make(dirname(path))
         try:
+            yield from folders.make(dirname(path))
             return (yield from _effect(progress, Link(temporary, path), (FileExistsError, FileNotFoundError)))
         except FileNotFoundError:
             folders.forget(dirname(path))
+        except FileExistsError:
+            if (yield from _is_linked(temporary, path, progress)):
+                return None
+            raise
     raise Unavailable(f"the temporary file {temporary} was swept by another process that opened this root; write {path} again")
+
+
+def _is_linked(temporary: str, path: str, progress: Progress) -> Program[bool]:
+    """Whether the name that is taken is this object's own. A network file system that gets no answer sends a link again, and is told
+    then that the name exists: by its own first try."""
+    try:
+        is_same: bool = yield IsSameFile(temporary, path)
+    except FileNotFoundError:
+        return False  # One of the two is gone: the name was somebody else's, or this object was swept.
+    except OSError:
+        progress.changed = True
+        raise
+    return is_same
 
 
 def _effect(progress: Progress, call: IoCall, harmless: tuple[type[OSError], ...]) -> Program[None]:

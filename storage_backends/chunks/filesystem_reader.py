@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NoReturn
 
+import anyio.lowlevel
+
 from ..base.checksum import Buffer
-from ..base.chunk_storage import Capabilities, ChunkRange
+from ..base.chunk_storage import Capabilities
 from ..base.errors import Unsupported
 from .filesystem import FileSystemChunkStorage
 
@@ -22,22 +24,16 @@ class FileSystemChunkReader(FileSystemChunkStorage):
     def capabilities(self) -> Capabilities:
         return Capabilities(append=False, concat=False)
 
-    async def open(self) -> None:
-        self._is_open = True
+    async def _open(self) -> None:
+        await anyio.lowlevel.checkpoint()
 
-    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> NoReturn:
+    async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> NoReturn:
         self._refuse(name)
 
-    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> NoReturn:
+    async def _delete(self, name: str) -> NoReturn:
         self._refuse(name)
 
-    async def delete(self, name: str) -> NoReturn:
-        self._refuse(name)
-
-    async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> NoReturn:
-        self._refuse(name)
-
-    async def set_read_only(self, name: str, read_only: bool) -> NoReturn:
+    async def _set_read_only(self, name: str, read_only: bool) -> NoReturn:
         self._refuse(name)
 
     def _refuse(self, name: str) -> NoReturn:

@@ -15,8 +15,8 @@ from sortedcontainers import SortedDict
 
 from ..base.checksum import Buffer
 from ..base.chunk_storage import Capabilities, ChunkInfo, ChunkRange
-from ..base.errors import ChunkExists, ChunkNotFound, ChunkReadOnly, Unsupported
-from .counted import CountedChunkStorage, bad_offset
+from ..base.errors import ChunkExists, ChunkNotFound, ChunkReadOnly
+from .base import BaseChunkStorage, bad_offset
 
 
 @attrs.define
@@ -32,92 +32,77 @@ class MemoryChunkState:
     chunks: SortedDict[str, MemoryChunk] = attrs.field(factory=SortedDict)
 
 
-class MemoryChunkStorage(CountedChunkStorage):
+class MemoryChunkStorage(BaseChunkStorage):
     def __init__(
-        self, state: MemoryChunkState | None = None, *, append: bool = True, concat: bool = True, reads_are_durable: bool = True
+        self,
+        state: MemoryChunkState | None = None,
+        *,
+        append: bool = True,
+        concat: bool = True,
+        truncate: bool = False,
+        reads_are_durable: bool = True,
     ) -> None:
         super().__init__()
         self.state = MemoryChunkState() if state is None else state
-        self._capabilities = Capabilities(append=append, concat=concat, reads_are_durable=reads_are_durable)
+        self._capabilities = Capabilities(append=append, concat=concat, truncate=truncate, reads_are_durable=reads_are_durable)
 
     @property
     def capabilities(self) -> Capabilities:
         return self._capabilities
 
-    async def open(self) -> None:
-        await checkpoint()
-        self._is_open = True
-
-    async def close(self) -> None:
-        await checkpoint()
-        self._is_open = False
-
-    async def exists(self, name: str) -> bool:
-        self._check(name)
+    async def _exists(self, name: str) -> bool:
         await checkpoint()
         return name in self.state.chunks
 
-    async def info(self, name: str) -> ChunkInfo:
-        self._check(name)
+    async def _info(self, name: str) -> ChunkInfo:
         await checkpoint()
-        return ChunkInfo(name, len(self._chunk(name).data))
+        chunk = self._chunk(name)
+        return ChunkInfo(name, len(chunk.data), chunk.read_only)
 
-    async def create(self, name: str) -> None:
-        self._check(name)
-        self._check_append(name)
+    async def _create(self, name: str) -> None:
         await checkpoint()
         self._add(name, bytearray())
 
-    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
-        self._check(name)
+    async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
         await checkpoint()
         return self._add(name, bytearray(b"".join(data)))
 
-    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
-        self._check(name, offset)
-        self._check_append(name)
+    async def _write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
         await checkpoint()
-        chunk = self._chunk(name)
-        if chunk.read_only:
-            raise ChunkReadOnly(f"chunk {name} is read-only", chunk=name)
-
+        chunk = self._writable(name)
         before = len(chunk.data)
         if offset != before:
             raise bad_offset(name, before, offset)
 
         chunk.data += b"".join(data)
-        self._count_write(len(chunk.data) - before)
         return len(chunk.data)
 
-    async def read(self, name: str, offset: int, size: int) -> bytes:
-        self._check(name, offset, size)
+    async def _read(self, name: str, offset: int, size: int) -> bytes:
         await checkpoint()
-        data = bytes(memoryview(self._chunk(name).data)[offset : offset + size])
-        self._count_read(len(data))
-        return data
+        return bytes(memoryview(self._chunk(name).data)[offset : offset + size])
 
-    async def delete(self, name: str) -> None:
-        self._check(name)
+    async def _delete(self, name: str) -> None:
         await checkpoint()
         self._chunk(name)
         del self.state.chunks[name]
-        self._deletes += 1
 
-    async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
-        self._check_concat(name, ranges)
-        if not self.capabilities.concat:
-            raise Unsupported("this chunk storage cannot concat; read the ranges and create the chunk with their content")
-
+    async def _concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         await checkpoint()
         return self._add(name, bytearray(b"".join(map(self._range, ranges))))
 
-    async def set_read_only(self, name: str, read_only: bool) -> None:
-        self._check(name)
+    async def _truncate(self, name: str, length: int) -> None:
+        await checkpoint()
+        chunk = self._writable(name)
+        if length > len(chunk.data):
+            raise bad_offset(name, len(chunk.data), length)
+
+        del chunk.data[length:]
+
+    async def _set_read_only(self, name: str, read_only: bool) -> None:
         await checkpoint()
         self._chunk(name).read_only = read_only
 
-    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
-        self._check_open()
+    async def _list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
         for name in list(self.state.chunks.irange(prefix)):
             if not name.startswith(prefix):
                 return
@@ -125,8 +110,7 @@ class MemoryChunkStorage(CountedChunkStorage):
             if chunk := self.state.chunks.get(name):
                 yield ChunkInfo(name, len(chunk.data))
 
-    async def used_space(self) -> int:
-        self._check_open()
+    async def _used_space(self) -> int:
         await checkpoint()
         return sum(len(chunk.data) for chunk in self.state.chunks.values())
 
@@ -134,6 +118,13 @@ class MemoryChunkStorage(CountedChunkStorage):
         chunk: MemoryChunk | None = self.state.chunks.get(name)
         if chunk is None:
             raise ChunkNotFound(f"there is no chunk {name}", chunk=name)
+
+        return chunk
+
+    def _writable(self, name: str) -> MemoryChunk:
+        chunk = self._chunk(name)
+        if chunk.read_only:
+            raise ChunkReadOnly(f"chunk {name} is read-only", chunk=name)
 
         return chunk
 
@@ -149,5 +140,4 @@ class MemoryChunkStorage(CountedChunkStorage):
             raise ChunkExists(f"chunk {name} exists already", chunk=name)
 
         self.state.chunks[name] = MemoryChunk(data)
-        self._count_create(len(data))
         return len(data)

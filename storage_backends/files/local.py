@@ -1,7 +1,8 @@
 """Drives I/O programs on the operating system (see ``base/files.py`` for the vocabulary).
 
 Owns: the one place where tierlog makes a thread and touches a descriptor. A whole program runs in one hop into a worker thread.
-Does not own: what the calls mean for durability (the WAL and the chunk stores do) nor the mapping of ``OSError``.
+Does not own: what the calls mean for durability (the WAL and the chunk stores do), how a write is cut (``local_write.py``) nor the mapping
+of ``OSError``.
 
 Ordering: every lane has a ``CapacityLimiter`` of its own, never anyio's shared one, which the host app may hold (rule W7).
 Cancellation: before the first call a program is dropped; after it, ``run`` waits for the last call, even if asyncio cancels the
@@ -16,14 +17,13 @@ import fcntl
 import os
 import stat
 from _thread import LockType, allocate_lock
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
 import anyio.to_thread
 import attrs
 
-from ..base.checksum import Buffer
 from ..base.files import (
     Allocate,
     Close,
@@ -34,6 +34,8 @@ from ..base.files import (
     FolderEntry,
     FreeSpace,
     IoCall,
+    IsReadOnly,
+    IsSameFile,
     Link,
     ListFolder,
     Lock,
@@ -52,8 +54,9 @@ from ..base.files import (
     Unlock,
     Write,
 )
+from .beneath import Beneath
+from .local_write import write_bulk, write_whole
 
-_BUFFERS_MAX = os.sysconf("SC_IOV_MAX")
 _KEEP_SIZE = 1
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
@@ -94,11 +97,11 @@ def _fd(handle: FileHandle) -> int:
     return fd
 
 
-def _open(call: Open) -> LocalHandle:
+def _open(call: Open, at: Beneath | None = None) -> LocalHandle:
     flags = os.O_CLOEXEC | (os.O_RDWR if call.write or call.create else os.O_RDONLY)
     if call.create:
         flags |= os.O_CREAT | os.O_EXCL
-    return LocalHandle(call.path, os.open(call.path, flags, 0o644))
+    return LocalHandle(call.path, os.open(call.path, flags, 0o644) if at is None else at.open(call.path, flags, 0o644))
 
 
 def _close(call: Close) -> None:
@@ -122,32 +125,6 @@ def _read(call: Read) -> bytes:
         parts.append(data)
         done += len(data)
     return b"".join(parts)
-
-
-def _write(call: Write) -> None:
-    fd = _fd(call.handle)
-    buffers = call.buffers
-    offset = call.offset
-    for start in range(0, len(buffers), _BUFFERS_MAX):
-        offset = _write_batch(fd, buffers[start : start + _BUFFERS_MAX], offset)
-
-
-def _write_batch(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-    size = sum(map(len, buffers))
-    written = os.pwritev(fd, buffers, offset) if size else 0
-    if written < size:
-        _write_rest(fd, b"".join(buffers), offset, written)
-    return offset + size
-
-
-def _write_rest(fd: int, data: bytes, offset: int, done: int) -> None:
-    """A short write happens at 2 GiB, on a full disk and after a signal; going on either completes it or gives the error."""
-    view = memoryview(data)
-    while done < len(view):
-        written = os.pwrite(fd, view[done:], offset + done)
-        if not written:
-            raise OSError(errno.EIO, "write made no progress")
-        done += written
 
 
 def _allocate(call: Allocate) -> None:
@@ -176,8 +153,8 @@ def _lock(call: Lock) -> bool:
     return True
 
 
-def _sync_folder(call: SyncFolder) -> None:
-    fd = os.open(call.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _sync_folder(call: SyncFolder, at: Beneath | None = None) -> None:
+    fd = os.open(call.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if at is None else at.open_folder(call.path)
     try:
         os.fsync(fd)
     finally:
@@ -185,15 +162,38 @@ def _sync_folder(call: SyncFolder) -> None:
 
 
 def _list_folder(call: ListFolder) -> list[FolderEntry]:
+    return [entry for entry, _ in _entries(call.path)]
+
+
+def _list_folder_beneath(call: ListFolder, at: Beneath) -> list[FolderEntry]:
+    fd = at.open_folder(call.path)
+    try:
+        # What is neither file nor folder cannot be opened, so it is not told of.
+        return [entry for entry, is_file in _entries(fd) if is_file or entry.is_folder]
+    finally:
+        os.close(fd)
+
+
+def _entries(folder: str | int) -> list[tuple[FolderEntry, bool]]:
+    """Each entry, and whether it is a regular file."""
     entries = []
-    with os.scandir(call.path) as found:
+    with os.scandir(folder) as found:
         for entry in found:
             try:
                 info = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue  # It was removed between the listing and the look at it: as if it had never been listed.
-            entries.append(FolderEntry(name=entry.name, is_folder=stat.S_ISDIR(info.st_mode), size=info.st_size))
-    return sorted(entries, key=lambda entry: entry.name)
+            known = FolderEntry(name=entry.name, is_folder=stat.S_ISDIR(info.st_mode), size=info.st_size)
+            entries.append((known, stat.S_ISREG(info.st_mode)))
+    return sorted(entries, key=lambda pair: pair[0].name)
+
+
+def _is_same_file(call: IsSameFile, status: Callable[[str], os.stat_result]) -> bool:
+    return os.path.samestat(status(call.path), status(call.other))
+
+
+def _mode(call: SetReadOnly) -> int:
+    return 0o444 if call.read_only else 0o644
 
 
 def _free_space(call: FreeSpace) -> int:
@@ -205,7 +205,7 @@ _PERFORM: dict[type[IoCall], Callable[[Any], Any]] = {
     Open: _open,
     Close: _close,
     Read: _read,
-    Write: _write,
+    Write: lambda call: (write_bulk if call.bulk else write_whole)(_fd(call.handle), call.buffers, call.offset),
     Sync: lambda call: _fdatasync(_fd(call.handle)),
     Size: lambda call: os.fstat(_fd(call.handle)).st_size,
     Allocate: _allocate,
@@ -219,14 +219,34 @@ _PERFORM: dict[type[IoCall], Callable[[Any], Any]] = {
     RemoveFolder: lambda call: os.rmdir(call.path),
     Link: lambda call: os.link(call.source, call.target, follow_symlinks=False),
     Rename: lambda call: os.rename(call.source, call.target),
-    SetReadOnly: lambda call: os.chmod(call.path, 0o444 if call.read_only else 0o644),
+    SetReadOnly: lambda call: os.chmod(call.path, _mode(call)),
+    IsReadOnly: lambda call: not os.stat(call.path).st_mode & 0o222,
+    IsSameFile: lambda call: _is_same_file(call, os.lstat),
     FreeSpace: _free_space,
 }
 
 
-def drive(program: Program[T]) -> T:
+def _perform_beneath(root: str) -> dict[type[IoCall], Callable[[Any], Any]]:
+    """The same, where no path below ``root`` is followed through a symbolic link."""
+    at = Beneath(root)
+    return {
+        **_PERFORM,
+        Open: lambda call: _open(call, at),
+        MakeFolder: lambda call: at.make_folders(call.path),
+        SyncFolder: lambda call: _sync_folder(call, at),
+        ListFolder: lambda call: _list_folder_beneath(call, at),
+        Unlink: lambda call: at.unlink(call.path),
+        RemoveFolder: lambda call: at.remove_folder(call.path),
+        Link: lambda call: at.link(call.source, call.target),
+        Rename: lambda call: at.rename(call.source, call.target),
+        SetReadOnly: lambda call: at.change_mode(call.path, _mode(call)),
+        IsReadOnly: lambda call: not at.status(call.path).st_mode & 0o222,
+        IsSameFile: lambda call: _is_same_file(call, at.status_of_name),
+    }
+
+
+def drive(program: Program[T], perform: Mapping[type[IoCall], Callable[[Any], Any]] = _PERFORM) -> T:
     """Drive ``program`` to its end in the calling thread; for code that has no event loop."""
-    perform = _PERFORM
     send = program.send
     try:
         call = next(program)
@@ -251,10 +271,11 @@ class _Counts:
 class _Job:
     """One program on its way through a thread. Whoever takes ``claim`` first decides whether it runs at all."""
 
-    __slots__ = ("_counts", "_program", "claim", "done")
+    __slots__ = ("_counts", "_perform", "_program", "claim", "done")
 
-    def __init__(self, program: Program[Any], counts: _Counts) -> None:
+    def __init__(self, program: Program[Any], perform: Mapping[type[IoCall], Callable[[Any], Any]], counts: _Counts) -> None:
         self._program = program
+        self._perform = perform
         self._counts = counts
         self.claim: LockType = allocate_lock()
         self.done: LockType = allocate_lock()
@@ -264,7 +285,7 @@ class _Job:
         if not self.claim.acquire(blocking=False):
             return None
         try:
-            return drive(self._program)
+            return drive(self._program, self._perform)
         finally:
             self._counts.running -= 1
             self.done.release()
@@ -277,6 +298,7 @@ class LocalFiles(Files):
         self._name = name
         self._width = width
         self._counts = _Counts()
+        self._perform: Mapping[type[IoCall], Callable[[Any], Any]] = _PERFORM
         self._limiter: anyio.CapacityLimiter | None = None
 
     async def run(self, program: Program[T]) -> T:
@@ -284,7 +306,7 @@ class LocalFiles(Files):
         if limiter is None:
             # Made here, because a limiter belongs to the event loop that first uses it.
             limiter = self._limiter = anyio.CapacityLimiter(self._width)
-        job = _Job(program, self._counts)
+        job = _Job(program, self._perform, self._counts)
         self._counts.programs += 1
         self._counts.running += 1
         try:
@@ -298,9 +320,10 @@ class LocalFiles(Files):
             raise
         return value
 
-    def lane(self, name: str, width: int = 1) -> LocalFiles:
+    def lane(self, name: str, width: int = 1, beneath: str = "") -> LocalFiles:
         lane = LocalFiles(name, width)
         lane._counts = self._counts
+        lane._perform = _perform_beneath(beneath) if beneath else self._perform
         return lane
 
     def peek(self, handle: FileHandle, offset: int, size: int) -> bytes:

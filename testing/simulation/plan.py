@@ -213,7 +213,8 @@ class _Planner:
 
     def plan(self, operations: int) -> Plan:
         random = self._random
-        site = _site(random)
+        # Chances of its own: what a seed meant before there were joins, it means still.
+        site = _site(random, Random(f"joins {self._seed}"))
         families = self._families(random.randint(1, 3))
         clients = random.choice((3, 3, 4))
         verbs = self._swarm(WEIGHTS, ALWAYS)
@@ -272,7 +273,7 @@ class _Planner:
         )
 
 
-def _site(random: Random) -> SiteKind:
+def _site(random: Random, joins: Random) -> SiteKind:
     wal = random.choice((WalKind.DISK, WalKind.DISK, WalKind.SERVICE))
     chunks = random.choice(tuple(ChunksKind))
     slow = random.choice((0.0, 0.001, 0.02))
@@ -281,7 +282,7 @@ def _site(random: Random) -> SiteKind:
         chunks=chunks,
         containers=random.choice((1, 1, 2)),
         latency=Latency(files=slow / 4, sync=slow, log=slow, chunks=2 * slow),
-        limits=_limits(random),
+        limits=_with_joins(_limits(random), joins),
         interleave=random.random() < 0.3,
     )
 
@@ -305,6 +306,22 @@ def _limits(random: Random) -> Limits:
         group_bytes=random.choice((100, 500, 2000)),
         group_count=random.choice((2, 8)),
         tombstone=random.choice((2.0, 20.0, 86_400.0)),
+    )
+
+
+def _with_joins(limits: Limits, random: Random) -> Limits:
+    """How chunks are joined and moved, and in how many steps."""
+    return attrs.evolve(
+        limits,
+        index_spacing=random.choice((200, 1000)),
+        small_max=random.choice((300, 2000)),
+        native_min=random.choice((0, 100, 10_000)),
+        growth=random.choice((2, 4)),
+        loose_chunks=random.choice((2, 4)),
+        join_inline=random.random() < 0.2,
+        relocate_above=random.choice((0, 100)),
+        inline_records=random.choice((1, 4)),
+        maintenance_records=random.choice((2, 8)),
     )
 
 

@@ -1,5 +1,8 @@
 """The records of one container's long-term storage against themselves: every segment a whole chain of chunks, nothing beside them.
 
+What a delete, a truncation or a splice left to be done is written down as a debt: a chunk or an index record that no segment needs must be
+in one (rule S11).
+
 Pure: it reads the metadata entries that an owner holds in memory. Does not own: what the chunks themselves hold
 (``storage_invariants.py``).
 """
@@ -10,8 +13,9 @@ from collections.abc import Iterator
 
 from ...actors.container.state import ContainerState
 from ...storage_backends.chunked.records.chunk import ChunkRecord, chunk_key
+from ...storage_backends.chunked.records.debt import DEBT_PREFIX, DebtKind, DebtRecord
 from ...storage_backends.chunked.records.index import IndexRecord
-from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX, SegmentRecord
+from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX, SegmentRecord, segment_key
 
 Entries = dict[str, tuple[int, bytes]]
 CHUNK_PREFIX = chunk_key("")
@@ -20,6 +24,11 @@ INDEX_PREFIX = "i:"
 
 def segment_records(entries: Entries) -> list[SegmentRecord]:
     return [SegmentRecord.decode(value) for key, (_, value) in entries.items() if key.startswith(SEGMENT_PREFIX)]
+
+
+def debt_records(entries: Entries) -> list[DebtRecord]:
+    """What metadata operations left to be done (rule S11)."""
+    return [DebtRecord.decode(value) for key, (_, value) in entries.items() if key.startswith(DEBT_PREFIX)]
 
 
 def chain(entries: Entries, record: SegmentRecord) -> Iterator[tuple[int, ChunkRecord]]:
@@ -35,6 +44,20 @@ def chain(entries: Entries, record: SegmentRecord) -> Iterator[tuple[int, ChunkR
         offset, name = offset + chunk.length, chunk.next_chunk
 
 
+def unpaid(entries: Entries, loose_chunks: int) -> list[str]:
+    """Debts that an owner pays by itself."""
+    return [debt.key for debt in debt_records(entries) if debt.kind is not DebtKind.DEFRAG or debt.chunks >= loose_chunks]
+
+
+def _owed(entries: Entries) -> Iterator[tuple[DebtRecord, str]]:
+    """The chunks of deleted segments whose records are still there."""
+    for debt in debt_records(entries):
+        name = debt.chunk if debt.kind is DebtKind.DELETE else ""
+        while name and (entry := entries.get(chunk_key(name))) is not None:
+            yield debt, name
+            name = ChunkRecord.decode(entry[1]).next_chunk
+
+
 def broken_records(state: ContainerState) -> Iterator[str]:
     """A sentence for each thing that is wrong."""
     entries = state.metadata
@@ -48,6 +71,12 @@ def broken_records(state: ContainerState) -> Iterator[str]:
             reached[chunk.name] = record.segment
             if chunk.name == record.last_chunk and offset != record.last_chunk_start:
                 yield f"segment {record.segment:#x}: the last chunk starts at {offset}, not at {record.last_chunk_start}"
+    for debt, name in _owed(entries):
+        if name in reached:
+            yield f"chunk {name} is in the chain of {reached[name]:#x} and in {debt.key}"
+        reached[name] = debt.segment
+    for debt in debt_records(entries):
+        yield from _broken_debt(entries, debt)
     for key in entries:
         if key.startswith(CHUNK_PREFIX) and key[len(CHUNK_PREFIX) :] not in reached:
             yield f"{key} is in no segment's chain"
@@ -72,13 +101,30 @@ def _broken_segment(state: ContainerState, record: SegmentRecord) -> Iterator[st
         yield f"there is a record of segment {record.segment:#x}, which the container does not know"
 
 
+def _broken_debt(entries: Entries, debt: DebtRecord) -> Iterator[str]:
+    yield from (f"{debt.key}: {name}" for name in debt.broken())
+    is_there = segment_key(debt.segment) in entries
+    if is_there != (debt.kind in (DebtKind.TRUNCATE, DebtKind.DEFRAG)):
+        yield f"{debt.key} is there, and the segment is {'too' if is_there else 'not'}"
+
+    left = sum(1 for owed, _ in _owed(entries) if owed == debt)
+    if debt.kind is DebtKind.DELETE and left != debt.chunks:
+        yield f"{debt.key} says that {debt.chunks} chunks are left, there are {left}"
+
+
 def _broken_indexes(entries: Entries) -> Iterator[str]:
     starts = {(record.segment, chunk.name): offset for record in segment_records(entries) for offset, chunk in chain(entries, record)}
+    ends = {(debt.segment, debt.kind): debt.index_offset for debt in debt_records(entries)}
+    firsts = {record.segment: record.first_chunk_start for record in segment_records(entries)}
     for key, (_, value) in entries.items():
         if not key.startswith(INDEX_PREFIX):
             continue
 
         index = IndexRecord.decode(value)
         yield from (f"{key}: {name}" for name in index.broken())
+        gone = [ends.get((index.segment, kind), index.offset + 1) for kind in (DebtKind.DELETE, DebtKind.SPLICE, DebtKind.TRUNCATE)]
+        if min(gone) <= index.offset < firsts.get(index.segment, index.offset + 1):
+            continue  # a debt will take it, and no reader asks for it
+
         if starts.get((index.segment, index.chunk)) != index.chunk_start:
             yield f"{key} says that {index.chunk} starts at {index.chunk_start}: it is at {starts.get((index.segment, index.chunk))}"

@@ -37,6 +37,9 @@ _COUNTS = {
     "faults": "faults met",
     "cycles": "flush cycles",
     "collected": "collected chunks",
+    "joined": "joined chunks",
+    "relocated": "relocated chunks",
+    "debt steps": "steps of maintenance",
 }
 """What of a run's counts stands in the table; JSON has them all."""
 

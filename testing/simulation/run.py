@@ -28,6 +28,8 @@ from .looks import list_transactions, take_look
 from .loop import Deadlock, Rounds, run_virtual
 from .model_ops import Append
 from .nemesis import CannotServe, Nemesis
+from .process import Process
+from .records import unpaid
 from .stage import Foreign, Stage
 from .storage_invariants import check_stored, left_over
 from .tails import Unheard
@@ -207,10 +209,14 @@ class _Run:
         """Nothing is lost, and nothing is left over that no metadata refers to, once delays are over."""
         process = await self._stage.serving()
         end = trio.current_time() + COLLECT_SECONDS
-        while left := left_over(process.containers(), self._site.chunk_contents()):
+        while left := [*self._unpaid(process), *left_over(process.containers(), self._site.chunk_contents())]:
             if trio.current_time() > end:
-                raise Broken(f"it does not hold that what nothing refers to is collected\nleft over: {', '.join(left)}")
+                raise Broken(f"it does not hold that debts are paid and what nothing refers to is collected\nleft over: {', '.join(left)}")
             await trio.sleep(1.0)
+
+    def _unpaid(self, process: Process) -> list[str]:
+        least = self._plan.site.limits.loose_chunks
+        return [debt for container in process.containers() for debt in unpaid(container.state.metadata, least)]
 
     async def _check_idle(self) -> None:
         """Rule F5: when nobody asks for anything, nothing is written, read, or listed."""

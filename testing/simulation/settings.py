@@ -25,6 +25,8 @@ from ...actors.node import serving_options
 from ...actors.serving import ServingOptions
 from ...actors.storage.options import StorageOptions
 from ...actors.writer.writer import WriterOptions
+from ...storage_backends.chunked.core import ChunkedOptions
+from ...storage_backends.chunked.defrag_rules import DefragOptions
 from ...storage_backends.logs.local_layout import LocalLogOptions
 
 
@@ -69,6 +71,15 @@ class Limits:
     flush_age: float = 2.0
     error_pause: float = 0.2
     rolling_size: int = 4096
+    index_spacing: int = 500
+    small_max: int = 1000
+    native_min: int = 100
+    growth: int = 2
+    loose_chunks: int = 3
+    join_inline: bool = False
+    relocate_above: int = 100
+    inline_records: int = 2
+    maintenance_records: int = 8
     cache_bytes: int = 24_000
     soft_bytes: int = 8000
     hard_bytes: int = 16_000
@@ -115,6 +126,7 @@ class Limits:
             collector=CollectorOptions(self.collect_after),
             checkpoint=CheckpointOptions(self.checkpoint_bytes, self.pinned_bytes),
             tombstone=self.tombstone,
+            chunked=self._chunked(),
             close_timeout=self.drain,
         )
         return attrs.evolve(
@@ -125,6 +137,23 @@ class Limits:
             unavailable_wait=self.unavailable_wait,
             append_bytes_max=self.append_bytes_max,
             rolling_size=self.rolling_size,
+        )
+
+    def _chunked(self) -> ChunkedOptions:
+        defrag = DefragOptions(
+            small_max=self.small_max,
+            native_min=self.native_min,
+            growth=self.growth,
+            loose_chunks=self.loose_chunks,
+            inline=self.join_inline,
+            relocate_above=self.relocate_above,
+            relocate_share=0.5,
+        )
+        return ChunkedOptions(
+            index_spacing=self.index_spacing,
+            inline_records=self.inline_records,
+            maintenance_records=self.maintenance_records,
+            defrag=defrag,
         )
 
     def _storage(self, usual: StorageOptions) -> StorageOptions:

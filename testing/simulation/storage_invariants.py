@@ -100,7 +100,7 @@ def _segment_breaches(container: Container, record: SegmentRecord, contents: Con
         if len(stored) < chunk.length:
             yield f"{name}: chunk {chunk.name} has {len(stored)} bytes, recorded are {chunk.length}"
 
-        skipped = max(0, segment.start - offset)
+        skipped = min(chunk.length, max(0, segment.start - offset))
         begin = offset + skipped - segment.start
         if stored[skipped:] != segment.data[begin : begin + chunk.length - skipped]:
             yield f"{name}: chunk {chunk.name}, at {offset} of the segment, holds other bytes than readers are given"

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from tierlog.actors.config import (
     CacheConfig,
     GcConfig,
+    S3Config,
     StoreConfig,
     TimeoutsConfig,
     WalConfig,
@@ -235,3 +236,13 @@ def test_a_unit_shows_the_largest_prefix_that_is_exact() -> None:
     ]
     assert count(0, 0, 1, "").show(25_000) == "25000"
     assert share(0, 0, 1, "").show(0.05) == "0.05"
+
+
+def test_a_switch_is_true_or_false_and_nothing_else(tmp_path: Path) -> None:
+    config = StoreConfig(s3=S3Config(append=True))
+
+    assert load_config(write(tmp_path, "[s3]\nappend = true")) == config
+    assert load_config(write(tmp_path, render_config(config))) == config
+    for value in ('"yes"', "1", '"true"'):
+        assert refusal(tmp_path, f"[s3]\nappend = {value}").startswith("s3.append: ")
+        assert "write true or false, default false" in refusal(tmp_path, f"[s3]\nappend = {value}")

@@ -19,6 +19,7 @@ from tierlog import (
 )
 from tierlog.actors.doctor import StoreReport, examine
 from tierlog.actors.inspection import open_reader
+from tierlog.storage_backends.base.chunk_storage import ChunkRange
 from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = pytest.mark.anyio
@@ -213,7 +214,7 @@ async def test_its_chunk_storage_refuses_every_change(tmp_path: Path) -> None:
             view.chunks.create_with_content("x", [b"x"]),
             view.chunks.write("x", 0, [b"x"]),
             view.chunks.delete("x"),
-            view.chunks.concat("x", []),
+            view.chunks.concat("x", [ChunkRange("a", 0, 1)]),
             view.chunks.set_read_only("x", True),
         ):
             with pytest.raises(Unsupported):

@@ -9,15 +9,26 @@ from hypothesis import strategies as st
 
 from fuzz.file_targets import REFUSED, run_on, sealed
 from fuzz.target import Target
+from tierlog.actors.backup.objects import (
+    BackupObject,
+    Manifest,
+    SegmentBackup,
+    check_backup_name,
+    decode_manifest,
+    decode_segment,
+    encode_manifest,
+    encode_segment,
+)
 from tierlog.actors.container.claim import Identity, claim_name, claim_prefix, decode_claim, encode_claim, survey
 from tierlog.actors.gc.collector import epoch_in
 from tierlog.actors.identity import StoreIdentity, read_identity
 from tierlog.actors.identity import decode as decode_identity
 from tierlog.actors.identity import encode as encode_identity
 from tierlog.actors.presence import Owner, decode_owner, encode_owner
+from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, WriterState
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
 from tierlog.storage_backends.base.codec import Decoder, Encoder, hex_number
-from tierlog.storage_backends.base.errors import DataCorruption
+from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument
 from tierlog.storage_backends.chunked.records import (
     ChunkRecord,
     IndexRecord,
@@ -27,6 +38,16 @@ from tierlog.storage_backends.chunked.records import (
     segment_key,
     segment_of_key,
 )
+from tierlog.storage_backends.chunked.rolling.header import (
+    OlderChunk,
+    OlderHeader,
+    format_chunks,
+    format_concat,
+    format_header,
+    is_older_file,
+    parse_header,
+)
+from tierlog.storage_backends.chunked.rolling.taken import TakenRecord
 from tierlog.storage_backends.chunked.transaction import decode_record
 
 u64 = st.integers(0, (1 << 64) - 1)
@@ -233,4 +254,87 @@ _RECORDS = [
     ),
 ]
 
-STORE_TARGETS = [*_FIELDS, *_IDENTITIES, *_RECORDS]
+# --- the older layout -----------------------------------------------------------------------------------------
+
+_SOURCE = OlderHeader(7, (OlderChunk(0, "b$offset.0"),))
+_HEADER = format_header(OlderHeader(100, (OlderChunk(0, "a$offset.0"), OlderChunk(100, "a$offset.100"))))
+_CONCATENATED = _HEADER + format_concat(1, 150) + format_header(_SOURCE) + format_chunks([OlderChunk(157, "a$offset.157")])
+
+_OLDER = [
+    Target(
+        "header of the older layout",
+        lambda data: parse_header(data, "a$header"),
+        [_HEADER, _CONCATENATED],
+        errors=(DataCorruption,),
+        encode=format_header,
+        canonical=False,  # keys have no case, numbers may have leading zeros, and a concat is written as what it comes to
+        values=st.builds(
+            lambda size, starts: OlderHeader(size, tuple(OlderChunk(start, f"a$offset.{start}") for start in sorted(starts))),
+            st.integers(1, (1 << 63) - 1),
+            st.lists(st.integers(0, (1 << 63) - 1), max_size=4),
+        ),
+        hostile=[b"", b"&", b"=&", b"maxsize=1&concat=9999999999999999999@1&", "maxsize=٣&".encode(), b"maxsize=1&0=a&1=\xc0\x80&"],
+    ),
+    Target("file of the older layout", lambda data: is_older_file(data.decode("latin-1")), [b"a$header", b"a$offset.100"], errors=()),
+    Target(
+        "imported name",
+        TakenRecord.decode,
+        [TakenRecord(7 << 32 | 2).encode()],
+        encode=TakenRecord.encode,
+        values=st.builds(TakenRecord, u64),
+    ),
+]
+
+# --- backups --------------------------------------------------------------------------------------------------
+
+_BACKED_UP = SegmentBackup(
+    3,
+    5,
+    SegmentImage(7, SegmentStatus.LIVE, True, 2110, 12, 10, "app/e", (("a", 1),), ((b"w", WriterState(1, 2, 20)),), (b"x",), ()),
+    ((10, _CHUNK),),
+)
+_MANIFEST = Manifest(b"s" * 16, 1_700_000_000_000, (4, 5), True, 1, 2, 20, 5, 1, ("app/old",), (BackupObject("o", 99, 7),))
+
+
+def _backup_name(data: bytes) -> str | None:
+    try:
+        return check_backup_name(data.decode("latin-1"))
+    except InvalidArgument:
+        return None
+
+
+_BACKUPS = [
+    Target(
+        "segment of a backup",
+        lambda data: decode_segment(data, "object"),
+        [encode_segment(_BACKED_UP)],
+        errors=(DataCorruption,),
+        encode=encode_segment,
+        checksummed=True,
+    ),
+    Target(
+        "segment of a backup behind a right checksum",
+        lambda body: decode_segment(sealed(body), "object"),
+        [encode_segment(_BACKED_UP)[:-4]],
+        errors=(DataCorruption,),
+        encode=lambda backup: encode_segment(backup)[:-4],
+    ),
+    Target(
+        "manifest of a backup",
+        lambda data: decode_manifest(data, "object"),
+        [encode_manifest(_MANIFEST)],
+        errors=(DataCorruption,),
+        encode=encode_manifest,
+        checksummed=True,
+    ),
+    Target(
+        "manifest of a backup behind a right checksum",
+        lambda body: decode_manifest(sealed(body), "object"),
+        [encode_manifest(_MANIFEST)[:-4]],
+        errors=(DataCorruption,),
+        encode=lambda manifest: encode_manifest(manifest)[:-4],
+    ),
+    Target("name of a backup", _backup_name, [b"20261121T105720Z"], errors=(), encode=lambda name: name.encode()),
+]
+
+STORE_TARGETS = [*_FIELDS, *_IDENTITIES, *_RECORDS, *_OLDER, *_BACKUPS]

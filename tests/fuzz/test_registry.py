@@ -28,6 +28,7 @@ EXEMPT = {
     "actors/config.py load_config": "opens the file and hands its bytes to decode_config",
     "actors/identity.py _refuse_orphaned_logs": "asks whether there is any folder with a number for its name, and uses no number",
     "actors/node.py identify": "reads ids that this process has just made",
+    "actors/restoring.py _Restore._make_folder": "as above",
     "actors/serving.py Hosting._host.make": "as above",
     "events.py decode_arrow": "needs the extra `spark`; takes borders that `borders` has found, see tests/test_events.py",
     "storage_backends/logs/local.py LocalLog.check_owner": "the epoch only goes into an error's message; the record is compared as a whole",

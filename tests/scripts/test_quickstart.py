@@ -227,6 +227,14 @@ def test_ctrl_c_ends_java_too(text: Path, tmp_path: Path) -> None:
     assert processes_with(tmp_path) == []
 
 
+def test_ctrl_c_among_the_imports_ends_it_without_a_word(tmp_path: Path) -> None:
+    """Something that it imports stands for the moment at which the signal comes."""
+    (tmp_path / "anyio.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    done = subprocess.run([sys.executable, SCRIPT], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, check=False)
+
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+
+
 # --- the command line -----------------------------------------------------------------------------------------
 
 

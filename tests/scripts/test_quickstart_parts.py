@@ -15,11 +15,11 @@ import anyio
 import pytest
 
 from chaos_parts.service import OwnService, Victim, processes_of_session
+from chaos_parts.spark_session import in_short
 from quickstart_parts import client_writer, jobs
 from quickstart_parts.checking import SegmentReport, check_chunks_were_read, check_names, check_spark, compare, read_back
 from quickstart_parts.display import Figures, rates
-from quickstart_parts.gate import Passer, open_gate
-from quickstart_parts.orders import Do, in_short, read_orders, writing
+from quickstart_parts.orders import Do, read_orders, writing
 from quickstart_parts.shares import CACHE_BYTES, EVENT_BYTES_MAX, Part, QuickstartError, Share, read_input, split_input
 from quickstart_parts.spark_driver import digest
 from quickstart_parts.trouble import Trouble, choose_kill_points
@@ -94,56 +94,6 @@ def test_a_line_that_is_too_long_for_an_event_is_several() -> None:
 def test_too_little_input_for_that_many_segments_is_told() -> None:
     with pytest.raises(QuickstartError, match="fewer --segments"):
         shares_of(TEXT, 5)
-
-
-# --- the gate -------------------------------------------------------------------------------------------------
-
-
-async def test_a_writer_is_held_until_its_crossing_ends() -> None:
-    arrived, go = anyio.Event(), anyio.Event()
-
-    async def crossing(share: int, piece: int) -> None:
-        assert (share, piece) == (2, 7)
-        arrived.set()
-        await go.wait()
-
-    async with open_gate(crossing) as port, await anyio.connect_tcp("127.0.0.1", port) as writer:
-        await writer.send(b"2 7\n")
-        await arrived.wait()
-        with anyio.move_on_after(0.05) as waiting:
-            await writer.receive()
-        assert waiting.cancelled_caught
-
-        go.set()
-        assert await writer.receive() == b"\n"
-
-
-async def test_a_writer_passes() -> None:
-    crossings: list[tuple[int, int]] = []
-
-    async def crossing(share: int, piece: int) -> None:
-        crossings.append((share, piece))
-
-    def cross(port: int) -> None:
-        with Passer(port) as passer:
-            passer.cross(0, 1)
-            passer.cross(0, 2)
-
-    async with open_gate(crossing) as port:
-        await anyio.to_thread.run_sync(cross, port)
-
-    assert crossings == [(0, 1), (0, 2)]
-
-
-async def test_a_writer_whose_quickstart_is_gone_fails() -> None:
-    async def crossing(share: int, piece: int) -> None:
-        raise AssertionError("nobody crosses")
-
-    async with open_gate(crossing) as port:
-        passer = await anyio.to_thread.run_sync(Passer, port)
-
-    with passer, pytest.raises(ConnectionError):
-        await anyio.to_thread.run_sync(passer.cross, 0, 0)
 
 
 # --- trouble --------------------------------------------------------------------------------------------------

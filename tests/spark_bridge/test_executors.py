@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from chaos_parts.spark_session import spark_home
+from support import spark_connect, spark_speculation
 from support.spark import ROOT, WIDE, missing, staged, values, written
 from support.spark_shuffled_retry import ROWS
 from tierlog import SyncClient
+from tierlog.storage_backends.base.transactions import TransactionState
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -20,12 +24,19 @@ TESTS = Path(__file__).resolve().parents[1]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
-def lost_and_doubled(store: SyncClient, url: str, segment: str, *kind: str) -> tuple[int, int]:
-    """A JVM of its own: this process may have one with another master."""
+def run(program: str, *arguments: str) -> str:
+    """A JVM of its own: this process may have one with another master. What it says on its standard output."""
     if reason := missing():
         pytest.skip(reason)
-    program = [sys.executable, "-m", "support.spark_shuffled_retry", url, segment, *kind]
-    subprocess.run(program, cwd=TESTS, env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "scripts")}, check=True, timeout=280)
+    path = os.pathsep.join((os.path.join(ROOT, "scripts"), str(TESTS)))
+    command = [sys.executable, "-m", f"support.{program}", *arguments]
+    return subprocess.run(
+        command, cwd=TESTS, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True, check=True, timeout=280
+    ).stdout
+
+
+def lost_and_doubled(store: SyncClient, url: str, segment: str, *kind: str) -> tuple[int, int]:
+    run("spark_shuffled_retry", url, segment, *kind)
     there, expected = Counter(written(store, segment)), Counter(values(ROWS, WIDE))
     return (expected - there).total(), (there - expected).total()
 
@@ -41,3 +52,35 @@ def test_numbered_appends_without_transactions_would_lose_rows_there(url: str, s
 
     assert lost > 0
     assert doubled > 0
+
+
+def test_a_cluster_in_one_machine_leaves_no_folders_where_spark_is_installed(url: str, store: SyncClient, segment: str) -> None:
+    before = works()
+    lost_and_doubled(store, url, segment)
+
+    assert works() <= before
+
+
+def works() -> set[str]:
+    return {path.name for path in (spark_home() / "work").glob("app-*")}
+
+
+def test_a_copy_of_a_slow_task_writes_beside_it_and_one_of_them_counts(url: str, store: SyncClient, segment: str, tmp_path: Path) -> None:
+    run("spark_speculation", url, segment, str(tmp_path))
+
+    # While the slow one had something staged its copy staged everything.
+    parts = [name.rsplit(".", 1)[-1] for name in (tmp_path / "staged").read_text().splitlines()]
+    assert sum(part.startswith("p00000-") for part in parts) == 2
+    assert written(store, segment) == values(spark_speculation.ROWS, WIDE)
+    assert staged(store, segment) == []
+    [transaction] = store.list_transactions(segment)
+    assert transaction.state is TransactionState.COMMITTED
+
+
+def test_a_client_of_spark_connect_writes_and_reads(url: str, store: SyncClient, segment: str) -> None:
+    for needed in ("grpc", "grpc_status", "zstandard"):
+        pytest.importorskip(needed)
+    found = json.loads(run("spark_connect", url, segment).splitlines()[-1])
+
+    assert [value.encode() for value in found] == values(spark_connect.ROWS) == written(store, segment)
+    assert staged(store, segment) == []

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from enum import Enum
 from random import Random
 
 import attrs
 
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
-from tierlog.storage_backends.base.errors import Unavailable
+from tierlog.storage_backends.base.errors import OutcomeUnknown, Unavailable
 from tierlog.storage_backends.base.world import World
 from tierlog.storage_backends.chunked.core import ChunkedOptions
 from tierlog.storage_backends.chunked.memory_store import MemoryMetadataState, MemoryMetadataStore
 from tierlog.storage_backends.chunked.metadata_store import ChunkMetadataStore
 from tierlog.storage_backends.chunked.storage import ChunkedSegmentStorage
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
+from tierlog.testing.simulated_disk import SimulatedDisk
+from tierlog.testing.simulated_files import SimulatedFiles
 
 SID = 0x1_0000_0001
 OTHER = 0x1_0000_0002
@@ -53,6 +57,27 @@ class RememberingSink:
         self.doubted += names
 
 
+class CountingStore(MemoryMetadataStore):
+    """How many records were looked at and changed."""
+
+    def __init__(self, state: MemoryMetadataState) -> None:
+        super().__init__(state)
+        self.records = 0
+
+    async def get(self, key: str) -> tuple[int, bytes] | None:
+        self.records += 1
+        return await super().get(key)
+
+    async def commit(self, expected: Mapping[str, int], writes: Mapping[str, bytes | None]) -> int:
+        self.records += len(writes)
+        return await super().commit(expected, writes)
+
+    async def scan(self, prefix: str) -> list[str]:
+        found = await super().scan(prefix)
+        self.records += len(found)
+        return found
+
+
 class FaultyMetadataStore(MemoryMetadataStore):
     """Raises ``error`` around the ``number``-th commit (from 1): before its effect, or after it."""
 
@@ -75,6 +100,37 @@ class FaultyMetadataStore(MemoryMetadataStore):
         return version
 
 
+class MetadataFault(Enum):
+    """What becomes of one commit."""
+
+    BEFORE = "refused"
+    """It is refused; nothing was changed."""
+    LOST = "lost"
+    """It was not applied, and the caller cannot know."""
+    AFTER = "applied"
+    """It was applied; the answer is lost."""
+
+
+class FailingMetadataStore(MemoryMetadataStore):
+    """Its next commit meets ``fault``, if there is one; ``applied`` tells whether the newest one was applied all the same."""
+
+    fault: MetadataFault | None = None
+    applied = False
+
+    async def commit(self, expected: Mapping[str, int], writes: Mapping[str, bytes | None]) -> int:
+        fault, self.fault, self.applied = self.fault, None, False
+        if fault is MetadataFault.BEFORE:
+            raise Unavailable("scripted: the record store cannot be reached")
+        if fault is MetadataFault.LOST:
+            raise OutcomeUnknown("scripted: the record store was not reached, as nobody can know")
+
+        version = await super().commit(expected, writes)
+        self.applied = True
+        if fault is MetadataFault.AFTER:
+            raise OutcomeUnknown("scripted: the answer of the record store is lost")
+        return version
+
+
 @attrs.define
 class Tier2:
     """What survives an owner: chunks, metadata, and what the sinks of all owners were told."""
@@ -84,12 +140,18 @@ class Tier2:
     chunks: MemoryChunkState = attrs.field(factory=MemoryChunkState)
     metadata: MemoryMetadataState = attrs.field(factory=MemoryMetadataState)
     sink: RememberingSink = attrs.field(factory=RememberingSink)
+    owners: int = 0
 
     async def owner(self, epoch: int = 1, *, metadata: ChunkMetadataStore | None = None) -> Owner:
-        chunks = FaultyChunkStorage(MemoryChunkStorage(self.chunks, append=self.append))
+        chunks = FaultyChunkStorage(self.open_chunks())
         await chunks.open()
         store = metadata or MemoryMetadataStore(self.metadata)
-        return Owner(self, chunks, storage_on(chunks, store, self.sink, epoch, self.options))
+        self.owners += 1
+        return Owner(self, chunks, storage_on(chunks, store, self.sink, epoch, self.options, seed=self.owners))
+
+    def open_chunks(self) -> ChunkStorage:
+        """The chunks as a new process meets them."""
+        return MemoryChunkStorage(self.chunks, append=self.append)
 
     def names(self) -> list[str]:
         return list(self.chunks.chunks)
@@ -97,6 +159,17 @@ class Tier2:
     def referenced(self) -> list[str]:
         """The chunks that durable metadata names."""
         return [key[2:] for key in self.metadata.entries if key.startswith("c:")]
+
+
+@attrs.define
+class DiskTier2(Tier2):
+    """The chunks are files on a simulated disk; a new process meets what a power loss has left of them."""
+
+    disk: SimulatedDisk = attrs.field(factory=lambda: SimulatedDisk(Random(1)))
+
+    def open_chunks(self) -> ChunkStorage:
+        self.disk = self.disk.crash()
+        return FileSystemChunkStorage(SimulatedFiles(self.disk, interleave=False), "/lts", world_of(-1 - self.owners))
 
 
 @attrs.define
@@ -124,10 +197,29 @@ class Owner:
             await self.storage.concat(txn, source)
             await txn.commit()
 
+    async def unseal(self, sid: int = SID) -> None:
+        with self.storage.begin(sid) as txn:
+            await self.storage.unseal(txn)
+            await txn.commit()
+
+    async def relocate(self, sid: int = SID) -> bool:
+        with self.storage.begin(sid) as txn:
+            moved = await self.storage.relocate(txn)
+            await txn.commit()
+        return moved
+
     async def delete(self, sid: int = SID) -> None:
         with self.storage.begin(sid) as txn:
             await self.storage.delete(txn)
             await txn.commit()
+
+    async def pay(self) -> int:
+        """Pay all debts, step by step; how many steps it took."""
+        steps = 0
+        while debts := await self.storage.debts():
+            await self.storage.pay(debts[0])
+            steps += 1
+        return steps
 
     async def content(self, sid: int = SID) -> bytes:
         """Everything that can be read."""
@@ -145,6 +237,7 @@ def storage_on(
     sink: RememberingSink | None = None,
     epoch: int = 1,
     options: ChunkedOptions | None = None,
+    seed: int = 0,
 ) -> ChunkedSegmentStorage:
     sink = sink or RememberingSink()
-    return ChunkedSegmentStorage(chunks, metadata, container=0, epoch=epoch, world=world_of(epoch), garbage=sink, options=options)
+    return ChunkedSegmentStorage(chunks, metadata, container=0, epoch=epoch, world=world_of(seed), garbage=sink, options=options)

@@ -17,6 +17,7 @@ from tierlog.journal.operations.delete_segment import DeleteSegment
 from tierlog.journal.operations.expire_writers import ExpireWriters
 from tierlog.journal.operations.forget_segment import ForgetSegment
 from tierlog.journal.operations.forget_transactions import ForgetTransactions
+from tierlog.journal.operations.import_segment import ImportSegment
 from tierlog.journal.operations.merge_segments import MergeSegments
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.journal.operations.seal_segment import SealSegment
@@ -27,6 +28,10 @@ from tierlog.journal.operations.update_attributes import UpdateAttributes
 from tierlog.journal.operations.vocabulary import Operation
 
 SID = 0x7_0000_0002
+
+_IMPORTED = SegmentImage(
+    SID, SegmentStatus.LIVE, True, 4106, 17, 128 << 20, "app/events", (("txn", 5),), ((b"w", WriterState(-3, -2, 4096)),), (b"gone",), ()
+)
 
 SAMPLES: dict[str, Operation] = {
     "abort_transaction": AbortTransaction(SID, "job-7", "größer als gedacht", (SID + 1, SID + 2)),
@@ -46,6 +51,7 @@ SAMPLES: dict[str, Operation] = {
     "expire_writers": ExpireWriters(SID, (b"writer-1", b"w")),
     "forget_segment": ForgetSegment(SID),
     "forget_transactions": ForgetTransactions((("app/events", "job-7"), ("app/größe", "8"))),
+    "import_segment": ImportSegment(_IMPORTED, (("s:1", b"record"), ("c:n", b""))),
     "merge_segments": MergeSegments(SID, 4096, ((SID + 1, 10), (SID + 2, 0)), (("txn", 5),)),
     "relog_data": RelogData(SID, 4096, b"some bytes"),
     "seal_segment": SealSegment(SID),
@@ -117,6 +123,11 @@ operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(ExpireWriters, u64, st.lists(writer, max_size=3).map(tuple)),
     st.builds(ForgetSegment, u64),
     st.builds(ForgetTransactions, st.lists(st.tuples(text, text), max_size=3).map(tuple)),
+    st.builds(
+        ImportSegment,
+        images.map(lambda image: image._replace(status=SegmentStatus.LIVE, merges=())),
+        st.lists(st.tuples(text, data), max_size=3).map(tuple),
+    ),
     st.builds(MergeSegments, u64, u64, sources, values),
     st.builds(RelogData, u64, u64, data),
     st.builds(SealSegment, u64),

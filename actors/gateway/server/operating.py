@@ -3,7 +3,8 @@
 Owns: these answers, and the small page on ``/``. Does not own: the numbers (the store and ``traffic.py`` count), nor the map of containers
 (whoever knows the other hosts gives it).
 
-``/health`` says that the event loop turns, and nothing else: a process that recovers is alive. ``/ready`` says that all that is served here
+``/health`` says that the event loop turns: a process that recovers is alive. It also names trouble with long-term storage and its cause,
+which is no reason to end a process: appends go on, and flushes resume by themselves (rule S7). ``/ready`` says that all that is served here
 answers.
 """
 
@@ -12,12 +13,15 @@ from __future__ import annotations
 from html import escape
 
 from ...metrics import CONTENT_TYPE
+from ...storage.trouble import StorageTroubleStatistics
 from ..wire.documents import map_document, status_document
 from .call import Answer, Call, document
 
 
 async def health(call: Call) -> Answer:
-    return document({"alive": True})
+    storage = call.gateway.store.statistics().storage
+    trouble = StorageTroubleStatistics() if storage is None else storage.trouble
+    return document({"alive": True, "storage": trouble.document()})
 
 
 async def ready(call: Call) -> Answer:

@@ -147,7 +147,7 @@ SCHEMAS: dict[str, Schema] = {
             "containers": _list(_object({"container": NUMBER, "url": _or_null(TEXT), "epoch": _or_null(NUMBER)})),
         }
     ),
-    "Health": _object({"alive": _BOOLEAN}),
+    "Health": _object({"alive": _BOOLEAN, "storage": _object({"trouble": TEXT, "cause": TEXT})}),
     "Status": _object(
         {"ready": _BOOLEAN, "draining": _BOOLEAN, "containers": _list(_object({"container": NUMBER, "state": TEXT}))},
     ),

@@ -1,15 +1,16 @@
-"""Concat: link a sealed segment's chunks behind the target's. Metadata only; no chunk is read, written or deleted (rule S4, hole 6).
+"""Concat: link a sealed segment's chunks behind the target's: O(1) records, and no chunk is touched (rules S4 and S11, hole 6).
 
-Owns: the splice. The source's record and index records vanish, and the target's appear, in one commit; the chunk records stay as
-they are but for the link, because a chunk's record does not say where it lies. Only chunks that lie on a multiple of the index
-spacing are looked up.
+Owns: the splice. The source's record vanishes and the target's grows in one commit; the chunk records stay as they are but for the
+link, because a chunk's record does not say where it lies. The index of the spliced part is a debt: it is a hint to readers.
 """
 
 from __future__ import annotations
 
 from ...base.errors import InvalidArgument, SegmentNotFound, SegmentNotSealed, SegmentSealed
-from ..records import SegmentRecord
+from ..records import DebtKind, DebtRecord, SegmentRecord
 from ..segment_transaction import SegmentTransaction
+from .debts import begin_debt, count_loose
+from .defrag import defrag_from
 
 
 async def concat(txn: SegmentTransaction, source_id: int) -> int:
@@ -21,10 +22,13 @@ async def concat(txn: SegmentTransaction, source_id: int) -> int:
         raise SegmentSealed(f"segment {txn.id:016x} is sealed", segment=f"{txn.id:016x}")
 
     source = _check_source(source_id, await txn.take_source(source_id))
-    await txn.drop_index(source_id, 0, source.length)
+    await txn.take_debt(DebtKind.DEFRAG, source_id)
     txn.metadata.drop(source)
     if source.length:
+        seam = target.last_chunk_start
         target = await _splice(txn, target, source)
+        if txn.core.options.defrag.inline:
+            await defrag_from(txn, seam)
     return target.length
 
 
@@ -48,24 +52,17 @@ async def _splice(txn: SegmentTransaction, target: SegmentRecord, source: Segmen
         txn.link(await txn.metadata.chunk(target.last_chunk), source.first_chunk)
     else:
         target = txn.update(target, first_chunk=source.first_chunk)
-    await _index_source(txn, target.length, source)
-    return txn.update(
+    start, seam = target.length, target.last_chunk_start
+    target = txn.update(
         target,
-        length=target.length + source.length,
+        length=start + source.length,
         last_chunk=source.last_chunk,
-        last_chunk_start=target.length + source.last_chunk_start,
+        last_chunk_start=start + source.last_chunk_start,
         chunk_count=target.chunk_count + source.chunk_count,
     )
-
-
-async def _index_source(txn: SegmentTransaction, start: int, source: SegmentRecord) -> None:
-    """The target's index records for the source's bytes, which begin at segment offset ``start``."""
-    spacing, end = txn.core.options.index_spacing, start + source.length
-    if (end - 1) // spacing == (start - 1) // spacing:
-        return
-
-    name = source.first_chunk
-    while name:
-        chunk = await txn.metadata.chunk(name)
-        txn.grow_index(name, start, start, start + chunk.length)
-        name, start = chunk.next_chunk, start + chunk.length
+    debt = DebtRecord(DebtKind.SPLICE, source.segment, txn.id, start, source.length, position=start, chunk=source.first_chunk)
+    await begin_debt(txn, debt)
+    is_small = source.length // source.chunk_count <= txn.core.options.defrag.small_max
+    if is_small and not txn.core.options.defrag.inline:
+        await count_loose(txn, target, seam, source.chunk_count)
+    return target

@@ -1,16 +1,29 @@
-"""Delete: all records of a segment, in one commit. Its chunks are released to the collector after it (rules F2, G1)."""
+"""Delete: the segment's record goes, and what it named becomes a debt: O(1) records (rules S11, F2).
+
+Owns: the end of the segment. From the commit on nothing knows its id; its chunks stay referenced by their own records, and are released
+to the collector by the commits that take those out (rule G1).
+"""
 
 from __future__ import annotations
 
+from ..records import DebtKind, DebtRecord
 from ..segment_transaction import SegmentTransaction
+from .debts import begin_debt
 
 
 async def delete(txn: SegmentTransaction) -> None:
     segment = await txn.segment()
-    name = segment.first_chunk
-    while name:
-        chunk = await txn.metadata.chunk(name)
-        txn.drop_chunk(chunk)
-        name = chunk.next_chunk
-    await txn.drop_index(txn.id, segment.first_chunk_start, segment.length)
+    truncation = await txn.take_debt(DebtKind.TRUNCATE)
+    await txn.take_debt(DebtKind.DEFRAG)
     txn.metadata.drop(segment)
+    await begin_debt(
+        txn,
+        DebtRecord(
+            DebtKind.DELETE,
+            txn.id,
+            end=segment.length,
+            index_offset=truncation.index_offset if truncation else segment.first_chunk_start,
+            chunk=segment.first_chunk,
+            chunks=segment.chunk_count,
+        ),
+    )

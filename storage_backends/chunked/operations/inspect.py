@@ -46,8 +46,9 @@ async def chunks(core: Core, segment: int) -> list[tuple[int, ChunkRecord]]:
 
 
 async def _walk(layout: Layout) -> list[tuple[int, ChunkRecord]]:
+    """Leading chunks that a truncation has left behind do not count (rule S11)."""
     found: list[tuple[int, ChunkRecord]] = []
-    offset = layout.segment.first_chunk_start
+    offset = layout.segment.start_offset
     while offset < layout.segment.length:
         start, record = await layout.locate(offset)
         found.append((start, record))

@@ -2,7 +2,8 @@
 
 Owns: the plan (which whole blocks of which chunks), the requests and the cut to the range. Blocks are read whole because their
 checksum covers the whole (rule S5, hole 32); bytes behind the recorded length are never asked for (rule S3). One request brings
-several blocks, and a range that is one request from its first to its last byte is handed on without a copy.
+several blocks, and a range that is one request from its first to its last byte is handed on without a copy. A range of up to
+``read_request`` bytes costs one request for each chunk that it touches, wherever it begins: whole blocks make a request larger, not two.
 
 Ordering: reads take no lock. A commit may remove what a plan names: then the read begins again from the new record, and only a
 chunk or record that is missing while nothing was committed is corruption.
@@ -11,6 +12,8 @@ chunk or record that is missing while nothing was committed is corruption.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from io import BytesIO
+from itertools import accumulate
 from typing import TypeVar
 
 import attrs
@@ -72,7 +75,7 @@ async def _read(core: Core, layout: Layout, segment: int, offset: int, size: int
     requests, skip = await _plan(layout, offset, end, core.options.read_request)
     if len(layout) != known:
         core.layouts.trim()
-    data = _cut(await _fetch_all(core, requests), skip, end - offset)
+    data = await _fetch_all(core, requests, skip, end - offset)
     core.bytes_read += len(data)
     return data
 
@@ -83,26 +86,39 @@ async def _plan(layout: Layout, offset: int, end: int, request: int) -> tuple[li
     skip = 0
     while offset < end:
         start, chunk = await layout.locate(offset)
-        first = (offset - start) // BLOCK * BLOCK
-        last = min(-(-(end - start) // BLOCK) * BLOCK, chunk.length)
-        skip = skip if requests else offset - start - first
-        requests.extend(_Request(chunk, at, min(request, last - at)) for at in range(first, last, request))
+        stop = min(end - start, chunk.length)
+        if not requests:
+            skip = (offset - start) % BLOCK
+        requests += _divide(chunk, offset - start, stop, request)
         offset = start + chunk.length
     return requests, skip
 
 
-async def _fetch_all(core: Core, requests: list[_Request]) -> list[bytes]:
-    if len(requests) == 1:
-        return [await _fetch(core, requests[0])]
+def _divide(chunk: ChunkRecord, begin: int, stop: int, request: int) -> list[_Request]:
+    """The whole blocks around ``begin .. stop`` of one chunk, in as many requests as those bytes alone would need, about equal."""
+    first = begin // BLOCK * BLOCK
+    last = min(-(-stop // BLOCK) * BLOCK, chunk.length)
+    count = -(-(stop - begin) // request)
+    size = -(-(last - first) // (count * BLOCK)) * BLOCK
+    return [_Request(chunk, at, min(size, last - at)) for at in range(first, last, size)]
 
-    results = [b""] * len(requests)
+
+async def _fetch_all(core: Core, requests: list[_Request], skip: int, size: int) -> bytes:
+    """``size`` bytes of what the requests bring, from their byte ``skip`` on."""
+    if len(requests) == 1:
+        data = await _fetch(core, requests[0])
+        return data if len(data) == size else data[skip : skip + size]
+
+    # What comes is laid in its place at once, while others are on their way: nothing is joined at the end, and nothing held twice.
+    result = BytesIO(bytes(size))
     errors: list[TierlogError | LayoutChanged] = []
-    pending = iter(enumerate(requests))
+    places = accumulate((request.size for request in requests), initial=-skip)
+    pending = iter(list(zip(places, requests, strict=False)))
 
     async def work() -> None:
         for place, request in pending:
             try:
-                results[place] = await _fetch(core, request)
+                _lay(result, place, size, await _fetch(core, request))
             except (TierlogError, LayoutChanged) as error:
                 errors.append(error)
                 group.cancel_scope.cancel()
@@ -113,7 +129,13 @@ async def _fetch_all(core: Core, requests: list[_Request]) -> list[bytes]:
     if errors:
         raise errors[0]
 
-    return results
+    return result.getvalue()
+
+
+def _lay(result: BytesIO, place: int, size: int, data: bytes) -> None:
+    """Put ``data`` where it belongs, which may begin before the result or end behind it."""
+    result.seek(max(0, place))
+    result.write(memoryview(data)[max(0, -place) : size - place])
 
 
 async def _fetch(core: Core, request: _Request) -> bytes:
@@ -136,15 +158,3 @@ def _verify(request: _Request, data: bytes) -> None:
     for at, expected in zip(range(0, request.size, BLOCK), crcs, strict=False):
         if crc32c(view[at : at + BLOCK]) != expected:
             raise DataCorruption("the bytes of a block do not match their checksum", file=name, offset=request.offset + at)
-
-
-def _cut(parts: list[bytes], skip: int, size: int) -> bytes:
-    """``size`` bytes of the joined parts from ``skip`` on, copied at most once."""
-    if len(parts) == 1:
-        return parts[0] if len(parts[0]) == size else parts[0][skip : skip + size]
-
-    views = [memoryview(part) for part in parts]
-    views[0] = views[0][skip:]
-    if excess := sum(map(len, views)) - size:
-        views[-1] = views[-1][:-excess]
-    return b"".join(views)

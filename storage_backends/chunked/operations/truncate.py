@@ -1,14 +1,16 @@
-"""Truncate: move a segment's start; chunks that lie wholly before it leave the chain.
+"""Truncate: move a segment's start. Chunks that lie wholly before it leave the chain, the first few at once, the rest as a debt (rule S11).
 
-Owns: which chunks go. Their records and index records go in the same commit; the chunks themselves are released after it and
-deleted by the collector (rule F2). A chunk that the start lies in stays whole. At the end of the segment no chunk is left:
-"truncated to empty" is a layout like any other.
+Owns: the new start. Does not own: which chunks go, and when (``debts.py``); they are released after the commit that drops their
+records, and deleted by the collector (rule F2). Until the debt is paid the chain begins before the start. A chunk that the start lies in
+stays whole. At the end of the segment no chunk is left: "truncated to empty" is a layout like any other.
 """
 
 from __future__ import annotations
 
 from ...base.errors import BadOffset
+from ..records import DebtKind, DebtRecord
 from ..segment_transaction import SegmentTransaction
+from .debts import begin_debt
 
 
 async def truncate(txn: SegmentTransaction, offset: int) -> None:
@@ -17,18 +19,6 @@ async def truncate(txn: SegmentTransaction, offset: int) -> None:
         message = f"truncation of segment {txn.id:016x} at {offset}, beyond its {segment.length} bytes in tier 2"
         raise BadOffset(message, segment=f"{txn.id:016x}", expected=segment.length, given=offset)
 
-    if offset <= segment.start_offset:
-        return
-
-    name, start, dropped = segment.first_chunk, segment.first_chunk_start, 0
-    while name:
-        chunk = await txn.metadata.chunk(name)
-        if start + chunk.length > offset:
-            break
-        txn.drop_chunk(chunk)
-        name, start, dropped = chunk.next_chunk, start + chunk.length, dropped + 1
-
-    await txn.drop_index(txn.id, segment.first_chunk_start, start)
-    segment = txn.update(segment, start_offset=offset, first_chunk=name, first_chunk_start=start, chunk_count=segment.chunk_count - dropped)
-    if not name:
-        txn.update(segment, last_chunk="", last_chunk_start=start)
+    if offset > segment.start_offset:
+        segment = txn.update(segment, start_offset=offset)
+        await begin_debt(txn, DebtRecord(DebtKind.TRUNCATE, txn.id, index_offset=segment.first_chunk_start))

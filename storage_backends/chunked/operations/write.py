@@ -11,12 +11,15 @@ attempt (hole 28).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ...base.checksum import Buffer
 from ...base.errors import BadOffset, InvalidArgument, OutcomeUnknown, SegmentSealed, Unavailable
 from ..records import ChunkRecord, SegmentRecord
+from ..records.header import changed
 from ..segment_transaction import SegmentTransaction
+from .debts import count_loose
 
 
 class _Source:
@@ -82,7 +85,7 @@ async def _append(txn: SegmentTransaction, segment: SegmentRecord, chunk: ChunkR
             f"chunk {chunk.name} has {length} bytes after a write up to {chunk.length + size}; the next write begins a new chunk"
         )
 
-    return _record_growth(txn, segment, chunk, segment.last_chunk_start, data, starts)
+    return _record_growth(txn, segment, chunk, segment.last_chunk_start, data, starts, {})
 
 
 async def _begin_chunk(
@@ -92,21 +95,29 @@ async def _begin_chunk(
     name = await txn.name_chunk(segment.length)
     await txn.core.chunks.create_with_content(name, data)
     if last is None:
-        segment = txn.update(segment, first_chunk=name)
+        segment = changed(segment, first_chunk=name)
     else:
         txn.link(last, name)
-    segment = txn.update(segment, last_chunk=name, last_chunk_start=segment.length, chunk_count=segment.chunk_count + 1)
-    return _record_growth(txn, segment, ChunkRecord(name), segment.length, data, starts)
+        if last.length <= txn.core.options.defrag.small_max:
+            await count_loose(txn, segment, segment.last_chunk_start, 1)
+    added = {"last_chunk": name, "last_chunk_start": segment.length, "chunk_count": segment.chunk_count + 1}
+    return _record_growth(txn, segment, ChunkRecord(name), segment.length, data, starts, added)
 
 
 def _record_growth(
-    txn: SegmentTransaction, segment: SegmentRecord, chunk: ChunkRecord, chunk_start: int, data: Sequence[Buffer], starts: Sequence[int]
+    txn: SegmentTransaction,
+    segment: SegmentRecord,
+    chunk: ChunkRecord,
+    chunk_start: int,
+    data: Sequence[Buffer],
+    starts: Sequence[int],
+    added: Mapping[str, Any],
 ) -> SegmentRecord:
-    """The records after ``data`` reached the chunk."""
+    """The records after ``data`` reached the chunk; ``added`` is what else changes in the segment's."""
     grown = chunk.grown(data, [start - chunk_start for start in starts])
     txn.metadata.put(grown)
     txn.end_append(grown.name, grown.length)
     length = chunk_start + grown.length
     txn.grow_index(grown.name, chunk_start, segment.length, length)
     txn.core.bytes_written += grown.length - chunk.length
-    return txn.update(segment, length=length)
+    return txn.update(segment, length=length, **added)

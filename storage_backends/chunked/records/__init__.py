@@ -1,25 +1,32 @@
 """The persisted records of chunked segments: one record, its key, layout and invariants per file.
 
-Every record starts with its type byte and its format version byte. Types are permanent: 1 segment, 2 chunk, 3 index.
+Every record starts with its type byte and its format version byte. Types are permanent: 1 segment, 2 chunk, 3 index, 4 debt
+(5 says that an older layout was taken over, ``rolling/taken.py``). A record keeps the bytes behind the fields that it knows, and the flag
+bits that it does not: a rewrite by older code loses nothing (rule S6).
 Keys carry the segment id or a chunk's name, never a segment's name (rule C2).
 """
 
 from __future__ import annotations
 
 from .chunk import BLOCK, ChunkRecord, chunk_key
+from .debt import DEBT_PREFIX, DebtKind, DebtRecord, debt_key
 from .index import IndexRecord, index_key
 from .segment import SEGMENT_PREFIX, SegmentRecord, segment_key, segment_of_key
 
-Record = SegmentRecord | ChunkRecord | IndexRecord
+Record = SegmentRecord | ChunkRecord | IndexRecord | DebtRecord
 
 __all__ = [
     "BLOCK",
+    "DEBT_PREFIX",
     "SEGMENT_PREFIX",
     "ChunkRecord",
+    "DebtKind",
+    "DebtRecord",
     "IndexRecord",
     "Record",
     "SegmentRecord",
     "chunk_key",
+    "debt_key",
     "index_key",
     "segment_key",
     "segment_of_key",

@@ -9,7 +9,8 @@ goes on from there as the chunk grows, so every committed extent is covered from
 
 Checksums and starts stay packed as they are stored: a layout cache holds thousands of records, and an int costs 32 bytes.
 
-Layout: u8 type 2, u8 version 1, text name, u64 length, text next_chunk, blob block CRCs (u32 each), blob append starts (u64 each).
+Layout: u8 type 2, u8 version 1, text name, u64 length, text next_chunk, blob block CRCs (u32 each), blob append starts (u64 each); bytes
+behind are kept.
 """
 
 from __future__ import annotations
@@ -21,13 +22,16 @@ from itertools import pairwise
 import attrs
 
 from ...base.checksum import Buffer, crc32c
-from .header import CHUNK_TYPE, Invariants, begin, broken, expect
+from .header import CHUNK_TYPE, Invariants, broken, changed, expect, text_parts
 
 BLOCK = 1 << 20
 """The size of a checksummed block, in bytes. Part of the format."""
 START_SPACING = 1 << 20
 """Append starts closer than this to the last one kept are left out. In bytes; may change, readers do not rely on it."""
 _VERSION = 1
+_HEAD = struct.Struct(">BB")
+_U32 = struct.Struct(">I")
+_U64 = struct.Struct(">Q")
 
 
 def chunk_key(name: str) -> str:
@@ -45,6 +49,8 @@ class ChunkRecord:
     """The CRC32C of each block, u32 big-endian."""
     packed_starts: bytes = b""
     """Offsets in this chunk at which an append begins, ascending, u64 big-endian."""
+    extra: bytes = attrs.field(default=b"", kw_only=True)
+    """Fields of a newer version, kept as they are."""
 
     @property
     def key(self) -> str:
@@ -62,20 +68,25 @@ class ChunkRecord:
 
     def grown(self, data: Iterable[Buffer], starts: Sequence[int] = ()) -> ChunkRecord:
         """This record after ``data`` was appended; ``starts`` are offsets in this chunk, ascending."""
-        crcs, length = extended_crcs(self.crcs, self.length, data)
-        kept = thinned_starts(self.packed_starts, starts)
-        return attrs.evolve(self, length=length, packed_crcs=struct.pack(f">{len(crcs)}I", *crcs), packed_starts=kept)
+        # Only the block that is not full yet changes: the others stay packed, however many there are.
+        whole = self.length // BLOCK
+        last, length = extended_crcs(
+            struct.unpack_from(f">{len(self.packed_crcs) // 4 - whole}I", self.packed_crcs, 4 * whole), self.length, data
+        )
+        packed = self.packed_crcs[: 4 * whole] + struct.pack(f">{len(last)}I", *last)
+        kept = thinned_starts(self.packed_starts, starts) if starts else self.packed_starts
+        return changed(self, length=length, packed_crcs=packed, packed_starts=kept)
 
     def encode(self) -> bytes:
-        encoder = begin(CHUNK_TYPE, _VERSION).text(self.name).u64(self.length).text(self.next_chunk)
-        return encoder.blob(self.packed_crcs).blob(self.packed_starts).finish()
+        head, length, crcs = _HEAD.pack(CHUNK_TYPE, _VERSION), _U64.pack(self.length), _U32.pack(len(self.packed_crcs))
+        starts = _U32.pack(len(self.packed_starts))
+        texts = text_parts(self.name), text_parts(self.next_chunk)
+        return b"".join((head, *texts[0], length, *texts[1], crcs, self.packed_crcs, starts, self.packed_starts, self.extra))
 
     @classmethod
     def decode(cls, data: Buffer) -> ChunkRecord:
         fields = expect(data, CHUNK_TYPE, _VERSION)
-        record = cls(fields.text(), fields.u64(), fields.text(), fields.blob(), fields.blob())
-        fields.finish()
-        return record
+        return cls(fields.text(), fields.u64(), fields.text(), fields.blob(), fields.blob(), extra=fields.rest())
 
     def broken(self) -> list[str]:
         """The names of the invariants that this record breaks."""
@@ -125,6 +136,9 @@ def _every_block_has_a_checksum(r: ChunkRecord) -> bool:
 
 
 def _starts_ascend_inside(r: ChunkRecord) -> bool:
+    if not r.packed_starts:
+        return True
+
     if len(r.packed_starts) % 8:
         return False
     starts = r.starts

@@ -3,7 +3,7 @@
 Owns: its key, layout (format version 1) and invariants. There is one for each multiple above 0 that lies inside a chunk of the
 segment: a reader computes the key of the multiple below its offset and walks from that chunk, and no scan is ever needed.
 
-Layout: u8 type 3, u8 version 1, u64 segment, u64 offset, text chunk, u64 chunk_start.
+Layout: u8 type 3, u8 version 1, u64 segment, u64 offset, text chunk, u64 chunk_start; bytes behind are kept.
 """
 
 from __future__ import annotations
@@ -29,20 +29,21 @@ class IndexRecord:
     """The name of the chunk that holds the byte at ``offset``."""
     chunk_start: int
     """The segment offset of that chunk's first byte."""
+    extra: bytes = attrs.field(default=b"", kw_only=True)
+    """Fields of a newer version, kept as they are."""
 
     @property
     def key(self) -> str:
         return index_key(self.segment, self.offset)
 
     def encode(self) -> bytes:
-        return begin(INDEX_TYPE, _VERSION).u64(self.segment).u64(self.offset).text(self.chunk).u64(self.chunk_start).finish()
+        encoder = begin(INDEX_TYPE, _VERSION).u64(self.segment).u64(self.offset).text(self.chunk).u64(self.chunk_start)
+        return encoder.raw(self.extra).finish()
 
     @classmethod
     def decode(cls, data: Buffer) -> IndexRecord:
         fields = expect(data, INDEX_TYPE, _VERSION)
-        record = cls(fields.u64(), fields.u64(), fields.text(), fields.u64())
-        fields.finish()
-        return record
+        return cls(fields.u64(), fields.u64(), fields.text(), fields.u64(), extra=fields.rest())
 
     def broken(self) -> list[str]:
         """The names of the invariants that this record breaks."""

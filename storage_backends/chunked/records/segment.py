@@ -4,20 +4,25 @@ Owns: its key, layout (format version 1) and invariants. Length, start and seal 
 changes them together (rule F1). ``length`` is exact (rule S3): bytes of chunks past it do not exist.
 
 Layout: u8 type 1, u8 version 1, u64 segment, u64 length, u64 start_offset, text first_chunk, text last_chunk, u64 first_chunk_start,
-u64 last_chunk_start, u64 chunk_count, u8 flags (bit 0: sealed), u64 owner_epoch, u64 rolling_size.
+u64 last_chunk_start, u64 chunk_count, u8 flags (bit 0: sealed), u64 owner_epoch, u64 rolling_size; unknown flag bits and bytes
+behind are kept.
 """
 
 from __future__ import annotations
+
+import struct
 
 import attrs
 
 from ...base.checksum import Buffer
 from ...base.codec import DecodeError, hex_number
-from .header import SEGMENT_TYPE, Invariants, begin, broken, expect
+from .header import SEGMENT_TYPE, Invariants, broken, expect, text_parts
 
 SEGMENT_PREFIX = "s:"
 _VERSION = 1
 _SEALED = 1
+_HEAD = struct.Struct(">BBQQQ")
+_TAIL = struct.Struct(">QQQBQQ")
 
 
 def segment_key(segment: int) -> str:
@@ -51,28 +56,28 @@ class SegmentRecord:
     """The epoch of the owner that committed last."""
     rolling_size: int = 128 << 20
     """A chunk that has reached this many bytes is not appended to."""
+    flags: int = attrs.field(default=0, kw_only=True)
+    """The flag bits that this code does not know, kept as they are."""
+    extra: bytes = attrs.field(default=b"", kw_only=True)
+    """Fields of a newer version, kept as they are."""
 
     @property
     def key(self) -> str:
         return segment_key(self.segment)
 
     def encode(self) -> bytes:
-        encoder = begin(SEGMENT_TYPE, _VERSION).u64(self.segment).u64(self.length).u64(self.start_offset)
-        encoder.text(self.first_chunk).text(self.last_chunk).u64(self.first_chunk_start).u64(self.last_chunk_start)
-        encoder.u64(self.chunk_count).u8(_SEALED if self.sealed else 0).u64(self.owner_epoch).u64(self.rolling_size)
-        return encoder.finish()
+        head = _HEAD.pack(SEGMENT_TYPE, _VERSION, self.segment, self.length, self.start_offset)
+        flags = self.flags | (_SEALED if self.sealed else 0)
+        tail = _TAIL.pack(self.first_chunk_start, self.last_chunk_start, self.chunk_count, flags, self.owner_epoch, self.rolling_size)
+        return b"".join((head, *text_parts(self.first_chunk), *text_parts(self.last_chunk), tail, self.extra))
 
     @classmethod
     def decode(cls, data: Buffer) -> SegmentRecord:
         fields = expect(data, SEGMENT_TYPE, _VERSION)
         head = fields.u64(), fields.u64(), fields.u64(), fields.text(), fields.text(), fields.u64(), fields.u64(), fields.u64()
         flags = fields.u8()
-        if flags & ~_SEALED:
-            raise DecodeError(f"unknown segment flags {flags:#x}")
-
-        record = cls(*head, flags == _SEALED, fields.u64(), fields.u64())
-        fields.finish()
-        return record
+        sealed = bool(flags & _SEALED)
+        return cls(*head, sealed, fields.u64(), fields.u64(), flags=flags & ~_SEALED, extra=fields.rest())
 
     def broken(self) -> list[str]:
         """The names of the invariants that this record breaks."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from .catalogue_chunked import CHUNKED
 from .catalogue_container import CONTAINER
+from .catalogue_defrag import DEFRAG
 from .catalogue_flush import FLUSH
 from .catalogue_gc import GC
 from .catalogue_recovery import RECOVERY
@@ -27,4 +28,4 @@ def _by_name(mutants: Iterable[Mutant]) -> dict[str, Mutant]:
     return found
 
 
-CATALOGUE = _by_name((*WAL, *CONTAINER, *CHUNKED, *FLUSH, *GC, *RECOVERY, *TRANSACTIONS))
+CATALOGUE = _by_name((*WAL, *CONTAINER, *CHUNKED, *DEFRAG, *FLUSH, *GC, *RECOVERY, *TRANSACTIONS))

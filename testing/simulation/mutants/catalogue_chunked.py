@@ -12,7 +12,7 @@ _TRANSACTION = "storage_backends/chunked/segment_transaction.py"
 _CONCAT = "storage_backends/chunked/operations/concat.py"
 _WRITE = "storage_backends/chunked/operations/write.py"
 _READ = "storage_backends/chunked/operations/read.py"
-_TRUNCATE = "storage_backends/chunked/operations/truncate.py"
+_DEBTS = "storage_backends/chunked/operations/debts.py"
 _CORE = "storage_backends/chunked/core.py"
 _FILES = "storage_backends/chunks/filesystem.py"
 _PROGRAMS = "storage_backends/chunks/filesystem_programs.py"
@@ -48,16 +48,16 @@ CHUNKED: tuple[Mutant, ...] = (
         "after a merge of a source with several chunks, reads of the tail and further writes go to the wrong place",
         "S3",
         _CONCAT,
-        "last_chunk_start=target.length + source.last_chunk_start,",
-        "last_chunk_start=target.length,",
+        "last_chunk_start=start + source.last_chunk_start,",
+        "last_chunk_start=start,",
     ),
     mutant(
         "rolled-chunk-starts-too-early",
         "the start of a rolled chunk is that of the one before it",
         "S3",
         _WRITE,
-        "last_chunk=name, last_chunk_start=segment.length,",
-        "last_chunk=name, last_chunk_start=segment.last_chunk_start,",
+        '"last_chunk_start": segment.length,',
+        '"last_chunk_start": segment.last_chunk_start,',
     ),
     mutant(
         "chunk-names-are-used-again",
@@ -109,17 +109,17 @@ CHUNKED: tuple[Mutant, ...] = (
         "truncated-to-empty-keeps-a-chunk",
         "a segment that is truncated at its end names a last chunk that is gone",
         "S6",
-        _TRUNCATE,
-        "    if not name:\n",
-        "    if name and not segment.chunk_count:\n",
+        _DEBTS,
+        "        if not name:\n",
+        "        if name and not segment.chunk_count:\n",
     ),
     mutant(
         "truncate-deletes-before-its-commit",
         "a truncation deletes chunks first: a crash before the commit leaves a segment that can never be truncated again",
         "F2",
-        _TRUNCATE,
-        "        txn.drop_chunk(chunk)\n",
-        "        txn.drop_chunk(chunk)\n        await txn.core.chunks.delete(name)\n",
+        _DEBTS,
+        "                txn.drop_chunk(chunk)\n",
+        "                txn.drop_chunk(chunk)\n                await txn.core.chunks.delete(name)\n",
     ),
     mutant(
         "lost-creation-is-taken-for-done",
@@ -150,8 +150,8 @@ CHUNKED: tuple[Mutant, ...] = (
         "an append to a chunk counts as stored, and a power loss takes it",
         "S3",
         _FILES,
-        "                yield Write(handle, offset, data)\n                yield Sync(handle)\n",
-        "                yield Write(handle, offset, data)\n",
+        "                yield Write(handle, offset, data, bulk=True)\n                yield Sync(handle)\n",
+        "                yield Write(handle, offset, data, bulk=True)\n",
     ),
     mutant(
         "chunk-name-not-synced",

@@ -11,7 +11,7 @@ import pytest
 from support.container_parts import NAME, Parts, append
 from support.container_world import virtual_time
 from tierlog.actors.container.admission import Admission, AdmissionOptions
-from tierlog.storage_backends.base.errors import StorageFull, Throttled
+from tierlog.storage_backends.base.errors import StorageFull, Throttled, TierlogError, Unavailable
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
@@ -34,7 +34,7 @@ class Log:
 
 @attrs.define
 class Writer:
-    failing: set[int] = attrs.field(factory=set)
+    failing: dict[int, TierlogError] = attrs.field(factory=dict)
     requested: int = 0
     progress: anyio.Event = attrs.field(factory=anyio.Event)
 
@@ -98,6 +98,19 @@ async def test_above_the_hard_limit_appends_are_refused() -> None:
     assert gates.admission.statistics().throttled == 1
 
 
+async def test_a15_above_the_hard_limit_a_full_long_term_storage_is_named() -> None:
+    """Waiting makes no room there: whoever appends should hear of it."""
+    gates = Gates()
+    gates.pin(200)
+    gates.writer.failing[gates.parts.segment().sid] = StorageFull("its safe size is 100")
+    with pytest.raises(StorageFull, match="200 bytes wait to be flushed.*its safe size is 100"):
+        await gates.admission.admit(NAME, 10)
+
+    gates.writer.failing.clear()
+    with pytest.raises(Throttled):
+        await gates.admission.admit(NAME, 10)
+
+
 @pytest.mark.parametrize("pinned", [150, 200])
 async def test_full_memory_asks_for_a_flush_cycle(pinned: int) -> None:
     """Many small segments fill memory before any of them is due by size or age."""
@@ -116,7 +129,7 @@ async def test_a_segment_that_cannot_be_flushed_is_refused_alone() -> None:
     """F4: above its cap only its own appends are refused."""
     gates = Gates()
     gates.pin(51)
-    gates.writer.failing.add(gates.parts.segment().sid)
+    gates.writer.failing[gates.parts.segment().sid] = Unavailable("scripted: down")
     with pytest.raises(Throttled, match=f"{NAME}.* cannot be flushed"):
         await gates.admission.admit(NAME, 10)
     await gates.admission.admit("other", 10)

@@ -58,7 +58,7 @@ def begin(transaction: str = "t", token: TransactionToken | None = None, target:
 
 
 def stage(part: str = "p", transaction: str = "t", target: str = NAME) -> StageSegmentRequest:
-    return StageSegmentRequest(target, transaction, staged_name(target, transaction, part), ROLLING)
+    return StageSegmentRequest(target, transaction, staged_name(target, transaction, part), ROLLING, 10)
 
 
 def to(part: str, data: bytes, transaction: str = "t") -> Request:

@@ -45,7 +45,7 @@ async def test_h14_an_id_that_logs_should_not_hold_is_replaced(served: Service, 
 
 
 async def test_health_and_readiness_of_a_store_that_serves(served: Service) -> None:
-    assert (await served.http.get("/health")).json() == {"alive": True}
+    assert (await served.http.get("/health")).json() == {"alive": True, "storage": {"trouble": "none", "cause": ""}}
     response = await served.http.get("/ready")
     status = documents.parse_status(response.content)
 
@@ -60,6 +60,7 @@ async def test_a_store_that_recovers_is_alive_and_not_ready(tmp_path: Path) -> N
 
     class Statistics:
         containers = (Host,)
+        storage = None
 
     async with open_store(tmp_path / "data", containers=1) as store, serving(Wrapped(store, statistics=Statistics)) as served:
         assert (await served.http.get("/health")).status_code == 200

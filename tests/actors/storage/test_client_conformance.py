@@ -25,6 +25,8 @@ class ActorClient(StorageClient):
         super().__init__(StorageActor(chunks, StorageOptions(), Random(1)))
         self._chunks = chunks
         self._stack = AsyncExitStack()
+        # A client asks an actor that somebody else runs; this one runs its own, so it begins as closed as a storage does.
+        self._closed = True
 
     async def open(self) -> None:
         if self._actor.state is not StorageState.ACTIVE:

@@ -44,7 +44,7 @@ def problem(answer: httpx.Response) -> dict[str, Any]:
 
 
 def test_health_and_readiness(service: Service) -> None:
-    assert service.client.get("/health").json() == {"status": "ok"}
+    assert service.client.get("/health").json() == {"status": "ok", "storage_troubles": {}}
     answer = service.client.get("/ready")
     assert (answer.status_code, answer.json()) == (200, {"ready": True, "draining": False, "containers_not_served": []})
 

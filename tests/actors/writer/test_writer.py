@@ -25,7 +25,7 @@ DOWN = every(Fault(FaultKind.BEFORE), "create", "write", "create_with_content")
 
 
 def writer_of(world: FlushWorld) -> StorageWriter:
-    return StorageWriter(world, world.flusher, world, world.claim, OPTIONS)
+    return StorageWriter(world, world.flusher, world.storage, world, world.claim, OPTIONS)
 
 
 @asynccontextmanager
@@ -85,7 +85,7 @@ async def test_the_cut_is_durable_before_anything_is_written() -> None:
 
     world.parts.do(append(NAME, b"abc"))
     world.chunks.script = script
-    await StorageWriter(world, world.flusher, world, claim, OPTIONS).cycle(full=True)
+    await StorageWriter(world, world.flusher, world.storage, world, claim, OPTIONS).cycle(full=True)
 
     assert order[0] == "claim after 1 settled", "W8: claimed before the first write"
     assert "write" in order[1:]
@@ -144,7 +144,7 @@ async def test_a_segment_deleted_during_its_flush_is_no_failure() -> None:
     async def claim() -> None:
         world.parts.do(DeleteRequest(NAME))
 
-    writer = StorageWriter(world, world.flusher, world, claim, OPTIONS)
+    writer = StorageWriter(world, world.flusher, world.storage, world, claim, OPTIONS)
     await writer.cycle(full=True)
 
     assert len(completed(world)) == 1

@@ -46,6 +46,7 @@ NUMBERS = {
     "CommitTransaction": 18,
     "AbortTransaction": 19,
     "ForgetTransactions": 20,
+    "ImportSegment": 21,
 }
 
 

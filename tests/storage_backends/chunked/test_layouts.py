@@ -7,33 +7,11 @@ from itertools import product
 import pytest
 
 from support.chunked import OTHER, SID, Owner, Tier2
+from support.layouts import TEXT, build, check_index
 from tierlog.storage_backends.base.errors import SegmentTruncated
 from tierlog.storage_backends.chunked.core import ChunkedOptions
-from tierlog.storage_backends.chunked.records import IndexRecord
 
 pytestmark = pytest.mark.anyio
-TEXT = bytes(range(1, 200))
-
-
-async def build(owner: Owner, sizes: list[int], sid: int = SID) -> bytes:
-    """A segment of chunks with exactly these lengths, each made by an owner of its own."""
-    length = 0
-    for size in sizes:
-        await owner.write(length, TEXT[length : length + size], sid=sid)
-        owner = await owner.tier2.owner()
-        length += size
-    return TEXT[:length]
-
-
-async def check_index(owner: Owner, spacing: int, sid: int = SID) -> None:
-    """There is an index record for each multiple inside the chunks, and no other."""
-    expected = {}
-    for start, record in await owner.storage.chunks(sid):
-        for offset in range(max(spacing, -(-start // spacing) * spacing), start + record.length, spacing):
-            expected[offset] = IndexRecord(sid, offset, record.name, start)
-    entries = owner.tier2.metadata.entries
-    found = [IndexRecord.decode(entries[key][1]) for key in entries if key.startswith(f"i:{sid:016x}")]
-    assert {record.offset: record for record in found} == expected
 
 
 @pytest.mark.parametrize("rolling_size", [1, 2, 3, 7])
@@ -93,6 +71,7 @@ async def test_concat_of_every_shape(target: list[int], source: list[int], cut: 
     assert await owner.content() == data[cut:] + added
     assert (info.length, info.chunk_count) == (len(data) + len(added), len(await owner.lengths()))
     assert await owner.storage.list() == [SID]
+    await owner.pay()
     await check_index(owner, 2)
     await check_index_is_gone(owner, OTHER)
     await owner.write(info.length, b"tail")

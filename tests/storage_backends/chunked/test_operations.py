@@ -342,7 +342,7 @@ async def test_bad_arguments_are_refused(tier2: Tier2) -> None:
             owner.storage.begin(segment, rolling_size=rolling_size)
     for options in ({"rolling_size": 0}, {"read_request": BLOCK + 1}, {"read_parallelism": 0}):
         with pytest.raises(InvalidArgument):
-            ChunkedOptions(**options)
+            ChunkedOptions(**options)  # type: ignore[arg-type]  # the fields that are given are ints
     with pytest.raises(InvalidArgument):
         await tier2.owner(epoch=0)
     await owner.write(0, b"x")

@@ -7,9 +7,10 @@ from random import Random
 import anyio
 import pytest
 
-from support.chunked import OTHER, SID, Owner, Tier2
+from support.chunked import OTHER, SID, CountingStore, Owner, Tier2
 from tierlog.storage_backends.base.errors import DataCorruption, SegmentNotFound, SegmentTruncated, TierlogError, Unavailable
 from tierlog.storage_backends.chunked.core import ChunkedOptions
+from tierlog.storage_backends.chunked.marks import Marks
 from tierlog.storage_backends.chunked.records import BLOCK
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
 
@@ -65,6 +66,52 @@ async def test_one_call_reads_several_blocks_at_a_time_and_no_more() -> None:
         group.cancel_scope.cancel()
 
     assert len(reads) == 3
+
+
+def _requests_counted(owner: Owner) -> list[tuple[str, int, int]]:
+    """(chunk, offset, size) of every read that the chunk storage gets from here on."""
+    asked: list[tuple[str, int, int]] = []
+    read = owner.chunks.read
+
+    async def count(name: str, offset: int, size: int) -> bytes:
+        asked.append((name, offset, size))
+        return await read(name, offset, size)
+
+    owner.chunks.read = count  # type: ignore[method-assign]
+    return asked
+
+
+@pytest.mark.parametrize("size", [1, 4096, BLOCK, 2 * BLOCK, 3 * BLOCK])
+async def test_a_cold_random_read_costs_one_request_for_each_chunk_it_touches(size: int) -> None:
+    """Wherever it begins: whole blocks on both sides are fetched too, and cost no request of their own."""
+    rolling_size, random = 3 * BLOCK // 2 + 7, Random(size)
+    owner = await large(ChunkedOptions(read_request=3 * BLOCK), rolling_size)
+    for _ in range(30):
+        offset = random.randrange(len(LARGE) - size)
+        cold = await owner.tier2.owner()
+        asked = _requests_counted(cold)
+        assert await cold.storage.read(SID, offset, size) == LARGE[offset : offset + size]
+
+        touched = range(offset // rolling_size, (offset + size - 1) // rolling_size + 1)
+        assert len(asked) == len({name for name, _, _ in asked}) == len(touched)
+        assert all(at % BLOCK == 0 for _, at, _ in asked)
+
+
+async def test_whole_blocks_around_a_small_range_are_one_request() -> None:
+    owner = await large(ChunkedOptions(read_request=BLOCK), len(LARGE))
+    asked = _requests_counted(owner)
+    await owner.storage.read(SID, 2 * BLOCK - 2048, 4096)
+
+    [(_, offset, size)] = asked
+    assert (offset, size) == (BLOCK, 2 * BLOCK)
+
+
+async def test_a_large_range_of_one_chunk_is_divided_into_equal_requests() -> None:
+    owner = await large(ChunkedOptions(read_request=2 * BLOCK), len(LARGE))
+    asked = _requests_counted(owner)
+    assert await owner.storage.read(SID, 0, 5 * BLOCK) == LARGE[: 5 * BLOCK]
+
+    assert [(offset, size) for _, offset, size in asked] == [(0, 2 * BLOCK), (2 * BLOCK, 2 * BLOCK), (4 * BLOCK, BLOCK)]
 
 
 @pytest.mark.parametrize("place", [0, BLOCK - 1, BLOCK, 2 * BLOCK + 5])
@@ -177,12 +224,59 @@ async def test_the_block_index_spares_the_walk() -> None:
     tier2 = Tier2(options=ChunkedOptions(index_spacing=10))
     owner = await tier2.owner()
     await owner.write(0, bytes(range(100)), rolling_size=1)
-    owner = await tier2.owner()
+    store = CountingStore(tier2.metadata)
+    owner = await tier2.owner(metadata=store)
 
     assert await owner.storage.read(SID, 57, 1) == bytes([57])
-    assert owner.storage.statistics().cached_chunks == 8
+    assert store.records == 1 + 1 + 8, "the segment, the index record of 50, the chunks from there on"
     assert await owner.storage.read(SID, 99, 1) == bytes([99])
-    assert owner.storage.statistics().cached_chunks == 9
+    assert store.records == 10 + 1, "the last chunk is in the segment's record"
+
+
+async def test_an_index_that_is_not_built_yet_is_looked_for_farther_back() -> None:
+    tier2 = Tier2(options=ChunkedOptions(index_spacing=10))
+    await (await tier2.owner()).write(0, bytes(range(250)), rolling_size=1)
+    for offset in range(200, 250, 10):
+        del tier2.metadata.entries[f"i:{SID:016x}:{offset:016x}"]
+    store = CountingStore(tier2.metadata)
+    owner = await tier2.owner(metadata=store)
+
+    assert await owner.storage.read(SID, 247, 1) == bytes([247])
+    assert store.records < 90, "from 170 on, not from the start"
+
+
+async def test_chunks_that_are_tiny_against_the_index_are_found_by_marks() -> None:
+    """A bounded number of chunk records per seek, once somebody came by; also after commits, truncations and joins."""
+    tier2 = Tier2()
+    content = bytes(range(250)) * 16
+    await (await tier2.owner()).write(0, content, rolling_size=1)
+    store = CountingStore(tier2.metadata)
+    owner = await tier2.owner(2, metadata=store)
+    await owner.storage.read(SID, len(content) - 2, 1)
+    assert store.records > len(content) - 100, "nobody came by before"
+    for act in (None, lambda: owner.write(4000, b"abc"), lambda: owner.truncate(17), lambda: owner.truncate(1000)):
+        if act is not None:
+            await act()
+        for offset in range(1000, len(content), 331):
+            store.records = 0
+            assert await owner.storage.read(SID, offset, 1) == content[offset : offset + 1]
+            assert store.records < 30
+    await owner.pay()
+    store.records = 0
+    assert await owner.storage.read(SID, 1003, 1500) == content[1003:2503]
+
+
+async def test_marks_are_bounded_and_a_chunk_that_is_gone_drops_its_own() -> None:
+    marks = Marks(limit=8)
+    for start in range(100):
+        marks.put(start, f"c{start}")
+        assert len(marks) <= 8
+    assert marks.stride > 16
+    start, name = marks.below(98) or (0, "")
+    assert name == f"c{start}"
+    assert marks.below(-1) is None
+    marks.drop(start)
+    assert (marks.below(98) or (0, ""))[0] < start
 
 
 async def test_the_cache_stays_within_its_bounds() -> None:

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import DataCorruption
-from tierlog.storage_backends.chunked.records import BLOCK, ChunkRecord, IndexRecord, Record, SegmentRecord
+from tierlog.storage_backends.chunked.records import BLOCK, ChunkRecord, DebtKind, DebtRecord, IndexRecord, Record, SegmentRecord
 from tierlog.storage_backends.chunked.transaction import decode_record
 
 SEGMENT = SegmentRecord(0x1_0000_0002, 300, 120, "c/first", "c/last", 100, 200, 2, sealed=True, owner_epoch=7, rolling_size=1 << 20)
 CHUNK = ChunkRecord("c/first", 100, "c/last", bytes.fromhex("01020304"), bytes.fromhex("00000000000000000000000000000050"))
 INDEX = IndexRecord(0x1_0000_0002, 128, "c/first", 100)
+DEBT = DebtRecord(DebtKind.SPLICE, 0x1_0000_0003, 0x1_0000_0002, 300, 90, 64, 350, "c/next", 0, 7)
 
 GOLDEN: Sequence[tuple[Record, str, str]] = [
     (
@@ -33,6 +34,12 @@ GOLDEN: Sequence[tuple[Record, str, str]] = [
         ("0201" "0007632f6669727374" "0000000000000064" "0006632f6c617374" "00000004" "01020304"
         "00000010" "0000000000000000" "0000000000000050"),
     ),
+    (
+        DEBT,
+        "d:0000000100000003:splice",
+        ("0401" "03" "0000000100000003" "0000000100000002" "000000000000012c" "000000000000005a" "0000000000000040" "000000000000015e"
+        "0006632f6e657874" "0000000000000000" "0000000000000007"),
+    ),
     (INDEX, "i:0000000100000002:0000000000000080", ("0301" "0000000100000002" "0000000000000080" "0007632f6669727374" "0000000000000064")),
 ]  # fmt: skip
 
@@ -46,17 +53,17 @@ def test_the_persisted_form_does_not_change(record: Record, key: str, golden: st
     assert type(record).decode(bytes.fromhex(golden)) == record
 
 
-@pytest.mark.parametrize("record", [SEGMENT, CHUNK, INDEX])
+@pytest.mark.parametrize("record", [SEGMENT, CHUNK, INDEX, DEBT])
 def test_a_damaged_record_does_not_decode(record: Record) -> None:
     data = record.encode()
-    for damaged in (data[:-1], data + b"\0", b"", bytes([9]) + data[1:], data[:1] + b"\2" + data[2:]):
+    for damaged in (data[:-1], b"", bytes([9]) + data[1:], data[:1] + b"\2" + data[2:]):
         with pytest.raises(DecodeError):
             type(record).decode(damaged)
 
 
-@given(st.binary(max_size=200), st.sampled_from([SegmentRecord, ChunkRecord, IndexRecord]))
+@given(st.binary(max_size=200), st.sampled_from([SegmentRecord, ChunkRecord, IndexRecord, DebtRecord]))
 def test_any_bytes_under_a_foreign_key_are_corruption(data: bytes, kind: Any) -> None:
-    for value in (data, bytes([1, 1]) + data, bytes([2, 1]) + data, bytes([3, 1]) + data):
+    for value in (data, bytes([1, 1]) + data, bytes([2, 1]) + data, bytes([3, 1]) + data, bytes([4, 1]) + data):
         with pytest.raises(DataCorruption) as caught:
             decode_record(kind, "k", value)
         assert caught.value.file == "k"
@@ -66,6 +73,44 @@ def test_c2_a_record_under_another_key_is_corruption() -> None:
     assert decode_record(SegmentRecord, SEGMENT.key, SEGMENT.encode()) == SEGMENT
     with pytest.raises(DataCorruption, match="belongs to"):
         decode_record(SegmentRecord, "s:0000000000000003", SEGMENT.encode())
+
+
+@pytest.mark.parametrize("record", [SEGMENT, CHUNK, INDEX, DEBT])
+@given(extra=st.binary(min_size=1, max_size=40))
+def test_s6_what_a_newer_version_added_survives_a_rewrite(record: Any, extra: bytes) -> None:
+    """Older code changes the fields that it knows, and no other byte."""
+    newer = type(record).decode(record.encode() + extra)
+    assert newer.broken() == []
+    assert newer != record
+
+    change: dict[str, Any] = {SegmentRecord: {"owner_epoch": 99}, DebtRecord: {"owner_epoch": 99}}.get(type(record), {"chunk": "c/other"})
+    if isinstance(record, ChunkRecord):
+        change = {"next_chunk": "c/other"}
+    assert attrs.evolve(newer, **change).encode() == attrs.evolve(record, **change).encode() + extra
+
+
+@given(flags=st.integers(0, 255), sealed=st.booleans())
+def test_s6_unknown_flag_bits_survive_a_rewrite(flags: int, sealed: bool) -> None:
+    at = SEGMENT.encode().index(b"\x01\0\0\0\0\0\0\0\x07")
+    data = bytearray(SEGMENT.encode())
+    data[at] = flags
+    changed = attrs.evolve(SegmentRecord.decode(data), sealed=sealed, length=301).encode()
+
+    assert changed[at] == flags & ~1 | sealed
+    assert SegmentRecord.decode(data).sealed is bool(flags & 1)
+
+
+def test_s6_a_chunk_that_grows_keeps_what_a_newer_version_added() -> None:
+    newer = ChunkRecord.decode(ChunkRecord("a").grown([b"abc"]).encode() + b"new")
+
+    assert newer.grown([b"def"]).encode() == ChunkRecord("a").grown([b"abcdef"]).encode() + b"new"
+
+
+def test_a_debt_of_an_unknown_kind_does_not_decode() -> None:
+    data = bytearray(DEBT.encode())
+    data[2] = 99
+    with pytest.raises(DecodeError, match="unknown kind"):
+        DebtRecord.decode(bytes(data))
 
 
 EMPTY = SegmentRecord(1, 50, 50, "", "", 50, 50, 0)
@@ -99,6 +144,13 @@ ONE = SegmentRecord(1, 50, 10, "a", "a", 0, 0, 1)
         (CHUNK, {"packed_starts": bytes(9)}),
         (CHUNK, {"packed_starts": bytes(16)}),
         (CHUNK, {"packed_starts": (100).to_bytes(8, "big")}),
+        (DEBT, {"segment": -1}),
+        (DEBT, {"index_offset": 91}),
+        (DEBT, {"position": 299}),
+        (DEBT, {"position": 391}),
+        (DEBT, {"target": DEBT.segment}),
+        (attrs.evolve(DEBT, kind=DebtKind.DELETE, chunks=3), {"chunks": 0}),
+        (attrs.evolve(DEBT, kind=DebtKind.DELETE, chunks=3), {"chunk": ""}),
         (INDEX, {"chunk": ""}),
         (INDEX, {"chunk_start": 129}),
         (INDEX, {"offset": 0, "chunk_start": 0}),

@@ -11,17 +11,18 @@ from typing import Any, Self
 import pytest
 
 from support.chunked import world_of
-from tierlog.storage_backends.base.chunk_storage import ChunkInfo
+from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkRange
 from tierlog.storage_backends.base.errors import (
     ChunkExists,
     ChunkNotFound,
+    ChunkReadOnly,
     InvalidArgument,
     OutcomeUnknown,
     StorageFull,
     TierlogError,
     Unavailable,
 )
-from tierlog.storage_backends.base.files import IoCall, Link, Program, Read, Sync, SyncFolder, T, Unlink, Write
+from tierlog.storage_backends.base.files import IoCall, IsSameFile, Link, Open, Program, Read, Size, Sync, SyncFolder, T, Unlink, Write
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.testing.chunk_conformance import ChunkStorageConformance
@@ -38,7 +39,8 @@ class ScriptedFiles(LocalFiles):
         self.calls: list[str] = []
         self.fail: Callable[[IoCall], OSError | None] = lambda call: None
 
-    def lane(self, name: str, width: int = 1) -> Self:
+    def lane(self, name: str, width: int = 1, beneath: str = "") -> Self:
+        self._perform = super().lane(name, width, beneath)._perform
         return self
 
     async def run(self, program: Program[T]) -> T:
@@ -114,12 +116,27 @@ async def test_new_folders_are_durable_before_anything_is_linked_into_them(stora
     assert "MakeFolder" not in files.calls
 
 
+async def test_whoever_writes_a_chunks_bytes_they_are_bulk_data(storage: FileSystemChunkStorage, files: ScriptedFiles) -> None:
+    bulk: list[bool] = []
+
+    def look(call: IoCall) -> None:
+        if isinstance(call, Write):
+            bulk.append(call.bulk)
+
+    files.fail = look
+    await storage.create_with_content("a", [b"x"])
+    await storage.write("a", 1, [b"y"])
+    await storage.concat("b", [ChunkRange("a", 0, 2)])
+
+    assert bulk == [True, True, True]
+
+
 async def test_an_append_is_synced_before_it_is_answered(storage: FileSystemChunkStorage, files: ScriptedFiles) -> None:
     await storage.create_with_content("a", [b"x"])
     files.calls.clear()
     await storage.write("a", 1, [b"y"])
 
-    assert files.calls == ["Open", "Size", "Write", "Sync", "Close"]
+    assert files.calls == ["IsReadOnly", "Open", "Size", "Write", "Sync", "Close"]
 
 
 @pytest.mark.parametrize(
@@ -185,6 +202,7 @@ async def test_hole_31_temporary_names_are_swept_at_open_and_never_listed(storag
     (tmp_path / "lts/.other").write_bytes(b"not ours")
     assert [info async for info in storage.list("")] == []
 
+    await storage.close()
     await storage.open()
     assert everything_below(tmp_path / "lts") == [".other"]
 
@@ -262,3 +280,220 @@ async def test_an_unmounted_root_is_unavailable_not_empty(storage: FileSystemChu
 def test_the_root_must_be_absolute() -> None:
     with pytest.raises(InvalidArgument):
         FileSystemChunkStorage(LocalFiles(), "relative", world_of(1))
+
+
+async def test_a_read_only_file_refuses_writes_of_every_instance(storage: FileSystemChunkStorage, tmp_path: Path) -> None:
+    """The superuser's processes too, whom the system itself would let write."""
+    await storage.create_with_content("a", [b"x"])
+    await storage.set_read_only("a", True)
+    other = FileSystemChunkStorage(LocalFiles(), str(tmp_path / "lts"), world_of(next(SEEDS)))
+    await other.open()
+
+    assert (await other.info("a")).read_only
+    with pytest.raises(ChunkReadOnly):
+        await other.write("a", 1, [b"y"])
+    await other.set_read_only("a", False)
+    assert await storage.write("a", 1, [b"y"]) == 2
+    await other.close()
+
+
+async def test_an_error_of_a_source_is_told_of_the_source(storage: FileSystemChunkStorage, tmp_path: Path) -> None:
+    await storage.create_with_content("a", [b"x"])
+    with pytest.raises(ChunkNotFound) as caught:
+        await storage.concat("joined", [ChunkRange("a", 0, 1), ChunkRange("b/gone", 0, 1)])
+
+    assert caught.value.chunk == "b/gone"
+    assert everything_below(tmp_path / "lts") == ["a"]
+
+
+async def test_a_delete_beside_another_that_removes_their_folder_is_durable_and_done(
+    storage: FileSystemChunkStorage, files: ScriptedFiles, tmp_path: Path
+) -> None:
+    for name in ("a/b/1", "a/b/2"):
+        await storage.create_with_content(name, [b"x"])
+
+    def other_delete(call: IoCall) -> None:
+        if isinstance(call, SyncFolder) and (tmp_path / "lts/a/b/2").exists():
+            (tmp_path / "lts/a/b/2").unlink()
+            (tmp_path / "lts/a/b").rmdir()
+
+    files.fail = other_delete
+    files.calls.clear()
+    await storage.delete("a/b/1")
+
+    assert files.calls[:3] == ["Unlink", "SyncFolder", "SyncFolder"]
+    assert [info async for info in storage.list("")] == []
+
+
+# --- links ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def outside(tmp_path: Path) -> Path:
+    """A folder that no chunk belongs to, with one file."""
+    folder = tmp_path / "outside"
+    folder.mkdir()
+    (folder / "secret").write_bytes(b"secret")
+    return folder
+
+
+async def refusals(storage: FileSystemChunkStorage, name: str) -> list[str]:
+    """What each verb about an existing chunk says."""
+    verbs: list[Any] = [
+        storage.info(name),
+        storage.read(name, 0, 9),
+        storage.write(name, 6, [b"!"]),
+        storage.set_read_only(name, True),
+        storage.delete(name),
+        storage.concat("joined", [ChunkRange(name, 0, 1)]),
+    ]
+    told = []
+    for verb in verbs:
+        with pytest.raises(TierlogError) as caught:
+            await verb
+        told.append(caught.value.code)
+    return told
+
+
+@pytest.mark.parametrize("name", ["link", "folder/secret", "deep/er/link"])
+async def test_a_link_out_of_the_root_is_never_followed(storage: FileSystemChunkStorage, outside: Path, tmp_path: Path, name: str) -> None:
+    root = tmp_path / "lts"
+    (root / "deep/er").mkdir(parents=True)
+    (root / "deep/er/link").symlink_to(outside / "secret")
+    (root / "link").symlink_to(outside / "secret")
+    (root / "folder").symlink_to(outside)
+    before = (outside / "secret").stat()
+
+    assert not await storage.exists(name)
+    assert await refusals(storage, name) == ["chunk-not-found"] * 6
+    with pytest.raises((ChunkExists, InvalidArgument)):
+        await storage.create_with_content(name, [b"x"])
+    with pytest.raises(InvalidArgument):
+        await storage.create_with_content("folder/new", [b"x"])
+    assert [info async for info in storage.list("")] == []
+    after = (outside / "secret").stat()
+    assert (after.st_mode, after.st_mtime_ns, after.st_nlink) == (before.st_mode, before.st_mtime_ns, 1)
+    assert [path.name for path in outside.iterdir()] == ["secret"]
+    assert (root / "link").is_symlink()
+
+
+async def test_a_link_inside_the_root_is_no_chunk_either(storage: FileSystemChunkStorage, tmp_path: Path) -> None:
+    await storage.create_with_content("a/b", [b"x"])
+    (tmp_path / "lts/alias").symlink_to("a")
+    (tmp_path / "lts/twin").symlink_to("a/b")
+
+    assert [info.name async for info in storage.list("")] == ["a/b"]
+    assert not await storage.exists("alias/b")
+    assert not await storage.exists("twin")
+
+
+async def test_a_folder_that_becomes_a_link_in_mid_call_leads_nowhere(
+    storage: FileSystemChunkStorage, files: ScriptedFiles, outside: Path, tmp_path: Path
+) -> None:
+    """The folders are known already, and the object is written: only its name is missing."""
+    await storage.create_with_content("a/b/1", [b"x"])
+
+    def swap(call: IoCall) -> None:
+        if isinstance(call, Link):
+            (tmp_path / "lts/a").rename(tmp_path / "moved")
+            (tmp_path / "lts/a").symlink_to(outside)
+
+    files.fail = swap
+    with pytest.raises(TierlogError):
+        await storage.create_with_content("a/b/2", [b"x"])
+
+    assert [path.name for path in outside.iterdir()] == ["secret"]
+
+
+async def test_a_pipe_below_the_root_is_no_chunk_and_nobody_waits_for_it(storage: FileSystemChunkStorage, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "lts/pipe")
+
+    assert not await storage.exists("pipe")
+    assert [info async for info in storage.list("")] == []
+
+
+async def test_the_root_itself_may_be_reached_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "lts").symlink_to(tmp_path / "disk")
+    storage = FileSystemChunkStorage(LocalFiles(), str(tmp_path / "lts"), world_of(next(SEEDS)))
+    await storage.open()
+    await storage.create_with_content("a/b", [b"x"])
+
+    assert (tmp_path / "disk/a/b").read_bytes() == b"x"
+    await storage.close()
+
+
+# --- a network file system ------------------------------------------------------------------------------------
+
+
+async def test_a_link_that_was_sent_twice_is_known_as_its_own(
+    storage: FileSystemChunkStorage, files: ScriptedFiles, tmp_path: Path
+) -> None:
+    """NFS sends a request again that was not answered; the server has done the first one and refuses the second."""
+
+    def answer_lost(call: IoCall) -> OSError | None:
+        if not isinstance(call, Link):
+            return None
+        os.link(call.source, call.target)
+        return FileExistsError(errno.EEXIST, "exists", call.target)
+
+    files.fail = answer_lost
+    assert await storage.create_with_content("a", [b"mine"]) == 4
+
+    files.fail = lambda call: None
+    assert await storage.read("a", 0, 9) == b"mine"
+    assert everything_below(tmp_path / "lts") == ["a"]
+
+
+async def test_an_existing_name_is_not_taken_for_its_own(storage: FileSystemChunkStorage, files: ScriptedFiles) -> None:
+    """Even with the same content."""
+    await storage.create_with_content("a", [b"same"])
+    with pytest.raises(ChunkExists):
+        await storage.create_with_content("a", [b"same"])
+
+    assert "IsSameFile" in files.calls
+
+
+async def test_a_name_that_cannot_be_compared_has_an_unknown_outcome(storage: FileSystemChunkStorage, files: ScriptedFiles) -> None:
+    await storage.create_with_content("a", [b"theirs"])
+    files.fail = failing(IsSameFile)
+    with pytest.raises(OutcomeUnknown):
+        await storage.create_with_content("a", [b"mine"])
+
+
+async def test_a_temporary_name_that_is_taken_is_no_answer_about_the_chunk(storage: FileSystemChunkStorage, files: ScriptedFiles) -> None:
+    """An exclusive creation may be sent twice too."""
+
+    def taken(call: IoCall) -> OSError | None:
+        return FileExistsError(errno.EEXIST, "exists", call.path) if isinstance(call, Open) and call.create else None
+
+    files.fail = taken
+    with pytest.raises(Unavailable):
+        await storage.create_with_content("a", [b"x"])
+
+
+@pytest.mark.parametrize(
+    ("call", "verb", "expected"),
+    [(Read, "read", Unavailable), (Open, "read", Unavailable), (Size, "write", Unavailable), (Write, "write", OutcomeUnknown)],
+)
+async def test_a_stale_handle_is_trouble_that_passes(
+    storage: FileSystemChunkStorage, files: ScriptedFiles, call: type[IoCall], verb: str, expected: type[TierlogError]
+) -> None:
+    """The file was replaced or removed on the server while it was open here. Asked again, the server tells what there is now."""
+    await storage.create_with_content("a", [b"x"])
+    files.fail = failing(call, errno.ESTALE)
+    with pytest.raises(expected):
+        await (storage.read("a", 0, 1) if verb == "read" else storage.write("a", 1, [b"y"]))
+
+    files.fail = lambda call: None
+    assert (await storage.read("a", 0, 1)) == b"x"
+
+
+async def test_a_folder_with_files_that_are_still_open_elsewhere_stays(storage: FileSystemChunkStorage, tmp_path: Path) -> None:
+    """NFS keeps a removed file that somebody reads under a name of its own, which begins with a dot."""
+    await storage.create_with_content("a/b", [b"x"])
+    (tmp_path / "lts/a/.nfs0001").write_bytes(b"x")
+    await storage.delete("a/b")
+
+    assert (tmp_path / "lts/a/.nfs0001").exists()
+    assert [info async for info in storage.list("")] == []

@@ -1,4 +1,4 @@
-"""Memory chunks keep the contract, with and without the append capability."""
+"""Memory chunks keep the contract, with all capabilities and with none."""
 
 from __future__ import annotations
 
@@ -29,3 +29,8 @@ class TestMemory(ChunkStorageConformance):
 class TestMemoryLikeAnObjectStore(ChunkStorageConformance):
     def make(self, folder: Path) -> MemoryChunkStorage:
         return MemoryChunkStorage(PLACES.state(folder), append=False, concat=False)
+
+
+class TestMemoryWithEveryCapability(ChunkStorageConformance):
+    def make(self, folder: Path) -> MemoryChunkStorage:
+        return MemoryChunkStorage(PLACES.state(folder), truncate=True)

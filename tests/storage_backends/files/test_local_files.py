@@ -20,6 +20,7 @@ from tierlog.storage_backends.base.files import (
     FilesStatistics,
     FolderEntry,
     FreeSpace,
+    IsReadOnly,
     Link,
     ListFolder,
     Lock,
@@ -95,7 +96,9 @@ async def test_names(tmp_path: Path) -> None:
         yield Link(f"{root}/x/b", f"{root}/x/c")
         yield Rename(f"{root}/x/b", f"{root}/x/a")
         yield SyncFolder(f"{root}/x")
+        assert not (yield IsReadOnly(f"{root}/x/c"))
         yield SetReadOnly(f"{root}/x/c", True)
+        assert (yield IsReadOnly(f"{root}/x/c"))
         assert (yield FreeSpace(root)) > 0
         found = yield ListFolder(f"{root}/x")
         yield Unlink(f"{root}/x/c")

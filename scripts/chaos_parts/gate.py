@@ -1,10 +1,10 @@
-"""The gate that writers pass between two pieces: it counts how far they are, and holds one while a host is killed.
+"""The gate: a writer stops there between two steps and says where it is, and goes on when what shall happen there has happened.
 
-Owns: the loopback connection between the writers, wherever Spark runs them, and this program; who passed. Does not own: what happens at the
-gate (``Crossing``), nor what is written.
+Owns: the loopback connection between the writers, wherever Spark runs them, and the program that watches over them. Does not own: what
+happens at the gate (``Crossing``), nor what is written.
 
-A writer says the number of its share and of its piece, and goes on when it is answered. So a kill that is done before the answer is in the
-middle of the work for certain: that piece, at least, is written after it.
+A writer says two numbers: in the quickstart its share and its piece, in a chaos round the round and what it has come to. A kill that is
+done before the answer is in the middle of the work for certain: what comes next, at least, is written after it.
 
 A writer whose gate is gone fails: nobody waits for it any more.
 """
@@ -21,7 +21,7 @@ import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 Crossing = Callable[[int, int], Awaitable[None]]
-"""Called with share and piece; the writer waits for its end."""
+"""Called with both numbers; the writer waits for its end."""
 _LINE_MAX = 100
 
 
@@ -35,8 +35,8 @@ async def open_gate(crossing: Crossing) -> AsyncIterator[int]:
             async with stream:
                 while True:
                     line = await lines.receive_until(b"\n", _LINE_MAX)
-                    share, piece = map(int, line.split())
-                    await crossing(share, piece)
+                    first, second = map(int, line.split())
+                    await crossing(first, second)
                     await stream.send(b"\n")
         except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError):
             return  # the writer has ended
@@ -59,7 +59,7 @@ class Passer:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def cross(self, share: int, piece: int) -> None:
-        self._connection.sendall(b"%d %d\n" % (share, piece))
+    def cross(self, first: int, second: int) -> None:
+        self._connection.sendall(b"%d %d\n" % (first, second))
         if not self._connection.recv(1):
-            raise ConnectionError("the quickstart that started this writer is gone")
+            raise ConnectionError("the program that started this writer is gone")

@@ -1,0 +1,1 @@
+"""Backups of all segments' metadata: their objects, and how one is taken."""

@@ -1,0 +1,191 @@
+"""Segments that come into a container with their chunks: imported from the older layout, or restored from a backup; and the way back.
+
+Owns: the way from files in long-term storage to one ``ImportSegment``, on demand and at first access, and a segment's export. Does not own:
+the files' format (``storage_backends/chunked/rolling``), nor the decision, which the pipeline makes in sequence with everything else.
+
+At first access: a name that the container does not know is looked up in long-term storage before its caller is told that there is none.
+That costs two requests for each such call, and the import reads all bytes of the segment. One import of a name at a time; a caller that
+is cancelled leaves nothing behind, and the next one begins again. A name is imported once in a container's life (rule S14).
+
+Names below ``containers/`` are chunks of this very store and never segments, and a header that lists such chunks was exported by it: their
+life ends with their records, so nothing else may refer to them.
+Cancellation and crash: the operation is in the log, or nothing happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import anyio
+import attrs
+
+from ...journal.operations.import_segment import ImportSegment
+from ...journal.operations.segment_image import SegmentImage, SegmentStatus
+from ...storage_backends.base.chunk_storage import ChunkStorage
+from ...storage_backends.base.data_log import GROUP_BYTES_MAX
+from ...storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, TierlogError, Unsupported
+from ...storage_backends.base.transactions import is_staged
+from ...storage_backends.chunked.core import ChunkedOptions
+from ...storage_backends.chunked.records import chunk_key
+from ...storage_backends.chunked.rolling.chain import Chain
+from ...storage_backends.chunked.rolling.exporting import Exported, export
+from ...storage_backends.chunked.rolling.find import OlderSegment, find
+from ...storage_backends.chunked.rolling.importing import Progress, no_progress, read_chain
+from ...storage_backends.chunked.rolling.taken import TakenRecord, taken_key
+from ...storage_backends.chunked.storage import ChunkedSegmentStorage
+from ..core.log import get_logger
+from .requests import CreateRequest, Request, SettleRequest
+from .state import ContainerState
+
+_log = get_logger("older")
+
+OWN_CHUNKS = "containers/"
+"""Where this package keeps its own chunks."""
+_BYTES_MAX = GROUP_BYTES_MAX // 2
+"""The most that the records of one segment take: an operation is never divided."""
+
+
+@attrs.define(eq=False)
+class ImportRequest(Request):
+    """Internal: make the image's segment out of chunks that are there. Its id is given with the sequence."""
+
+    image: SegmentImage
+    chain: Chain
+    is_older: bool = True
+    """Whether it comes from the older layout, and its name is not to be looked up there again."""
+
+
+def request_of(name: str, chain: Chain) -> ImportRequest:
+    """The import of a segment about which nothing is known but its chunks."""
+    image = SegmentImage(0, SegmentStatus.LIVE, chain.sealed, chain.length, chain.start_offset, chain.rolling_size, name, (), (), (), ())
+    return ImportRequest(image, chain)
+
+
+def decide_import(state: ContainerState, request: ImportRequest) -> tuple[ImportSegment, int]:
+    """The id that the segment gets."""
+    name = request.image.name
+    if is_staged(name):
+        raise InvalidArgument(f"{name!r} is the name of a transaction's staged segment, which only its transaction makes")
+    _check_free(state, name, is_older=request.is_older)
+    for _, chunk in request.chain.chunks:
+        if chunk_key(chunk.name) in state.metadata:
+            raise InvalidArgument(f"{name!r} cannot be imported: {chunk.name} belongs to another segment already")
+
+    sid = state.next_segment_id()
+    records = [(record.key, record.encode()) for record in request.chain.records(sid, state.epoch, ChunkedOptions().index_spacing)]
+    if request.is_older:
+        records.append((taken_key(name), TakenRecord(sid).encode()))
+    if (size := sum(len(key) + len(value) for key, value in records)) > _BYTES_MAX:
+        raise InvalidArgument(f"the records of {name!r} take {size} bytes, an import has at most {_BYTES_MAX}")
+
+    return ImportSegment(request.image._replace(sid=sid), tuple(records)), sid
+
+
+def _check_free(state: ContainerState, name: str, *, is_older: bool = True) -> None:
+    if state.segments.sid_of(name) is not None:
+        raise SegmentExists(f"segment {name!r} exists", segment=name)
+    if is_older and taken_key(name) in state.metadata:
+        raise InvalidArgument(f"{name!r} was imported before, and has been deleted or merged since: its files are not a segment any more")
+
+
+Ask = Callable[[Request, int], Awaitable[Any]]
+
+
+class OlderSegments:
+    """The imports of one ownership."""
+
+    def __init__(
+        self, chunks: ChunkStorage, state: ContainerState, ask_internal: Ask, claim: Callable[[], Awaitable[None]], *, looks: bool
+    ) -> None:
+        """``claim()`` returns once this owner may write to long-term storage; ``looks``: whether unknown names are looked up at all."""
+        self.chunks = chunks
+        self._claim = claim
+        self._state = state
+        self._ask = ask_internal
+        self.looks = looks
+        self._turns: dict[str, anyio.Lock] = {}
+
+    def may_know(self, name: str) -> bool:
+        """Whether ``name`` is unknown here and worth a look, which ``bring`` takes."""
+        return self.looks and self._state.segments.sid_of(name) is None and not is_staged(name)
+
+    async def bring(self, name: str) -> bool:
+        """Import ``name`` if the older layout has it; whether it is a segment of the container now."""
+        if not self.may_know(name) or taken_key(name) in self._state.metadata:
+            return False
+
+        with suppress(SegmentNotFound, SegmentExists):  # there is none, or it came into being meanwhile
+            await self._in_turn(name, self._bring)
+        return self._state.segments.sid_of(name) is not None
+
+    async def take(self, name: str, progress: Progress = no_progress) -> int:
+        """Import ``name`` on demand; its length. ``SegmentNotFound``, ``SegmentExists``, ``InvalidArgument``, ``DataCorruption``."""
+        _check_free(self._state, name)
+        return await self._in_turn(name, lambda wanted: self._take(wanted, progress))
+
+    async def export(self, storage: ChunkedSegmentStorage, name: str, *, replace: bool) -> Exported:
+        """Write the header that says what is flushed of ``name``. ``SegmentNotFound``, ``Unsupported``, ``InvalidArgument``."""
+        if name.startswith(OWN_CHUNKS):
+            raise InvalidArgument(f"{name!r} cannot be exported: names below {OWN_CHUNKS!r} are those of this store's chunks")
+        segment = self._state.segments.find(name)
+        if segment is None:
+            raise SegmentNotFound(f"no segment {name!r}", segment=name)
+
+        await self.prove()
+        if not segment.has_record:
+            raise Unsupported(f"nothing of {name!r} is in long-term storage yet: flush, then export it")
+        record = await storage.info(segment.sid)
+        return await export(self.chunks, name, record, await storage.chunks(segment.sid), replace=replace)
+
+    async def prove(self) -> None:
+        """Return if this owner may write to long-term storage, and what it read of its state is durable."""
+        await self._claim()
+        await self._ask(SettleRequest(), 0)
+
+    async def ask(self, ask: Ask, request: Request, size: int) -> Any:
+        """``ask``, with a look into the older layout where the answer depends on one."""
+        if isinstance(request, CreateRequest):
+            await self.bring(request.name)
+        while True:
+            try:
+                return await ask(request, size)
+            except SegmentNotFound as missing:
+                if not await self.bring(missing.segment):
+                    raise
+
+    async def _in_turn(self, name: str, act: Callable[[str], Awaitable[int]]) -> int:
+        turn = self._turns.setdefault(name, anyio.Lock())
+        try:
+            async with turn:
+                return await act(name)
+        finally:
+            if not turn.statistics().tasks_waiting and not turn.locked():
+                self._turns.pop(name, None)
+
+    async def _bring(self, name: str) -> int:
+        if not self.may_know(name):
+            return 0  # somebody else has just brought it
+
+        try:
+            return await self._take(name, no_progress)
+        except TierlogError as error:
+            if not isinstance(error, SegmentNotFound):
+                _log.warning("import_failed", segment=name, error=str(error))
+            raise
+
+    async def _take(self, name: str, progress: Progress) -> int:
+        found = await self._find(name)
+        chain = await read_chain(self.chunks, found, ChunkedOptions().rolling_size, progress)
+        request = request_of(name, chain)
+        await self._ask(request, sum(len(chunk.packed_crcs) + 256 for _, chunk in chain.chunks))
+        _log.info("imported", segment=name, length=found.length, chunks=len(found.chunks))
+        return found.length
+
+    async def _find(self, name: str) -> OlderSegment:
+        found = None if name.startswith(OWN_CHUNKS) else await find(self.chunks, name)
+        if found is None or any(chunk.name.startswith(OWN_CHUNKS) for chunk in found.chunks):
+            raise SegmentNotFound(f"the older layout has no segment {name!r} that could be imported", segment=name)
+
+        return found

@@ -1,0 +1,48 @@
+"""The debts that are due, in memory: read once, then kept by the commits of this instance (rule S11).
+
+Owns: which debts there are, and which of them are due. Does not own: their records' meaning (``records/debt.py``), nor any change of
+them (transactions). Only this instance commits, so what it knows is what is stored; after a commit of unknown outcome it reads again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .metadata_store import ChunkMetadataStore
+from .records import DEBT_PREFIX, DebtRecord
+from .transaction import decode_record
+
+
+class DebtBook:
+    def __init__(self, store: ChunkMetadataStore) -> None:
+        self._store = store
+        self._known: dict[str, DebtRecord] | None = None
+
+    async def read(self) -> list[DebtRecord]:
+        """All debts, in the order in which they are to be paid."""
+        if self._known is None:
+            self._known = await self._load()
+        return sorted(self._known.values(), key=lambda debt: (debt.kind, debt.segment))
+
+    async def _load(self) -> dict[str, DebtRecord]:
+        known: dict[str, DebtRecord] = {}
+        for key in await self._store.scan(DEBT_PREFIX):
+            found = await self._store.get(key)
+            if found is not None:
+                known[key] = decode_record(DebtRecord, key, found[1])
+        return known
+
+    def committed(self, written: Mapping[str, DebtRecord | None]) -> None:
+        """A commit has changed these."""
+        if self._known is None:
+            return
+
+        for key, debt in written.items():
+            if debt is None:
+                self._known.pop(key, None)
+            else:
+                self._known[key] = debt
+
+    def forget(self) -> None:
+        """A commit's outcome is unknown."""
+        self._known = None

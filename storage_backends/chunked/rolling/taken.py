@@ -1,0 +1,37 @@
+"""The record that a name's older layout was imported: it is never looked up again (rule S14).
+
+Owns: its key and layout (format version 1). It is written with the import and stays when the segment is deleted: the header file may lie
+there for ever, and without this record a deleted segment would come back at the next access, in part.
+
+Layout: u8 type 5, u8 version 1, u64 segment.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from ...base.checksum import Buffer
+from ..records.header import begin, expect
+
+_TYPE = 5
+_VERSION = 1
+
+
+def taken_key(name: str) -> str:
+    return f"o:{name}"
+
+
+@attrs.frozen
+class TakenRecord:
+    segment: int
+    """The id that the segment got."""
+
+    def encode(self) -> bytes:
+        return begin(_TYPE, _VERSION).u64(self.segment).finish()
+
+    @classmethod
+    def decode(cls, data: Buffer) -> TakenRecord:
+        fields = expect(data, _TYPE, _VERSION)
+        record = cls(fields.u64())
+        fields.finish()
+        return record

@@ -1,0 +1,392 @@
+"""``BaseChunkStorage``: what every chunk storage does alike, done once, so that a binding is only its own calls.
+
+Owns: each public verb of the contract, which is final here: the open check, the checks of names, numbers, buffers and capabilities, the
+counts and seconds of statistics, the observer, and the last mapping of foreign exceptions. Does not own: any byte. A binding implements the
+verbs with an underscore; they are called only while the storage is open, with arguments that are sound, and only if ``capabilities`` has
+what they need.
+
+Ordering: ``open`` and ``close`` wait for each other; a binding's ``_open`` is called only while it is closed. Verbs are not ordered at all.
+Cancellation passes through, and is no error in the counts. Crash: nothing is kept here.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import AbstractContextManager, aclosing
+from types import TracebackType
+from typing import Protocol, final
+
+import anyio
+import anyio.lowlevel
+import attrs
+
+from ..base.checksum import Buffer
+from ..base.chunk_storage import (
+    ChunkErrorStatistics,
+    ChunkInfo,
+    ChunkRange,
+    ChunkStorage,
+    ChunkStorageStatistics,
+    ChunkVerbStatistics,
+    can_begin_chunk_name,
+    check_buffers,
+    check_chunk_name,
+)
+from ..base.errors import (
+    BadChunkOffset,
+    ChunkExists,
+    ChunkNotFound,
+    ChunkReadOnly,
+    ClosedError,
+    InvalidArgument,
+    OutcomeUnknown,
+    StorageFull,
+    TierlogError,
+    Unavailable,
+    Unsupported,
+)
+
+LOOKS = ("open", "close", "exists", "info", "read", "list", "used_space")
+MUTATIONS = ("create", "create_with_content", "write", "delete", "concat", "truncate", "set_read_only")
+"""The verbs whose outcome is unknown after an error that nobody foresaw."""
+ERRORS = (
+    ChunkNotFound,
+    ChunkExists,
+    BadChunkOffset,
+    ChunkReadOnly,
+    ClosedError,
+    Unsupported,
+    InvalidArgument,
+    StorageFull,
+    Unavailable,
+    OutcomeUnknown,
+)
+"""What the contract knows; counted from 0 on, so that a first error is seen as a change."""
+
+
+class ChunkObserver(Protocol):
+    """Told of each call, for tracing. A store's span hook is one."""
+
+    def __call__(self, name: str, attributes: Mapping[str, object]) -> AbstractContextManager[object]:
+        """A context manager that is entered around the call; errors pass through it."""
+        ...
+
+
+@attrs.define
+class _VerbCounts:
+    calls: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+
+
+class BaseChunkStorage(ChunkStorage):
+    """See the module's head. A subclass calls ``super().__init__()``."""
+
+    def __init__(self) -> None:
+        self._is_open = False
+        self._opening = anyio.Lock()
+        self._observer: ChunkObserver | None = None
+        self._verbs = {verb: _VerbCounts() for verb in LOOKS + MUTATIONS}
+        self._errors = {error.code: 0 for error in ERRORS}
+        self._creates = self._writes = self._reads = self._deletes = self._bytes_written = self._bytes_read = 0
+
+    @final
+    def observe(self, observer: ChunkObserver | None) -> None:
+        """Tell ``observer`` of every call but ``list``, which goes on while its reader does other things. None: nobody.
+
+        A store calls from tasks of its own, so a span hook's spans have no parent there.
+        """
+        self._observer = observer
+
+    @final
+    def statistics(self) -> ChunkStorageStatistics:
+        return ChunkStorageStatistics(
+            self._creates,
+            self._writes,
+            self._reads,
+            self._deletes,
+            self._bytes_written,
+            self._bytes_read,
+            {verb: ChunkVerbStatistics(count.calls, count.failures, count.seconds) for verb, count in self._verbs.items()},
+            {code: ChunkErrorStatistics(count) for code, count in self._errors.items()},
+        )
+
+    # --- the contract ---------------------------------------------------------------------------------------
+
+    @final
+    async def open(self) -> None:
+        async with self._opening:
+            if self._is_open:
+                return
+
+            with _Call(self, "open", ""):
+                await self._open()
+            self._is_open = True
+
+    @final
+    async def close(self) -> None:
+        async with self._opening:
+            if not self._is_open:
+                return
+
+            self._is_open = False
+            with _Call(self, "close", ""):
+                await self._close()
+
+    @final
+    async def exists(self, name: str) -> bool:
+        with _Call(self, "exists", name):
+            self._check(name)
+            return await self._exists(name)
+
+    @final
+    async def info(self, name: str) -> ChunkInfo:
+        with _Call(self, "info", name):
+            self._check(name)
+            return await self._info(name)
+
+    @final
+    async def create(self, name: str) -> None:
+        with _Call(self, "create", name):
+            self._check(name)
+            self._check_append(name)
+            await self._create(name)
+        self._creates += 1
+
+    @final
+    async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        with _Call(self, "create_with_content", name):
+            self._check(name)
+            check_buffers(name, data)
+            size = await self._create_with_content(name, data)
+        self._creates += 1
+        self._bytes_written += size
+        return size
+
+    @final
+    async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        with _Call(self, "write", name):
+            self._check(name, offset)
+            self._check_append(name)
+            check_buffers(name, data)
+            end = await self._write(name, offset, data)
+        self._writes += 1
+        self._bytes_written += end - offset
+        return end
+
+    @final
+    async def read(self, name: str, offset: int, size: int) -> bytes:
+        with _Call(self, "read", name):
+            self._check(name, offset, size)
+            data = await self._read(name, offset, size)
+        self._reads += 1
+        self._bytes_read += len(data)
+        return data
+
+    @final
+    async def delete(self, name: str) -> None:
+        with _Call(self, "delete", name):
+            self._check(name)
+            await self._delete(name)
+        self._deletes += 1
+
+    @final
+    async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
+        with _Call(self, "concat", name):
+            self._check_concat(name, ranges)
+            size = await self._concat(name, ranges)
+        self._creates += 1
+        self._bytes_written += size
+        return size
+
+    @final
+    async def truncate(self, name: str, length: int) -> None:
+        with _Call(self, "truncate", name):
+            self._check(name, length)
+            if not self.capabilities.truncate:
+                raise Unsupported(f"this chunk storage cannot truncate chunk {name}; copy what is to stay into a new chunk")
+
+            await self._truncate(name, length)
+
+    @final
+    async def set_read_only(self, name: str, read_only: bool) -> None:
+        with _Call(self, "set_read_only", name):
+            self._check(name)
+            await self._set_read_only(name, read_only)
+
+    @final
+    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
+        with _Call(self, "list", prefix):
+            self._check_open()
+        if not can_begin_chunk_name(prefix):
+            return
+
+        async with aclosing(self._list(prefix)) as infos:
+            while True:
+                with _Step(self, "list", prefix):
+                    info = await anext(infos, None)
+                if info is None:
+                    return
+
+                yield info
+
+    @final
+    async def used_space(self) -> int:
+        with _Call(self, "used_space", ""):
+            self._check_open()
+            return await self._used_space()
+
+    # --- what a binding implements --------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        """Called while closed. An error leaves nothing open."""
+        await anyio.lowlevel.checkpoint()
+
+    async def _close(self) -> None:
+        """Called while open; whatever it raises, the storage is closed then."""
+        await anyio.lowlevel.checkpoint()
+
+    async def _exists(self, name: str) -> bool:
+        try:
+            await self._info(name)
+        except ChunkNotFound:
+            return False
+        return True
+
+    @abstractmethod
+    async def _info(self, name: str) -> ChunkInfo: ...
+
+    async def _create(self, name: str) -> None:
+        """Needed with the append capability."""
+        raise _unsupported("create", name)
+
+    @abstractmethod
+    async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> int: ...
+
+    async def _write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        """Needed with the append capability."""
+        raise _unsupported("write", name)
+
+    @abstractmethod
+    async def _read(self, name: str, offset: int, size: int) -> bytes: ...
+
+    @abstractmethod
+    async def _delete(self, name: str) -> None: ...
+
+    async def _concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
+        """Needed with the concat capability."""
+        raise _unsupported("concat", name)
+
+    async def _truncate(self, name: str, length: int) -> None:
+        """Needed with the truncate capability."""
+        raise _unsupported("truncate", name)
+
+    @abstractmethod
+    async def _set_read_only(self, name: str, read_only: bool) -> None: ...
+
+    @abstractmethod
+    def _list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
+        """``prefix`` is one that a chunk's name can have."""
+
+    @abstractmethod
+    async def _used_space(self) -> int: ...
+
+    def _mapped(self, error: Exception, verb: str, name: str) -> TierlogError:
+        """What an exception means that is no ``TierlogError``. A binding says more where it knows more."""
+        if verb in MUTATIONS:
+            return OutcomeUnknown(f"{verb} of chunk {name} may have happened: {error!r}")
+        return Unavailable(f"{verb} {name!r} failed: {error!r}")
+
+    # --- checks ---------------------------------------------------------------------------------------------
+
+    def _check(self, name: str, *numbers: int) -> None:
+        """Raise unless the storage is open, ``name`` is one and no number is negative."""
+        self._check_open()
+        check_chunk_name(name)
+        for number in numbers:
+            if number < 0:
+                raise InvalidArgument(f"offsets, sizes and lengths must not be negative: {numbers} for chunk {name}")
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise ClosedError("the chunk storage is not open; open it first")
+
+    def _check_append(self, name: str) -> None:
+        if not self.capabilities.append:
+            raise Unsupported(f"this chunk storage cannot append; create chunk {name} with its content instead")
+
+    def _check_concat(self, name: str, ranges: Sequence[ChunkRange]) -> None:
+        self._check(name)
+        if not ranges:
+            raise InvalidArgument(f"concat to {name} needs at least one range")
+
+        for part in ranges:
+            self._check(part.name, part.offset, part.length)
+        if not self.capabilities.concat:
+            raise Unsupported(f"this chunk storage cannot concat; read the ranges and create chunk {name} with their content")
+
+    # --- counts ---------------------------------------------------------------------------------------------
+
+    def _failed(self, verb: str, name: str, error: Exception) -> TierlogError:
+        """Count an error; returns what the caller sees of it."""
+        told = error if isinstance(error, TierlogError) else self._mapped(error, verb, name)
+        self._verbs[verb].failures += 1
+        self._errors[told.code] = self._errors.get(told.code, 0) + 1
+        return told
+
+
+class _Step:
+    """Around a piece of a verb: its seconds are counted, its error is counted and mapped."""
+
+    __slots__ = ("_name", "_started", "_storage", "_verb")
+
+    def __init__(self, storage: BaseChunkStorage, verb: str, name: str) -> None:
+        self._storage = storage
+        self._verb = verb
+        self._name = name
+
+    def __enter__(self) -> None:
+        self._started = anyio.current_time()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._storage._verbs[self._verb].seconds += anyio.current_time() - self._started
+        if isinstance(error, Exception):
+            told = self._storage._failed(self._verb, self._name, error)
+            if told is not error:
+                raise told from error
+
+
+class _Call(_Step):
+    """Around a whole call: it is counted too, and the observer is told."""
+
+    __slots__ = ("_watch",)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._storage._verbs[self._verb].calls += 1
+        observer = self._storage._observer
+        self._watch = None
+        if observer is not None and self._verb != "list":
+            self._watch = observer(f"tierlog.chunk_storage.{self._verb}", {"chunk": self._name} if self._name else {})
+            self._watch.__enter__()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            super().__exit__(kind, error, trace)
+        finally:
+            if self._watch is not None:
+                self._watch.__exit__(kind, error, trace)
+
+
+def _unsupported(verb: str, name: str) -> Unsupported:
+    return Unsupported(f"this chunk storage promises {verb} and does not have it; chunk {name} was not touched")
+
+
+def size_of(data: Sequence[Buffer]) -> int:
+    """The bytes in all buffers."""
+    return sum(map(len, data))
+
+
+def bad_offset(name: str, length: int, given: int) -> BadChunkOffset:
+    return BadChunkOffset(f"chunk {name} has {length} bytes, offset {given} was given", chunk=name, expected=length, given=given)

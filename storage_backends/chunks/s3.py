@@ -1,0 +1,199 @@
+"""``S3ChunkStorage``: chunks as objects of an S3 bucket, below a prefix.
+
+Owns: what each verb of the chunk contract is in requests, and the judgement of answers that can mean two things. Does not own: requests and
+their errors (``s3_requests.py``, ``s3_errors.py``), the loop that they run on (``s3_loop.py``), retries (the storage actor's, rule A12).
+
+Objects cannot grow: each write is a new object, made by one conditional put, so it appears whole or not at all (rule S2). With
+``S3Options.append`` the bucket takes puts with a write offset, and chunks grow at their exact end. What a read shows is durable.
+
+A refusal because "it exists" may be about our own put: something on the way, a proxy for instance, sent it twice. Each put carries an id of
+its own in the object's metadata, which tells. The same question over two calls, after an unknown outcome, is the storage actor's.
+
+Cancellation: a cancelled mutation has an unknown outcome; nothing is kept in memory about objects but which ones were made read-only here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from ..base.checksum import Buffer
+from ..base.chunk_storage import Capabilities, ChunkInfo, ChunkRange, check_chunk_name
+from ..base.errors import (
+    ChunkExists,
+    ChunkNotFound,
+    ChunkReadOnly,
+    InvalidArgument,
+    OutcomeUnknown,
+    TierlogError,
+    Unavailable,
+    Unsupported,
+)
+from ..base.world import World
+from .base import BaseChunkStorage, bad_offset, size_of
+from .s3_concat import Concat
+from .s3_errors import Asked, mapped
+from .s3_location import S3Location
+from .s3_requests import ListedObject, S3Options, S3Requests
+
+
+class S3ChunkStorage(BaseChunkStorage):
+    """See the module's head. ``world`` gives the ids of puts."""
+
+    def __init__(self, location: S3Location, options: S3Options, world: World) -> None:
+        super().__init__()
+        self._location = location
+        self._options = options
+        self._world = world
+        self._requests = S3Requests(location.bucket, options)
+        self._read_only: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<S3ChunkStorage {self._location}>"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(append=self._options.append, concat=True, reads_are_durable=True)
+
+    async def _open(self) -> None:
+        await self._requests.open(self._location.prefix)
+        try:
+            await self._sweep_uploads()
+        except BaseException:
+            await self._requests.close()
+            raise
+
+    async def _sweep_uploads(self) -> None:
+        """Abort the uploads of dead owners, which cost space and are in no list. Trouble that passes leaves them to the next opening."""
+        try:
+            for upload in await self._requests.uploads(self._location.prefix):
+                if upload.age > self._options.upload_age:
+                    await self._requests.abort_upload(upload.key, upload.upload_id)
+        except (Unavailable, Unsupported):
+            return
+
+    async def _close(self) -> None:
+        await self._requests.close()
+
+    # --- verbs ----------------------------------------------------------------------------------------------
+
+    async def _info(self, name: str) -> ChunkInfo:
+        head = await self._requests.head(self._key(name), name)
+        return ChunkInfo(name, head.length, head.read_only)
+
+    async def _create(self, name: str) -> None:
+        await self._create_with_content(name, [])
+
+    async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
+        put_id = self._world.new_id()
+        try:
+            await self._requests.put(self._key(name), name, data, put_id)
+        except ChunkExists as refusal:
+            await self._accept_own(name, put_id, refusal)
+        return size_of(data)
+
+    async def _write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
+        if name in self._read_only:
+            raise ChunkReadOnly(f"chunk {name} is read-only", chunk=name)
+
+        size = size_of(data)
+        # A put at offset 0 would make a missing object, and one of nothing would tell nothing.
+        if offset == 0 or size == 0:
+            await self._check_length(name, offset)
+        if size and not await self._requests.append(self._key(name), name, offset, data):
+            await self._check_length(name, offset)
+            raise Unavailable(f"chunk {name} was changed by somebody else while {size} bytes were written at {offset}; nothing was written")
+
+        return offset + size
+
+    async def _read(self, name: str, offset: int, size: int) -> bytes:
+        if size == 0:
+            await self._requests.head(self._key(name), name)
+            return b""
+
+        return await self._requests.get(self._key(name), name, offset, size)
+
+    async def _delete(self, name: str) -> None:
+        # The service deletes what is missing without a word.
+        await self._requests.head(self._key(name), name)
+        await self._requests.delete(self._key(name), name)
+        self._read_only.discard(name)
+
+    async def _concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
+        put_id = self._world.new_id()
+        try:
+            await Concat(self._requests, self._location.prefix, name, put_id, self._options.parallel).run(ranges)
+        except ChunkExists as refusal:
+            await self._accept_own(name, put_id, refusal)
+        return sum(part.length for part in ranges)
+
+    async def _set_read_only(self, name: str, read_only: bool) -> None:
+        head = await self._requests.head(self._key(name), name)
+        if head.read_only != read_only:
+            await self._requests.mark_read_only(self._key(name), name, head, read_only)
+        if read_only:
+            self._read_only.add(name)
+        else:
+            self._read_only.discard(name)
+
+    async def _list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
+        if self._options.append:
+            # Directory buckets know prefixes that end with a slash only, and list in any order.
+            found = [info for info in await self._all(prefix[: prefix.rfind("/") + 1]) if info.name.startswith(prefix)]
+            for info in sorted(found, key=lambda info: info.name):
+                yield info
+            return
+
+        page, token = await self._page(prefix, "")
+        while page or token:
+            for info in page:
+                yield info
+            page, token = await self._page(prefix, token) if token else ([], "")
+
+    async def _all(self, prefix: str) -> list[ChunkInfo]:
+        found, token = await self._page(prefix, "")
+        while token:
+            page, token = await self._page(prefix, token)
+            found += page
+        return found
+
+    async def _page(self, prefix: str, token: str) -> tuple[list[ChunkInfo], str]:
+        """The chunks on the page of the list that ``token`` stands for, and the token of the next page, empty at the end."""
+        listed, token = await self._requests.list_page(self._key(prefix), token)
+        return [info for info in map(self._chunk_of, listed) if info is not None], token
+
+    async def _used_space(self) -> int:
+        return sum(info.length for info in await self._all(""))
+
+    def _mapped(self, error: Exception, verb: str, name: str) -> TierlogError:
+        return mapped(error, Asked(verb, self._location.bucket, self._options.endpoint, self._key(name), name, visible=True))
+
+    # --- names and judgements -------------------------------------------------------------------------------
+
+    def _key(self, name: str) -> str:
+        return self._location.prefix + name
+
+    def _chunk_of(self, found: ListedObject) -> ChunkInfo | None:
+        """The chunk that an object is; None for one that somebody else put there under a name that no chunk has."""
+        name = found.key.removeprefix(self._location.prefix)
+        try:
+            check_chunk_name(name)
+        except InvalidArgument:
+            return None
+        return ChunkInfo(name, found.length)
+
+    async def _check_length(self, name: str, offset: int) -> None:
+        length = (await self._requests.head(self._key(name), name)).length
+        if length != offset:
+            raise bad_offset(name, length, offset)
+
+    async def _accept_own(self, name: str, put_id: str, refusal: ChunkExists) -> None:
+        """Raise ``refusal`` unless the object that is there was made by the very put that was refused."""
+        try:
+            head = await self._requests.head(self._key(name), name)
+        except ChunkNotFound:
+            raise refusal from None
+        except TierlogError as error:
+            raise OutcomeUnknown(f"chunk {name} exists, and it cannot be told whether this call made it: {error}") from error
+
+        if head.put_id != put_id:
+            raise refusal

@@ -1,0 +1,38 @@
+"""Where chunks lie in S3: ``s3://bucket/prefix``. Pure, and free of any client, so that a configuration can be checked without one."""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+
+from ..base.errors import InvalidArgument
+
+SCHEME = "s3://"
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_PREFIX = re.compile(r"(?:[a-zA-Z0-9_.$#=-]+/)*")
+_PREFIX_MAX = 400
+"""With the longest chunk name a key is still shorter than the 1,024 bytes that S3 allows."""
+
+
+@attrs.frozen
+class S3Location:
+    bucket: str
+    prefix: str
+    """Empty, or ending with a slash."""
+
+    def __str__(self) -> str:
+        return f"{SCHEME}{self.bucket}/{self.prefix}"
+
+
+def parse_location(text: str) -> S3Location:
+    """``InvalidArgument`` unless ``text`` names a bucket and, if there is one, a prefix of plain folders."""
+    bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
+    prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
+    if not text.startswith(SCHEME) or not _BUCKET.fullmatch(bucket) or not _PREFIX.fullmatch(prefix) or len(prefix) > _PREFIX_MAX:
+        raise InvalidArgument(
+            f"{text[:80]!r} is no place in S3: write s3://BUCKET or s3://BUCKET/PREFIX, with a bucket of 3 to 63 small letters, digits, "
+            f"dots and dashes, and a prefix of at most {_PREFIX_MAX} letters, digits, '.', '_', '$', '#', '=', '-' and '/'"
+        )
+
+    return S3Location(bucket, prefix)

@@ -1,0 +1,340 @@
+"""The requests that chunk storage makes of an S3 service, through aiobotocore.
+
+Owns: the client and its life, one method for each request, its time limit, and the check that an answer is the one that was asked for.
+Every error is one of the chunk contract (``s3_errors.py``). Does not own: what the requests are for (``s3.py``, ``s3_concat.py``).
+
+Nothing here or below asks twice: botocore's retries are off, and so is the one that aiohttp makes by itself when a kept connection turns
+out to be closed, for the first try may have taken effect. The storage actor is the only layer that retries (rule A12).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from email.utils import parsedate_to_datetime
+from functools import cache, partial
+from typing import Any, Protocol
+
+import attrs
+from aiobotocore.config import AioConfig
+from aiobotocore.httpsession import AIOHTTPSession
+from aiobotocore.session import get_session
+from botocore.loaders import create_loader
+
+from ..base.checksum import Buffer, crc32c
+from ..base.errors import TierlogError, Unavailable
+from .s3_errors import Asked, at_opening, code_of, mapped, status_of
+from .s3_loop import Call, RequestLoop, T, request_loop
+
+_ID = "tierlog-put"
+"""The metadata entry that says which call made an object."""
+_READ_ONLY = "tierlog-read-only"
+"""The metadata entry of an object that refuses writes."""
+
+
+@attrs.frozen(kw_only=True)
+class S3Options:
+    """Where the service is and how it is asked. Credentials come from the environment, as for any AWS client."""
+
+    endpoint: str = ""
+    """The service's URL; empty means AWS, or what AWS_ENDPOINT_URL_S3 says."""
+    region: str = ""
+    """Empty means what AWS_REGION, AWS_DEFAULT_REGION or the profile says."""
+    append: bool = False
+    """The bucket takes puts with a write offset, as directory buckets do: chunks can grow."""
+    connections: int = 32
+    connect_timeout: float = 5.0
+    read_timeout: float = 20.0
+    """The longest silence of the service."""
+    request_timeout: float = 50.0
+    """The longest time for one request, its body included."""
+    upload_age: float = 86_400.0
+    """Multipart uploads older than this, by the service's clock, were left by dead owners: ``open`` aborts them."""
+    parallel: int = 4
+    """Requests of one concat at the same time."""
+
+
+class S3Client(Protocol):
+    """The part of aiobotocore's client that is used. It publishes no types."""
+
+    async def put_object(self, **request: Any) -> Mapping[str, Any]: ...
+    async def get_object(self, **request: Any) -> Mapping[str, Any]: ...
+    async def head_object(self, **request: Any) -> Mapping[str, Any]: ...
+    async def copy_object(self, **request: Any) -> Mapping[str, Any]: ...
+    async def delete_object(self, **request: Any) -> Mapping[str, Any]: ...
+    async def list_objects_v2(self, **request: Any) -> Mapping[str, Any]: ...
+    async def create_multipart_upload(self, **request: Any) -> Mapping[str, Any]: ...
+    async def upload_part(self, **request: Any) -> Mapping[str, Any]: ...
+    async def upload_part_copy(self, **request: Any) -> Mapping[str, Any]: ...
+    async def complete_multipart_upload(self, **request: Any) -> Mapping[str, Any]: ...
+    async def abort_multipart_upload(self, **request: Any) -> Mapping[str, Any]: ...
+    async def list_multipart_uploads(self, **request: Any) -> Mapping[str, Any]: ...
+
+
+class _Session(AIOHTTPSession):  # type: ignore[misc]  # its class is of any type
+    """aiobotocore's HTTP session, with connections that ask once."""
+
+    async def _get_session(self, proxy_url: str | None) -> Any:
+        session = await super()._get_session(proxy_url)
+        session._retry_connection = False
+        return session
+
+
+@attrs.frozen
+class ObjectHead:
+    length: int
+    put_id: str
+    """Which call made it; empty if no storage of this kind did."""
+    read_only: bool
+    tag: str
+
+
+@attrs.frozen
+class ListedObject:
+    key: str
+    length: int
+
+
+@attrs.frozen
+class LeftUpload:
+    key: str
+    upload_id: str
+    age: float
+    """Seconds, by the service's clock."""
+
+
+@cache
+def _service_models() -> Any:
+    """The description of S3 that clients are built from: hundreds of kilobytes of JSON, read once in a process."""
+    return create_loader()
+
+
+def make_client(options: S3Options) -> AbstractAsyncContextManager[S3Client]:
+    """A client that is open inside ``async with``, on asyncio."""
+    config = AioConfig(
+        http_session_cls=_Session,
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        connect_timeout=options.connect_timeout,
+        read_timeout=options.read_timeout,
+        max_pool_connections=options.connections,
+        # Uploads carry the CRC32C that is made here; reads are verified against the store's own checksums (rule S5).
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        # An address has no subdomains: a service of one's own is asked by path.
+        s3={"addressing_style": "path"} if options.endpoint else {},
+    )
+    session = get_session()
+    session.register_component("data_loader", _service_models())
+    made: AbstractAsyncContextManager[S3Client] = session.create_client(
+        "s3", endpoint_url=options.endpoint or None, region_name=options.region or None, config=config
+    )
+    return made
+
+
+class S3Requests:
+    """One client of one bucket. ``name`` in the methods is the chunk's, for messages."""
+
+    def __init__(self, bucket: str, options: S3Options) -> None:
+        self._bucket = bucket
+        self._options = options
+        self._endpoint = options.endpoint or "the S3 service"
+        self._loop: RequestLoop | None = None
+        self._context: AbstractAsyncContextManager[S3Client] | None = None
+        self._client: S3Client | None = None
+
+    async def open(self, prefix: str) -> None:
+        """Make the client and see that the bucket is there and may be listed. ``ConfigError`` if somebody must correct something."""
+        self._loop = request_loop()
+        await self._loop.open()
+        try:
+            await self._loop.run(partial(self._open, prefix))
+        except BaseException:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            try:
+                await loop.run(self._close)
+            finally:
+                await loop.close()
+
+    async def _open(self, prefix: str) -> None:
+        asked = Asked("list_objects_v2", self._bucket, self._endpoint, prefix)
+        try:
+            self._context = make_client(self._options)
+            self._client = await self._context.__aenter__()
+            await self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=1)
+        except Exception as error:
+            problem = at_opening(error, asked)
+            if problem is not None:
+                raise problem from error
+
+    async def _close(self) -> None:
+        context, self._context, self._client = self._context, None, None
+        if context is not None:
+            await context.__aexit__(None, None, None)
+
+    # --- objects --------------------------------------------------------------------------------------------
+
+    async def put(self, key: str, name: str, data: Sequence[Buffer], put_id: str) -> None:
+        """Make the object, if there is none: ``ChunkExists``."""
+        condition = {"IfNoneMatch": "*", "Metadata": {_ID: put_id}, "ContentType": _CONTENT}
+        await self._ask("put_object", key, name, visible=True, **_verified(_body(data)), **condition)
+
+    async def append(self, key: str, name: str, offset: int, data: Sequence[Buffer]) -> bool:
+        """Put ``data`` behind the object's ``offset`` bytes; False if it does not have as many."""
+        try:
+            await self._ask("put_object", key, name, visible=True, **_verified(_body(data)), WriteOffsetBytes=offset)
+        except TierlogError as error:
+            if code_of(error.__cause__ or error) == "InvalidWriteOffset":
+                return False
+            raise
+        return True
+
+    async def get(self, key: str, name: str, offset: int, size: int) -> bytes:
+        """The bytes ``offset .. offset + size`` as far as there are. ``size`` is not 0."""
+        return await self._run(partial(self._get, key, offset, size), self._asked("get_object", key, name, visible=False))
+
+    async def head(self, key: str, name: str) -> ObjectHead:
+        answer = await self._ask("head_object", key, name)
+        marks = answer.get("Metadata", {})
+        return ObjectHead(int(answer["ContentLength"]), str(marks.get(_ID, "")), _READ_ONLY in marks, str(answer["ETag"]))
+
+    async def mark_read_only(self, key: str, name: str, head: ObjectHead, read_only: bool) -> None:
+        """Replace the marks of the object that ``head`` saw: the service copies it onto itself, for metadata cannot be changed."""
+        await self._ask(
+            "copy_object",
+            key,
+            name,
+            CopySource={"Bucket": self._bucket, "Key": key},
+            CopySourceIfMatch=head.tag,
+            MetadataDirective="REPLACE",
+            Metadata={_ID: head.put_id, **({_READ_ONLY: "yes"} if read_only else {})},
+            ContentType=_CONTENT,
+        )
+
+    async def delete(self, key: str, name: str) -> None:
+        await self._ask("delete_object", key, name, visible=True)
+
+    async def list_page(self, prefix: str, token: str) -> tuple[list[ListedObject], str]:
+        """A page of the objects whose key begins with ``prefix``, and the token of the next one, empty at the end."""
+        more: dict[str, Any] = {"ContinuationToken": token} if token else {}
+        answer = await self._ask("list_objects_v2", "", "", Prefix=prefix, **more)
+        found = [ListedObject(str(each["Key"]), int(each["Size"])) for each in answer.get("Contents", ())]
+        return found, str(answer["NextContinuationToken"]) if answer.get("IsTruncated") else ""
+
+    # --- multipart ------------------------------------------------------------------------------------------
+
+    async def begin_upload(self, key: str, name: str, put_id: str) -> str:
+        answer = await self._ask("create_multipart_upload", key, name, Metadata={_ID: put_id}, ContentType=_CONTENT)
+        return str(answer["UploadId"])
+
+    async def put_part(self, key: str, name: str, upload_id: str, number: int, data: Sequence[Buffer]) -> str:
+        """The part's tag."""
+        body = _body(data)
+        answer = await self._ask(
+            "upload_part", key, name, UploadId=upload_id, PartNumber=number, Body=io.BytesIO(body), ContentLength=len(body)
+        )
+        return str(answer["ETag"])
+
+    async def copy_part(self, key: str, name: str, upload_id: str, number: int, source: str, offset: int, length: int) -> str:
+        """The tag of a part that the service makes of a range of the object ``source``."""
+        answer = await self._ask(
+            "upload_part_copy",
+            key,
+            name,
+            UploadId=upload_id,
+            PartNumber=number,
+            CopySource={"Bucket": self._bucket, "Key": source},
+            CopySourceRange=f"bytes={offset}-{offset + length - 1}",
+        )
+        return str(answer["CopyPartResult"]["ETag"])
+
+    async def complete_upload(self, key: str, name: str, upload_id: str, tags: Sequence[str]) -> None:
+        """Make the object of the parts, if there is none: ``ChunkExists``."""
+        parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
+        await self._ask(
+            "complete_multipart_upload", key, name, visible=True, UploadId=upload_id, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+        )
+
+    async def abort_upload(self, key: str, upload_id: str) -> None:
+        await self._ask("abort_multipart_upload", key, "", UploadId=upload_id)
+
+    async def uploads(self, prefix: str) -> list[LeftUpload]:
+        """The uploads below ``prefix`` that were begun and not ended."""
+        found: list[LeftUpload] = []
+        more: dict[str, Any] = {}
+        while True:
+            answer = await self._ask("list_multipart_uploads", "", "", Prefix=prefix, **more)
+            now = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
+            found += [
+                LeftUpload(str(each["Key"]), str(each["UploadId"]), (now - each["Initiated"]).total_seconds())
+                for each in answer.get("Uploads", ())
+            ]
+            if not answer.get("IsTruncated"):
+                return found
+            more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
+
+    # --- asking ---------------------------------------------------------------------------------------------
+
+    async def _ask(self, operation: str, key: str, name: str, *, visible: bool = False, **request: Any) -> Mapping[str, Any]:
+        if key:
+            request["Key"] = key
+        call = partial(getattr(self._client, operation), Bucket=self._bucket, **request)
+        answer: Mapping[str, Any] = await self._run(call, self._asked(operation, key, name, visible=visible))
+        return answer
+
+    async def _run(self, call: Call[T], asked: Asked) -> T:
+        assert self._loop is not None, "the storage is open"
+        try:
+            return await self._loop.run(partial(self._limited, call))
+        except TierlogError:
+            raise
+        except Exception as error:
+            raise mapped(error, asked) from error
+
+    async def _limited(self, call: Call[T]) -> T:
+        async with asyncio.timeout(self._options.request_timeout):
+            return await call()
+
+    async def _get(self, key: str, offset: int, size: int) -> bytes:
+        assert self._client is not None
+        try:
+            answer = await self._client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={offset}-{offset + size - 1}")
+        except Exception as error:
+            if status_of(error) == 416:
+                return b""
+            raise
+
+        async with answer["Body"] as body:
+            data: bytes = await body.read()
+        _check_range(str(answer.get("ContentRange", "")), offset, size, len(data))
+        return data
+
+    def _asked(self, operation: str, key: str, name: str, *, visible: bool) -> Asked:
+        return Asked(operation, self._bucket, self._endpoint, key, name, visible)
+
+
+_CONTENT = "application/octet-stream"
+
+
+def _body(data: Sequence[Buffer]) -> bytes:
+    return data[0] if len(data) == 1 and isinstance(data[0], bytes) else b"".join(data)
+
+
+def _verified(body: bytes) -> dict[str, Any]:
+    """The parameters of a body that the service compares with its checksum before it keeps it."""
+    return {"Body": io.BytesIO(body), "ContentLength": len(body), "ChecksumCRC32C": b64encode(crc32c(body).to_bytes(4)).decode()}
+
+
+def _check_range(told: str, offset: int, size: int, received: int) -> None:
+    """Raise ``Unavailable`` unless the answer is what was asked for: short only at the object's end."""
+    span, _, total = told.removeprefix("bytes ").partition("/")
+    expected = f"{offset}-{offset + received - 1}"
+    if span != expected or not total.isdigit() or received != min(size, int(total) - offset):
+        raise Unavailable(f"{received} bytes at {offset} were read where {size} were asked for, and the service calls them {told!r}")

@@ -1,0 +1,129 @@
+"""Calls on paths below a folder that never follow a symbolic link, whoever puts one there and whenever.
+
+Owns: the walk from the folder to a path's parent, one component after the other, each opened without following, and the calls relative to
+the descriptor that the walk ends at. So nothing that changes in between can lead a call out of the folder, and there is no check that
+could race. Does not own: anything else about a call; a path that is not below the folder is used as it is, and so is the way to the folder
+itself, which its operator may well have made a link.
+
+A link on the way is ``NotADirectoryError`` or ``ELOOP``, one that is opened ``ELOOP``; what else is no regular file is
+``IsADirectoryError``, also if it is a device or a pipe, which is never waited for.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class Beneath:
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._prefix = f"{root.rstrip('/')}/"
+
+    def __repr__(self) -> str:
+        return f"<Beneath {self._root}>"
+
+    def open(self, path: str, flags: int, mode: int) -> int:
+        with self._parent(path) as (folder, name):
+            if folder is None:
+                return os.open(name, flags, mode)
+
+            fd = os.open(name, flags | _FILE, mode, dir_fd=folder)
+        try:
+            _require_file(fd, path)
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def open_folder(self, path: str) -> int:
+        with self._parent(path) as (folder, name):
+            return os.open(name, _FOLDER if folder is not None else _FOLDER & ~os.O_NOFOLLOW, dir_fd=folder)
+
+    def make_folders(self, path: str) -> None:
+        """Make a folder and its missing parents; existing is fine."""
+        if not path.startswith(self._prefix):
+            os.makedirs(path, exist_ok=True)
+            return
+
+        done = self._prefix.rstrip("/")
+        for part in path[len(self._prefix) :].split("/"):
+            done = f"{done}/{part}"
+            with self._parent(done) as (folder, name):
+                try:
+                    os.mkdir(name, dir_fd=folder)
+                except FileExistsError:
+                    os.close(self.open_folder(done))  # It may be something else, or a link.
+
+    def unlink(self, path: str) -> None:
+        with self._parent(path) as (folder, name):
+            if folder is not None:
+                _require_file_name(name, folder, path)
+            os.unlink(name, dir_fd=folder)
+
+    def remove_folder(self, path: str) -> None:
+        with self._parent(path) as (folder, name):
+            os.rmdir(name, dir_fd=folder)
+
+    def link(self, source: str, target: str) -> None:
+        with self._parent(source) as (source_folder, old), self._parent(target) as (target_folder, new):
+            os.link(old, new, src_dir_fd=source_folder, dst_dir_fd=target_folder, follow_symlinks=False)
+
+    def rename(self, source: str, target: str) -> None:
+        with self._parent(source) as (source_folder, old), self._parent(target) as (target_folder, new):
+            os.rename(old, new, src_dir_fd=source_folder, dst_dir_fd=target_folder)
+
+    def status(self, path: str) -> os.stat_result:
+        """Of a regular file."""
+        fd = self.open(path, os.O_RDONLY | os.O_CLOEXEC, 0)
+        try:
+            return os.fstat(fd)
+        finally:
+            os.close(fd)
+
+    def status_of_name(self, path: str) -> os.stat_result:
+        """Of whatever has that name."""
+        with self._parent(path) as (folder, name):
+            return os.stat(name, dir_fd=folder, follow_symlinks=False)
+
+    def change_mode(self, path: str, mode: int) -> None:
+        fd = self.open(path, os.O_RDONLY | os.O_CLOEXEC, 0)
+        try:
+            os.fchmod(fd, mode)
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def _parent(self, path: str) -> Iterator[tuple[int | None, str]]:
+        """The folder of ``path`` as a descriptor, and the name in it; or None and the whole path, if it is not below the root."""
+        if not path.startswith(self._prefix):
+            yield None, path
+            return
+
+        *parts, name = path[len(self._prefix) :].split("/")
+        fd = os.open(self._root, _FOLDER & ~os.O_NOFOLLOW)
+        try:
+            for part in parts:
+                below = os.open(part, _FOLDER, dir_fd=fd)
+                os.close(fd)
+                fd = below
+            yield fd, name
+        finally:
+            os.close(fd)
+
+
+def _require_file(fd: int, path: str) -> None:
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        raise IsADirectoryError(errno.EISDIR, "not a regular file", path)
+
+
+def _require_file_name(name: str, folder: int, path: str) -> None:
+    # Unlinking follows nothing, but what is taken away is to be a file of ours.
+    if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        raise IsADirectoryError(errno.EISDIR, "not a regular file", path)

@@ -1,0 +1,75 @@
+"""Flags that agree with behaviour, both ways: what is promised works, what is not is ``Unsupported`` and does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ...storage_backends.base.chunk_storage import Capabilities, ChunkRange, ChunkStorage
+from ...storage_backends.base.errors import Unsupported
+from .suite import ChunkSuite, names_in
+
+
+async def works(call: Awaitable[Any]) -> bool:
+    try:
+        await call
+    except Unsupported:
+        return False
+    return True
+
+
+class CapabilityConformance(ChunkSuite):
+    async def test_create_works_exactly_with_the_append_flag(self, storage: ChunkStorage) -> None:
+        promised = storage.capabilities.append
+
+        assert await works(storage.create("new")) is promised
+        assert await storage.exists("new") is promised
+
+    async def test_write_works_exactly_with_the_append_flag(self, storage: ChunkStorage) -> None:
+        promised = storage.capabilities.append
+        await storage.create_with_content("a", [b"abc"])
+
+        assert await works(storage.write("a", 3, [b"d"])) is promised
+        assert await storage.read("a", 0, 9) == (b"abcd" if promised else b"abc")
+
+    async def test_concat_works_exactly_with_its_flag(self, storage: ChunkStorage) -> None:
+        promised = storage.capabilities.concat
+        await storage.create_with_content("a", [b"abc"])
+
+        assert await works(storage.concat("joined", [ChunkRange("a", 0, 2)])) is promised
+        assert await names_in(storage) == (["a", "joined"] if promised else ["a"])
+
+    async def test_truncate_works_exactly_with_its_flag(self, storage: ChunkStorage) -> None:
+        promised = storage.capabilities.truncate
+        await storage.create_with_content("a", [b"abc"])
+
+        assert await works(storage.truncate("a", 1)) is promised
+        assert await storage.read("a", 0, 9) == (b"a" if promised else b"abc")
+
+    async def test_what_is_unsupported_is_so_whatever_is_there(self, storage: ChunkStorage) -> None:
+        """A missing capability says nothing about the chunk: callers decide by the flag, not by trying."""
+        able = storage.capabilities
+        calls = [(able.append, storage.write("missing", 0, [])), (able.truncate, storage.truncate("missing", 0))]
+        for promised, call in calls:
+            with pytest.raises(Exception) as caught:
+                await call
+            assert isinstance(caught.value, Unsupported) is not promised
+
+    async def test_flags_are_the_same_closed_and_open(self, tmp_path: Path) -> None:
+        storage = self.make(tmp_path)
+        before = storage.capabilities
+        await storage.open()
+        during = storage.capabilities
+        await storage.close()
+
+        assert [type(before), before, during, storage.capabilities] == [Capabilities] + [before] * 3
+
+    async def test_flags_are_the_same_for_every_instance(self, storage: ChunkStorage, other: ChunkStorage) -> None:
+        assert storage.capabilities == other.capabilities
+
+    async def test_an_open_storage_admits_new_chunks(self, storage: ChunkStorage) -> None:
+        storage.admit("containers/0000/")
+        await storage.create_with_content("containers/0000/a", [b"x"])

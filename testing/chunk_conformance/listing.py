@@ -1,0 +1,120 @@
+"""``list``, and the numbers: ``used_space`` and ``statistics``."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import pytest
+
+from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
+from .names import bad_names
+from .suite import ChunkSuite, listed, names_in
+
+NAMES = ["a-b", "a.b", "a/b-c", "a/b.c", "a/b/c", "a/bc", "ab", "b/1", "b/10", "b/2/3", "b/2/4/5", "b0", "z"]
+
+
+async def make_all(storage: ChunkStorage) -> None:
+    # Not in their order, so that the order of creation is no help.
+    for name in [*NAMES[1::2], *NAMES[::2]]:
+        await storage.create_with_content(name, [b"x" * NAMES.index(name)])
+
+
+class ListConformance(ChunkSuite):
+    async def test_an_empty_storage_lists_nothing(self, storage: ChunkStorage) -> None:
+        assert await listed(storage) == []
+
+    async def test_list_gives_each_chunk_once_in_order_with_its_length(self, storage: ChunkStorage) -> None:
+        await make_all(storage)
+
+        assert await listed(storage) == [ChunkInfo(name, NAMES.index(name)) for name in sorted(NAMES)]
+
+    @pytest.mark.parametrize(
+        "prefix",
+        ["a", "a/", "a/b", "a/b/", "a/b/c", "a-", "a.", "b/1", "b/2", "b/2/", "b/2/3", "b/2/4/", "z", "zz", "c", "gone/", "b/2/3/"],
+    )
+    async def test_a_prefix_is_the_beginning_of_names(self, storage: ChunkStorage, prefix: str) -> None:
+        await make_all(storage)
+
+        assert await names_in(storage, prefix) == sorted(name for name in NAMES if name.startswith(prefix))
+
+    @bad_names
+    async def test_a_prefix_that_no_name_has_gives_nothing_hostile(self, storage: ChunkStorage, name: str) -> None:
+        await storage.create_with_content("a/b", [b"x"])
+
+        assert await names_in(storage, name) == [found for found in ["a/b"] if found.startswith(name)]
+
+    async def test_a_list_of_many_chunks_has_no_gap(self, storage: ChunkStorage) -> None:
+        names = [f"many/{place:04d}" for place in range(120)]
+        for name in names:
+            await storage.create_with_content(name, [])
+
+        assert await names_in(storage) == names
+        assert await names_in(storage, "many/005") == names[50:60]
+
+    async def test_a_list_can_be_left_early(self, storage: ChunkStorage) -> None:
+        await make_all(storage)
+        async with aclosing(storage.list("")) as infos:
+            assert (await anext(infos)).name == "a-b"
+
+        assert len(await listed(storage)) == len(NAMES)
+
+    async def test_two_lists_at_a_time_do_not_mix(self, storage: ChunkStorage) -> None:
+        await make_all(storage)
+        async with aclosing(storage.list("a")) as first, aclosing(storage.list("b")) as second:
+            pairs = [(await anext(first), await anext(second)) for _ in range(5)]
+
+        assert [one.name for one, _ in pairs] == [name for name in sorted(NAMES) if name.startswith("a")][:5]
+        assert [two.name for _, two in pairs] == [name for name in sorted(NAMES) if name.startswith("b")][:5]
+
+    async def test_deleting_what_is_listed_while_it_is_listed_skips_nothing(self, storage: ChunkStorage) -> None:
+        await make_all(storage)
+        seen = []
+        async with aclosing(storage.list("")) as infos:
+            async for info in infos:
+                seen.append(info.name)
+                await storage.delete(info.name)
+
+        assert seen == sorted(NAMES)
+        assert await listed(storage) == []
+
+    async def test_a_list_follows_creations_and_deletes(self, storage: ChunkStorage) -> None:
+        for name in ("a", "b", "c"):
+            await storage.create_with_content(name, [])
+        await storage.delete("b")
+        await storage.create_with_content("aa", [b"x"])
+
+        assert await listed(storage) == [ChunkInfo("a", 0), ChunkInfo("aa", 1), ChunkInfo("c", 0)]
+
+    async def test_a_list_tells_the_length_after_a_write(self, storage: ChunkStorage) -> None:
+        if await self.can_append(storage):
+            await storage.create("grown")
+            await storage.write("grown", 0, [b"abc"])
+            assert await listed(storage, "grown") == [ChunkInfo("grown", 3)]
+
+    # --- numbers --------------------------------------------------------------------------------------------
+
+    async def test_used_space_follows_the_chunks(self, storage: ChunkStorage) -> None:
+        before = await storage.used_space()
+        await storage.create_with_content("a", [b"x" * 1000])
+        await storage.create_with_content("b/c", [b"x" * 500])
+        assert await storage.used_space() >= before + 1500
+
+        await storage.delete("a")
+        assert await storage.used_space() >= before + 500
+
+    async def test_counts_follow_the_calls(self, storage: ChunkStorage) -> None:
+        await storage.create_with_content("a", [b"x" * 600, b"y" * 400])
+        await storage.read("a", 0, 10)
+        await storage.read("a", 995, 10)
+        await storage.delete("a")
+
+        counted = storage.statistics()
+        assert (counted.creates, counted.writes, counted.reads, counted.deletes) == (1, 0, 2, 1)
+        assert (counted.bytes_written, counted.bytes_read) == (1000, 15)
+
+    async def test_writes_are_counted_apart(self, storage: ChunkStorage) -> None:
+        if await self.can_append(storage):
+            await storage.create("a")
+            await storage.write("a", 0, [b"abc"])
+            counted = storage.statistics()
+            assert (counted.creates, counted.writes, counted.bytes_written) == (1, 1, 3)

@@ -1,0 +1,117 @@
+"""What the parts of the conformance suite share: how a storage is made, the verbs as a table, and content that shows its place.
+
+Owns: the hooks that a subclass sets. Does not own: any test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkRange, ChunkStorage
+from ...storage_backends.base.errors import Unsupported
+
+BLOCK = 1 << 20
+"""Readers of tier 2 ask for whole blocks of this size."""
+PART = 5 << 20
+"""The least size of a part in an object store's multipart calls."""
+SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, PART - 1, PART, PART + 1)
+
+
+@lru_cache(maxsize=8)
+def content(size: int, seed: int = 0) -> bytes:
+    """Bytes that are elsewhere different, so that a wrong offset shows."""
+    return Random(seed).randbytes(size)
+
+
+async def listed(storage: ChunkStorage, prefix: str = "") -> list[ChunkInfo]:
+    async with aclosing(storage.list(prefix)) as infos:
+        return [info async for info in infos]
+
+
+async def names_in(storage: ChunkStorage, prefix: str = "") -> list[str]:
+    return [info.name for info in await listed(storage, prefix)]
+
+
+LOOKS: dict[str, Callable[[ChunkStorage, str], Awaitable[object]]] = {
+    "exists": lambda storage, name: storage.exists(name),
+    "info": lambda storage, name: storage.info(name),
+    "read": lambda storage, name: storage.read(name, 0, 1),
+}
+MUTATIONS: dict[str, Callable[[ChunkStorage, str], Awaitable[object]]] = {
+    "create_with_content": lambda storage, name: storage.create_with_content(name, [b"x"]),
+    "delete": lambda storage, name: storage.delete(name),
+    "set_read_only": lambda storage, name: storage.set_read_only(name, True),
+}
+BY_CAPABILITY: dict[str, Callable[[ChunkStorage, str], Awaitable[object]]] = {
+    "create": lambda storage, name: storage.create(name),
+    "write": lambda storage, name: storage.write(name, 0, [b"x"]),
+    "concat": lambda storage, name: storage.concat(name, [ChunkRange("source", 0, 1)]),
+    "truncate": lambda storage, name: storage.truncate(name, 0),
+}
+VERBS = {**LOOKS, **MUTATIONS, **BY_CAPABILITY}
+"""Each verb about one name."""
+
+
+class ChunkSuite:
+    pytestmark = pytest.mark.anyio
+    large = 32 * BLOCK
+    """Bytes of the one large chunk."""
+
+    def make(self, folder: Path) -> ChunkStorage:
+        """A storage that keeps its chunks in ``folder`` (or in what stands for it), not open yet."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    async def storage(self, tmp_path: Path) -> AsyncIterator[ChunkStorage]:
+        storage = self.make(tmp_path)
+        await storage.open()
+        yield storage
+        await storage.close()
+
+    @pytest.fixture
+    async def other(self, storage: ChunkStorage, tmp_path: Path) -> AsyncIterator[ChunkStorage]:
+        """A second instance on the same place."""
+        other = self.make(tmp_path)
+        await other.open()
+        yield other
+        await other.close()
+
+    async def can_append(self, storage: ChunkStorage) -> bool:
+        """Whether it can; what cannot must refuse, and leave the chunk as it is."""
+        if storage.capabilities.append:
+            return True
+
+        await storage.create_with_content("refused", [b"abc"])
+        with pytest.raises(Unsupported):
+            await storage.write("refused", 3, [b"d"])
+        with pytest.raises(Unsupported):
+            await storage.create("refused-too")
+        assert await storage.read("refused", 0, 9) == b"abc"
+        assert not await storage.exists("refused-too")
+        return False
+
+    async def can_concat(self, storage: ChunkStorage) -> bool:
+        if storage.capabilities.concat:
+            return True
+
+        await storage.create_with_content("refused", [b"abc"])
+        with pytest.raises(Unsupported):
+            await storage.concat("refused-too", [ChunkRange("refused", 0, 3)])
+        assert await names_in(storage, "refused") == ["refused"]
+        return False
+
+    async def can_truncate(self, storage: ChunkStorage) -> bool:
+        if storage.capabilities.truncate:
+            return True
+
+        await storage.create_with_content("refused", [b"abc"])
+        with pytest.raises(Unsupported):
+            await storage.truncate("refused", 1)
+        assert await storage.read("refused", 0, 9) == b"abc"
+        return False

@@ -1,0 +1,126 @@
+"""Commands about chunks: what is listed, laid out, verified and joined."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import anyio
+import pytest
+
+import tierlog
+from support.command_line import NAME, Run, is_one_line
+from support.folders import chunk_files, fingerprint, flip_bit
+from support.older_layout import write_older
+from tierlog.actors.moving import import_segment
+from tierlog.actors.node import system_world
+from tierlog.storage_backends.chunked.rolling.importing import no_progress
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
+from tierlog.storage_backends.files.local import LocalFiles
+
+
+@pytest.fixture
+def store(folder: Path) -> Path:
+    """A segment of three chunks and an unflushed tail, one that was never flushed, an imported one, and a stranger."""
+
+    async def make() -> None:
+        chunks = FileSystemChunkStorage(LocalFiles(), str(folder / "lts"), system_world())
+        await chunks.open()
+        await write_older(chunks, "app/old", b"0123", b"45")
+        async with tierlog.open_store(folder, containers=1) as store:
+            await store.create_segment(NAME, rolling_size=10)
+            await store.append(NAME, b"0123456789" * 2 + b"01234")
+            await import_segment(store, "app/old", no_progress)
+            await store.flush()
+            await store.append(NAME, b"tail")
+            await store.create_segment("app/new")
+
+    anyio.run(make)
+    loose = folder / "lts" / "containers" / "0000" / f"{7:016x}"
+    loose.mkdir()
+    (loose / f"{1:016x}-{0:016x}-{0:032x}").write_bytes(b"loose")
+    return folder
+
+
+def test_chunks_are_listed_with_what_they_are(run: Run, store: Path) -> None:
+    before = fingerprint(store)
+    listed = json.loads(run("chunks", "ls", "--json").out)
+    uses = {(each["use"], each["segment"], each["length"], each["committed"], each["start"]) for each in listed}
+
+    assert ("referenced", NAME, 10, 10, 10) in uses
+    assert ("referenced", "app/old", 2, 2, 4) in uses
+    assert ("unreferenced", "", 5, 0, 0) in uses
+    assert {name for each in listed if each["use"] == "other" for name in [each["name"]]} == {"app/old$header"}
+    assert {each["name"].rpartition("/")[0] for each in listed if each["use"] == "system"} == {"_system/containers/0000"}
+    assert [each["name"] for each in listed] == sorted(each["name"] for each in listed)
+
+    assert len(run("chunks", "ls", "app/").out.splitlines()) == 1 + 3
+    assert len(run("chunks", "ls", "--unreferenced").out.splitlines()) == 1 + 1
+    assert fingerprint(store) == before
+
+
+def test_a_layout_is_the_chain_of_a_segment(run: Run, store: Path) -> None:
+    shown = json.loads(run("chunks", "layout", NAME, "--json").out)
+
+    assert [(each["start"], each["length"]) for each in shown["chunks"]] == [(0, 10), (10, 10), (20, 5)]
+    assert (shown["info"]["length"], shown["record"]["length"], shown["record"]["rolling_size"]) == (29, 25, 10)
+    told = run("chunks", "layout", NAME).out
+    assert "29 bytes from 0 on, 4 not flushed" in told
+    assert "3 chunks, open, rolling at 10 bytes" in told
+    assert "knows nothing of it yet" in run("chunks", "layout", "app/new").out
+    assert run("chunks", "layout", "no/such").code == 1
+
+
+def test_whole_chunks_are_verified(run: Run, store: Path) -> None:
+    before = fingerprint(store)
+    done = run("chunks", "verify")
+
+    assert done.code == 0
+    assert done.out.splitlines() == ["1 chunks with 5 B are not referred to", "5 chunks of 2 segments with 31 B were read", "whole"]
+    assert run("doctor").code == 0
+    assert fingerprint(store) == before
+
+
+def test_every_harm_is_found_and_told(run: Run, store: Path) -> None:
+    first, second, third = (path for path in chunk_files(store) if path.stat().st_size in (10, 5) and path.read_bytes() != b"loose")
+    first.unlink()
+    flip_bit(second, 3)
+    os.truncate(third, 1)
+    (store / "lts" / "app" / "old$offset.0").write_bytes(b"0xxx")
+    done = run("chunks", "verify", "--json")
+    report = json.loads(done.out)
+
+    assert (done.code, report["sound"]) == (1, False)
+    assert sorted(problem["segment"] for problem in report["problems"]) == [NAME, NAME, NAME, "app/old"]
+    assert {word for problem in report["problems"] for word in ("missing", "shorter", "checksum") if word in problem["message"]} == {
+        "missing",
+        "shorter",
+        "checksum",
+    }
+    assert run("chunks", "verify", "app/old").out.splitlines()[-1] == "not whole, problems: 1"
+    assert run("chunks", "verify", "app/new").code == 0
+    assert "missing" in run("chunks", "ls").out
+    assert is_one_line(run("chunks", "verify", "no/such").err)
+
+
+def test_small_chunks_are_joined(run: Run, folder: Path) -> None:
+    run("segment", "create", NAME)
+    for text in ("one ", "two ", "three"):
+        run("segment", "append", NAME, "--data-text", text)
+        run("chunks", "defrag", NAME)  # it flushes: the next owner begins another chunk
+    run("segment", "seal", NAME)
+    done = run("chunks", "defrag", "--all", "--json")
+
+    assert done.code == 0
+    assert json.loads(done.out)[0]["segment"] == NAME
+    assert len(json.loads(run("chunks", "layout", NAME, "--json").out)["chunks"]) == 1
+    assert run("segment", "read", NAME).out == "one two three"
+    assert run("chunks", "verify").code == 0
+
+
+def test_a_choice_of_segments_is_asked_for(run: Run, folder: Path) -> None:
+    run("segment", "create", NAME)
+    for command in (("chunks", "defrag"), ("export",), ("import",), ("chunks", "defrag", NAME, "--all")):
+        done = run(*command)
+        assert (done.code, is_one_line(done.err)) == (2, True)

@@ -1,0 +1,113 @@
+"""S3 with write offsets: chunks grow at their exact end, and an answer that never came leaves the outcome unknown (rule S3)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from support.s3 import BUCKET, s3_storage
+from tierlog.storage_backends.base.errors import BadChunkOffset, ChunkNotFound, ChunkReadOnly, OutcomeUnknown, Unavailable, Unsupported
+from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
+from tierlog.testing.s3_server import Fault, LocalS3Server
+from tierlog.testing.s3_state import Page, S3Bucket
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def storage(server: LocalS3Server) -> AsyncIterator[S3ChunkStorage]:
+    storage = s3_storage(server.url, append=True)
+    await storage.open()
+    await storage.create("a")
+    yield storage
+    await storage.close()
+
+
+async def test_the_flag_follows_the_option(server: LocalS3Server, storage: S3ChunkStorage) -> None:
+    assert storage.capabilities.append
+    assert not s3_storage(server.url).capabilities.append
+
+
+async def test_appends_go_to_the_end_and_nowhere_else(storage: S3ChunkStorage) -> None:
+    assert await storage.write("a", 0, [b"he", b"llo"]) == 5
+    assert await storage.write("a", 5, [b" world"]) == 11
+    for offset in (0, 5, 12):
+        with pytest.raises(BadChunkOffset) as caught:
+            await storage.write("a", offset, [b"x"])
+        assert (caught.value.expected, caught.value.given) == (11, offset)
+
+    assert await storage.read("a", 0, 100) == b"hello world"
+
+
+async def test_an_append_to_a_missing_chunk_makes_none(storage: S3ChunkStorage) -> None:
+    """The service would make the object: a put at offset 0 of nothing is right there."""
+    for offset in (0, 7):
+        with pytest.raises(ChunkNotFound):
+            await storage.write("b", offset, [b"x"])
+    assert not await storage.exists("b")
+
+
+@pytest.mark.parametrize("applied", [False, True])
+async def test_a_lost_reply_of_an_append_is_asked_once_and_stays_unknown(
+    storage: S3ChunkStorage, server: LocalS3Server, applied: bool
+) -> None:
+    await storage.write("a", 0, [b"abc"])
+    before = server.count("PutObject")
+    server.fail(Fault("PutObject", applied=applied, drop=True))
+    with pytest.raises(OutcomeUnknown):
+        await storage.write("a", 3, [b"def"])
+
+    # An HTTP client that asks again by itself would be told that the offset is wrong, for its own bytes are there.
+    assert server.count("PutObject") == before + 1
+    assert (await storage.info("a")).length == (6 if applied else 3)
+
+
+async def test_a_refused_append_left_the_chunk_as_it_was(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+    server.fail(Fault("PutObject", refuse=(503, "SlowDown")))
+    with pytest.raises(Unavailable):
+        await storage.write("a", 0, [b"abc"])
+
+    assert await storage.write("a", 0, [b"abc"]) == 3
+
+
+async def test_a_bucket_without_write_offsets_says_so(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+    server.buckets[BUCKET].appendable = False
+    with pytest.raises(Unsupported, match="cannot do put_object as it was asked"):
+        await storage.write("a", 0, [b"abc"])
+
+
+async def test_read_only_is_kept_with_the_object(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+    await storage.write("a", 0, [b"abc"])
+    await storage.set_read_only("a", True)
+    with pytest.raises(ChunkReadOnly):
+        await storage.write("a", 3, [b"d"])
+
+    other = s3_storage(server.url)
+    await other.open()
+    assert (await other.info("a")).read_only
+    await other.close()
+    await storage.set_read_only("a", False)
+    assert not (await storage.info("a")).read_only
+    assert await storage.write("a", 3, [b"d"]) == 4
+
+
+async def test_lists_are_in_name_order_whatever_the_bucket_gives(
+    storage: S3ChunkStorage, server: LocalS3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Directory buckets list in any order, and know only prefixes that end with a slash."""
+    for name in ("x/b", "x/a-2", "x/a-1", "y/a"):
+        await storage.create(name)
+    asked: list[str] = []
+    real = S3Bucket.page
+
+    def page(bucket: S3Bucket, prefix: str, after: str, count: int) -> Page:
+        asked.append(prefix)
+        found = real(bucket, prefix, after, count)
+        return Page(found.items[::-1], found.more_after)
+
+    monkeypatch.setattr(S3Bucket, "page", page)
+
+    assert [info.name async for info in storage.list("x/a")] == ["x/a-1", "x/a-2"]
+    assert [info.name async for info in storage.list("")] == ["a", "x/a-1", "x/a-2", "x/b", "y/a"]
+    assert asked == ["store/x/", "store/"]

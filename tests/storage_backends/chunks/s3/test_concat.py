@@ -1,0 +1,170 @@
+"""Concat on S3: long ranges are copied by the service, short ones joined, and an upload that fails leaves nothing (rule S4)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from random import Random
+
+import anyio
+import pytest
+
+from support.s3 import BUCKET, s3_storage
+from tierlog.storage_backends.base.chunk_storage import ChunkRange
+from tierlog.storage_backends.base.errors import BadChunkOffset, ChunkExists, OutcomeUnknown, Unavailable
+from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
+from tierlog.testing.s3_server import Fault, LocalS3Server
+from tierlog.testing.s3_state import S3Bucket, S3Object
+
+pytestmark = pytest.mark.anyio
+
+MIB = 1 << 20
+SOURCES = {name: Random(name).randbytes(size) for name, size in {"long": 13 * MIB, "short": 1000, "middle": 5 * MIB}.items()}
+RANGES = [ChunkRange("short", 1, 900), ChunkRange("long", 3, 12 * MIB), ChunkRange("middle", 0, 5 * MIB), ChunkRange("short", 0, 1000)]
+JOINED = b"".join(SOURCES[each.name][each.offset : each.offset + each.length] for each in RANGES)
+
+
+@pytest.fixture
+def bucket(server: LocalS3Server) -> S3Bucket:
+    return server.buckets[BUCKET]
+
+
+@pytest.fixture
+async def storage(server: LocalS3Server, bucket: S3Bucket) -> AsyncIterator[S3ChunkStorage]:
+    for name, data in SOURCES.items():
+        bucket.objects[f"store/{name}"] = S3Object(data, {}, 0.0)
+    storage = s3_storage(server.url)
+    await storage.open()
+    yield storage
+    await storage.close()
+
+
+def names(bucket: S3Bucket) -> list[str]:
+    return [key.removeprefix("store/") for key in bucket.objects]
+
+
+async def test_ranges_of_all_sizes_become_one_object(storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket) -> None:
+    assert await storage.concat("joined", RANGES) == len(JOINED)
+    assert bucket.objects["store/joined"].data == JOINED
+    assert {name: bucket.objects[f"store/{name}"].data for name in SOURCES} == SOURCES
+    assert server.count("UploadPartCopy") == 1
+    assert server.count("UploadPart") == 3
+    assert not bucket.uploads
+
+
+async def test_ranges_that_are_short_together_need_no_upload(storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket) -> None:
+    await storage.concat("joined", [ChunkRange("short", 0, 500), ChunkRange("long", 7, 9)])
+
+    assert bucket.objects["store/joined"].data == SOURCES["short"][:500] + SOURCES["long"][7:16]
+    assert server.count("CreateMultipartUpload") == 0
+
+
+async def test_ranges_without_a_byte_make_an_empty_object(storage: S3ChunkStorage, bucket: S3Bucket) -> None:
+    assert await storage.concat("joined", [ChunkRange("short", 5, 0)]) == 0
+    assert bucket.objects["store/joined"].data == b""
+
+
+async def test_a_range_behind_the_end_is_refused_before_anything_is_begun(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+    with pytest.raises(BadChunkOffset) as caught:
+        await storage.concat("joined", [ChunkRange("long", 0, 6 * MIB), ChunkRange("short", 500, 501)])
+
+    assert (caught.value.chunk, caught.value.expected, caught.value.given) == ("short", 1000, 1001)
+    assert server.count("CreateMultipartUpload") == 0
+
+
+@pytest.mark.parametrize("operation", ["CreateMultipartUpload", "UploadPart", "UploadPartCopy", "GetObject", "HeadObject"])
+@pytest.mark.parametrize("refuse", [(500, "InternalError"), (503, "SlowDown")])
+async def test_a_part_that_fails_leaves_nothing(
+    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket, operation: str, refuse: tuple[int, str]
+) -> None:
+    """Nobody sees parts: whatever happened to one, nothing happened."""
+    server.fail(Fault(operation, refuse=refuse))
+    with pytest.raises(Unavailable):
+        await storage.concat("joined", RANGES)
+
+    assert sorted(names(bucket)) == sorted(SOURCES)
+    assert not bucket.uploads
+
+
+async def test_a_name_that_is_taken_is_refused_and_the_upload_aborted(storage: S3ChunkStorage, bucket: S3Bucket) -> None:
+    with pytest.raises(ChunkExists):
+        await storage.concat("short", RANGES)
+
+    assert bucket.objects["store/short"].data == SOURCES["short"]
+    assert not bucket.uploads
+
+
+async def test_a_completion_that_was_sent_twice_on_its_way_finds_its_own_object(
+    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
+) -> None:
+    server.fail(Fault("CompleteMultipartUpload", applied=True, refuse=(412, "PreconditionFailed")))
+
+    assert await storage.concat("joined", RANGES) == len(JOINED)
+    assert bucket.objects["store/joined"].data == JOINED
+
+
+@pytest.mark.parametrize("applied", [False, True])
+async def test_a_lost_reply_of_the_completion_is_an_unknown_outcome(
+    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket, applied: bool
+) -> None:
+    server.fail(Fault("CompleteMultipartUpload", applied=applied, drop=True))
+    with pytest.raises(OutcomeUnknown):
+        await storage.concat("joined", RANGES)
+
+    assert ("joined" in names(bucket)) is applied
+    assert not bucket.uploads
+
+
+async def test_a_cancelled_concat_aborts_its_upload(storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket) -> None:
+    server.fail(Fault("UploadPartCopy", stall=True))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(storage.concat, "joined", RANGES)
+        with anyio.fail_after(5):
+            while server.count("UploadPartCopy") == 0:  # the server is in another thread
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+
+    assert not bucket.uploads
+    assert sorted(names(bucket)) == sorted(SOURCES)
+
+
+async def test_opening_aborts_the_old_uploads_of_dead_owners_and_no_others(server: LocalS3Server, bucket: S3Bucket) -> None:
+    server.page_size = 2
+    old = [bucket.begin_upload(f"store/{number}", {}, now=1000.0) for number in range(5)]
+    elsewhere = bucket.begin_upload("another-store/a", {}, now=1000.0)
+    first = s3_storage(server.url)
+    await first.open()
+    assert list(bucket.uploads) == [elsewhere]
+
+    young = await first._requests.begin_upload("store/young", "young", "id")
+    await first.close()
+    await first.open()
+    await first.close()
+    assert list(bucket.uploads) == [elsewhere, young]
+    assert set(old).isdisjoint(bucket.uploads)
+
+
+async def test_an_upload_that_could_not_be_aborted_is_left_to_the_next_opening(
+    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
+) -> None:
+    server.fail(Fault("UploadPart", refuse=(503, "SlowDown")), Fault("AbortMultipartUpload", refuse=(503, "SlowDown")))
+    with pytest.raises(Unavailable, match="slow down"):
+        await storage.concat("joined", RANGES)
+    assert len(bucket.uploads) == 1
+
+    later = s3_storage(server.url, upload_age=-1.0)
+    await later.open()
+    await later.close()
+    assert not bucket.uploads
+
+
+async def test_moto_agrees_with_the_parts(moto_url: str) -> None:
+    storage = s3_storage(moto_url, "concat/")
+    await storage.open()
+    for name, data in SOURCES.items():
+        if not await storage.exists(name):
+            await storage.create_with_content(name, [data])
+    await storage.concat("joined", RANGES)
+
+    assert await storage.read("joined", 0, len(JOINED) + 1) == JOINED
+    await storage.delete("joined")
+    await storage.close()

@@ -1,0 +1,288 @@
+"""Each way in which a service can fail, as an error that says whether something happened and what to do; and nothing is asked twice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import attrs
+import pytest
+
+from support.s3 import BUCKET, s3_storage
+from tierlog.storage_backends.base.chunk_storage import ChunkRange
+from tierlog.storage_backends.base.errors import (
+    ChunkExists,
+    ChunkNotFound,
+    ConfigError,
+    OutcomeUnknown,
+    StorageFull,
+    TierlogError,
+    Unavailable,
+    Unsupported,
+)
+from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
+from tierlog.testing.s3_http import Answer, Request
+from tierlog.testing.s3_server import Fault, LocalS3Server
+
+pytestmark = pytest.mark.anyio
+
+DATA = bytes(range(256)) * 4
+
+
+@pytest.fixture
+async def storage(server: LocalS3Server) -> AsyncIterator[S3ChunkStorage]:
+    storage = s3_storage(server.url)
+    await storage.open()
+    await storage.create_with_content("there", [DATA])
+    server.seen.clear()
+    yield storage
+    await storage.close()
+
+
+Verb = Callable[[S3ChunkStorage], Awaitable[object]]
+
+
+async def create(storage: S3ChunkStorage) -> object:
+    return await storage.create_with_content("new", [DATA])
+
+
+async def read(storage: S3ChunkStorage) -> object:
+    return await storage.read("there", 0, len(DATA))
+
+
+async def delete(storage: S3ChunkStorage) -> object:
+    await storage.delete("there")
+    return None
+
+
+async def info(storage: S3ChunkStorage) -> object:
+    return await storage.info("there")
+
+
+async def list_all(storage: S3ChunkStorage) -> object:
+    return [found async for found in storage.list("")]
+
+
+REFUSALS = [
+    ((503, "SlowDown"), Unavailable, "asks to slow down"),
+    ((429, "TooManyRequests"), Unavailable, "asks to slow down"),
+    ((409, "ConditionalRequestConflict"), Unavailable, "another conditional write"),
+    ((409, "OperationAborted"), Unavailable, "another operation"),
+    ((403, "AccessDenied"), Unavailable, "allow it in the policy"),
+    ((403, "InvalidAccessKeyId"), Unavailable, "set AWS_ACCESS_KEY_ID"),
+    ((403, "SignatureDoesNotMatch"), Unavailable, "secret key does not belong"),
+    ((403, "RequestTimeTooSkewed"), Unavailable, "set it"),
+    ((400, "ExpiredToken"), Unavailable, "renew them"),
+    ((400, "RequestTimeout"), Unavailable, "too slowly"),
+    ((400, "BadDigest"), Unavailable, "stored nothing"),
+    ((400, "SomethingNew"), Unavailable, "refuses put_object .*SomethingNew"),
+    ((404, "NoSuchBucket"), Unavailable, "there is no bucket chunks at http://127.0.0.1"),
+    ((301, "PermanentRedirect"), Unavailable, "set the region"),
+    ((507, "XMinioStorageFull"), StorageFull, "make room there"),
+    ((403, "QuotaExceeded"), StorageFull, "raise the quota"),
+    ((501, "NotImplemented"), Unsupported, "cannot do put_object"),
+    ((412, "PreconditionFailed"), ChunkExists, "chunk new exists already"),
+    ((500, "InternalError"), OutcomeUnknown, "may have been carried out"),
+    ((502, "BadGateway"), OutcomeUnknown, "may have been carried out"),
+    ((503, "ServiceUnavailable"), OutcomeUnknown, "may have been carried out"),
+]
+
+
+@pytest.mark.parametrize(("refuse", "kind", "message"), REFUSALS, ids=[f"{status}-{code}" for (status, code), _, _ in REFUSALS])
+async def test_a_refusal_says_what_happened_and_what_to_do(
+    storage: S3ChunkStorage, server: LocalS3Server, refuse: tuple[int, str], kind: type[TierlogError], message: str
+) -> None:
+    server.fail(Fault("PutObject", refuse=refuse))
+    with pytest.raises(kind, match=message) as caught:
+        await create(storage)
+
+    assert type(caught.value) is kind
+    assert server.count("PutObject") == 1
+    # The bucket is as it was, and the storage goes on.
+    assert not await storage.exists("new")
+    assert await create(storage) == len(DATA)
+
+
+@pytest.mark.parametrize(("verb", "operation"), [(read, "GetObject"), (info, "HeadObject"), (list_all, "ListObjectsV2")])
+@pytest.mark.parametrize("fault", [Fault("", refuse=(500, "InternalError")), Fault("", refuse=(503, "SlowDown")), Fault("", drop=True)])
+async def test_trouble_of_a_read_changes_nothing(
+    storage: S3ChunkStorage, server: LocalS3Server, verb: Verb, operation: str, fault: Fault
+) -> None:
+    server.fail(attrs.evolve(fault, operation=operation))
+    with pytest.raises(Unavailable):
+        await verb(storage)
+
+    assert server.count(operation) == 1
+    await verb(storage)
+
+
+async def test_a_refused_read_names_its_cause(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+    server.fail(Fault("GetObject", refuse=(403, "AccessDenied")))
+    with pytest.raises(Unavailable, match=re.escape(f"may not do get_object on s3://{BUCKET}/store/there; allow it")):
+        await read(storage)
+
+    server.fail(Fault("GetObject", refuse=(404, "NoSuchKey")))
+    with pytest.raises(ChunkNotFound):
+        await read(storage)
+
+
+@pytest.mark.parametrize("body_bytes", [0, 1, 1000])
+async def test_a_truncated_body_is_never_taken_for_a_short_chunk(storage: S3ChunkStorage, server: LocalS3Server, body_bytes: int) -> None:
+    server.fail(Fault("GetObject", body_bytes=body_bytes))
+    with pytest.raises(Unavailable, match="no sound answer"):
+        await read(storage)
+
+    assert await read(storage) == DATA
+
+
+async def test_a_slow_body_is_waited_for_within_the_limit(server: LocalS3Server) -> None:
+    storage = s3_storage(server.url, request_timeout=0.6)
+    await storage.open()
+    await storage.create_with_content("there", [DATA])
+    server.fail(Fault("GetObject", rate=10_000), Fault("GetObject", rate=500))
+
+    assert await read(storage) == DATA
+    with pytest.raises(Unavailable, match="TimeoutError"):
+        await read(storage)
+    assert await read(storage) == DATA
+    await storage.close()
+
+
+@pytest.mark.parametrize("applied", [False, True])
+@pytest.mark.parametrize("how", ["drop", "stall"])
+async def test_a_lost_reply_of_a_put_is_an_unknown_outcome(server: LocalS3Server, how: str, applied: bool) -> None:
+    storage = s3_storage(server.url, read_timeout=0.2)
+    await storage.open()
+    await storage.exists("warm")  # the connection is kept: an HTTP client likes to ask again on such a one
+    server.fail(Fault("PutObject", applied=applied, drop=how == "drop", stall=how == "stall"))
+    with pytest.raises(OutcomeUnknown, match="no sound answer to put_object"):
+        await create(storage)
+
+    assert server.count("PutObject") == 1
+    assert await storage.exists("new") is applied
+    await storage.close()
+
+
+@pytest.mark.parametrize("applied", [False, True])
+async def test_a_lost_reply_of_a_delete_is_an_unknown_outcome(storage: S3ChunkStorage, server: LocalS3Server, applied: bool) -> None:
+    server.fail(Fault("DeleteObject", applied=applied, drop=True))
+    with pytest.raises(OutcomeUnknown):
+        await delete(storage)
+
+    assert server.count("DeleteObject") == 1
+    assert await storage.exists("there") is not applied
+
+
+async def test_a_put_that_was_sent_twice_on_its_way_finds_its_own_object(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+    """A proxy that lost a reply sends the request again: the service refuses the second one because of the first."""
+    server.fail(Fault("PutObject", applied=True, refuse=(412, "PreconditionFailed")))
+
+    assert await create(storage) == len(DATA)
+    assert await storage.read("new", 0, 10_000) == DATA
+
+
+async def test_the_object_of_another_put_is_not_ours_whatever_it_holds(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+    other = s3_storage(server.url)
+    await other.open()
+    await create(other)
+    await other.close()
+    with pytest.raises(ChunkExists):
+        await create(storage)
+
+
+async def test_whether_an_object_is_ours_stays_unknown_while_it_cannot_be_seen(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+    server.fail(Fault("PutObject", applied=True, refuse=(412, "PreconditionFailed")), Fault("HeadObject", refuse=(503, "SlowDown")))
+    with pytest.raises(OutcomeUnknown, match="cannot be told"):
+        await create(storage)
+
+
+async def test_a_service_that_is_gone_cannot_have_done_anything(server: LocalS3Server) -> None:
+    with LocalS3Server() as leaving:
+        leaving.add_bucket(BUCKET)
+        storage = s3_storage(leaving.url)
+        await storage.open()
+    with pytest.raises(Unavailable):
+        await info(storage)  # finds that the kept connection is closed
+    for verb in (create, read, delete, info):
+        with pytest.raises(Unavailable, match="cannot be reached.*see that it runs"):
+            await verb(storage)
+    await storage.close()
+
+
+# --- opening --------------------------------------------------------------------------------------------------
+
+
+async def test_opening_says_that_the_bucket_is_missing(server: LocalS3Server) -> None:
+    server.buckets.clear()
+    with pytest.raises(ConfigError, match=r"there is no bucket chunks at http://127\.0\.0\.1:\d+; make it"):
+        await s3_storage(server.url).open()
+
+
+async def test_opening_says_that_the_access_key_is_unknown(server: LocalS3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "stranger")
+    with pytest.raises(ConfigError, match="does not know the access key; set AWS_ACCESS_KEY_ID"):
+        await s3_storage(server.url).open()
+
+
+async def test_opening_says_that_there_are_no_credentials(server: LocalS3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(ConfigError, match="there are no usable credentials"):
+        await s3_storage(server.url).open()
+
+
+async def test_opening_says_that_the_secret_key_is_wrong(server: LocalS3Server) -> None:
+    server.fail(Fault("ListObjectsV2", refuse=(403, "SignatureDoesNotMatch")))
+    with pytest.raises(ConfigError, match="the secret key does not belong to the access key"):
+        await s3_storage(server.url).open()
+
+
+async def test_opening_says_that_nobody_answers() -> None:
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        await s3_storage("http://127.0.0.1:9").open()
+
+
+async def test_a_storage_that_could_not_be_opened_can_be_opened_later(server: LocalS3Server) -> None:
+    bucket = server.buckets.pop(BUCKET)
+    storage = s3_storage(server.url)
+    with pytest.raises(ConfigError):
+        await storage.open()
+    server.buckets[BUCKET] = bucket
+    await storage.open()
+
+    assert await create(storage) == len(DATA)
+    await storage.close()
+
+
+async def test_a_busy_service_does_not_keep_a_storage_from_being_opened(server: LocalS3Server) -> None:
+    """It is there, and the calls are tried again."""
+    server.fail(Fault("ListObjectsV2", refuse=(503, "SlowDown")), Fault("ListMultipartUploads", refuse=(500, "InternalError")))
+    storage = s3_storage(server.url)
+    await storage.open()
+
+    assert await create(storage) == len(DATA)
+    await storage.close()
+
+
+# --- answers that are not what was asked for ------------------------------------------------------------------
+
+
+async def test_a_service_that_ignores_ranges_is_found_out(
+    storage: S3ChunkStorage, server: LocalS3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = server._perform
+
+    def without_ranges(operation: str, bucket: str, key: str, request: Request) -> Answer:
+        headers = {name: value for name, value in request.headers.items() if name != "range"}
+        return real(operation, bucket, key, attrs.evolve(request, headers=headers))
+
+    monkeypatch.setattr(server, "_perform", without_ranges)
+    with pytest.raises(Unavailable, match="were asked for"):
+        await storage.read("there", 10, 20)
+
+
+async def test_ranges_of_a_missing_source_name_it(storage: S3ChunkStorage) -> None:
+    with pytest.raises(ChunkNotFound) as caught:
+        await storage.concat("new", [ChunkRange("there", 0, 1), ChunkRange("nowhere", 0, 1)])
+
+    assert caught.value.chunk == "nowhere"

@@ -1,0 +1,67 @@
+"""S3 servers for tests, on loopback: our own, which fails as it is told to, and moto's as a second judge of what S3 does."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from typing import Any
+from unittest import mock
+
+import attrs
+import boto3
+from moto.server import ThreadedMotoServer
+
+from tierlog.storage_backends.base.world import World
+from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
+from tierlog.storage_backends.chunks.s3_location import S3Location
+from tierlog.storage_backends.chunks.s3_requests import S3Options
+from tierlog.testing.s3_server import LocalS3Server
+
+BUCKET = "chunks"
+_NUMBERS = itertools.count(1)
+
+
+def numbered_world() -> World:
+    """Ids that are never used twice in this process, no clock, no chance."""
+    return World(lambda: 0.0, Random(0), lambda: f"{next(_NUMBERS):032x}")
+
+
+@contextmanager
+def aws_environment() -> Iterator[None]:
+    """What an AWS client finds: the servers' credentials, and nothing of this machine's own."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+    nowhere = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
+    with mock.patch.dict(os.environ, own | nowhere | LocalS3Server.environment(), clear=True):
+        yield
+
+
+@contextmanager
+def local_server() -> Iterator[LocalS3Server]:
+    with aws_environment(), LocalS3Server() as server:
+        server.add_bucket(BUCKET)
+        yield server
+
+
+@contextmanager
+def moto_server() -> Iterator[str]:
+    """The URL of moto's server, with the bucket made."""
+    with aws_environment():
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        try:
+            host, port = server.get_host_and_port()
+            url = f"http://{host}:{port}"
+            client = boto3.client("s3", endpoint_url=url)
+            client.create_bucket(Bucket=BUCKET)
+            client.close()
+            yield url
+        finally:
+            server.stop()
+
+
+def s3_storage(url: str, prefix: str = "store/", **options: Any) -> S3ChunkStorage:
+    """A chunk storage on a server of this module, not open yet."""
+    return S3ChunkStorage(S3Location(BUCKET, prefix), attrs.evolve(S3Options(endpoint=url), **options), numbered_world())
