@@ -284,7 +284,7 @@ class Node:
             identity=identity,
             owner_id=owner_id,
             chunks=chunks,
-            make_log=lambda index: self._log(identity, index),
+            make_log=lambda index: self._log(identity, owner_id, index),
             options=serving_options(self._config, adopt=self._adopt),
             world=self._world,
             span=self._span,
@@ -293,6 +293,6 @@ class Node:
     def _announced(self, role: str) -> AbstractAsyncContextManager[str]:
         return announced(self._files, self._world, self._folder, role)
 
-    def _log(self, identity: StoreIdentity, index: int) -> LocalLog:
-        folder = log_folder(self._folder.wal, index)
-        return LocalLog(self._files, folder, identity.container_log_id(index), log_options(self._config))
+    def _log(self, identity: StoreIdentity, owner_id: str, index: int) -> LocalLog:
+        folder, log_id = log_folder(self._folder.wal, index), identity.container_log_id(index)
+        return LocalLog(self._files, folder, log_id, log_options(self._config), owner=bytes.fromhex(owner_id))

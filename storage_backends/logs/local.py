@@ -25,7 +25,7 @@ from ..base.checksum import Buffer
 from ..base.data_log import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, LogStatistics, OpenedLog
 from ..base.errors import InvalidArgument, NotOwner, StorageFull, Unavailable
 from ..base.files import FileHandle, Files, FreeSpace, Program, Read, Sync, SyncFolder, Write
-from ..registers.local import EPOCH_RECORD_BYTES, confirm_epoch, encode_epoch, fenced
+from ..registers.local import EPOCH_RECORD_BYTES, NOBODY, confirm_epoch, encode_epoch, fenced
 from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, Seal, encode_frame
 from .lifecycle import LogLifecycle, LogState, LogStep
 from .local_history import History, Part, list_wal_files, payloads, read_whole
@@ -54,16 +54,17 @@ class _Appended(NamedTuple):
 
 
 class LocalLog(DurableDataLog):
-    """One container's log in ``folder``; ``log_id`` (16 bytes) must be the one it was made with."""
+    """One container's log in ``folder``; ``log_id`` (16 bytes) must be the one it was made with. ``owner`` (16 bytes) names this opening
+    of the store: its later ownerships of the same log have the same name, and nobody else has it (hole 26)."""
 
-    def __init__(self, files: Files, folder: str, log_id: bytes, options: LocalLogOptions | None = None) -> None:
-        if len(log_id) != LOG_ID_BYTES:
-            raise InvalidArgument(f"a log id has {LOG_ID_BYTES} bytes, not {len(log_id)}")
+    def __init__(self, files: Files, folder: str, log_id: bytes, options: LocalLogOptions | None = None, *, owner: bytes = NOBODY) -> None:
+        if len(log_id) != LOG_ID_BYTES or len(owner) != len(NOBODY):
+            raise InvalidArgument(f"a log id has {LOG_ID_BYTES} bytes and an owner {len(NOBODY)}, not {len(log_id)} and {len(owner)}")
         self._files = files.lane(f"wal {folder}")
         self._sweeper = files.lane(f"wal sweep {folder}")
         """Removing a large file takes as long as many groups, and no group need wait for it."""
         self._options = options or LocalLogOptions()
-        self._context = LogContext(LogLayout(folder), log_id, self._options)
+        self._context = LogContext(LogLayout(folder), log_id, self._options, owner)
         self._life = LogLifecycle(folder)
         # Only the first waiter in line pays: an uncontended append must not give up its turn in the event loop.
         self._turn = anyio.Lock(fast_acquire=True)
@@ -112,7 +113,7 @@ class LocalLog(DurableDataLog):
     def _own(self, epoch: int, owned: TakenOver) -> None:
         assert self._history is not None
         self._epoch = epoch
-        self._epoch_record = encode_epoch(self._context.log_id, epoch)
+        self._epoch_record = encode_epoch(self._context.log_id, epoch, self._context.owner)
         self._current = owned.current
         self._parts = tuple(owned.parts)
         self._next_group = self._history.next_group
@@ -209,7 +210,7 @@ class LocalLog(DurableDataLog):
         yield current.sync
         # W1: the decision point. Equal means that no later owner had begun to read when the group was durable.
         if (yield Read(register, 0, EPOCH_RECORD_BYTES)) != self._epoch_record:
-            yield from confirm_epoch(register, self._context.log_id, self._epoch)
+            yield from confirm_epoch(register, self._context.log_id, self._epoch, self._context.owner)
         written = CurrentFile(current.handle, current.file, current.first_group, current.salt, current.sync, end, allocated, length)
         yield from note_watermark(self._context, register, written, self._next_group)
         free = (yield FreeSpace(self._context.layout.folder)) if self._gauge.due else None
@@ -265,7 +266,7 @@ class LocalLog(DurableDataLog):
     def _find_needless(self, register: FileHandle, current: CurrentFile, kept: Sequence[FileId]) -> Program[Sequence[FileId]]:
         """W5: every file before the current one that is not needed; the address is durable, the register is asked afresh (hole 4)."""
         names = yield from list_wal_files(self._context.layout)
-        yield from confirm_epoch(register, self._context.log_id, self._epoch)
+        yield from confirm_epoch(register, self._context.log_id, self._epoch, self._context.owner)
         return [file for file in names if file < current.file and file not in kept]
 
     def _remove(self, files: Sequence[FileId]) -> Program[None]:
@@ -327,7 +328,7 @@ class LocalLog(DurableDataLog):
     def _close(self, register: FileHandle | None, current: CurrentFile | None) -> Program[None]:
         try:
             if register is not None and current is not None:
-                yield from confirm_epoch(register, self._context.log_id, self._epoch)
+                yield from confirm_epoch(register, self._context.log_id, self._epoch, self._context.owner)
                 yield from note_watermark(self._context, register, current, self._next_group - 1, clean=True)
                 yield Sync(register)
         except NotOwner:

@@ -72,7 +72,9 @@ def open_log(context: LogContext, above: int, after: Collection[int] | None) -> 
     context.handles.append(register)
     named = max((file.epoch for file in names), default=0)
     # A seal names only epochs below that of its own file, so the names cover the seals (W1).
-    before, epoch = yield from raise_register(register, context.log_id, max(named, above), expected=after, tried=context.own_epochs)
+    before, epoch = yield from raise_register(
+        register, context.log_id, max(named, above), owner=context.owner, expected=after, tried=context.own_epochs
+    )
 
     image = yield from read_register(register, context.log_id)
     names = yield from list_wal_files(layout)
@@ -83,7 +85,7 @@ def open_log(context: LogContext, above: int, after: Collection[int] | None) -> 
 
 def raise_own_epoch(context: LogContext, register: FileHandle, epoch: int, above: int, history: History) -> Program[tuple[int, TakenOver]]:
     """As the owner that has appended nothing yet: take a higher epoch. The register is compared, so nobody's groups are missed (W8)."""
-    _, raised = yield from raise_register(register, context.log_id, above, expected=(epoch,), tried=context.own_epochs)
+    _, raised = yield from raise_register(register, context.log_id, above, owner=context.owner, expected=(epoch,), tried=context.own_epochs)
     names = yield from list_wal_files(context.layout)
     return raised, (yield from take_over(context, register, raised, history, names))
 
@@ -94,7 +96,7 @@ def take_over(context: LogContext, register: FileHandle, epoch: int, history: Hi
     last = history.last
     first_group = history.next_group if last is None else last.number
     current = yield from begin_file(context, FileId(epoch, 1), first_group, history.truncate_before, parts, last)
-    yield from confirm_epoch(register, context.log_id, epoch)
+    yield from confirm_epoch(register, context.log_id, epoch, context.owner)
     yield from note_watermark(context, register, current, history.next_group - 1)
     yield Sync(register)
     yield from _unlink_unnamed(context, names, parts, epoch)

@@ -33,6 +33,8 @@ class LogContext:
     layout: LogLayout
     log_id: bytes
     options: LocalLogOptions
+    owner: bytes
+    """Who raises the register: 16 bytes, the same for all ownerships of one process's opening of the store."""
     handles: list[FileHandle] = attrs.field(factory=list, eq=False)
     """What this log holds open. Only its programs, of which one runs at a time, change it; so a failed one leaks nothing (W7)."""
     own_epochs: list[int] = attrs.field(factory=list, eq=False)
@@ -163,7 +165,7 @@ def roll(
     # Hole 14: through its name, so that a register file that somebody replaced is noticed here.
     register: FileHandle = yield Open(context.layout.register, write=True)
     context.handles.append(register)
-    yield from confirm_epoch(register, context.log_id, epoch)
+    yield from confirm_epoch(register, context.log_id, epoch, context.owner)
     return fresh, register
 
 

@@ -31,9 +31,11 @@ EPOCH_RECORD_BYTES = 512
 SLOT_BYTES = 64
 SLOTS = 16
 FORMAT_VERSION = 1
+NOBODY = bytes(16)
+"""Whoever raises without a name of its own."""
 
 _MAGIC = 0x544C_5247  # "TLRG"
-_EPOCH = struct.Struct(">IHH16sQ")
+_EPOCH = struct.Struct(">IHH16sQ16s")
 _SLOT = struct.Struct(">QIQQB")
 _CRC = struct.Struct(">I")
 _READS_MAX = 4
@@ -62,25 +64,31 @@ class RegisterImage:
     """By epoch."""
 
 
-def encode_epoch(log_id: bytes, epoch: int) -> bytes:
-    head = _EPOCH.pack(_MAGIC, FORMAT_VERSION, 0, log_id, epoch)
+def encode_epoch(log_id: bytes, epoch: int, owner: bytes = NOBODY) -> bytes:
+    """``owner``: 16 bytes that name who raised it."""
+    head = _EPOCH.pack(_MAGIC, FORMAT_VERSION, 0, log_id, epoch, owner)
     body = head.ljust(EPOCH_RECORD_BYTES - _CRC.size, b"\0")
     return body + _CRC.pack(crc32c(body))
 
 
 def decode_epoch(data: bytes, log_id: bytes, path: str) -> int:
-    """The epoch; ``DataCorruption`` if damaged, ``StoreMismatch`` if it is another log's or of a newer format."""
+    """The epoch; errors as of ``decode_taken``."""
+    return decode_taken(data, log_id, path)[0]
+
+
+def decode_taken(data: bytes, log_id: bytes, path: str) -> tuple[int, bytes]:
+    """The epoch and who raised it; ``DataCorruption`` if damaged, ``StoreMismatch`` if it is another log's or of a newer format."""
     if len(data) < EPOCH_RECORD_BYTES:
         raise DataCorruption("the register is cut short", file=path, offset=len(data))
     body = data[: EPOCH_RECORD_BYTES - _CRC.size]
-    magic, version, _, owner, epoch = _EPOCH.unpack_from(body)
+    magic, version, _, found_id, epoch, owner = _EPOCH.unpack_from(body)
     if magic != _MAGIC or crc32c(body) != _CRC.unpack_from(data, len(body))[0]:
         raise DataCorruption("the register's epoch record is damaged", file=path, offset=0)
     if version > FORMAT_VERSION:
         raise StoreMismatch(f"{path} has format {version}, this version reads up to {FORMAT_VERSION}: use a newer tierlog")
-    if owner != log_id:
-        raise StoreMismatch(f"{path} belongs to log {owner.hex()}, not to {log_id.hex()}: folders were mixed up")
-    return int(epoch)
+    if found_id != log_id:
+        raise StoreMismatch(f"{path} belongs to log {found_id.hex()}, not to {log_id.hex()}: folders were mixed up")
+    return epoch, owner
 
 
 def slot_offset(epoch: int) -> int:
@@ -134,15 +142,15 @@ def read_register(handle: FileHandle, log_id: bytes) -> Program[RegisterImage]:
     return decode_image((yield Read(handle, 0, REGISTER_BYTES + 1)), log_id, handle.path)
 
 
-def confirm_epoch(handle: FileHandle, log_id: bytes, epoch: int) -> Program[None]:
-    """W1: raise ``NotOwner`` unless the register *equals* ``epoch``."""
-    expected = encode_epoch(log_id, epoch)
+def confirm_epoch(handle: FileHandle, log_id: bytes, epoch: int, owner: bytes) -> Program[None]:
+    """W1: raise ``NotOwner`` unless the register *equals* ``epoch``, raised by ``owner``."""
+    expected = encode_epoch(log_id, epoch, owner)
     for _ in range(_READS_MAX - 1):
         if (yield Read(handle, 0, EPOCH_RECORD_BYTES)) == expected:
             return
-    found = decode_epoch((yield Read(handle, 0, EPOCH_RECORD_BYTES)), log_id, handle.path)
-    if found != epoch:
-        raise fenced(handle.path, epoch, found)
+    found = decode_taken((yield Read(handle, 0, EPOCH_RECORD_BYTES)), log_id, handle.path)
+    if found != (epoch, owner):
+        raise fenced(handle.path, epoch, found[0])
 
 
 def fenced(path: str, epoch: int, found: int) -> NotOwner:
@@ -201,30 +209,31 @@ def _link_draft(path: str) -> Program[None]:
 
 
 def raise_register(
-    handle: FileHandle, log_id: bytes, floor: int, *, expected: Collection[int] | None = None, tried: list[int] | None = None
+    handle: FileHandle,
+    log_id: bytes,
+    floor: int,
+    *,
+    owner: bytes = NOBODY,
+    expected: Collection[int] | None = None,
+    tried: list[int] | None = None,
 ) -> Program[tuple[int, int]]:
     """W1: set the epoch to 1 + max(epoch, ``floor``), durably; returns (epoch before, epoch now).
 
-    With ``expected`` it is a compare-and-set: ``NotOwner`` if the epoch is none of these, and nothing is written. The new epoch joins
-    ``tried`` unless it surely was not written.
+    With ``expected`` it is a compare-and-set: ``NotOwner`` if the epoch is none of these or another owner raised it, and nothing is
+    written. The new epoch joins ``tried`` before it is written. If it never was, the next opener takes the same number: so the number
+    alone does not tell whose it is (hole 26).
     """
     yield Lock(handle)
     try:
         # The flock excludes every other writer of this record, so one read is enough (hole 14).
-        before = decode_epoch((yield Read(handle, 0, EPOCH_RECORD_BYTES)), log_id, handle.path)
-        if expected is not None and before not in expected:
+        before, by = decode_taken((yield Read(handle, 0, EPOCH_RECORD_BYTES)), log_id, handle.path)
+        if expected is not None and (before not in expected or by != owner):
             raise fenced(handle.path, max(expected, default=0), before)
         epoch = 1 + max(before, floor)
         if tried is not None:
             tried.append(epoch)
-        try:
-            yield Write(handle, 0, (encode_epoch(log_id, epoch),))
-            yield Sync(handle)
-        except OSError:
-            # Under the lock the register itself says whether the next opener will see this epoch, or may take it for its own.
-            if tried is not None and decode_epoch((yield Read(handle, 0, EPOCH_RECORD_BYTES)), log_id, handle.path) != epoch:
-                tried.remove(epoch)
-            raise
+        yield Write(handle, 0, (encode_epoch(log_id, epoch, owner),))
+        yield Sync(handle)
     finally:
         yield Unlock(handle)
     return before, epoch

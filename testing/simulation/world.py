@@ -95,11 +95,12 @@ class Site:
         """What ``open_store`` does, with simulated parts."""
         world = World(lambda: _BEGIN + trio.current_time() + process.clock_offset, self._random(f"process {process.number}"), _ids(process))
         identity = await self._identity(files, world)
+        owner_id = world.new_id()
         parts = ServingParts(
             identity=identity,
-            owner_id=world.new_id(),
+            owner_id=owner_id,
             chunks=self._chunks(process, files, world),
-            make_log=self._log_maker(process, files, identity),
+            make_log=self._log_maker(process, files, identity, owner_id),
             options=self.kind.limits.serving(),
             world=world,
         )
@@ -112,10 +113,10 @@ class Site:
 
         return StoreIdentity(b"simulated-store.", b"simulated-log...", self.kind.containers, int(_BEGIN * 1000))
 
-    def _log_maker(self, process: Process, files: GatedFiles, identity: StoreIdentity) -> Callable[[int], DurableDataLog]:
+    def _log_maker(self, process: Process, files: GatedFiles, identity: StoreIdentity, owner_id: str) -> Callable[[int], DurableDataLog]:
         if self.kind.wal is WalKind.DISK:
-            options = self.kind.limits.log_options()
-            return lambda index: LocalLog(files, log_folder(FOLDER.wal, index), identity.container_log_id(index), options)
+            options, owner = self.kind.limits.log_options(), bytes.fromhex(owner_id)
+            return lambda index: LocalLog(files, log_folder(FOLDER.wal, index), identity.container_log_id(index), options, owner=owner)
 
         faults = LogServiceFaults(self.faults, process.number, process.gate)
         return lambda index: ServiceLog(self._logs.log(str(index)), str(index), process.gate, faults)

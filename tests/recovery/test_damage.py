@@ -39,7 +39,7 @@ pytestmark = pytest.mark.timeout(1200)
 every_image = pytest.mark.parametrize("moment", LIVES)
 
 EVERY_BIT = range(1 << 20)
-REGISTER_BITS = [*range(8 * 36), *range(8 * 508, 8 * 1536)]
+REGISTER_BITS = [*range(8 * 52), *range(8 * 508, 8 * 1536)]
 """The epoch's record without its padding, and the watermarks."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from random import Random
 
@@ -9,7 +10,7 @@ import pytest
 
 from support.log_world import live
 from tierlog.storage_backends.base.checksum import crc32c
-from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch
+from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch
 from tierlog.storage_backends.base.files import Close, Files, IoCall, Open, Program, Read, Write
 from tierlog.storage_backends.base.register import Register
 from tierlog.storage_backends.files.local import LocalFiles
@@ -22,14 +23,16 @@ from tierlog.storage_backends.registers.local import (
     Watermark,
     decode_epoch,
     decode_image,
+    decode_taken,
     encode_epoch,
     encode_watermark,
+    raise_register,
     read_register,
     slot_offset,
 )
 from tierlog.storage_backends.registers.memory import MemoryRegister
 from tierlog.testing.register_conformance import RegisterConformance
-from tierlog.testing.simulated_files import LosePower, SimulatedDisk, SimulatedFiles
+from tierlog.testing.simulated_files import Fail, LosePower, SimulatedDisk, SimulatedFiles
 
 LOG_ID = bytes(range(16))
 GOLDEN = Path(__file__).parents[2] / "golden" / "register_v1.hex"
@@ -82,6 +85,7 @@ def test_the_register_has_its_golden_bytes() -> None:
 
     assert encode_epoch(LOG_ID, 19).hex() == golden[0]
     assert encode_watermark(LOG_ID, MARK).hex() == golden[1]
+    assert encode_epoch(LOG_ID, 19, b"whoever raised it"[:16]).hex() == golden[2]
     assert decode_image(bytes(image(19, MARK)), LOG_ID, "r") == RegisterImage(19, {19: MARK})
 
 
@@ -161,3 +165,31 @@ async def test_hole_14_a_creation_that_died_half_way_is_finished_by_the_next() -
         await live(disk, create, die)
         disk = disk.crash("all")
         assert await LocalRegister(SimulatedFiles(disk), "/r", "/r/register", LOG_ID).raise_above(0) == 1
+
+
+@pytest.mark.anyio
+async def test_hole_26_an_epoch_that_was_tried_in_vain_is_not_taken_for_ones_own_when_another_has_it() -> None:
+    """The write of a raise fails: the number may be ours, until somebody else takes it."""
+    disk = SimulatedDisk(Random(4))
+    disk.create("/register").write(0, encode_epoch(LOG_ID, 18, b"A" * 16))
+
+    def fail(index: int, call: IoCall) -> Fail | None:
+        return Fail(OSError(errno.EIO, "broken")) if isinstance(call, Write) else None
+
+    def raised(owner: bytes, expected: list[int] | None, tried: list[int]) -> Program[int]:
+        handle = yield Open("/register", write=True)
+        try:
+            _, epoch = yield from raise_register(handle, LOG_ID, 0, owner=owner, expected=expected, tried=tried)
+        finally:
+            yield Close(handle)
+        return epoch
+
+    tried = [18]
+    with pytest.raises(OSError, match="broken"):
+        await SimulatedFiles(disk, fail).run(raised(b"A" * 16, [18], tried))
+    assert tried == [18, 19]
+
+    assert await SimulatedFiles(disk).run(raised(b"B" * 16, None, [])) == 19
+    with pytest.raises(NotOwner):
+        await SimulatedFiles(disk).run(raised(b"A" * 16, tried, tried))
+    assert decode_taken(disk.content("/register"), LOG_ID, "r") == (19, b"B" * 16)
