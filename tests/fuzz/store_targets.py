@@ -31,6 +31,8 @@ from tierlog.storage_backends.base.codec import Decoder, Encoder, hex_number
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument
 from tierlog.storage_backends.chunked.records import (
     ChunkRecord,
+    DebtKind,
+    DebtRecord,
     IndexRecord,
     SegmentRecord,
     chunk_key,
@@ -188,6 +190,7 @@ _IDENTITIES = [
 
 _SEGMENT = SegmentRecord(7 << 32 | 2, 4106, 17, "first", "last", 10, 3000, 3, True, 7, 1 << 20)
 _CHUNK = ChunkRecord("containers/0001/c", 0, "next").grown([b"x" * 1500, b"y" * 600], [0, 1500])
+_DEBT = DebtRecord(DebtKind.SPLICE, 7 << 32 | 3, 7 << 32 | 2, 300, 90, 64, 350, "containers/0001/c", 0, 7)
 _INDEX = IndexRecord(7 << 32 | 2, 1 << 24, "containers/0001/c", 1000)
 _SEGMENTS = st.builds(SegmentRecord, u64, u64, u64, name, name, u64, u64, u64, st.booleans(), u64, u64)
 
@@ -216,6 +219,14 @@ _RECORDS = [
     ),
     Target(
         "index record", IndexRecord.decode, [_INDEX.encode()], encode=IndexRecord.encode, values=st.builds(IndexRecord, u64, u64, name, u64)
+    ),
+    Target(
+        "debt record",
+        DebtRecord.decode,
+        [_DEBT.encode()],
+        encode=DebtRecord.encode,
+        values=st.builds(DebtRecord, st.sampled_from(DebtKind), u64, u64, u64, u64, u64, u64, name, u64, u64, extra=st.binary(max_size=9)),
+        hostile=[_DEBT.encode()[:2] + b"\0" + _DEBT.encode()[3:], _DEBT.encode()[:2] + b"\x05" + _DEBT.encode()[3:]],
     ),
     Target(
         "segment record under its key",

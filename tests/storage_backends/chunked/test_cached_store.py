@@ -32,8 +32,9 @@ class SlowStore(MemoryMetadataStore):
         self.go = anyio.Event()
 
     async def get(self, key: str) -> tuple[int, bytes] | None:
+        go = self.go
         found = await super().get(key)
-        await self.go.wait()
+        await go.wait()
         return found
 
     async def commit(self, expected: Mapping[str, int], writes: Mapping[str, bytes | None]) -> int:
@@ -93,9 +94,10 @@ async def test_a_read_that_overlaps_a_commit_is_not_remembered() -> None:
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(cached.get, "a")
         await anyio.wait_all_tasks_blocked()
-        tasks.start_soon(cached.commit, {"a": first}, {"a": b"2"})
-        await anyio.wait_all_tasks_blocked()
+        read, slow.go = slow.go, anyio.Event()
         slow.go.set()
+        await cached.commit({"a": first}, {"a": b"2"})
+        read.set()
 
     assert await cached.get("a") == state.entries["a"]
 

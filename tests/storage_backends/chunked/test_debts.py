@@ -263,6 +263,17 @@ async def test_the_debts_are_read_once() -> None:
     assert store.records == 0
 
 
+async def test_after_a_commit_of_unknown_outcome_the_debts_are_read_again() -> None:
+    tier2 = Tier2(options=SMALL)
+    await many_chunks(tier2, SID, chunks=40)
+    owner = await tier2.owner(2, metadata=FaultyMetadataStore(tier2.metadata, 1, OutcomeUnknown("scripted"), after=True))
+    assert await owner.storage.debts() == []
+    with pytest.raises(OutcomeUnknown):
+        await owner.delete()
+
+    assert [debt.kind for debt in await owner.storage.debts()] == [DebtKind.DELETE]
+
+
 async def test_a_failed_step_leaves_the_debt_as_it_was() -> None:
     tier2 = Tier2(options=SMALL)
     owner, _ = await many_chunks(tier2, SID, chunks=40)

@@ -10,6 +10,7 @@ import pytest
 from support.chunked import OTHER, SID, CountingStore, Owner, Tier2
 from tierlog.storage_backends.base.errors import DataCorruption, SegmentNotFound, SegmentTruncated, TierlogError, Unavailable
 from tierlog.storage_backends.chunked.core import ChunkedOptions
+from tierlog.storage_backends.chunked.defrag_rules import DefragOptions
 from tierlog.storage_backends.chunked.marks import Marks
 from tierlog.storage_backends.chunked.records import BLOCK
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
@@ -264,6 +265,19 @@ async def test_chunks_that_are_tiny_against_the_index_are_found_by_marks() -> No
     await owner.pay()
     store.records = 0
     assert await owner.storage.read(SID, 1003, 1500) == content[1003:2503]
+
+
+async def test_marks_of_chunks_that_were_joined_lead_nobody_astray() -> None:
+    owner = await Tier2(options=ChunkedOptions(defrag=DefragOptions(loose_chunks=0))).owner()
+    content = bytes(range(250)) * 4
+    for place in range(0, len(content), 2):
+        owner = await owner.tier2.owner()
+        await owner.write(place, content[place : place + 2], sid=OTHER, rolling_size=200)
+    assert await owner.storage.read(OTHER, 990, 1) == content[990:991]
+    await owner.storage.defrag(OTHER)
+
+    for offset in range(0, 1000, 37):
+        assert await owner.storage.read(OTHER, offset, 3) == content[offset : offset + 3]
 
 
 async def test_marks_are_bounded_and_a_chunk_that_is_gone_drops_its_own() -> None:
