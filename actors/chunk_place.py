@@ -159,7 +159,7 @@ def _decode(data: bytes, path: str) -> ChunkPlace:
         place = ChunkPlace(str(fields.pop("chunks")), S3Config(**fields))
         if place.chunks:
             parse_location(place.chunks)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # Deep nests are beyond the parser.
         raise DataCorruption(f"the record of where the chunks are is damaged ({error}): restore it from a backup", file=path) from error
 
     return place

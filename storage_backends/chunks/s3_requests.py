@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -321,6 +322,7 @@ class S3Requests:
 
 
 _CONTENT = "application/octet-stream"
+_LENGTH = re.compile(r"[0-9]{1,19}")
 
 
 def _body(data: Sequence[Buffer]) -> bytes:
@@ -336,5 +338,5 @@ def _check_range(told: str, offset: int, size: int, received: int) -> None:
     """Raise ``Unavailable`` unless the answer is what was asked for: short only at the object's end."""
     span, _, total = told.removeprefix("bytes ").partition("/")
     expected = f"{offset}-{offset + received - 1}"
-    if span != expected or not total.isdigit() or received != min(size, int(total) - offset):
+    if span != expected or not _LENGTH.fullmatch(total) or received != min(size, int(total) - offset):
         raise Unavailable(f"{received} bytes at {offset} were read where {size} were asked for, and the service calls them {told!r}")

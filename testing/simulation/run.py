@@ -5,6 +5,7 @@ more that recovers, everything flushed and collected, quiet, a clean close, and 
 any check (``linearize.py``, ``invariants.py``, ``storage_invariants.py``).
 
 A violation of any of them ends the run at once and is the verdict; an exception of another kind is the simulator's own and is raised.
+A run whose calls in doubt have more orders than can be looked at ends there too, and is counted as undecided: what came before is right.
 Nothing of a run outlives it.
 """
 
@@ -21,6 +22,7 @@ from ...actors.core.lifecycle import leaves
 from ...journal.operations.transaction_image import TransactionStatus
 from . import plan as plans
 from .clients import Client, WrongAnswer
+from .configuration import TooManyConfigurations
 from .faults import Fault, Kind, Nth, Target
 from .invariants import Broken
 from .linearize import Violation
@@ -92,14 +94,17 @@ class _Run:
         self._seconds = 0.0
 
     def verdict(self) -> Verdict:
-        violation = None
+        violation, undecided = None, {}
         try:
             run_virtual(self._body, self._plan.seed, rounds=_rounds(len(self._plan.actions)))
         except BaseException as error:
             found = _violation(error)
-            if found is None:
+            if _is_undecided(error):
+                undecided = {"undecided": 1}
+            elif found is None:
                 raise
-            violation = f"{type(found).__name__}: {found}"
+            else:
+                violation = f"{type(found).__name__}: {found}"
         shown = self._trace.lines or self._trace.tail()
         return Verdict(
             self._plan.seed,
@@ -109,7 +114,7 @@ class _Run:
             self._plan.numbers,
             len(self._plan.actions),
             self._seconds,
-            self._stage.tally(),
+            self._stage.tally() | undecided,
         )
 
     async def _body(self) -> None:
@@ -229,6 +234,12 @@ class _Run:
 
 def _rounds(actions: int) -> Rounds:
     return Rounds(ROUNDS_AT_ONE_TIME, max(ROUNDS_AT_LEAST, ROUNDS_PER_ACTION * actions))
+
+
+def _is_undecided(error: BaseException) -> bool:
+    """Whether the checker gave up, and nothing else is wrong."""
+    found = [leaf for leaf in leaves(error) if not isinstance(leaf, trio.Cancelled)]
+    return bool(found) and all(isinstance(leaf, TooManyConfigurations) for leaf in found)
 
 
 def _violation(error: BaseException) -> BaseException | None:

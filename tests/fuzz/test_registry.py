@@ -27,6 +27,7 @@ EXEMPT = {
     "actors/supervisor/control/channel.py peer_pid": "three numbers from the kernel",
     "actors/config.py load_config": "opens the file and hands its bytes to decode_config",
     "actors/identity.py _refuse_orphaned_logs": "asks whether there is any folder with a number for its name, and uses no number",
+    "actors/node.py Node._log": "reads the id of an opening that this process has just made",
     "actors/node.py identify": "reads ids that this process has just made",
     "actors/restoring.py _Restore._make_folder": "as above",
     "actors/serving.py Hosting._host.make": "as above",

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from random import Random
+from unittest import mock
 
 import attrs
 import pytest
@@ -15,6 +16,8 @@ import trio
 from tierlog.actors.container.pipeline import Pipeline
 from tierlog.storage_backends.logs.local import LocalLog
 from tierlog.testing.simulation.clients import WrongAnswer
+from tierlog.testing.simulation.configuration import TooManyConfigurations
+from tierlog.testing.simulation.linearize import Checker
 from tierlog.testing.simulation.misfortunes import Misfortunes
 from tierlog.testing.simulation.plan import MISFORTUNES, PlannedFault, Trouble, make_plan
 from tierlog.testing.simulation.run import run_plan, run_seed
@@ -135,3 +138,14 @@ def test_an_answer_before_its_group_is_durable_is_found(monkeypatch: pytest.Monk
 def test_a_register_that_is_not_asked_before_an_ack_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LocalLog, "check_owner", lambda self: None)
     assert any(run_seed(seed).violation for seed in range(80))
+
+
+def test_a_run_that_the_checker_cannot_judge_to_its_end_is_counted_and_no_violation() -> None:
+    def give_up(checker: object, configurations: object) -> None:
+        raise TooManyConfigurations("too many orders")
+
+    with mock.patch.object(Checker, "_keep", give_up):
+        verdict = run_seed(1, operations=20)
+    assert verdict.violation is None
+    assert verdict.counts["undecided"] == 1
+    assert "undecided" not in run_seed(1, operations=20).counts
