@@ -1,4 +1,4 @@
-"""Every async test runs on asyncio and on trio; long tests only when asked for; those with Spark share one process and its JVM."""
+"""Every async test runs on asyncio and on trio; long tests only when asked for; those that share something costly run in one process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-SPARK = "tests/spark_bridge/"
+TOGETHER = ("tests/spark_bridge/", "tests/packaging/test_wheel.py")
+"""A JVM is started once, and a wheel is built and installed once."""
 
 # No deadline: on a shared machine it measures the neighbours.
 settings.register_profile("short", deadline=None, print_blob=True)
@@ -26,25 +27,25 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("long" if config.getoption("--long") else "short")
 
 
-class SparkTogether(LoadScopeScheduling):  # type: ignore[misc]
-    """Each test goes to whichever process is free, but a JVM is started once."""
+class MostlyAlone(LoadScopeScheduling):  # type: ignore[misc]
+    """Each test goes to whichever process is free, but for those that belong together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return SPARK if nodeid.startswith(SPARK) else nodeid
+        return next((scope for scope in TOGETHER if nodeid.startswith(scope)), nodeid)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> SparkTogether | None:
-    return SparkTogether(config, log) if config.getvalue("dist") == "loadscope" else None
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> MostlyAlone | None:
+    return MostlyAlone(config, log) if config.getvalue("dist") == "loadscope" else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # The long row comes first, so that the other tests fill up the other process.
-    items.sort(key=lambda item: not item.nodeid.startswith(SPARK))
+    # Long rows come first, so that the other tests fill up the other process.
+    items.sort(key=lambda item: not item.nodeid.startswith(TOGETHER))
     if config.getoption("--long"):
         return
 
     for item in items:
-        if "long" in item.keywords:
+        if "long" in item.keywords or ("one_loop" in item.keywords and "trio" in item.name):
             item.add_marker(pytest.mark.skip(reason="long: run with --long"))
 
 

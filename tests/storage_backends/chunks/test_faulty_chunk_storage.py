@@ -16,6 +16,7 @@ pytestmark = pytest.mark.anyio
 STATES: dict[Path, MemoryChunkState] = {}
 
 
+@pytest.mark.one_loop
 class TestWithoutAScript(ChunkStorageConformance):
     def make(self, folder: Path) -> FaultyChunkStorage:
         return FaultyChunkStorage(MemoryChunkStorage(STATES.setdefault(folder, MemoryChunkState())))

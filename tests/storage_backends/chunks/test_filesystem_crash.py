@@ -20,6 +20,7 @@ ROOT = "/data/lts"
 FIRST, SECOND, MORE = b"1" * 1500, b"2" * 700, b"3" * 900
 
 
+@pytest.mark.one_loop
 class TestOnASimulatedDisk(ChunkStorageConformance):
     disks: dict[Path, SimulatedDisk] = {}  # noqa: RUF012 - shared by the instances of one test through its folder.
 

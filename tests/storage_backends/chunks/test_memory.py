@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
 from tierlog.testing.chunk_conformance import ChunkStorageConformance
 
@@ -26,11 +28,13 @@ class TestMemory(ChunkStorageConformance):
         return MemoryChunkStorage(PLACES.state(folder))
 
 
+@pytest.mark.one_loop
 class TestMemoryLikeAnObjectStore(ChunkStorageConformance):
     def make(self, folder: Path) -> MemoryChunkStorage:
         return MemoryChunkStorage(PLACES.state(folder), append=False, concat=False)
 
 
+@pytest.mark.one_loop
 class TestMemoryWithEveryCapability(ChunkStorageConformance):
     def make(self, folder: Path) -> MemoryChunkStorage:
         return MemoryChunkStorage(PLACES.state(folder), truncate=True)

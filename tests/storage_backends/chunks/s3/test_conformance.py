@@ -28,6 +28,7 @@ class OnOurServer(ChunkStorageConformance):
         return s3_storage(self.url, prefix_of(folder), append=self.append)
 
 
+@pytest.mark.one_loop
 class TestS3(OnOurServer):
     pass
 
