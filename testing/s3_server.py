@@ -19,6 +19,7 @@ import asyncio
 import sys
 import threading
 import time
+from argparse import ArgumentParser
 from base64 import b64encode
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -398,8 +399,14 @@ def _error(refusal: S3Refusal, path: str) -> Answer:
 
 
 def main(arguments: Sequence[str] = ()) -> None:
-    """Serve the bucket ``chunks`` until standard input ends; the first argument is a port."""
-    with LocalS3Server(port=int(arguments[0]) if arguments else 0) as server:
+    """Serve the bucket ``chunks`` until standard input ends."""
+    parser = ArgumentParser(
+        prog="python -m tierlog.testing.s3_server",
+        description="Serve the bucket `chunks` on loopback, in memory, until standard input ends. It prints its URL first. "
+        f"AWS_ACCESS_KEY_ID is {ACCESS_KEY!r}, AWS_SECRET_ACCESS_KEY anything.",
+    )
+    parser.add_argument("port", nargs="?", type=int, default=0, help="default: a free one")
+    with LocalS3Server(port=parser.parse_args(arguments).port) as server:
         server.add_bucket("chunks")
         print(server.url, flush=True)  # noqa: T201 - whoever starts it reads it
         with suppress(KeyboardInterrupt):

@@ -1,12 +1,9 @@
-"""Every async test runs on asyncio and on trio; long tests only when asked for; those that share something costly run in one process."""
+"""Every async test runs on asyncio and on trio; long tests only when asked for; those that share something costly come first."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from hypothesis import settings
-from xdist.scheduler import LoadScopeScheduling
 
 TOGETHER = ("tests/spark_bridge/", "tests/packaging/test_wheel.py")
 """A JVM is started once, and a wheel is built and installed once."""
@@ -27,19 +24,8 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("long" if config.getoption("--long") else "short")
 
 
-class MostlyAlone(LoadScopeScheduling):  # type: ignore[misc]
-    """Each test goes to whichever process is free, but for those that belong together."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return next((scope for scope in TOGETHER if nodeid.startswith(scope)), nodeid)
-
-
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> MostlyAlone | None:
-    return MostlyAlone(config, log) if config.getvalue("dist") == "loadscope" else None
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    # Long rows come first, so that the other tests fill up the other process.
+    # The first process begins with these, and what is stolen from it is taken from its end.
     items.sort(key=lambda item: not item.nodeid.startswith(TOGETHER))
     if config.getoption("--long"):
         return
