@@ -31,7 +31,7 @@ from ..storage_backends.files.local import LocalFiles
 from ..storage_backends.logs.local import LocalLog
 from ..storage_backends.logs.local_layout import LocalLogOptions, log_folder
 from . import presence
-from .chunk_place import make_chunk_storage, settle_place
+from .chunk_place import check_place, make_chunk_storage, settle_place
 from .config import StoreConfig
 from .container.admission import AdmissionOptions
 from .container.checkpointer import CheckpointOptions
@@ -274,6 +274,9 @@ class Node:
             return self._storage
 
         place = await settle_place(self._files, self._folder, self._config, self._world)
+        if await run_program(self._files, read_identity(self._folder.wal), self._folder.wal) is None:
+            # Nothing refers to the place yet, so that a wrong one can still be corrected.
+            await check_place(place, self._files, self._folder, self._world)
         return make_chunk_storage(place, self._files, self._folder, self._world)
 
     async def _settle_layout(self) -> None:

@@ -183,6 +183,17 @@ async def test_the_place_is_fixed_when_a_folder_is_made(server: LocalS3Server, t
                 pass
 
 
+async def test_a_place_that_was_wrong_at_the_first_opening_can_be_corrected(server: LocalS3Server, tmp_path: Path) -> None:
+    wrong = attrs.evolve(settings(server), chunks="s3://no-such-bucket/stores")
+    with pytest.raises(ConfigError, match="there is no bucket no-such-bucket"):
+        async with open_store(tmp_path, containers=1, config=wrong):
+            pass
+
+    async with open_store(tmp_path, containers=1, config=settings(server)) as store:
+        await fill(store)
+        assert await read_all(store) == b"".join(PIECES)
+
+
 async def test_a_service_that_moved_is_found_under_its_new_address(server: LocalS3Server, tmp_path: Path) -> None:
     gone = attrs.evolve(settings(server), s3=S3Config(endpoint="http://127.0.0.1:9"))
     async with open_store(tmp_path, containers=1, config=settings(server)) as store:
