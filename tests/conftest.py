@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 from hypothesis import settings
 
@@ -33,6 +35,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "long" in item.keywords or ("one_loop" in item.keywords and "trio" in item.name):
             item.add_marker(pytest.mark.skip(reason="long: run with --long"))
+
+
+def pytest_collection_finish() -> None:
+    # So many tests are a large heap that stays to the end: a full collection that looks through it each time takes a second.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(params=["asyncio", "trio"])
