@@ -95,7 +95,8 @@ class Client:
         stage = self._stage
         checker = stage.checkers[family]
         calls = {key: checker.begin(LookUp(*key), process.number) for key in stage.lapses[family].keys}
-        outcome = await stage.attempt(process, f"{self.name} lists transactions", partial(listed, family), patience, seconds)
+        with stage.listing(family, process.number, calls):
+            outcome = await stage.attempt(process, f"{self.name} lists transactions", partial(listed, family), patience, seconds)
         stage.trace.note(self.name, f"P{process.number} transactions of {family}: {_brief(outcome)}")
         if outcome.ending is not Ending.ANSWERED:
             for call in calls.values():
@@ -117,6 +118,7 @@ class Client:
         """Make the call, and tell the checker when it begins and how it ends."""
         op = op.begun(trio.current_time())
         self._stage.lapses[op.family].note(op)
+        self._stage.extend_listings(op.family)
         call = self._stage.checkers[op.family].begin(op, process.number)
         self._stage.trace.note(self.name, f"P{process.number} #{call.number} {op}")
         outcome = await self._stage.attempt(process, f"{self.name} {op}", send, patience)

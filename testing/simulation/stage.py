@@ -22,11 +22,14 @@ from ...actors.container.container import Container
 from ...actors.container.host import ContainerHost
 from ...actors.store import SegmentStore
 from ...storage_backends.base.errors import TierlogError
+from .configuration import Pending
 from .faults import Kind, Target
 from .invariants import Broken, Watch
 from .lapses import Lapses
 from .linearize import Checker
 from .loop import after_steps
+from .model import Key
+from .model_transactions import LookUp
 from .plan import Plan
 from .process import Process, ProcessDied
 from .storage_invariants import ChunkBook
@@ -87,6 +90,7 @@ class Stage:
         self.calls = 0
         """Calls that ended, as a sign of progress."""
         self._calling: list[_Calling] = []
+        self._listings: list[tuple[str, int, dict[Key, Pending]]] = []
         self._work: dict[tuple[int, int], dict[str, int]] = {}
         self._changed = trio.Event()
         self._reached = 0
@@ -233,6 +237,24 @@ class Stage:
 
     def names_of(self, family: str) -> tuple[str, ...]:
         return next(names for names in self.plan.families if names[0] == family)
+
+    @contextmanager
+    def listing(self, family: str, owner: int, calls: dict[Key, Pending]) -> Iterator[None]:
+        """While the transactions of ``family`` are listed, ``calls`` gains a look at each that begins: the list may show it as it was
+        at any moment from then on."""
+        entry = (family, owner, calls)
+        self._listings.append(entry)
+        try:
+            yield
+        finally:
+            self._listings.remove(entry)
+
+    def extend_listings(self, family: str) -> None:
+        """A call is about to begin that may begin a transaction."""
+        for listed, owner, calls in self._listings:
+            for key in self.lapses[family].keys if listed == family else ():
+                if key not in calls:
+                    calls[key] = self.checkers[family].begin(LookUp(*key), owner)
 
     def pass_time(self, family: str) -> None:
         """Tell the checker what owners may have done by themselves until now."""
