@@ -25,6 +25,8 @@ from tierlog.storage_backends.chunked.core import ChunkedOptions
 
 OPTIONS = ReadAheadOptions(block_bytes=4, window_bytes=16, ahead_bytes=32, streams=6, idle=60.0)
 READERS = 3
+ROUNDS_TO_SETTLE = 10_000
+"""Turns of the event loop; nothing waits for time. (On asyncio ``wait_all_tasks_blocked`` does not see a wake-up that is on its way.)"""
 
 
 @attrs.define
@@ -86,8 +88,14 @@ class Case:
             reader.is_busy = False
 
     async def settle(self) -> None:
+        """Let every reader come to the end of its reads, and every window to its end."""
         self.go_on.set()
-        await anyio.wait_all_tasks_blocked()
+        for _ in range(ROUNDS_TO_SETTLE):
+            if not any(reader.is_busy for reader in self.readers) and not self.budget.fetching:
+                break
+            await checkpoint()
+        assert not any(reader.is_busy for reader in self.readers), "a reader hangs"
+        assert not self.budget.fetching, "a window hangs"
         self.go_on = anyio.Event()
 
     async def truncate(self, share: float) -> None:
@@ -152,7 +160,6 @@ async def play(append: bool, pieces: list[tuple[bytes, int]], steps: list[Step],
             await case.collect()
         case.troubles.clear()
         await case.settle()
-        assert not any(reader.is_busy for reader in case.readers)
 
         if not deletes:
             await read_everything(case)
