@@ -2,7 +2,7 @@
 
 Owns: the entry point, and how a mistake on the command line is told. Does not own: any rule of the store; commands check nothing that the
 store's own doors check. ``reading.py``, ``changing.py``, ``transactions.py`` and ``folder.py`` hold the commands, ``running.py`` how one is
-carried out.
+carried out, ``interrupts.py`` what Ctrl-C does.
 
 Exit codes: 0 done, 1 refused or failed (one line ``error: ...`` on stderr), 2 wrong usage, 130 interrupted, 141 nobody reads the output.
 Reading commands own nothing and fence nobody (hole 26). Heavy imports happen inside the commands, so that ``--help`` is quick.
@@ -17,7 +17,8 @@ from collections.abc import Sequence
 import typer
 
 from .app import app
-from .running import INTERRUPTED, complain
+from .interrupts import INTERRUPTED, end_at_once
+from .running import complain
 
 USAGE = 2
 
@@ -29,6 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command; returns the exit code. ``arguments`` without the program's name, default: this process's."""
     # Errors are told in one line; the store's own events would stand beside it.
     logging.getLogger("tierlog").addHandler(logging.NullHandler())
+    if arguments is None:
+        end_at_once()  # Until a command owns something.
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         code = typer.main.get_command(app).main(given or ["--help"], prog_name="tierlog", standalone_mode=False)

@@ -2,21 +2,16 @@
 
 Owns: ``execute``, ``reading``, ``writing``, exit codes, the one line on stderr. Does not own: what commands do.
 
-Ctrl-C: a command that writes is cancelled and closes its store in order; one that only reads stops at once, also while a full pipe holds
-its output back. Both exit with 130 and say nothing. A reader that goes away ends a command with 141, quietly.
+Ctrl-C (``interrupts.py``): a command that writes is cancelled and closes its store in order; one that only reads ends at once.
+A reader that goes away ends a command with 141, quietly.
 """
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import typer
@@ -32,6 +27,7 @@ from ...storage_backends.base.errors import (
     TierlogError,
     TransactionNotFound,
 )
+from .interrupts import INTERRUPTED, Interrupts, end_at_once
 from .output import leave
 
 if TYPE_CHECKING:
@@ -43,7 +39,7 @@ if TYPE_CHECKING:
     from ..store import SegmentStore
 
 T = TypeVar("T")
-FAILED, INTERRUPTED = 1, 130
+FAILED = 1
 _HINTS = {
     SegmentNotFound: "`tierlog segment ls` shows the names, `tierlog segment create` makes a segment",
     TransactionNotFound: "`tierlog txn ls` shows those that are remembered",
@@ -71,15 +67,15 @@ def execute(command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = Fal
     """Run ``command`` in an event loop of its own; failures become exit codes."""
     import anyio
 
+    interrupts = Interrupts()
     try:
-        return anyio.run(command, backend_options={"use_uvloop": uvloop})
+        with interrupts.listening():
+            return anyio.run(interrupts.run, command, backend_options={"use_uvloop": uvloop})
     except TierlogError as error:
         fail(f"{error}{_hint(error)}")
     except BrokenPipeError:
         leave()
     except KeyboardInterrupt:
-        if signal.getsignal(signal.SIGINT) is _end_now:
-            _end_now(signal.SIGINT, None)
         raise typer.Exit(INTERRUPTED) from None
     except OSError as error:
         fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
@@ -91,37 +87,12 @@ def _hint(error: TierlogError) -> str:
     return f"; {hint}" if hint else ""
 
 
-def let_interrupts_through(*, finishing: bool = False) -> None:
-    """Let Ctrl-C end this process where it stands: nothing is owned, so there is nothing to put in order.
-
-    A second one does not tear the end that the first has begun: it is the end, or with ``finishing`` it waits for it.
-    """
-    if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, partial(_interrupt_once, _pass_over if finishing else _end_now))
-
-
-def _interrupt_once(later: Callable[[int, FrameType | None], None], number: int, frame: FrameType | None) -> NoReturn:
-    """Raise KeyboardInterrupt for the first Ctrl-C, and leave the next ones to ``later``."""
-    # Not SIG_IGN: Python complains on stderr about a signal that came in the moment before.
-    signal.signal(signal.SIGINT, later)
-    raise KeyboardInterrupt
-
-
-def _pass_over(number: int, frame: FrameType | None) -> None:
-    """The end is under way already."""
-
-
-def _end_now(number: int, frame: FrameType | None) -> NoReturn:
-    """End without waiting for threads: an interrupt that strikes while one is started leaves it without anybody who ends it."""
-    os._exit(INTERRUPTED)
-
-
 @asynccontextmanager
 async def viewing(data: Path) -> AsyncIterator[StoreView]:
     """The read-only view of a data folder."""
     from ..inspection import open_reader
 
-    let_interrupts_through()
+    end_at_once()
     async with open_reader(data) as view:
         yield view
 
@@ -133,7 +104,7 @@ async def reading(data: Path, url: str | None) -> AsyncIterator[StoreView | Clie
         async with viewing(data) as view:
             yield view
     else:
-        let_interrupts_through()
+        end_at_once()
         async with _client(url) as client:
             yield client
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .interrupts import interrupt_once
 from .options import Json
-from .running import fail, let_interrupts_through
+from .running import fail
 
 if TYPE_CHECKING:
     from ...testing.simulation.command import Request
@@ -134,7 +135,7 @@ def _range(text: str) -> tuple[int, int]:
 def _carry_out(request: Request) -> int:
     from ...testing.simulation.command import WorkersCannotStart, run
 
-    let_interrupts_through(finishing=True)
+    interrupt_once()
     try:
         return run(request)
     except WorkersCannotStart as error:

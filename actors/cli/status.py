@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import output
+from .interrupts import end_at_once
 from .options import DEFAULT_URL, Json, Url
-from .running import ask_service, execute, let_interrupts_through
+from .running import ask_service, execute
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -26,11 +27,11 @@ def status(
     """Show a service's hosts, containers and failovers."""
 
     async def command() -> None:
-        let_interrupts_through()
         if watch:
             await _watch(url)
             return
 
+        end_at_once()
         found = await ask_service(url, "GET", "/v1/status")
         if json:
             output.print_json(found)

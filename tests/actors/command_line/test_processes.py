@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import anyio
-import anyio.to_thread
 import pytest
 
 from support.command_line import NAME, Run, command, make_store, spawn
@@ -29,53 +28,6 @@ def test_ctrl_c_ends_a_tail_quietly(folder: Path, times: int) -> None:
 
         assert tail.wait() == 130
         assert tail.stderr.read() == b""
-
-
-_INTERRUPTED_IN_A_THREAD_S_START = """
-import os, signal, threading
-import anyio
-from tierlog.actors.cli.running import execute, let_interrupts_through
-
-async def command():
-    let_interrupts_through()
-    threading.Thread(target=threading.Event().wait).start()
-    os.kill(os.getpid(), signal.SIGINT)
-    await anyio.sleep_forever()
-
-execute(command)
-"""
-
-
-def test_ctrl_c_ends_a_reading_command_whose_thread_nobody_can_end_any_more() -> None:
-    """As one that was just being started when the interrupt came: nobody has been told of it."""
-    done = subprocess.run([sys.executable, "-c", _INTERRUPTED_IN_A_THREAD_S_START], capture_output=True, timeout=20, check=False)
-
-    assert (done.returncode, done.stderr) == (130, b"")
-
-
-_INTERRUPTED_WHERE_NOBODY_HEARS_IT = """
-import os, signal
-import anyio
-from tierlog.actors.cli.running import execute, let_interrupts_through
-
-class Deaf:
-    def __del__(self):
-        os.kill(os.getpid(), signal.SIGINT)  # What a finalizer raises is passed over.
-
-async def command():
-    let_interrupts_through()
-    Deaf()
-    os.kill(os.getpid(), signal.SIGINT)
-    await anyio.sleep_forever()
-
-execute(command)
-"""
-
-
-def test_a_second_ctrl_c_ends_a_reading_command_that_did_not_hear_the_first() -> None:
-    done = subprocess.run([sys.executable, "-c", _INTERRUPTED_WHERE_NOBODY_HEARS_IT], capture_output=True, timeout=20, check=False)
-
-    assert done.returncode == 130
 
 
 def test_ctrl_c_ends_a_waiting_append_and_keeps_what_was_acked(folder: Path, run: Run) -> None:

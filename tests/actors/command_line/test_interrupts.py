@@ -1,0 +1,162 @@
+"""Ctrl-C, wherever it strikes: in a thread's start, in a finalizer, twice, before a command has begun."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PRELUDE = """
+import os, signal, sys, threading
+import anyio
+from tierlog.actors.cli.interrupts import end_at_once
+from tierlog.actors.cli.running import execute
+
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def run(program: str) -> tuple[int, bytes, bytes]:
+    done = subprocess.run([sys.executable, "-c", PRELUDE + program], capture_output=True, timeout=20, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+EXITS_WITH_WHAT_IT_RAISES = """
+import typer
+try:
+    execute(command)
+except typer.Exit as exit:
+    sys.exit(exit.exit_code)
+"""
+
+
+def test_a_command_that_owns_something_is_cancelled_and_puts_it_in_order() -> None:
+    code, out, err = run(
+        """
+async def command():
+    try:
+        interrupt()
+        await anyio.sleep_forever()
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep(0.01)
+            print("in order")
+"""
+        + EXITS_WITH_WHAT_IT_RAISES
+    )
+    assert (code, out, err) == (130, b"in order\n", b"")
+
+
+def test_an_interrupt_in_the_start_of_a_thread_tears_nothing() -> None:
+    """It comes while the starter waits for the new thread: an exception there would leave a thread that nobody ends."""
+    code, out, err = run(
+        """
+from anyio.to_thread import run_sync
+
+class Starting(threading.Event):
+    def wait(self, timeout=None):
+        interrupt()
+        return super().wait(timeout)
+
+threading.Event = Starting
+
+async def command():
+    try:
+        await run_sync(int)
+        await anyio.sleep_forever()
+    finally:
+        print("in order")
+"""
+        + EXITS_WITH_WHAT_IT_RAISES
+    )
+    assert (code, out, err) == (130, b"in order\n", b"")
+
+
+def test_an_interrupt_in_a_finalizer_is_heard() -> None:
+    """An exception there would be passed over."""
+    code, out, err = run(
+        """
+class Left:
+    def __del__(self):
+        interrupt()
+
+async def command():
+    Left()
+    await anyio.sleep_forever()
+"""
+        + EXITS_WITH_WHAT_IT_RAISES
+    )
+    assert (code, out, err) == (130, b"", b"")
+
+
+def test_a_second_interrupt_ends_a_command_whose_closing_hangs() -> None:
+    code, out, err = run(
+        """
+async def command():
+    try:
+        interrupt()
+        await anyio.sleep_forever()
+    finally:
+        print("closing", flush=True)
+        interrupt()
+        with anyio.CancelScope(shield=True):
+            await anyio.sleep_forever()
+"""
+        + EXITS_WITH_WHAT_IT_RAISES
+    )
+    assert (code, out, err) == (130, b"closing\n", b"")
+
+
+def test_an_interrupt_before_the_loop_runs_lets_no_command_begin() -> None:
+    code, out, err = run(
+        """
+import asyncio
+make = asyncio.new_event_loop
+
+def interrupted():
+    interrupt()
+    return make()
+
+asyncio.events.new_event_loop = interrupted
+
+async def command():
+    await anyio.sleep(0)
+    print("has begun")
+"""
+        + EXITS_WITH_WHAT_IT_RAISES
+    )
+    assert (code, out, err) == (130, b"", b"")
+
+
+def test_an_interrupt_after_a_command_that_received_signals_itself_does_not_tear_the_end_of_the_loop() -> None:
+    """Such a receiver leaves Python's own handler behind."""
+    code, out, err = run(
+        """
+async def left_open():
+    try:
+        yield
+    finally:
+        interrupt()
+        print("closed")
+
+async def command():
+    with anyio.open_signal_receiver(signal.SIGINT):
+        command.left = left_open()
+        await anext(command.left)
+"""
+        + EXITS_WITH_WHAT_IT_RAISES
+    )
+    assert (code, out, err) == (0, b"closed\n", b"")
+
+
+def test_what_owns_nothing_ends_at_once_while_its_output_is_held_back() -> None:
+    """Nobody reads the pipe, so the write does not return."""
+    program = """
+async def command():
+    end_at_once()
+    threading.Timer(0.2, interrupt).start()
+    while True:
+        os.write(1, bytes(1 << 20))
+"""
+    with subprocess.Popen([sys.executable, "-c", PRELUDE + program + EXITS_WITH_WHAT_IT_RAISES], stdout=subprocess.PIPE) as process:
+        assert process.wait(timeout=20) == 130
