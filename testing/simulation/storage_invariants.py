@@ -32,15 +32,16 @@ class ChunkBook:
 
     def __init__(self) -> None:
         self._creators: dict[str, int] = {}
-        self._deleted: set[str] = set()
+        self._deleted: set[tuple[str, int]] = set()
         self._breach = ""
 
     def note(self, process: int, verb: str, name: str) -> None:
         if verb == "delete":
-            self._deleted.add(name)
+            self._deleted.add((name, process))
         elif verb in CREATING and not name.startswith(SYSTEM):
-            # A creation may be tried again by whoever began it (rule S2), but not once it was garbage.
-            if self._creators.setdefault(name, process) != process or name in self._deleted:
+            # A creation may be tried again by whoever began it (rule S2), but not once it was garbage in its own eyes. What a zombie
+            # makes again after its successor took it away is left for the next opening, as all that a zombie makes.
+            if self._creators.setdefault(name, process) != process or (name, process) in self._deleted:
                 self._breach = self._breach or f"{name} is created by P{process}; it was by P{self._creators[name]} before"
         elif verb == "write" and self._creators.get(name) != process:
             self._breach = self._breach or f"{name} is written by P{process}; it was created by P{self._creators.get(name)}"

@@ -223,3 +223,11 @@ def test_a_chunks_name_is_used_once_by_one_process(calls: list[tuple[int, str, s
         book.note(*call)
     with pytest.raises(Broken, match="used once"):
         book.check()
+
+
+def test_a_zombie_may_try_a_creation_again_that_its_successor_has_collected_meanwhile() -> None:
+    """The store cannot keep it from that, and the next opening lists what it left."""
+    book = ChunkBook()
+    for call in [(1, "create", "a"), (2, "delete", "a"), (1, "create", "a")]:
+        book.note(*call)
+    book.check()
