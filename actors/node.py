@@ -27,6 +27,7 @@ from ..storage_backends.base.world import World
 from ..storage_backends.chunked.core import ChunkedOptions
 from ..storage_backends.chunked.defrag_rules import DefragOptions
 from ..storage_backends.chunked.rolling.modes import LayoutMode
+from ..storage_backends.chunks.base import BaseChunkStorage
 from ..storage_backends.files.local import LocalFiles
 from ..storage_backends.logs.local import LocalLog
 from ..storage_backends.logs.local_layout import LocalLogOptions, log_folder
@@ -269,10 +270,14 @@ class Node:
             yield hosting
 
     async def _chunks(self) -> ChunkStorage:
-        """The given long-term storage, or the one where this folder's chunks are."""
-        if self._storage is not None:
-            return self._storage
+        """Long-term storage, with its calls told to the tracer."""
+        chunks = self._storage if self._storage is not None else await self._own_chunks()
+        if self._span is not None and isinstance(chunks, BaseChunkStorage):
+            chunks.observe(self._span)
+        return chunks
 
+    async def _own_chunks(self) -> ChunkStorage:
+        """The place where this folder's chunks are."""
         place = await settle_place(self._files, self._folder, self._config, self._world)
         if await run_program(self._files, read_identity(self._folder.wal), self._folder.wal) is None:
             # Nothing refers to the place yet, so that a wrong one can still be corrected.

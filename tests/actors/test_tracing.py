@@ -44,6 +44,19 @@ def numbers(spans: Sequence[ReadableSpan]) -> set[int]:
     return {number_of(span) for span in spans}
 
 
+async def test_calls_to_long_term_storage_are_told_with_their_chunk(tmp_path: Path, recorder: Recorder) -> None:
+    tracing = tierlog.opentelemetry_tracing(recorder.provider)
+    async with tierlog.open_store(tmp_path, containers=1, span=tracing) as store:
+        await store.create_segment("s")
+        await store.append("s", b"abc")
+        await store.flush()
+
+    chunks = {path.relative_to(tmp_path / "lts").as_posix() for path in (tmp_path / "lts" / "containers").rglob("*") if path.is_file()}
+    made = {said(span)["tierlog.chunk"] for span in recorder.all() if span.name.startswith("tierlog.chunk_storage.create")}
+    assert len(chunks) == 1
+    assert chunks <= made
+
+
 async def test_a_group_s_span_is_linked_to_the_appends_in_it_and_has_no_parent(tmp_path: Path, recorder: Recorder) -> None:
     tracing = tierlog.opentelemetry_tracing(recorder.provider)
     async with tierlog.open_store(tmp_path, containers=1, span=tracing) as store:
