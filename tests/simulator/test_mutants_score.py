@@ -284,19 +284,26 @@ def test_ctrl_c_leaves_what_is_known(package: Path) -> None:
 
 
 def test_the_table_says_how_each_bug_was_found_and_the_share(package: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    code = report.show_score(terms(package, failing_at(103), HARMLESS))
+    wanted = terms(package, failing_at(103), HARMLESS)
+    code = report.show_score(wanted)
 
-    shown = capfd.readouterr().out
+    shown, progress = capfd.readouterr()
     assert code == report.NOT_REACHED
     assert "caught        4" in shown
     assert "Broken: seed 103" in shown
     assert HARMLESS.story in shown
     assert "1 of 2 planted bugs caught: 50.0% (the goal is 95%)" in shown
+    [first, second] = progress.splitlines()
+    assert first.startswith("1 of 2: ")
+    assert first.endswith(" caught, 4 seeds")
+    assert second == f"2 of 2: {HARMLESS.name} survived, {wanted.seeds} seeds"
 
 
 def test_the_exit_code_is_0_when_the_goal_is_reached(package: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert report.show_score(terms(package, failing_at(103)), quiet=True) == report.REACHED
-    assert "1 of 1 planted bugs caught" in capfd.readouterr().out
+    shown, progress = capfd.readouterr()
+    assert "1 of 1 planted bugs caught" in shown
+    assert not progress
 
 
 def test_json_has_a_line_for_each_bug_and_one_for_the_score(package: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """What people and programs see of a mutation score: progress, the table, the share, and what follows from it.
 
-Owns: wording, the table, the JSON lines and the exit code. Does not own: anything that is counted (``score.py``). The table and the lines
-go to stdout, progress to stderr and only on a terminal. A mutant's line is printed when its fate is known, so nothing is lost by Ctrl-C.
+Owns: wording, the table, the JSON lines and the exit code. Does not own: anything that is counted (``score.py``). The table and the JSON
+lines go to stdout, progress to stderr: a bar on a terminal, elsewhere a line for each mutant when its fate is known.
 
 Exit codes: 0 the goal is reached, 1 it is not, or the original fails, 130 Ctrl-C.
 """
@@ -30,8 +30,8 @@ _STYLES = {Fate.CAUGHT: "green", Fate.SURVIVED: "red", Fate.BROKEN: "yellow", Fa
 
 def show_score(terms: Terms, *, quiet: bool = False, as_json: bool = False) -> int:
     """Run and show it; returns the exit code."""
-    progress = _Progress(terms, as_json=as_json)
-    with progress.shown(quiet=quiet):
+    progress = _Progress(terms, as_json=as_json, quiet=quiet)
+    with progress.shown():
         score = run_score(terms, progress.heard)
     if as_json:
         output.print_lines([json.dumps(_summary(score), ensure_ascii=False)])
@@ -46,15 +46,16 @@ def show_score(terms: Terms, *, quiet: bool = False, as_json: bool = False) -> i
 class _Progress:
     """Told of everything; a bar over all mutants, or JSON lines."""
 
-    def __init__(self, terms: Terms, *, as_json: bool) -> None:
+    def __init__(self, terms: Terms, *, as_json: bool, quiet: bool) -> None:
         self._terms = terms
         self._as_json = as_json
+        self._quiet = quiet
         self._bar: Progress | None = None
         self._task = TaskID(0)
 
     @contextmanager
-    def shown(self, *, quiet: bool) -> Iterator[None]:
-        if quiet or not sys.stderr.isatty():
+    def shown(self) -> Iterator[None]:
+        if self._quiet or not sys.stderr.isatty():
             yield
             return
         columns = (BarColumn(bar_width=20), TimeElapsedColumn(), TextColumn("{task.fields[told]}", markup=False))
@@ -70,6 +71,9 @@ class _Progress:
             open_ = score.count(Fate.WAITING)
             told = f"{score.count(Fate.CAUGHT)} of {len(score.results)} caught, {open_} go on"
             self._bar.update(self._task, completed=len(score.results) - open_, told=told)
+        elif not self._as_json and not self._quiet and result is not None and result.fate is not Fate.WAITING:
+            known = len(score.results) - score.count(Fate.WAITING)
+            sys.stderr.write(f"{known} of {len(score.results)}: {result.mutant.name} {result.fate}, {result.seeds:,} seeds\n")
 
 
 def _record(result: Result) -> dict[str, Any]:
