@@ -27,6 +27,8 @@ from .harness import Benchmark, BenchmarkError, Result, Setting, is_interactive
 
 MODULES = (appends, recovery, reading, history, metadata, starting, service, http_parked, s3, spark)
 BENCHMARKS = {benchmark.name: benchmark for module in MODULES for benchmark in module.BENCHMARKS}
+BEGINNINGS = ("warming up", "round 1 of 1")
+"""What a benchmark says first, and what a quick one does."""
 
 DESCRIPTION = """\
 Benchmarks of the embedded store. Each figure is measured in turns with a reference (store, reference, store, reference, ...), and the ratio
@@ -127,7 +129,7 @@ def default_backend() -> str:
 def show_progress(name: str, text: str) -> None:
     if is_interactive():
         print(f"\r\x1b[K{name}: {text}" if text else "\r\x1b[K", end="", file=sys.stderr, flush=True)
-    elif text == "warming up":
+    elif text in BEGINNINGS:
         print(f"{name} ...", file=sys.stderr, flush=True)
 
 

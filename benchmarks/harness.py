@@ -5,7 +5,7 @@ workload.
 
 A figure alone says little on a shared machine. So each round measures the reference and then the store (A B A B ...), each round gives one
 ratio, and the ratio that is reported is the median of them: a slow minute of the machine slows both halves of a round alike.
-The first round warms up and does not count.
+The first round warms up and does not count; ``--quick``, whose figures mean nothing, does without it.
 """
 
 from __future__ import annotations
@@ -119,17 +119,17 @@ Measure = Callable[[], Awaitable[float]]
 
 
 async def alternate(setting: Setting, value: Measure, reference: Measure, rounds: int = ROUNDS) -> list[Pair]:
-    """Measure reference and value in turns; the first round is not counted."""
+    """Measure reference and value in turns; the first round, number 0, is not counted."""
     pairs: list[Pair] = []
-    count = setting.size(rounds, 1)
-    for number in range(count + 1):
+    count, first = setting.size(rounds, 1), setting.size(0, 1)
+    for number in range(first, count + 1):
         setting.progress(f"round {number} of {count}" if number else "warming up")
         gc.collect()
         measured_reference = await reference()
         gc.collect()
         pairs.append(Pair(await value(), measured_reference))
 
-    return pairs[1:]
+    return pairs[1 - first :]
 
 
 @asynccontextmanager

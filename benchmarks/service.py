@@ -67,26 +67,26 @@ async def lengths(client: tierlog.Client) -> int:
 
 
 async def append_1m(setting: Setting) -> Sequence[Pair]:
-    """Four processes, each with two appends in flight."""
-    count = setting.size(64, 4)
+    """Four processes, each with two appends in flight; to see whether it runs, two are together enough."""
+    count, clients = setting.size(64, 4), setting.size(4, 2)
     async with served(setting) as (client, url), program("swallow") as bare:
 
         async def value() -> float:
             before = await lengths(client)
-            rate = await _together("load", url, count)
-            if await lengths(client) - before != 4 * count * MIB:
+            rate = await _together("load", url, clients, count)
+            if await lengths(client) - before != clients * count * MIB:
                 raise BenchmarkError("the segments did not grow by what was acked")
             await client.flush()
             return rate
 
-        return await alternate(setting, value, lambda: _together("post", bare, count), 5)
+        return await alternate(setting, value, lambda: _together("post", bare, clients, count), 5)
 
 
-async def _together(role: str, url: str, count: int) -> float:
-    """MB/s of four processes that begin together."""
+async def _together(role: str, url: str, clients: int, count: int) -> float:
+    """MB/s of processes that begin together."""
 
     def run() -> float:
-        programs = [start(role, url, SEGMENTS[number], str(count), str(MIB), "2") for number in range(4)]
+        programs = [start(role, url, SEGMENTS[number], str(count), str(MIB), "2") for number in range(clients)]
         for each in programs:
             line_of(each)
         begin = time.perf_counter()
@@ -99,7 +99,7 @@ async def _together(role: str, url: str, count: int) -> float:
         seconds = time.perf_counter() - begin
         for each in programs:
             each.communicate()
-        return 4 * count * MIB / 1e6 / seconds
+        return clients * count * MIB / 1e6 / seconds
 
     return await anyio.to_thread.run_sync(run)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 
 import pytest
 from hypothesis import settings
@@ -23,6 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # Tests start hundreds of processes. Each would compile every module anew where the environment keeps Python from writing bytecode.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     settings.load_profile("long" if config.getoption("--long") else "short")
 
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import typer
 
+from ..core.startup import leave_the_rest_to_the_system
 from .app import app
 from .interrupts import INTERRUPTED, end_at_once
 from .running import complain
@@ -30,11 +31,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out one command; returns the exit code. ``arguments`` without the program's name, default: this process's."""
     # Errors are told in one line; the store's own events would stand beside it.
     logging.getLogger("tierlog").addHandler(logging.NullHandler())
-    if arguments is None:
-        end_at_once()  # Until a command owns something.
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments is not None:
+        return _carry_out(arguments)
+
+    end_at_once()  # Until a command owns something.
+    code = _carry_out(sys.argv[1:])
+    leave_the_rest_to_the_system()
+    return code
+
+
+def _carry_out(given: Sequence[str]) -> int:
     try:
-        code = typer.main.get_command(app).main(given or ["--help"], prog_name="tierlog", standalone_mode=False)
+        code = typer.main.get_command(app).main(list(given) or ["--help"], prog_name="tierlog", standalone_mode=False)
     except UsageError as error:
         return _tell_usage(error)
     except (KeyboardInterrupt, typer.Abort):

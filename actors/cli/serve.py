@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..core.startup import importing
 from .options import DEFAULT_DATA, Chunks, Config
+from .output import count
 from .running import check_new_folder, complain, execute, read_settings
 
 if TYPE_CHECKING:
@@ -40,8 +42,9 @@ def serve(
     """
 
     async def command() -> None:
-        from ..folder import check_path
-        from ..service import ServiceOptions, host_count, listen_of, run_service
+        with importing():
+            from ..folder import check_path
+            from ..service import ServiceOptions, host_count, listen_of, run_service
 
         settings = read_settings(config, chunks)
         address, port = listen_of(listen, settings.server)
@@ -70,6 +73,6 @@ def _announce(served: Served, supervisor: Supervisor) -> None:
     for place in supervisor.view().document()["containers"]:
         if place["phase"] != "serving":
             complain(f"container {place['container']} is not served, it is {place['phase']}: {place['reason'] or 'see the log'}")
-    hosts, places = len(supervisor.fleet.hosts), len(supervisor.fleet.places)
-    sys.stdout.write(f"serving {places} containers on {hosts} hosts at {served.url}\n")
+    hosts, places = count(len(supervisor.fleet.hosts), "host"), count(len(supervisor.fleet.places), "container")
+    sys.stdout.write(f"serving {places} on {hosts} at {served.url}\n")
     sys.stdout.flush()

@@ -2,7 +2,12 @@
 
 import sys
 
-from .main import main
+from ..core.startup import importing, leave_the_rest_to_the_system
+
+with importing():
+    from .main import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    leave_the_rest_to_the_system()
+    sys.exit(code)

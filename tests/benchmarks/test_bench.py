@@ -41,6 +41,10 @@ NAMES = [
 ]
 
 
+# Some twenty processes, one after the other: a busy machine may take its time.
+pytestmark = pytest.mark.timeout(240)
+
+
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "benchmarks", "--from", str(folder), *arguments]
     return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
@@ -49,7 +53,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 def bench(folder: Path, *arguments: str) -> tuple[int, str, str]:
     with start(folder, *arguments) as process:
         try:
-            out, err = process.communicate(timeout=45)
+            out, err = process.communicate(timeout=200)
         finally:
             process.kill()
         return process.returncode, out, err

@@ -30,6 +30,12 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
+def install(environment: Path, what: Path | str) -> None:
+    """With this environment's pip: the other one needs none of its own. Most of the modules that are installed are never imported."""
+    pip = (sys.executable, "-m", "pip", "--python", environment / "python", "--disable-pip-version-check")
+    run(*pip, "install", "--quiet", "--no-compile", what, cwd=environment)
+
+
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the wheel, made from the source distribution as an index would get it, and the source distribution."""
@@ -53,8 +59,8 @@ def installed(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     """The ``bin`` folder of a clean environment with the wheel in it."""
     environment = tmp_path_factory.mktemp("environment") / "venv"
     (wheel,) = distributions.glob("*.whl")
-    run(sys.executable, "-m", "venv", environment, cwd=distributions)
-    run(environment / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, cwd=distributions)
+    run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=distributions)
+    install(environment / "bin", wheel)
 
     return environment / "bin"
 
@@ -144,6 +150,6 @@ def test_the_installed_simulator_needs_its_extra_and_nothing_else(installed: Pat
     assert (without.returncode, without.stderr.count("\n")) == (1, 1)
     assert "'tierlog[simulate]'" in without.stderr
 
-    run(installed / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", f"{wheel}[simulate]", cwd=tmp_path)
+    install(installed, f"{wheel}[simulate]")
 
     assert run(*simulate, cwd=tmp_path).endswith("\n0 violations\n")

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
+import pytest
 
 import tierlog
+from tierlog.actors.cli import main
 
 NAME = "app/events"
 
@@ -25,6 +29,19 @@ class Done:
 
 
 Run = Callable[..., Done]
+
+
+@contextmanager
+def in_this_process(capture: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
+    """The command line without a process of its own; ``capture``: of file descriptors, in bytes."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def call(*arguments: str) -> Done:
+        code = main(list(arguments))
+        return Done(code, *capture.readouterr())
+
+    yield call
+    signal.signal(signal.SIGINT, before)
 
 
 def command(folder: Path, *arguments: str) -> list[str]:

@@ -27,14 +27,17 @@ PATIENCE = 20.0
 
 
 def wait_until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-    """The first true answer of ``holds``, which asks about other processes: there is nothing to be woken by."""
-    deadline = time.monotonic() + seconds
+    """The first true answer of ``holds``, which asks about other processes: there is nothing to be woken by.
+
+    The longer it takes, the less often it is asked: questions take processor time from those who are waited for."""
+    deadline, pause = time.monotonic() + seconds, 0.01
     while True:
         answer = holds()
         if answer:
             return answer
         assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.01)
+        time.sleep(pause)
+        pause = min(1.5 * pause, 0.1)
 
 
 def name_in(container: int, containers: int) -> str:

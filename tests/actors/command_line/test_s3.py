@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import NAME, is_one_line, piped
+from support.command_line import NAME, Run, is_one_line, piped
 from support.live_service import Service
 from support.s3 import BUCKET, local_server
 from tierlog.testing.s3_server import LocalS3Server
@@ -35,44 +35,39 @@ def server(_server: LocalS3Server, monkeypatch: pytest.MonkeyPatch) -> LocalS3Se
     return _server
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
-def test_a_store_is_made_in_a_bucket_and_found_there_again(server: LocalS3Server, folder: Path) -> None:
+def test_a_store_is_made_in_a_bucket_and_found_there_again(server: LocalS3Server, folder: Path, run: Run) -> None:
     assert piped(folder, b"", "segment", "create", NAME, "--chunks", PLACE).code == 0
     assert piped(folder, b"hello", "segment", "append", NAME).code == 0
-    assert piped(folder, b"", "segment", "read", NAME).out == "hello"
-    doctor = piped(folder, b"", "doctor", "--deep")
+    assert run("segment", "read", NAME).out == "hello"
+    doctor = run("doctor", "--deep")
 
     assert (doctor.code, doctor.err) == (0, "")
     assert all(key.startswith("a-store/") for key in server.buckets[BUCKET].objects)
 
 
-def test_what_is_wrong_with_the_bucket_is_one_line(server: LocalS3Server, folder: Path) -> None:
-    missing = piped(folder, b"", "segment", "create", NAME, "--chunks", "s3://no-such-bucket")
+def test_what_is_wrong_with_the_bucket_is_one_line(server: LocalS3Server, run: Run) -> None:
+    missing = run("segment", "create", NAME, "--chunks", "s3://no-such-bucket")
     assert missing.code == 1
     assert is_one_line(missing.err)
     assert "there is no bucket no-such-bucket" in missing.err
 
-    refused = piped(folder, b"", "segment", "create", NAME, "--chunks", "lts")
+    refused = run("segment", "create", NAME, "--chunks", "lts")
     assert is_one_line(refused.err)
     assert "write s3://BUCKET or s3://BUCKET/PREFIX" in refused.err
 
 
-def test_a_config_file_and_the_option_must_not_contradict_each_other(server: LocalS3Server, folder: Path) -> None:
+def test_a_config_file_and_the_option_must_not_contradict_each_other(server: LocalS3Server, folder: Path, run: Run) -> None:
     config = folder.with_name("tierlog.toml")
     config.write_text(f'chunks = "{PLACE}"\n[s3]\nendpoint = "{server.url}"\n')
-    refused = piped(folder, b"", "segment", "create", NAME, "--config", str(config), "--chunks", "s3://another")
+    refused = run("segment", "create", NAME, "--config", str(config), "--chunks", "s3://another")
     assert f"--chunks says s3://another, and {config} says {PLACE}" in refused.err
 
-    assert piped(folder, b"", "segment", "create", NAME, "--config", str(config)).code == 0
+    assert run("segment", "create", NAME, "--config", str(config)).code == 0
     assert f'endpoint = "{server.url}"' in (folder / "wal" / "chunks").read_text()
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
-def test_a_service_keeps_its_chunks_in_the_bucket(server: LocalS3Server, folder: Path) -> None:
+def test_a_service_keeps_its_chunks_in_the_bucket(server: LocalS3Server, folder: Path, run: Run) -> None:
     with Service(folder, "--chunks", PLACE, hosts=1, containers=1) as service:
         service.settle()
         url = f"--url={service.url}"
@@ -82,7 +77,7 @@ def test_a_service_keeps_its_chunks_in_the_bucket(server: LocalS3Server, folder:
             assert (done.returncode, done.stderr) == (0, b"")
         assert service.stop() == 0
 
-    report = json.loads(piped(folder, b"", "doctor", "--json").out)
+    report = json.loads(run("doctor", "--json").out)
     assert report["sound"]
     assert report["containers"][0]["claims"]
     assert any("/_system/" in key for key in server.buckets[BUCKET].objects)

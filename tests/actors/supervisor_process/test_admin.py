@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -15,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from support.command_line import Done, is_one_line
+from support.command_line import Run, in_this_process, is_one_line
 from support.live_service import Service, name_in, nothing_left, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
@@ -31,10 +28,12 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
             yield running
 
 
-def tierlog(service: Service, *arguments: str) -> Done:
-    environment = {**os.environ, "TIERLOG_URL": service.url}
-    done = subprocess.run([sys.executable, "-m", "tierlog.actors.cli", *arguments], env=environment, capture_output=True, check=False)
-    return Done(done.returncode, done.stdout, done.stderr)
+@pytest.fixture
+def tierlog(service: Service, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
+    """The command line, on that service."""
+    monkeypatch.setenv("TIERLOG_URL", service.url)
+    with in_this_process(capfdbinary) as run:
+        yield run
 
 
 def problem(answer: httpx.Response) -> dict[str, Any]:
@@ -165,36 +164,36 @@ def test_the_openapi_document_has_every_path(service: Service) -> None:
     assert len(paths) == 16
 
 
-def test_status_as_tables_and_as_json(service: Service) -> None:
-    shown = tierlog(service, "status")
+def test_status_as_tables_and_as_json(service: Service, tierlog: Run) -> None:
+    shown = tierlog("status")
     assert shown.code == 0
     for word in ("ready", "failovers: 0", "host-0", "host-1", "epoch", "unflushed"):
         assert word in shown.out
-    told = json.loads(tierlog(service, "status", "--json").out)
+    told = json.loads(tierlog("status", "--json").out)
     assert [host["pid"] for host in told["hosts"]] == list(service.pids().values())
     assert told["pid"] == service.process.pid
 
 
-def test_orders_from_the_command_line(service: Service) -> None:
+def test_orders_from_the_command_line(service: Service, tierlog: Run) -> None:
     host = next(host for host in service.pids() if host != service.places()[1][0])
-    moved = tierlog(service, "container", "move", "1", host)
+    moved = tierlog("container", "move", "1", host)
     assert (moved.code, moved.out) == (0, f"container 1 moves to {host}; `tierlog status` shows how far it is\n")
     wait_until(lambda: service.places().get(1, ("",))[0] == host, "the container has moved")
     pid = service.pids()["host-0"]
-    assert tierlog(service, "host", "drain", "host-0").code == 0
+    assert tierlog("host", "drain", "host-0").code == 0
     wait_until(lambda: service.pids()["host-0"] not in (pid, 0), "the host has started again")
     wait_until(lambda: service.status()["ready"], "everything is served")
 
 
 @pytest.mark.parametrize("arguments", [("container", "open", "9"), ("host", "start", "host-9"), ("container", "move", "0", "host-9")])
-def test_refused_orders_are_told_in_one_line(service: Service, arguments: tuple[str, ...]) -> None:
-    done = tierlog(service, *arguments)
+def test_refused_orders_are_told_in_one_line(tierlog: Run, arguments: tuple[str, ...]) -> None:
+    done = tierlog(*arguments)
     assert done.code == 1
     assert is_one_line(done.err)
 
 
-def test_no_service_is_told_in_one_line(service: Service) -> None:
-    done = tierlog(service, "status", "--url=http://127.0.0.1:1")
+def test_no_service_is_told_in_one_line(tierlog: Run) -> None:
+    done = tierlog("status", "--url=http://127.0.0.1:1")
     assert done.code == 1
     assert is_one_line(done.err)
     assert "is `tierlog serve` running?" in done.err

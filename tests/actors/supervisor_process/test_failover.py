@@ -140,13 +140,13 @@ def test_v4_a_frozen_host_is_replaced_by_a_new_supervisor(folder: Path) -> None:
 def test_v4_hosts_without_a_supervisor_serve_on_for_their_grace_and_then_end(folder: Path, tmp_path: Path) -> None:
     config = tmp_path / "tierlog.toml"
     config.write_text("[server]\norphan_grace = 0.5\n")
-    with Service(folder, f"--config={config}") as service:
+    with Service(folder, f"--config={config}", containers=2) as service:
         service.settle()
         service.kill()
         assert len(processes_of(folder)) == 2
         wait_until(lambda: not processes_of(folder), "the hosts end by themselves")
     # The socket that a killed supervisor leaves is replaced by the next one.
-    with Service(folder) as next_one:
+    with Service(folder, hosts=1) as next_one:
         assert next_one.stop() == 0
 
 
@@ -196,5 +196,5 @@ def test_lost_hosts_leave_no_descriptor_in_the_supervisor(folder: Path) -> None:
             return descriptors(service.process.pid)
 
         service.settle()
-        counts = [lose_one() for _ in range(3)]
+        counts = [lose_one() for _ in range(2)]
         assert len(set(counts)) == 1, counts

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import anyio
 import pytest
 
 from support.command_line import is_one_line
 from support.live_service import Ended, Service
+from tierlog import open_store
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 NAME = "app/events"
@@ -43,12 +45,12 @@ def test_a_command_that_writes_is_shown_the_way_to_the_service(folder: Path) -> 
 
 
 def test_what_a_killed_supervisor_said_is_not_believed(folder: Path) -> None:
-    with Service(folder) as first:
+    with Service(folder, hosts=1, containers=1) as first:
         first.settle()
         first.kill()
         refused = tierlog(folder, "segment", "create", NAME)
         assert "is open in process " in refused.err, "its hosts serve on, and there is nobody at its URL"
-        with Service(folder) as second:
+        with Service(folder, hosts=1) as second:
             second.settle()
             assert f"use --url {second.url}" in tierlog(folder, "segment", "create", NAME).err
             assert second.stop() == 0
@@ -56,27 +58,27 @@ def test_what_a_killed_supervisor_said_is_not_believed(folder: Path) -> None:
 
 def test_w8_a_copy_of_a_folder_is_served_only_on_purpose(folder: Path, tmp_path: Path) -> None:
     """An old copy of the log beside long-term storage that a later owner has claimed."""
-    with Service(folder, containers=1) as service:
-        service.settle()
-        service.create(NAME)
-        service.append(NAME, b"old")
-        assert service.stop() == 0
+
+    async def own(data: bytes) -> None:
+        async with open_store(folder, containers=1) as store:
+            if NAME not in await store.list_segments(NAME):
+                await store.create_segment(NAME)
+            await store.append(NAME, data)
+
+    anyio.run(own, b"old")
     shutil.copytree(folder / "wal", tmp_path / "backup")
-    with Service(folder) as service:
-        service.settle()
-        service.append(NAME, b" and lost")
-        assert service.stop() == 0
+    anyio.run(own, b" and lost")
     shutil.rmtree(folder / "wal")
     shutil.copytree(tmp_path / "backup", folder / "wal")
 
-    with Service(folder) as service:
+    with Service(folder, hosts=1) as service:
         assert any("the folder is a copy or an old backup" in line and "--adopt" in line for line in service.errors), service.errors
         assert service.stop() == 0
-    with Service(folder, "--adopt") as service:
+    with Service(folder, "--adopt", hosts=1) as service:
         service.settle()
         assert service.read(NAME) == b"old"
         assert service.stop() == 0
-    with Service(folder) as service:
+    with Service(folder, hosts=1) as service:
         service.settle()
         assert service.read(NAME) == b"old", "once is enough"
         assert service.stop() == 0

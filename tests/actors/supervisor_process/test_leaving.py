@@ -53,6 +53,6 @@ def test_a_host_without_a_supervisor_drains_at_once(folder: Path) -> None:
         wait_until(lambda: not processes_of(folder), "both have ended")
         assert service.log.count('"event": "host_ended"') == 2
         assert '"event": "leaving"' not in service.log
-        with Service(folder) as second:
+        with Service(folder, hosts=1) as second:
             second.settle()
             assert second.stop() == 0

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import anyio
 import pytest
 
+import tierlog
 from support.live_service import Service, name_in, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
@@ -34,14 +36,15 @@ def test_v8_a_container_that_kills_three_hosts_is_set_aside_and_the_others_go_on
     fault = tmp_path / "fault"
     monkeypatch.setenv("FATAL_CONTAINER", str(BAD))
     monkeypatch.setenv("FATAL_WHILE", str(fault))
-    with Service(folder, containers=CONTAINERS, program=PROGRAM) as service:
-        service.settle()
-        names = [name_in(index, CONTAINERS) for index in range(CONTAINERS)]
-        for name in names:
-            service.create(name)
-            service.append(name, b"before ")
-        assert service.stop() == 0
+    names = [name_in(index, CONTAINERS) for index in range(CONTAINERS)]
 
+    async def begin() -> None:
+        async with tierlog.open_store(folder, containers=CONTAINERS) as store:
+            for name in names:
+                await store.create_segment(name)
+                await store.append(name, b"before ")
+
+    anyio.run(begin)
     fault.touch()
     with Service(folder, program=PROGRAM) as service:
         wait_until(lambda: is_set_aside(service), "the container is set aside, the others are served")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -15,6 +16,14 @@ from support.command_line import is_one_line
 from support.live_service import Service, refused, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
+
+
+def made_by_an_app(folder: Path, containers: int) -> None:
+    async def make() -> None:
+        async with tierlog.open_store(folder, containers=containers):
+            pass
+
+    anyio.run(make)
 
 
 def test_a_port_that_is_taken_is_told_in_one_line(folder: Path) -> None:
@@ -53,15 +62,14 @@ def test_a_folder_with_other_files_is_refused(folder: Path) -> None:
 
 
 def test_another_number_of_containers_is_refused(folder: Path) -> None:
-    with Service(folder, containers=2) as service:
-        assert service.stop() == 0
+    made_by_an_app(folder, containers=2)
     done = refused(folder, "--listen=127.0.0.1:0", "--containers=3")
     assert done.code == 1
     assert "made with 2 containers, not 3" in done.err
 
 
 def test_v1_a_second_supervisor_is_refused_also_while_the_first_is_frozen(folder: Path) -> None:
-    with Service(folder) as service:
+    with Service(folder, hosts=1, containers=1) as service:
         service.process.send_signal(signal.SIGSTOP)
         done = refused(folder, "--listen=127.0.0.1:0")
         service.process.send_signal(signal.SIGCONT)
@@ -84,15 +92,24 @@ def test_hole_26_a_folder_that_an_app_has_open_is_not_taken_without_being_asked(
                 await store.append("app/events", b"no more")
 
     def take_over() -> None:
-        with Service(folder, "--take-over") as service:
+        with Service(folder, "--take-over", hosts=1) as service:
+            service.settle()
             assert service.read("app/events") == b"still mine"
             service.append("app/events", b", now theirs")
 
     anyio.run(with_app)
 
 
+def taken_port_after_a_free_one() -> socket.socket:
+    while True:
+        taken = socket.create_server(("127.0.0.1", 0))
+        with suppress(OSError), socket.create_server(("127.0.0.1", taken.getsockname()[1] - 1)):
+            return taken
+        taken.close()
+
+
 def test_a_host_that_cannot_bind_does_not_keep_the_others_from_serving(folder: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with taken_port_after_a_free_one() as taken:
         port = taken.getsockname()[1]
         config = tmp_path / "tierlog.toml"
         config.write_text(f"[server]\nhost_port = {port - 1}\nrestarts = 2\n")
@@ -107,8 +124,7 @@ def test_a_host_that_cannot_bind_does_not_keep_the_others_from_serving(folder: P
 
 
 def test_v8_a_damaged_container_is_set_aside_and_the_others_go_on(folder: Path) -> None:
-    with Service(folder, containers=3) as service:
-        assert service.stop() == 0
+    made_by_an_app(folder, containers=3)
     (log,) = (folder / "wal").glob("*1/*.wal")
     whole = log.read_bytes()
     log.write_bytes(b"")
@@ -123,13 +139,13 @@ def test_v8_a_damaged_container_is_set_aside_and_the_others_go_on(folder: Path) 
 
 
 def test_ctrl_c_ends_it_cleanly(folder: Path) -> None:
-    with Service(folder) as service:
+    with Service(folder, hosts=1, containers=1) as service:
         assert service.stop(signal.SIGINT) == 0
     assert service.errors == []
 
 
 def test_a_second_signal_cuts_requests_short_that_the_first_waits_for(folder: Path) -> None:
-    with Service(folder) as service:
+    with Service(folder, hosts=1, containers=1) as service:
         service.settle()
         service.create("app/events")
         # Half a request keeps its connection, and a drain waits for it.
