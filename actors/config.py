@@ -99,6 +99,22 @@ class CacheConfig:
 
 
 @attrs.frozen(kw_only=True)
+class ReadAheadConfig:
+    """Readers of long-term storage that read on find the next bytes already there."""
+
+    bytes: int = _setting(
+        size(32 * MiB, 0, 16 * GiB, "How far one reader is read ahead of, at most: 1 MiB or more. It begins small; 0 turns it off.")
+    )
+    total_bytes: int = _setting(size(128 * MiB, 2 * MiB, 1024 * GiB, "Memory for what was read ahead, for all containers of a process."))
+
+    def __attrs_post_init__(self) -> None:
+        if 0 < self.bytes < MiB:
+            raise ConfigError(
+                f"read_ahead.bytes is {self.bytes}: whole blocks of 1 MiB are read ahead, so set it to 0 for none, or to 1 MiB or more"
+            )
+
+
+@attrs.frozen(kw_only=True)
 class SegmentsConfig:
     """What a container keeps in memory about its segments."""
 
@@ -262,6 +278,7 @@ class StoreConfig:
     wal: WalConfig = _section(WalConfig)
     checkpoint: CheckpointConfig = _section(CheckpointConfig)
     cache: CacheConfig = _section(CacheConfig)
+    read_ahead: ReadAheadConfig = _section(ReadAheadConfig)
     writer: WriterConfig = _section(WriterConfig)
     defrag: DefragConfig = _section(DefragConfig)
     storage: StorageConfig = _section(StorageConfig)

@@ -47,6 +47,8 @@ from .gc.collector import CollectorOptions
 from .identity import StoreIdentity, create_identity, read_identity
 from .layout_mark import settle_mode
 from .loops import event_source, running_trio
+from .reading.read_ahead import ReadAheadOptions
+from .reading.read_ahead_budget import ReadAheadBudget
 from .serving import Hosting, ServingOptions, ServingParts, serve
 from .storage.options import StorageOptions
 from .store import SegmentStore
@@ -129,8 +131,16 @@ def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         protect=_protection(),
         adopt=adopt,
         layout=LayoutMode(config.layout),
+        read_ahead=_read_ahead(config),
+        # Half of the calls at a time are left to those that nobody foresaw.
+        read_ahead_budget=ReadAheadBudget(config.read_ahead.total_bytes, max(1, config.storage.concurrent_calls // 2)),
         chunked=ChunkedOptions(defrag=DefragOptions(**attrs.asdict(config.defrag))),
     )
+
+
+def _read_ahead(config: StoreConfig) -> ReadAheadOptions:
+    usual, ahead = ReadAheadOptions(), config.read_ahead.bytes
+    return attrs.evolve(usual, ahead_bytes=ahead, window_bytes=min(usual.window_bytes, max(usual.block_bytes, ahead)))
 
 
 def restart_policy(config: StoreConfig) -> RestartPolicy:

@@ -64,12 +64,14 @@ def layout(name: Name, json: Json = False, data: Data = DEFAULT_DATA) -> None:
 
 def _told(found: Layout) -> list[str]:
     info, record = found.info, found.record
-    lines = [f"{info.length - info.start_offset} bytes from {info.start_offset} on, {info.length - info.flushed_length} not flushed"]
+    held = output.count(info.length - info.start_offset, "byte")
+    lines = [f"{held} from {info.start_offset} on, {info.length - info.flushed_length} not flushed"]
     if record is None:
         return [*lines, "long-term storage knows nothing of it yet"]
 
     state = "sealed" if record.sealed else "open"
-    return [*lines, f"{len(found.chunks)} chunks, {state}, rolling at {record.rolling_size} bytes, written by epoch {record.owner_epoch}"]
+    chunks, rolling = output.count(len(found.chunks), "chunk"), output.count(record.rolling_size, "byte")
+    return [*lines, f"{chunks}, {state}, rolling at {rolling}, written by epoch {record.owner_epoch}"]
 
 
 def verify(
@@ -146,10 +148,10 @@ def _show(report: VerifyReport) -> None:
         where = f" of {problem.segment}" if problem.segment else ""
         screen.print(f"problem: {problem.chunk}{where}, offset {problem.offset}: {problem.message}", style="red", soft_wrap=True)
     if report.unreferenced:
-        screen.print(
-            f"{report.unreferenced} chunks with {output.show_bytes(report.unreferenced_bytes)} are not referred to", style="yellow"
-        )
-    screen.print(f"{report.chunks} chunks of {report.segments} segments with {output.show_bytes(report.bytes)} were read")
+        loose, be = output.count(report.unreferenced, "chunk"), "is" if report.unreferenced == 1 else "are"
+        screen.print(f"{loose} with {output.show_bytes(report.unreferenced_bytes)} {be} not referred to", style="yellow")
+    chunks, segments = output.count(report.chunks, "chunk"), output.count(report.segments, "segment")
+    screen.print(f"read {chunks} of {segments} with {output.show_bytes(report.bytes)}")
     verdict = "whole" if report.sound else f"not whole, problems: {len(report.problems)}"
     screen.print(verdict, style="green" if report.sound else "red")
 

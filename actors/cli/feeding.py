@@ -94,7 +94,7 @@ async def feed(store: SegmentStore | Client, name: str, source: Source, terms: T
             await (feeder.feed_lines(source) if terms.lines else feeder.feed_pieces(source))
     except TierlogError as error:
         if feeder.appended:
-            raise TierlogError(f"{error}; the first {feeder.appended} bytes of the input were appended before") from error
+            raise TierlogError(f"{error}; appended before: the input's beginning, {output.count(feeder.appended, 'byte')}") from error
         raise
     return feeder.offset
 

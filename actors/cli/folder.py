@@ -121,7 +121,7 @@ def _show_sums(screen: Console, report: StoreReport) -> None:
     segments = sum(each.segments for each in report.containers)
     held = output.show_bytes(sum(each.bytes for each in report.containers))
     unflushed = output.show_bytes(sum(each.unflushed_bytes for each in report.containers))
-    screen.print(f"{segments} segments with {held}, {unflushed} of it unflushed")
+    screen.print(f"{output.count(segments, 'segment')} with {held}, {unflushed} of it unflushed")
     screen.print(f"checksums of chunks: {'verified' if report.deep else 'not verified (--deep does it)'}")
 
 

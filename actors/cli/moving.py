@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from . import output
-from .options import DEFAULT_DATA, Config, Data, Json, TakeOver
-from .running import FAILED, execute, viewing, writing
+from .options import DEFAULT_DATA, Chunks, Config, Data, Json, TakeOver
+from .running import FAILED, execute, read_settings, viewing, writing
 
 if TYPE_CHECKING:
     from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -219,6 +219,7 @@ def restore(
     json: Json = False,
     data: Data = DEFAULT_DATA,
     config: Config = None,
+    chunks: Chunks = None,
 ) -> None:
     """Make a store out of a backup and its long-term storage. The folder has no logs (wal/) yet; its lts/ stands where it always did.
 
@@ -227,15 +228,13 @@ def restore(
     any more.
     """
     from ...storage_backends.files.local import LocalFiles
-    from ..config import StoreConfig, load_config
     from ..folder import check_path
     from ..node import system_world
     from ..restoring import RestoreTerms
     from ..restoring import restore as make_store
 
-    settings = StoreConfig() if config is None else load_config(config)
-
     async def command() -> RestoreReport:
+        settings = read_settings(config, chunks)
         terms = RestoreTerms(name, deep, partial)
         with output.progress("checking chunks", None) as advance:
             if source is None:
@@ -252,13 +251,17 @@ def restore(
         raise typer.Exit(FAILED)
 
 
+def _extent(told: RestoreReport | Manifest) -> str:
+    return f"{output.count(told.segments, 'segment')} with {output.count(told.chunks, 'chunk')} and {output.show_bytes(told.bytes)}"
+
+
 def _show_restored(report: RestoreReport) -> None:
-    lines = [f"{report.segments} segments with {report.chunks} chunks and {output.show_bytes(report.bytes)}"]
+    lines = [_extent(report)]
     lines.append(f"as they were at {output.show_time(report.created_ms)}; what is newer is lost")
     if report.unflushed:
-        lines.append(f"{report.unflushed} bytes were only in the old logs then, and are lost")
+        lines.append(f"lost with the old logs: {output.count(report.unflushed, 'byte')} that were only there")
     if report.staged:
-        lines.append(f"{report.staged} staged segments of open transactions are lost")
+        lines.append(f"lost with open transactions: {output.count(report.staged, 'staged segment')}")
     output.print_lines([*lines, *(f"not restored: {each.segment}: {each.reason}" for each in report.lost)])
 
 
@@ -267,11 +270,11 @@ def _show_backup(name: str, manifest: Manifest, json: bool) -> None:
         output.print_json({"name": name, **_summary(manifest)})
         return
 
-    lines = [f"backup {name}: {manifest.segments} segments with {manifest.chunks} chunks and {output.show_bytes(manifest.bytes)}"]
+    lines = [f"backup {name}: {_extent(manifest)}"]
     if manifest.unflushed:
-        lines.append(f"{manifest.unflushed} bytes are only in the log, and not in the backup")
+        lines.append(f"not in the backup: {output.count(manifest.unflushed, 'byte')} only in the log")
     if manifest.staged:
-        lines.append(f"{manifest.staged} staged segments of open transactions are not in the backup")
+        lines.append(f"not in the backup: {output.count(manifest.staged, 'staged segment')} of open transactions")
     output.print_lines(lines)
 
 

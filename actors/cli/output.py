@@ -85,6 +85,11 @@ def table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Table:
     return made
 
 
+def count(number: int, noun: str) -> str:
+    """As a sentence has it: ``1 chunk``, ``2 chunks``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def show_bytes(size: int) -> str:
     """A size for people: at most three digits and a unit."""
     value, unit = float(size), 0

@@ -44,7 +44,7 @@ class ReadAheadOptions:
     window_bytes: int = 4 << 20
     """The largest window."""
     ahead_bytes: int = 32 << 20
-    """How far the windows of one reader reach beyond its read, at most."""
+    """How far the windows of one reader reach beyond its read, at most; 0: there are none."""
     streams: int = 256
     """Readers that are known; most hold no window."""
     idle: float = 10.0
@@ -138,6 +138,10 @@ class ReadAhead:
 
     async def read(self, sid: int, offset: int, size: int, limit: int) -> bytes:
         """Bytes at ``offset``, at most ``size``, at least one; ``limit`` is the end of what long-term storage has."""
+        if not self._options.ahead_bytes:
+            self._misses += 1
+            return await self._fetch(sid, offset, min(size, limit - offset))
+
         stream = self._stream_of(sid, offset)
         window = None
         if stream is None:

@@ -178,6 +178,12 @@ def test_an_append_that_no_mailbox_could_hold_is_refused() -> None:
         parse_config({"mailbox": {"bytes": "4 MiB"}})
 
 
+@pytest.mark.parametrize("written", [1, "1023 KiB", (1 << 20) - 1])
+def test_less_than_a_block_cannot_be_read_ahead(written: object) -> None:
+    with pytest.raises(ConfigError, match=r"^read_ahead\.bytes is \d+: .* set it to 0 for none, or to 1 MiB or more"):
+        parse_config({"read_ahead": {"bytes": written}})
+
+
 def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.toml: no such file; `tierlog init`"):
         load_config(tmp_path / "nowhere.toml")

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from random import Random
 from typing import Any
 from unittest import mock
 
+import aiohttp
 import attrs
-import boto3
-from moto.server import ThreadedMotoServer
 
 from tierlog.storage_backends.base.world import World
+from tierlog.storage_backends.chunks import s3_requests
 from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
 from tierlog.storage_backends.chunks.s3_location import S3Location
-from tierlog.storage_backends.chunks.s3_requests import S3Options
+from tierlog.storage_backends.chunks.s3_requests import S3Client, S3Options, make_client
 from tierlog.testing.s3_server import LocalS3Server
 
 BUCKET = "chunks"
@@ -29,12 +29,20 @@ def numbered_world() -> World:
     return World(lambda: 0.0, Random(0), lambda: f"{next(_NUMBERS):032x}")
 
 
+class _PlainSession(s3_requests._Session):
+    """Connections without TLS, which no server here speaks: to read this machine's certificates costs more than most tests."""
+
+    async def _create_connector(self, proxy_url: str | None) -> aiohttp.BaseConnector:
+        return aiohttp.TCPConnector()
+
+
 @contextmanager
 def aws_environment() -> Iterator[None]:
-    """What an AWS client finds: the servers' credentials, and nothing of this machine's own."""
+    """What an AWS client of this process finds: the servers' credentials, and nothing of this machine's own."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     nowhere = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
-    with mock.patch.dict(os.environ, own | nowhere | LocalS3Server.environment(), clear=True):
+    environment = mock.patch.dict(os.environ, own | nowhere | LocalS3Server.environment(), clear=True)
+    with environment, mock.patch.object(s3_requests, "_Session", _PlainSession):
         yield
 
 
@@ -47,8 +55,11 @@ def local_server() -> Iterator[LocalS3Server]:
 
 @contextmanager
 def moto_server() -> Iterator[str]:
-    """The URL of moto's server, with the bucket made."""
-    with aws_environment():
+    """The URL of moto's server, with the bucket made. It lists by small pages."""
+    import boto3  # Slow to import: only for those that ask moto.
+    from moto.server import ThreadedMotoServer
+
+    with aws_environment(), mock.patch.dict(os.environ, MOTO_S3_DEFAULT_MAX_KEYS="4"):
         server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         server.start()
         try:
@@ -65,3 +76,17 @@ def moto_server() -> Iterator[str]:
 def s3_storage(url: str, prefix: str = "store/", **options: Any) -> S3ChunkStorage:
     """A chunk storage on a server of this module, not open yet."""
     return S3ChunkStorage(S3Location(BUCKET, prefix), attrs.evolve(S3Options(endpoint=url), **options), numbered_world())
+
+
+class ClientPool:
+    """Clients that are closed and wait to be opened again, for making one costs more than most tests. An open one is nobody else's."""
+
+    def __init__(self) -> None:
+        self._closed: dict[S3Options, list[Any]] = {}
+
+    @asynccontextmanager
+    async def client(self, options: S3Options) -> AsyncIterator[S3Client]:
+        closed = self._closed.setdefault(options, [])
+        async with closed.pop() if closed else make_client(options) as client:
+            yield client
+        closed.append(client)

@@ -77,7 +77,7 @@ def test_whole_chunks_are_verified(run: Run, store: Path) -> None:
     done = run("chunks", "verify")
 
     assert done.code == 0
-    assert done.out.splitlines() == ["1 chunks with 5 B are not referred to", "5 chunks of 2 segments with 31 B were read", "whole"]
+    assert done.out.splitlines() == ["1 chunk with 5 B is not referred to", "read 5 chunks of 2 segments with 31 B", "whole"]
     assert run("doctor").code == 0
     assert fingerprint(store) == before
 

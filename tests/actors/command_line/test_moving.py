@@ -87,7 +87,7 @@ def test_an_export_can_be_read_in_the_older_layout(run: Run, folder: Path) -> No
 
 def test_a_backup_is_restored(run: Run, folder: Path) -> None:
     make_store(folder)
-    assert run("backup", "first").out == "backup first: 1 segments with 2 chunks and 13 B\n"
+    assert run("backup", "first").out == "backup first: 1 segment with 2 chunks and 13 B\n"
     assert run("backup", "first").code == 1
     run("segment", "append", NAME, "--data-text", "newer")
     shutil.rmtree(folder / "wal")
@@ -109,13 +109,13 @@ def test_a_backup_as_it_is_changes_nothing_and_says_what_it_lacks(run: Run, fold
     told = run("backup", "b", "--as-it-is", "--to", str(tmp_path / "backups")).out
 
     assert fingerprint(folder) == before
-    assert "5 bytes are only in the log, and not in the backup" in told
+    assert "not in the backup: 5 bytes only in the log" in told
     (listed,) = json.loads(run("backup", "--list", "--to", str(tmp_path / "backups"), "--json").out)
     assert (listed["name"], listed["segments"], listed["unflushed"]) == ("b", 1, 5)
     assert run("backup", "--list").out.splitlines() == ["segments  chunks  bytes  unflushed  taken  name"]
 
     shutil.rmtree(folder / "wal")
-    assert "5 bytes were only in the old logs" in run("restore", "b", "--from", str(tmp_path / "backups")).out
+    assert "lost with the old logs: 5 bytes that were only there" in run("restore", "b", "--from", str(tmp_path / "backups")).out
     assert run("segment", "read", NAME).out == "flushed "
 
 

@@ -88,6 +88,17 @@ async def test_a_sequential_reader_gets_every_byte_and_reads_once_for_itself(siz
         assert following == offset + length, "windows neither overlap nor leave a gap"
 
 
+async def test_a_read_ahead_of_nothing_reads_exactly_what_was_asked() -> None:
+    source = Source()
+    async with running(source, attrs.evolve(OPTIONS, ahead_bytes=0)) as ahead:
+        assert await read_all(ahead, 30) == DATA
+        assert await ahead.read(1, 990, 30, 1000) == DATA[990:]
+        statistics = ahead.statistics()
+
+    assert source.asked == [(1, offset, min(30, 1000 - offset)) for offset in [*range(0, 1000, 30), 990]]
+    assert (statistics.streams, statistics.windows, statistics.hits, statistics.misses) == (0, 0, 0, len(source.asked))
+
+
 async def test_what_is_kept_ahead_grows_with_what_was_read() -> None:
     source = Source()
     async with running(source) as ahead:

@@ -12,7 +12,7 @@ from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
 from tierlog.testing.s3_server import Fault, LocalS3Server
 from tierlog.testing.s3_state import Page, S3Bucket
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("reused_clients")]
 
 
 @pytest.fixture
@@ -69,6 +69,16 @@ async def test_a_refused_append_left_the_chunk_as_it_was(storage: S3ChunkStorage
         await storage.write("a", 0, [b"abc"])
 
     assert await storage.write("a", 0, [b"abc"]) == 3
+
+
+async def test_a_chunk_that_takes_no_more_appends_is_not_called_unavailable(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+    """S3: after ``Unavailable`` the same chunk would be appended to again, for ever: an object has 10,000 parts at most."""
+    await storage.write("a", 0, [b"abc"])
+    server.fail(Fault("PutObject", refuse=(400, "TooManyParts")))
+    with pytest.raises(ChunkReadOnly, match="takes no more appends"):
+        await storage.write("a", 3, [b"def"])
+
+    assert await storage.read("a", 0, 100) == b"abc"
 
 
 async def test_a_bucket_without_write_offsets_says_so(storage: S3ChunkStorage, server: LocalS3Server) -> None:

@@ -15,7 +15,7 @@ from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
 from tierlog.testing.s3_server import Fault, LocalS3Server
 from tierlog.testing.s3_state import S3Bucket, S3Object
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("reused_clients")]
 
 MIB = 1 << 20
 SOURCES = {name: Random(name).randbytes(size) for name, size in {"long": 13 * MIB, "short": 1000, "middle": 5 * MIB}.items()}
@@ -157,6 +157,7 @@ async def test_an_upload_that_could_not_be_aborted_is_left_to_the_next_opening(
     assert not bucket.uploads
 
 
+@pytest.mark.one_loop
 async def test_moto_agrees_with_the_parts(moto_url: str) -> None:
     storage = s3_storage(moto_url, "concat/")
     await storage.open()

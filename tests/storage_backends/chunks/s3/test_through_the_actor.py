@@ -18,7 +18,7 @@ from tierlog.storage_backends.base.chunk_storage import ChunkRange
 from tierlog.storage_backends.base.errors import ChunkExists, ChunkNotFound, OutcomeUnknown, Unavailable
 from tierlog.testing.s3_server import Fault, LocalS3Server
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("reused_clients")]
 
 DATA = bytes(range(256)) * 8
 SLOW_DOWN, CONFLICT, EXISTS = (503, "SlowDown"), (409, "ConditionalRequestConflict"), (412, "PreconditionFailed")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 
+import anyio
 import attrs
 import pytest
 
@@ -262,6 +264,21 @@ async def test_a_busy_service_does_not_keep_a_storage_from_being_opened(server: 
 
     assert await create(storage) == len(DATA)
     await storage.close()
+
+
+async def test_a_cancelled_opening_gives_its_connections_back(server: LocalS3Server) -> None:
+    server.fail(Fault("ListObjectsV2", stall=True))
+    storage = s3_storage(server.url)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(storage.open)
+        with anyio.fail_after(10):
+            while not server.count("ListObjectsV2"):
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+
+    # What is left open complains when it is collected, and warnings are errors here.
+    del storage
+    gc.collect()
 
 
 # --- answers that are not what was asked for ------------------------------------------------------------------

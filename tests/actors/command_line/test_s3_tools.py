@@ -1,0 +1,124 @@
+"""The tools on a store whose long-term storage is a bucket: defragment, import, export, back up, restore."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+
+from support.command_line import NAME, Run, is_one_line
+from support.older_layout import write_older
+from support.s3 import BUCKET, local_server, s3_storage
+from tierlog.testing.s3_server import LocalS3Server
+
+PREFIX = "a-store/"
+PLACE = f"s3://{BUCKET}/{PREFIX}"
+
+
+@pytest.fixture(scope="module")
+def _server() -> Iterator[LocalS3Server]:
+    with local_server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(_server: LocalS3Server, monkeypatch: pytest.MonkeyPatch) -> LocalS3Server:
+    """An empty bucket, and an environment in which AWS is that server."""
+    _server.buckets.clear()
+    _server.add_bucket(BUCKET)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", _server.url)
+    return _server
+
+
+@pytest.fixture
+def store(server: LocalS3Server, run: Run) -> None:
+    """An empty segment of a store in the bucket."""
+    assert run("segment", "create", NAME, "--chunks", PLACE).code == 0
+
+
+def objects(server: LocalS3Server) -> dict[str, bytes]:
+    """What is in the bucket, by chunk name."""
+    return {key.removeprefix(PREFIX): found.data for key, found in server.buckets[BUCKET].objects.items()}
+
+
+def chunks_of(run: Run, name: str) -> list[str]:
+    return [each["name"] for each in json.loads(run("chunks", "layout", name, "--json").out)["chunks"]]
+
+
+def append_and_flush(run: Run, *texts: str) -> None:
+    for text in texts:
+        assert run("segment", "append", NAME, "--data-text", text).code == 0
+        assert run("chunks", "defrag", NAME).code == 0  # it flushes: the next owner begins another chunk
+
+
+def test_small_chunks_are_joined(store: None, server: LocalS3Server, run: Run) -> None:
+    append_and_flush(run, "one ", "two ", "three")
+    assert run("segment", "seal", NAME).code == 0
+    done = run("chunks", "defrag", "--all", "--json")
+
+    assert (done.code, done.err, json.loads(done.out)[0]["segment"]) == (0, "", NAME)
+    (joined,) = chunks_of(run, NAME)
+    assert objects(server)[joined] == b"one two three"
+    assert run("segment", "read", NAME).out == "one two three"
+    assert run("chunks", "verify").code == 0
+
+
+def test_segments_of_the_older_layout_are_imported(store: None, server: LocalS3Server, run: Run) -> None:
+    async def write() -> None:
+        chunks = s3_storage(server.url, PREFIX)
+        await chunks.open()
+        await write_older(chunks, "app/one", b"0123", b"45", sealed=True)
+        await write_older(chunks, "app/two", b"abc")
+        await chunks.close()
+
+    anyio.run(write)
+    done = json.loads(run("import", "--all", "--json").out)
+    assert [(each["name"], each["outcome"]) for each in done] == [("app/one", "imported"), ("app/two", "imported")]
+    assert run("segment", "read", "app/one").out == "012345"
+    assert json.loads(run("segment", "info", "app/one", "--json").out)["sealed"]
+    assert run("chunks", "verify").code == 0
+
+
+def test_an_export_is_a_header_in_the_bucket(store: None, server: LocalS3Server, run: Run) -> None:
+    append_and_flush(run, "flushed ", "tail")
+    assert run("segment", "seal", NAME).code == 0
+    assert (run("export", NAME).code, run("export", "--all").code) == (0, 0)
+
+    found = objects(server)
+    size, *items = found[f"{NAME}$header"].decode().removesuffix("&").split("&")
+    assert size.startswith("maxsize=")
+    assert b"".join(found[item.partition("=")[2]] for item in items) == b"flushed tail"
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_backup_is_restored(store: None, run: Run, folder: Path, tmp_path: Path, elsewhere: bool) -> None:
+    append_and_flush(run, "kept")
+    to, source = (("--to", str(tmp_path / "backups")), ("--from", str(tmp_path / "backups"))) if elsewhere else ((), ())
+    assert run("backup", "first", *to).code == 0
+    assert [each["name"] for each in json.loads(run("backup", "--list", *to, "--json").out)] == ["first"]
+    append_and_flush(run, " and lost")
+    shutil.rmtree(folder)
+
+    lost = run("restore", "first", *source)
+    assert (lost.code, is_one_line(lost.err)) == (1, True)
+    done = run("restore", "first", "--deep", "--chunks", PLACE, *source)
+    assert (done.code, done.err) == (0, "")
+    assert run("segment", "read", NAME).out == "kept"
+    assert run("doctor", "--deep").code == 0
+
+
+def test_a_backup_whose_chunks_are_gone_is_told(store: None, server: LocalS3Server, run: Run, folder: Path) -> None:
+    append_and_flush(run, "kept")
+    run("backup", "first")
+    for name in chunks_of(run, NAME):
+        del server.buckets[BUCKET].objects[PREFIX + name]
+    shutil.rmtree(folder)
+
+    assert is_one_line(run("restore", "first", "--chunks", PLACE).err)
+    assert not (folder / "wal").exists()
+    done = run("restore", "first", "--partial", "--json", "--chunks", PLACE)
+    assert (done.code, [lost["segment"] for lost in json.loads(done.out)["lost"]]) == (1, [NAME])
