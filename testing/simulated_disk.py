@@ -151,6 +151,8 @@ class SimulatedDisk:
         self.dead = False
         """A power loss happened: nothing on this disk moves any more; ``crash()`` gives the disk after it."""
         self._folders: dict[str, _Folder] = {"/": _Folder()}
+        self._moved: dict[str, str] = {}
+        """Where folders are that had another path before: a power loss may forget the move."""
         self._inodes = 0
         self._open: list[SimulatedInode] = []
         """Files that are held open, so that an unlinked one keeps its blocks until it is closed."""
@@ -172,10 +174,10 @@ class SimulatedDisk:
 
     def _carry(self, path: str, after: SimulatedDisk, survivors: dict[SimulatedInode, SimulatedInode], keep: Keep) -> None:
         folder = after._folders[path] = _Folder()
-        for name, entry in self._folders[path].after_power_loss(keep, self.random).items():
+        for name, entry in self._folders[self._moved.get(path, path)].after_power_loss(keep, self.random).items():
             folder.names[name] = folder.durable[name] = None if entry is None else after._revive(entry, survivors, keep)
             child = _join(path, name)
-            if entry is None and child in self._folders:
+            if entry is None and self._moved.get(child, child) in self._folders:
                 self._carry(child, after, survivors, keep)
             elif entry is None:
                 after._folders[child] = _Folder()  # removed, and the removal was not durable
@@ -261,13 +263,26 @@ class SimulatedDisk:
         names.change(_Change(sets=((name, inode),)))
 
     def rename(self, source: str, target: str) -> None:
-        inode = self.find(source)
+        """A folder only to a name that is free."""
         (from_folder, from_name), (to_folder, to_name) = _split(source), _split(target)
-        if from_folder == to_folder:
-            self.folder(to_folder).change(_Change(sets=((to_name, inode),), removes=(from_name,)))
+        entry: Entry = None
+        if source in self._folders:
+            self._refuse_existing(self.folder(to_folder), to_name, target)
+            self._move_folder(source, target)
         else:
-            self.folder(to_folder).change(_Change(sets=((to_name, inode),)))
+            entry = self.find(source)
+        if from_folder == to_folder:
+            self.folder(to_folder).change(_Change(sets=((to_name, entry),), removes=(from_name,)))
+        else:
+            self.folder(to_folder).change(_Change(sets=((to_name, entry),)))
             self.folder(from_folder).change(_Change(removes=(from_name,)))
+
+    def _move_folder(self, source: str, target: str) -> None:
+        for path in [path for path in self._folders if f"{path}/".startswith(f"{source}/")]:
+            moved = target + path.removeprefix(source)
+            self._folders[moved] = self._folders.pop(path)
+            self._moved.pop(moved, None)
+            self._moved[path] = moved
 
     def unlink(self, path: str) -> None:
         self.find(path)
@@ -282,6 +297,7 @@ class SimulatedDisk:
         self._refuse_existing(self._folders[parent], name, path)
         self._folders[parent].change(_Change(sets=((name, None),)))
         self._folders[path.rstrip("/")] = _Folder()
+        self._moved.pop(path.rstrip("/"), None)
 
     def remove_folder(self, path: str) -> None:
         if self.folder(path).names:

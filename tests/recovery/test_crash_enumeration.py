@@ -1,7 +1,8 @@
 """A crash at every I/O call of a short scenario for each protocol, and inside every one; none is left out.
 
-Each scenario says which rules it exercises (``support/crash_scenarios.py``); how it is crashed and what must be true afterwards stands in
-``support/crash_enumeration.py``. The long and mixed life of a store is in ``test_crash_everywhere.py``.
+Each scenario says which rules it exercises (``support/crash_scenarios.py``); which crashes it has stands in
+``support/crash_enumeration.py``, and what must be true afterwards in ``support/crash_judge.py``. The long and mixed life of a store is in
+``test_crash_everywhere.py``.
 
 A failure names its case; ``TIERLOG_CRASH=scenario:schedule:mode:seed:call`` runs that one alone. ``call`` counts the calls that change the
 disk; ``17+512`` is the crash inside call 17 that leaves 512 bytes of it.
@@ -21,9 +22,11 @@ from unittest import mock
 import attrs
 import pytest
 
-from support.crash_enumeration import Instant, Judge, Life, Recorder, RecordingFiles, fingerprint, live, missing, modes
+from support.crash_enumeration import Instant, Life, Recorder, RecordingFiles, live, missing
+from support.crash_judge import Judge, modes
 from support.crash_scenarios import SCENARIOS
 from support.crash_world import changes_disk, missing_folders
+from support.fingerprints import fingerprint
 from support.oracle import Oracle
 from support.virtual import run_virtual
 from tierlog.actors.container.checkpointer import Checkpointer
@@ -49,7 +52,7 @@ def life_of(scenario: str, schedule: int, *, every_byte: bool = False) -> Record
 def crash(judge: Judge, scenario: str, schedule: int, instant: Instant, mode: str, seed: int) -> None:
     case = f"{scenario}:{schedule}:{mode}:{seed}:{instant.name}"
     try:
-        run_virtual(partial(judge.crash, instant, mode, Random(case)), 0)
+        judge.crash(instant, mode, Random(case))
     except BaseException as error:
         error.add_note(f"crash at call {instant.name} ({instant.call}); run it alone with TIERLOG_CRASH={case}")
         raise

@@ -1,18 +1,13 @@
-"""A crash at every I/O call of a scenario and inside every one: what such a scenario is, how it is lived, what is done after each crash.
+"""A crash at every I/O call of a scenario and inside every one: what such a scenario is, how it is lived, which crashes it has.
 
 A scenario is data (``crash_scenarios.py``). It is lived once. Each I/O call that changes what a crash may leave gives *instants*: the world
 just before the call, and, for a write or a chain of new folders, the world after each part of it. Whether a call changes the disk is not
-guessed but measured, so none can be forgotten. Every instant is then crashed in every mode that it has, and judged: a recovered store
-is checked against the oracle, loses power with nothing unsynced kept, and must still be right; then it flushes, and its chunks must be
-exactly what its metadata names.
-
-What a recovery does depends on nothing but the disk and the oracle. So two crashes that leave the same of both are judged once.
+guessed but measured, so none can be forgotten. Every instant is then crashed in every mode that it has, and judged (``crash_judge.py``).
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from random import Random
@@ -23,10 +18,10 @@ import attrs
 
 from tierlog.actors.store import SegmentStore
 from tierlog.journal.wal.payload import decode_group
-from tierlog.storage_backends.base.errors import StorageFull, TierlogError
+from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.files import IoCall, MakeFolder, Write
 from tierlog.storage_backends.logs.frames import FRAME_HEADER_BYTES
-from tierlog.testing.simulated_disk import SECTOR, Entry, SimulatedInode
+from tierlog.testing.simulated_disk import SECTOR, SimulatedInode
 from tierlog.testing.simulated_files import Fault, Pause, SimulatedDisk, SimulatedFiles, SimulatedHandle
 
 from .crash_scripts import Session, play
@@ -34,8 +29,6 @@ from .crash_world import (
     SMALL,
     Ending,
     Limits,
-    after,
-    check_chunks,
     describe,
     fork,
     image_within,
@@ -43,7 +36,12 @@ from .crash_world import (
     missing_folders,
     opened,
 )
+from .fingerprints import fingerprint
 from .oracle import Oracle, observe
+
+
+async def flushed(store: SegmentStore, oracle: Oracle) -> None:
+    await store.flush()
 
 
 @attrs.frozen(kw_only=True)
@@ -63,6 +61,8 @@ class Scenario:
     """Of the disk, in bytes."""
     twice: bool = False
     """Whether each recovery is crashed at every call as well."""
+    settle: Callable[[SegmentStore, Oracle], Awaitable[None]] = flushed
+    """What the last owner after a crash does, and checks, before the chunks are compared with their records."""
     reaches: Sequence[Sequence[str]] = ()
     """What must have happened: each a list of patterns, of events that come in this order (see ``Recorder.events``)."""
 
@@ -85,32 +85,6 @@ class Instant:
     @property
     def name(self) -> str:
         return f"{self.number}+{self.done}" if self.done else str(self.number)
-
-
-def fingerprint(disk: SimulatedDisk) -> bytes:
-    """Equal for two disks if and only if nobody can tell them apart, now or after a power loss."""
-    with_blocks = disk.capacity is not None
-    inodes: dict[SimulatedInode, int] = {}
-
-    def entry(found: Entry) -> int | None:
-        return None if found is None else inodes.setdefault(found, len(inodes))
-
-    def names(entries: dict[str, Entry]) -> list[tuple[str, int | None]]:
-        return [(name, entry(entries[name])) for name in sorted(entries)]
-
-    folders = [
-        (
-            path,
-            names(folder.names),
-            names(folder.durable),
-            [([(name, entry(found)) for name, found in change.sets], change.removes) for change in folder.pending],
-        )
-        for path, folder in sorted(disk._folders.items())
-    ]
-    files = [
-        (bytes(inode.cache), bytes(inode.durable), inode.pending, inode.read_only, inode.blocks if with_blocks else 0) for inode in inodes
-    ]
-    return hashlib.sha256(repr((folders, files, disk.capacity)).encode()).digest()
 
 
 def partial_effects(disk: SimulatedDisk, call: IoCall, *, every_byte: bool) -> Iterator[tuple[int, bool]]:
@@ -138,6 +112,16 @@ def sector_borders(offset: int, size: int) -> list[int]:
 # --- living a scenario ----------------------------------------------------------------------------------------
 
 
+@attrs.frozen
+class Picture:
+    """A disk as it was before a call."""
+
+    disk: SimulatedDisk
+    copy: SimulatedDisk
+    twins: dict[SimulatedInode, SimulatedInode]
+    print: bytes
+
+
 @attrs.define
 class Recorder:
     """What happens in a life, and the instants at which it may end."""
@@ -149,14 +133,22 @@ class Recorder:
     """In order: each state-changing call as ``Verb path``, each operation as ``Logged Kind`` before the write that logs it, and what
     processes do: ``Begin n``, ``Freeze n``, ``Thaw n``, ``Refused``."""
     calls: int = 0
+    _picture: Picture | None = None
 
     def perform(self, files: RecordingFiles, call: IoCall) -> Any:
-        before, twins = fork(files.disk)
+        before = self._before(files.disk)
         try:
             return files.perform(call)
         finally:
-            if fingerprint(before) != fingerprint(files.disk):
-                self._note(before, _on_twin(call, twins))
+            if before.print != fingerprint(files.disk):
+                self._picture = None
+                self._note(before.copy, _on_twin(call, before.twins))
+
+    def _before(self, disk: SimulatedDisk) -> Picture:
+        """The last picture, if nothing has changed since: all that changes the disk comes by here."""
+        if self._picture is None or self._picture.disk is not disk:
+            self._picture = Picture(disk, *fork(disk), fingerprint(disk))
+        return self._picture
 
     def _note(self, before: SimulatedDisk, call: IoCall) -> None:
         oracle = self.oracle.copy()
@@ -291,85 +283,7 @@ async def live(scenario: Scenario, schedule: int, *, every_byte: bool = False) -
     return recorder
 
 
-# --- after a crash --------------------------------------------------------------------------------------------
-
-
-def modes(instant: Instant, randoms: int) -> list[tuple[str, int]]:
-    """(mode, seed): what the crash keeps of what was not synced."""
-    return [("kill", 0)] if instant.killed_only else [("none", 0), ("all", 0), ("kill", 0), *(("random", seed) for seed in range(randoms))]
-
-
-def extremes(instant: Instant) -> list[str]:
-    """The two modes of a second crash: the least and the most that can be left."""
-    return ["kill"] if instant.killed_only else ["none", "kill"]
-
-
-@attrs.define
-class Judge:
-    """Crashes instants of a scenario and judges what comes of it."""
-
-    scenario: Scenario
-    judged: set[tuple[bytes, str]] = attrs.field(factory=set)
-    """What was left by the crashes so far."""
-    judged_second: set[tuple[bytes, str]] = attrs.field(factory=set)
-    """The same of the crashes of recoveries."""
-    crashes: int = 0
-    crashes_of_recoveries: int = 0
-    briefly: bool = False
-    """With one owner after the crash instead of two."""
-
-    async def crash(self, instant: Instant, mode: str, random: Random) -> None:
-        disk, oracle = after(instant.disk, mode, random), instant.oracle.copy()
-        self.crashes += 1
-        left = fingerprint(disk), repr(oracle)
-        if left in self.judged:
-            return
-
-        if self.scenario.twice and not self.briefly:
-            await self._crash_the_recovery(disk, oracle)
-        if not self.briefly:
-            disk = await self._recover(disk, oracle)
-        await self._settle(disk, oracle)
-        self.judged.add(left)
-
-    async def _recover(self, found: SimulatedDisk, oracle: Oracle) -> SimulatedDisk:
-        """The first owner after the crash looks, then loses power: nothing that it saw may depend on what only the page cache held."""
-        disk, ending = fork(found)[0], Ending()
-
-        async def look(store: SegmentStore) -> None:
-            oracle.check(await observe(store, oracle.writers))
-            await oracle.repeat_doubtful(store)
-
-        try:
-            await live_and_end(SimulatedFiles(disk, ending, interleave=False), 101, ending, look, self.scenario.limits)
-        except StorageFull:
-            # On a full disk an owner may refuse to begin; it has changed nothing that counts.
-            assert self.scenario.capacity is not None
-        return after(disk, "none", disk.random)
-
-    async def _settle(self, disk: SimulatedDisk, oracle: Oracle) -> None:
-        disk.capacity = None  # whoever runs a full disk makes room at some time
-        async with opened(SimulatedFiles(disk, interleave=False), 102, self.scenario.limits) as store:
-            oracle.check(await observe(store, oracle.writers))
-            await store.flush()
-            await check_chunks(store, disk)
-            oracle.check(await observe(store, oracle.writers))
-
-    async def _crash_the_recovery(self, found: SimulatedDisk, oracle: Oracle) -> None:
-        disk = fork(found)[0]
-        recorder = Recorder(oracle.copy())
-        async with opened(RecordingFiles(disk, recorder), 100, self.scenario.limits):
-            pass
-        recorder.end(disk)
-        inner = Judge(self.scenario, self.judged_second, briefly=True)
-        for instant in recorder.instants:
-            for mode in extremes(instant):
-                try:
-                    await inner.crash(instant, mode, Random(0))
-                except BaseException as error:
-                    error.add_note(f"the recovery crashed too, at its call {instant.name} ({instant.call}), mode {mode}")
-                    raise
-        self.crashes_of_recoveries += inner.crashes
+# --- what a scenario claims ---------------------------------------------------------------------------------------
 
 
 def missing(events: Sequence[str], claim: Sequence[str]) -> str:

@@ -15,6 +15,7 @@ from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, Stora
 from tierlog.storage_backends.base.transactions import TransactionToken
 
 from .crash_enumeration import Scenario
+from .crash_scenarios_tier2 import TIER2_SCENARIOS
 from .crash_scripts import Session
 from .crash_world import Limits
 from .segment_model import (
@@ -342,4 +343,5 @@ SCENARIOS = {
     "full-disk": FULL,
     "zombie": ZOMBIE,
     "recovery": RECOVERY,
+    **TIER2_SCENARIOS,
 }

@@ -40,6 +40,7 @@ from tierlog.storage_backends.base.files import (
     Unlink,
     Write,
 )
+from tierlog.storage_backends.chunked.rolling.header import HEADER_SUFFIX
 from tierlog.storage_backends.logs.local_layout import LocalLogOptions
 from tierlog.testing.simulated_disk import BLOCK, Entry, Keep, SimulatedDisk, SimulatedInode, _Change, _Folder
 from tierlog.testing.simulated_files import Fault, SimulatedFiles, SimulatedHandle
@@ -85,6 +86,9 @@ class Limits:
             collector=CollectorOptions(delay=0.0),
         )
 
+    async def prepare(self, files: SimulatedFiles, process: int) -> None:
+        """What is done to the folder before process number ``process`` opens it."""
+
 
 _usual_options = node.container_options
 SMALL = Limits()
@@ -103,6 +107,7 @@ def small_limits(limits: Limits = SMALL) -> Iterator[None]:
 async def opened(files: SimulatedFiles, process: int, limits: Limits = SMALL) -> AsyncIterator[SegmentStore]:
     """The store, opened by process number ``process``, with small limits."""
     with small_limits(limits):
+        await limits.prepare(files, process)
         async with open_store(FOLDER, containers=1, config=CONFIG, files=files, world=virtual_world(process)) as store:
             yield store
 
@@ -187,7 +192,7 @@ def fork(disk: SimulatedDisk) -> tuple[SimulatedDisk, dict[SimulatedInode, Simul
         )
         for path, folder in disk._folders.items()
     }
-    copy._inodes = disk._inodes
+    copy._inodes, copy._moved = disk._inodes, dict(disk._moved)
     return copy, twins
 
 
@@ -294,13 +299,13 @@ async def eventually(condition: Callable[[], bool], explain: Callable[[], str]) 
 
 
 def stored_chunks(disk: SimulatedDisk) -> set[str]:
-    """The names of all data chunks on the disk, and of temporary objects."""
+    """The names of all data chunks on the disk, and of temporary objects; the headers of the older layout are neither."""
     root = f"{FOLDER}/lts/"
     found = set()
     for path, folder in disk._folders.items():
         if f"{path}/".startswith(root):
             found |= {f"{path}/{name}".removeprefix(root) for name, entry in folder.names.items() if entry is not None}
-    return {name for name in found if not name.startswith("_system/") and name != ".tierlog-chunks"}
+    return {name for name in found if not name.startswith("_system/") and name != ".tierlog-chunks" and not name.endswith(HEADER_SUFFIX)}
 
 
 async def check_chunks(store: SegmentStore, disk: SimulatedDisk) -> None:

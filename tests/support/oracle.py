@@ -185,6 +185,16 @@ class Oracle:
         found = {racer: max(n for r, n in race.acked if r == racer) for racer, _ in race.acked}
         assert writers == found, f"{name}: events {found}, writers' state {writers}"
 
+    def has_doubtful(self) -> bool:
+        """Whether ``repeat_doubtful`` would send anything."""
+        return bool(self.races) or any(state.pending is not None and state.pending.is_idempotent for state in self.families.values())
+
+    def forget_doubtful(self) -> None:
+        """What ``repeat_doubtful`` does where there is nothing to send: what was in doubt was checked, and is a fact."""
+        assert not self.has_doubtful()
+        for state in self.families.values():
+            state.pending = None
+
     async def repeat_doubtful(self, store: SegmentStore) -> None:
         """Send every idempotent append in doubt again: it is a duplicate if and only if it was applied."""
         for prefix, state in self.families.items():

@@ -90,6 +90,26 @@ async def test_a_rename_inside_a_folder_is_never_half_there() -> None:
         assert list(disk.crash().folder("/f").names) in (["old"], ["new"])
 
 
+async def test_a_power_loss_keeps_or_forgets_the_move_of_a_folder_with_all_that_is_in_it() -> None:
+    found = set()
+    for seed in range(20):
+        disk = SimulatedDisk(Random(seed))
+        files = SimulatedFiles(disk)
+
+        def program() -> Program[None]:
+            yield MakeFolder("/f/old/deep")
+            for folder in ("/f/old", "/f", "/"):
+                yield SyncFolder(folder)
+            yield from put("/f/old/deep/x", b"x", sync=True)
+            yield SyncFolder("/f/old/deep")
+            yield Rename("/f/old", "/f/new")
+
+        await files.run(program())
+        assert disk.content("/f/new/deep/x") == b"x"
+        found.add(tuple(disk.crash().files_below("/")))
+    assert found == {("/f/old/deep/x",), ("/f/new/deep/x",)}
+
+
 async def test_a_full_disk_takes_what_fits_and_frees_an_unlinked_file_once_it_is_closed() -> None:
     disk = SimulatedDisk(Random(1), capacity=3 * 4096)
     files = SimulatedFiles(disk)

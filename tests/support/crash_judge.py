@@ -1,0 +1,228 @@
+"""What is done after each crash of a scenario, and judged.
+
+A recovered store is checked against the oracle, loses power with nothing unsynced kept, and must still be right; then it flushes, and its
+chunks must be exactly what its metadata names.
+
+A recovery does what its calls' answers make it do, and nothing else: no chance, no time. That is used three times, and each crash is
+counted and held against the oracle all the same:
+
+* Two crashes that leave the same disk and the same oracle are judged once.
+* Of two disks that show the same, and differ in what a power loss would take, one is recovered. On the other its calls are repeated,
+  without the store; each must be answered as it was. What the store showed is held against the other's oracle, and the power is lost.
+* Two recoveries that come to disks that show the same, with the same oracle, are settled once: no power loss follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from random import Random
+from typing import Any
+
+import attrs
+
+from tierlog.actors.store import SegmentStore
+from tierlog.storage_backends.base.errors import StorageFull
+from tierlog.storage_backends.base.files import IoCall, Write
+from tierlog.testing.simulated_files import OnCall, SimulatedDisk, SimulatedFiles, SimulatedHandle
+
+from .crash_enumeration import Instant, Recorder, RecordingFiles, Scenario
+from .crash_world import Ending, after, check_chunks, fork, live_and_end, opened
+from .fingerprints import fingerprint, seen
+from .oracle import Oracle, View, observe
+from .virtual import run_virtual
+
+
+def modes(instant: Instant, randoms: int) -> list[tuple[str, int]]:
+    """(mode, seed): what the crash keeps of what was not synced."""
+    return [("kill", 0)] if instant.killed_only else [("none", 0), ("all", 0), ("kill", 0), *(("random", seed) for seed in range(randoms))]
+
+
+def extremes(instant: Instant) -> list[str]:
+    """The two modes of a second crash: the least and the most that can be left."""
+    return ["kill"] if instant.killed_only else ["none", "kill"]
+
+
+# --- the calls of an owner --------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Answered:
+    """A call that reached the disk, and its result or its error."""
+
+    call: IoCall
+    answer: object
+
+
+def carry_out(files: SimulatedFiles, call: IoCall) -> object:
+    try:
+        return SimulatedFiles._do(files, call)
+    except OSError as error:
+        return error
+
+
+class TracedFiles(SimulatedFiles):
+    """Notes each call and its answer."""
+
+    def __init__(self, disk: SimulatedDisk, trace: list[Answered], on_call: OnCall | None = None) -> None:
+        super().__init__(disk, on_call, interleave=False)
+        self._trace = trace
+
+    def _sibling(self) -> TracedFiles:
+        return TracedFiles(self.disk, self._trace)
+
+    def _do(self, call: IoCall) -> Any:
+        # The caller may write something else into its buffers later.
+        noted = attrs.evolve(call, buffers=(b"".join(call.buffers),)) if isinstance(call, Write) else call
+        answer = carry_out(self, call)
+        self._trace.append(Answered(noted, answer))
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+
+def repeat(trace: list[Answered], disk: SimulatedDisk) -> None:
+    """Carry out the same calls on another disk; a call that is answered in another way fails."""
+    files, handles = SimulatedFiles(disk), dict[object, SimulatedHandle]()
+    for noted in trace:
+        call: Any = noted.call
+        if hasattr(call, "handle"):
+            call = attrs.evolve(call, handle=handles[call.handle])
+        answer = carry_out(files, call)
+        if isinstance(answer, SimulatedHandle):
+            handles[noted.answer] = answer
+        assert _comparable(answer) == _comparable(noted.answer), f"{call}: {answer!r} instead of {noted.answer!r}"
+
+
+def _comparable(answer: object) -> object:
+    match answer:
+        case OSError(errno=number):
+            return type(answer), number
+        case SimulatedHandle(path=path):
+            return SimulatedHandle, path
+        case _:
+            return answer
+
+
+# --- the verdict ------------------------------------------------------------------------------------------------
+
+
+@attrs.define
+class Look:
+    """What the first owner after a crash did and saw."""
+
+    trace: list[Answered] = attrs.field(factory=list)
+    view: View | None = None
+    """None if the disk was too full for it to begin."""
+    left: bytes = b""
+    """What the disk showed when it ended."""
+
+
+@attrs.define
+class Judge:
+    """Crashes instants of a scenario and judges what comes of it."""
+
+    scenario: Scenario
+    judged: set[Hashable] = attrs.field(factory=set)
+    """What was left by the crashes so far."""
+    judged_second: set[Hashable] = attrs.field(factory=set)
+    """The same of the crashes of recoveries."""
+    looks: dict[Hashable, Look] = attrs.field(factory=dict)
+    """By what the first owner found, and whose state it asked for."""
+    settled: set[Hashable] = attrs.field(factory=set)
+    """What the last owners found so far."""
+    crashes: int = 0
+    crashes_of_recoveries: int = 0
+    briefly: bool = False
+    """With one owner after the crash instead of two."""
+
+    def crash(self, instant: Instant, mode: str, random: Random) -> None:
+        disk, oracle = after(instant.disk, mode, random), instant.oracle.copy()
+        self.crashes += 1
+        left = fingerprint(disk), repr(oracle)
+        if left in self.judged:
+            return
+
+        if self.scenario.twice and not self.briefly:
+            self._crash_the_recovery(disk, oracle)
+        if not self.briefly:
+            disk = self._recover(disk, oracle)
+        self._settle(disk, oracle)
+        self.judged.add(left)
+
+    def _recover(self, found: SimulatedDisk, oracle: Oracle) -> SimulatedDisk:
+        """The first owner after the crash looks, then loses power: nothing that it saw may depend on what only the page cache held."""
+        disk = fork(found)[0]
+        if oracle.has_doubtful():
+            # What it sends again depends on the oracle.
+            self._look(disk, oracle)
+            return after(disk, "none", disk.random)
+
+        key = seen(found), frozenset(oracle.writers.items())
+        known = self.looks.get(key)
+        if known is None:
+            self.looks[key] = self._look(disk, oracle)
+        else:
+            repeat(known.trace, disk)
+            assert seen(disk) == known.left
+            if known.view is not None:
+                oracle.check(known.view)
+                oracle.forget_doubtful()
+        return after(disk, "none", disk.random)
+
+    def _look(self, disk: SimulatedDisk, oracle: Oracle) -> Look:
+        look, ending = Look(), Ending()
+
+        async def body(store: SegmentStore) -> None:
+            look.view = await observe(store, oracle.writers)
+            oracle.check(look.view)
+            await oracle.repeat_doubtful(store)
+
+        async def life() -> None:
+            try:
+                await live_and_end(TracedFiles(disk, look.trace, ending), 101, ending, body, self.scenario.limits)
+            except StorageFull:
+                # On a full disk an owner may refuse to begin; it has changed nothing that counts.
+                assert self.scenario.capacity is not None
+
+        run_virtual(life, 0)
+        look.left = seen(disk)
+        return look
+
+    def _settle(self, disk: SimulatedDisk, oracle: Oracle) -> None:
+        disk.capacity = None  # whoever runs a full disk makes room at some time
+        key = seen(disk), repr(oracle)
+        if key in self.settled:
+            return
+
+        async def life() -> None:
+            async with opened(SimulatedFiles(disk, interleave=False), 102, self.scenario.limits) as store:
+                oracle.check(await observe(store, oracle.writers))
+                await self.scenario.settle(store, oracle)
+                await check_chunks(store, disk)
+                oracle.check(await observe(store, oracle.writers))
+
+        run_virtual(life, 0)
+        self.settled.add(key)
+
+    def _crash_the_recovery(self, found: SimulatedDisk, oracle: Oracle) -> None:
+        recorder = self._record_recovery(fork(found)[0], oracle)
+        inner = Judge(self.scenario, self.judged_second, settled=self.settled, briefly=True)
+        for instant in recorder.instants:
+            for mode in extremes(instant):
+                try:
+                    inner.crash(instant, mode, Random(0))
+                except BaseException as error:
+                    error.add_note(f"the recovery crashed too, at its call {instant.name} ({instant.call}), mode {mode}")
+                    raise
+        self.crashes_of_recoveries += inner.crashes
+
+    def _record_recovery(self, disk: SimulatedDisk, oracle: Oracle) -> Recorder:
+        recorder = Recorder(oracle.copy())
+
+        async def life() -> None:
+            async with opened(RecordingFiles(disk, recorder), 100, self.scenario.limits):
+                pass
+
+        run_virtual(life, 0)
+        recorder.end(disk)
+        return recorder

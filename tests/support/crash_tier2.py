@@ -1,0 +1,333 @@
+"""What the crash scenarios of long-term storage's protocols are made of: limits, calls, and what must be true in the end.
+
+The limits make debts of a handful of chunks and joins of a handful of bytes. The calls are operations as in ``segment_model.py``; most
+change nothing that can be seen. The verdicts are a scenario's ``settle``: what the last owner after a crash does and checks.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+from unittest import mock
+
+import anyio
+import attrs
+
+from tierlog.actors import restoring
+from tierlog.actors.backup.objects import BACKUPS, decode_manifest, decode_segment, manifest_name
+from tierlog.actors.backup.taking import BackupTerms, list_backups, read_object
+from tierlog.actors.config import StoreConfig
+from tierlog.actors.container.claim import survey
+from tierlog.actors.container.container import Container, ContainerOptions
+from tierlog.actors.folder import check_path
+from tierlog.actors.gc.collector import CollectorOptions
+from tierlog.actors.moving import ImportOutcome, back_up, chunks_of, defrag_segment, export_segment, try_import
+from tierlog.actors.store import SegmentStore
+from tierlog.actors.writer.writer import WriterOptions
+from tierlog.storage_backends.base.checksum import crc32c
+from tierlog.storage_backends.base.errors import ChunkNotFound
+from tierlog.storage_backends.chunked.core import ChunkedOptions
+from tierlog.storage_backends.chunked.defrag_rules import DefragOptions
+from tierlog.storage_backends.chunked.records import DebtKind, chunk_key, debt_key, index_key, segment_key
+from tierlog.storage_backends.chunked.rolling.find import find
+from tierlog.storage_backends.chunked.rolling.importing import no_progress
+from tierlog.storage_backends.chunked.rolling.modes import LayoutMode
+from tierlog.testing.simulated_disk import SimulatedDisk, _Change
+from tierlog.testing.simulated_files import SimulatedFiles
+
+from .crash_world import CONFIG, FOLDER, Limits, container
+from .older_layout import write_older
+from .oracle import Oracle
+from .segment_model import Family, Life, Op
+from .virtual import virtual_world
+
+BACKUP = "b"
+NO_DEFRAG = DefragOptions(loose_chunks=0, relocate_max=0)
+
+
+@attrs.frozen(kw_only=True)
+class Tier2Limits(Limits):
+    """Nothing happens by itself but what is owed, one step in a cycle."""
+
+    wal_file: int = 1 << 20
+    flush: int = 1 << 20
+    checkpoint: int = 1 << 20
+    chunked: ChunkedOptions = ChunkedOptions(defrag=NO_DEFRAG)
+    layout: LayoutMode = LayoutMode.INSTALL_NEW
+
+    def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
+        options = super().container(config, adopt=adopt)
+        writer = WriterOptions(maintenance_steps=1, maintenance_pause=0.01)
+        return attrs.evolve(options, writer=writer, chunked=self.chunked, layout=self.layout)
+
+
+@attrs.frozen(kw_only=True)
+class LostLogs(Tier2Limits):
+    """The logs are lost before process ``lost_before`` begins; whoever opens the folder then restores its backup first."""
+
+    lost_before: int = 2
+
+    def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
+        options = super().container(config, adopt=adopt)
+        # A restore asks for no collection by a long delay.
+        return attrs.evolve(options, collector=CollectorOptions(delay=config.gc.delay if config.gc.delay > CONFIG.gc.delay else 0.0))
+
+    async def prepare(self, files: SimulatedFiles, process: int) -> None:
+        if process < self.lost_before:
+            return
+
+        if process == self.lost_before:
+            _lose_logs(files.disk)
+        if f"{FOLDER}/wal" not in files.disk._folders:
+            terms, world = restoring.RestoreTerms(BACKUP, deep=True), virtual_world(1000 + process)
+            with mock.patch.object(restoring, "log_options", self.log):
+                await restoring.restore(check_path(FOLDER), None, terms, CONFIG, files, world)
+        assert files.disk.exists(f"{FOLDER}/wal/layout"), "the restored store forgot that its layout was upgraded"
+
+
+def _lose_logs(disk: SimulatedDisk) -> None:
+    for path in [path for path in disk._folders if f"{path}/".startswith(f"{FOLDER}/wal/")]:
+        del disk._folders[path]
+    disk.folder(FOLDER).change(_Change(removes=("wal",)))
+    disk.folder(FOLDER).sync()
+
+
+# --- calls ------------------------------------------------------------------------------------------------------
+
+
+class Unseen(Op):
+    """Changes nothing that the store's verbs show."""
+
+    def apply(self, family: Family) -> Family:
+        return family
+
+
+@attrs.frozen
+class Pay(Unseen):
+    """Waits until nothing is owed any more."""
+
+    async def send(self, store: SegmentStore) -> Any:
+        with anyio.fail_after(5):  # less than the age at which a cycle is due anyway
+            while await container(store).storage.debts():
+                await container(store).cycle_ended()
+
+
+@attrs.frozen
+class Defrag(Unseen):
+    name: str
+
+    async def send(self, store: SegmentStore) -> Any:
+        await defrag_segment(store, self.name)
+
+
+@attrs.frozen
+class Export(Unseen):
+    name: str
+
+    async def send(self, store: SegmentStore) -> Any:
+        await export_segment(store, self.name, replace=True)
+
+
+@attrs.frozen
+class Backup(Unseen):
+    """Takes the backup, unless it was taken."""
+
+    upgraded: bool = False
+
+    async def send(self, store: SegmentStore) -> Any:
+        chunks = await chunks_of(store)
+        if BACKUP not in await list_backups(chunks):
+            owner = (await survey(chunks, 0))[-1].identity
+            await back_up(store, None, BackupTerms(BACKUP, owner.store, 0, self.upgraded), no_progress)
+
+
+@attrs.frozen
+class AfterBackup(Unseen):
+    """A call whose effect the loss of the logs takes away again."""
+
+    op: Op
+
+    def answer(self, family: Family) -> object:
+        return self.op.answer(family)
+
+    async def send(self, store: SegmentStore) -> Any:
+        return await self.op.send(store)
+
+
+@attrs.frozen
+class OlderFiles(Unseen):
+    """Another software has left a segment in the older layout."""
+
+    name: str
+    parts: tuple[bytes, ...]
+    start: int = 0
+    sealed: bool = False
+
+    @property
+    def life(self) -> Life:
+        return Life(b"".join(self.parts), self.start, self.sealed)
+
+    async def send(self, store: SegmentStore) -> Any:
+        await write_older(await chunks_of(store), self.name, *self.parts, max_size=100, start=self.start, sealed=self.sealed)
+
+
+@attrs.frozen
+class Import(Op):
+    """Imports ``older``, which counts as taken once there is a segment ``taken``; what cannot be imported is passed over."""
+
+    older: OlderFiles
+    taken: str
+    is_idempotent = True
+
+    def _is_there(self, family: Family) -> bool:
+        return self.older.name in family or self.taken in family
+
+    def apply(self, family: Family) -> Family:
+        return family if self._is_there(family) else {**family, self.older.name: self.older.life}
+
+    def answer(self, family: Family) -> object:
+        return ImportOutcome.PASSED_OVER if self._is_there(family) else ImportOutcome.IMPORTED
+
+    async def send(self, store: SegmentStore) -> Any:
+        return (await try_import(store, self.older.name, no_progress)).outcome
+
+
+@attrs.frozen
+class FirstAccess(Op):
+    """Names a segment that only the older layout knows, which imports it."""
+
+    older: OlderFiles
+    is_idempotent = True
+
+    def apply(self, family: Family) -> Family:
+        return family if self.older.name in family else {**family, self.older.name: self.older.life}
+
+    def answer(self, family: Family) -> object:
+        return self.apply(family)[self.older.name].length
+
+    async def send(self, store: SegmentStore) -> Any:
+        return (await store.segment_info(self.older.name)).length
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------
+
+
+async def paid(store: SegmentStore, oracle: Oracle) -> None:
+    """What is owed is paid although nobody asks, and the records are those of the live segments and no others (rule S11)."""
+    await Pay().send(store)
+    await store.flush()
+    await Pay().send(store)
+    found, expected = set(container(store).state.metadata), await _records(container(store))
+    assert found == expected, f"records of nothing: {sorted(found - expected)}, missing: {sorted(expected - found)}"
+
+
+async def _records(owner: Container) -> set[str]:
+    """The keys of all records that should be there once every debt that is due was paid."""
+    metadata, spacing = owner.state.metadata, owner.options.chunked.index_spacing
+    expected = {key for key in metadata if key.startswith("o:")}
+    for name in owner.state.segments.names(""):
+        segment = owner.state.segments.find(name)
+        assert segment is not None
+        if not segment.has_record:
+            continue
+        record, chain = await owner.storage.info(segment.sid), await owner.storage.chunks(segment.sid)
+        expected |= {segment_key(segment.sid), *(chunk_key(chunk.name) for _, chunk in chain)}
+        multiples = range(max(spacing, -(-record.first_chunk_start // spacing) * spacing), record.length, spacing)
+        expected |= {index_key(segment.sid, offset) for offset in multiples}
+        # Chunks that are too few to be joined are counted for later.
+        expected |= {debt_key(segment.sid, DebtKind.DEFRAG)} & set(metadata)
+    return expected
+
+
+async def imported(store: SegmentStore, oracle: Oracle) -> None:
+    """Each older segment of the scenario comes in now, whole, or was there before and never comes again (rule S14)."""
+    for prefix, older in (("a/", OLDER_A), ("b/", OLDER_B)):
+        await oracle.call(store, prefix, Import(older, f"{prefix}taken"))
+    await paid(store, oracle)
+    await _remove_files(store, OLDER_A, OLDER_B)
+
+
+async def accessed(store: SegmentStore, oracle: Oracle) -> None:
+    """As ``exported``, of a segment that comes in at first access, and without asking for the export (rules S14, S15)."""
+    await oracle.call(store, "a/", FirstAccess(OLDER_A))
+    await paid(store, oracle)
+    await _check_header(store, oracle, "a/o")
+    await _remove_files(store, OLDER_A)
+
+
+async def _remove_files(store: SegmentStore, *older: OlderFiles) -> None:
+    """What an operator does about imported files that were released but not deleted when the owner died: nobody else does (gc.md)."""
+    chunks, metadata = await chunks_of(store), container(store).state.metadata
+    for each in older:
+        for info in [info async for info in chunks.list(f"{each.name}$offset.")]:
+            if chunk_key(info.name) not in metadata:
+                with suppress(ChunkNotFound):  # this owner's collector came first
+                    await chunks.delete(info.name)
+
+
+async def exported(store: SegmentStore, oracle: Oracle) -> None:
+    """The header that the crash left says the truth or is not there; and the same call completes it (rule S15)."""
+    await store.flush()
+    await _check_older_reader(store, oracle, "a/s")
+    await Export("a/s").send(store)
+    await _check_header(store, oracle, "a/s")
+    await paid(store, oracle)
+
+
+async def _check_older_reader(store: SegmentStore, oracle: Oracle, name: str) -> int | None:
+    """What older software reads by the header, if there is one, are bytes that the segment has or had; how far it goes."""
+    chunks = await chunks_of(store)
+    life, found = oracle.families[name[:2]].settled[name], await find(chunks, name)
+    if found is None:
+        return None
+
+    assert found.length <= life.length
+    for chunk in found.chunks:
+        if chunk.start + chunk.length <= life.start:
+            continue  # truncated since the header was written, and perhaps collected just now
+        data = await chunks.read(chunk.name, 0, chunk.length)
+        skip = max(0, life.start - chunk.start)
+        at = chunk.start + skip - life.start
+        assert data[skip:] == life.data[at : at + len(data[skip:])], f"older software reads wrong bytes in {chunk.name}"
+    return found.length
+
+
+async def _check_header(store: SegmentStore, oracle: Oracle, name: str) -> None:
+    """Older software reads the whole segment and sees its seal."""
+    life, found = oracle.families[name[:2]].settled[name], await find(await chunks_of(store), name)
+    assert found is not None, f"{name} has no header"
+    assert await _check_older_reader(store, oracle, name) == life.length
+    assert found.sealed == life.sealed
+    assert found.start_offset <= life.start
+
+
+async def backed_up(store: SegmentStore, oracle: Oracle) -> None:
+    """A backup that has a manifest is whole; one without is taken by the same call, and leaves nothing of the first (rule S16)."""
+    chunks = await chunks_of(store)
+    await store.flush()
+    if BACKUP in await list_backups(chunks):
+        await _check_backup(store, oracle)
+    else:
+        await Backup().send(store)
+        await _check_backup(store, oracle)
+        with_all = {name for state in oracle.families.values() for name in state.settled}
+        manifest = decode_manifest(await read_object(chunks, manifest_name(BACKUP)), BACKUP)
+        assert manifest.segments == len(with_all)
+    await paid(store, oracle)
+
+
+async def _check_backup(store: SegmentStore, oracle: Oracle) -> None:
+    chunks = await chunks_of(store)
+    manifest = decode_manifest(await read_object(chunks, manifest_name(BACKUP)), BACKUP)
+    for each in manifest.objects:
+        data = await read_object(chunks, each.name)
+        assert (len(data), crc32c(data)) == (each.length, each.crc), f"{each.name} is not what the manifest says"
+        image = decode_segment(data, each.name).image
+        life = oracle.families[image.name[:2]].settled.get(image.name)
+        assert life is None or image.length <= life.length, f"the backup claims more of {image.name} than there is"
+    found = {info.name async for info in chunks.list(f"{BACKUPS}{BACKUP}/")}
+    assert found == {manifest_name(BACKUP), *(each.name for each in manifest.objects)}
+
+
+OLDER_A = OlderFiles("a/o", (b"one." * 10, b"two." * 10, b"end." * 5))
+OLDER_B = OlderFiles("b/o", (b"cut." * 8, b"old." * 8), start=24, sealed=True)
