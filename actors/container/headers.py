@@ -19,7 +19,7 @@ from contextlib import suppress
 import anyio
 
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import ChunkNotFound, NotOwner, TierlogError, Unsupported
+from ...storage_backends.base.errors import ChunkNotFound, NotOwner, OutcomeUnknown, StorageFull, TierlogError, Unavailable, Unsupported
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.chunked.records import SegmentRecord
 from ...storage_backends.chunked.rolling.exporting import export
@@ -32,6 +32,8 @@ from .state import ContainerState
 
 _log = get_logger("headers")
 _RETRY_SECONDS = 5.0
+_STORAGE_TROUBLE = (Unavailable, OutcomeUnknown, StorageFull)
+"""What the next header would meet too; every other error is about one segment."""
 
 
 _Outline = tuple[str, str, int, bool]
@@ -97,22 +99,29 @@ class HeaderKeeper:
                 await self._wake.wait()
 
     async def settle(self) -> None:
-        """Write what is due now. What fails stays due."""
+        """Write what is due now. What fails stays due; a header that has trouble of its own does not hold up the others."""
         async with self._turn:
             due, self._due = self._due, {}
+            failed: dict[int, str] = {}
             try:
                 if due:
                     await self._prove()
                 while due:
                     sid, name = next(iter(due.items()))
-                    await self._write(sid, name)
+                    try:
+                        await self._write(sid, name)
+                    except (NotOwner, *_STORAGE_TROUBLE):
+                        raise
+                    except TierlogError as error:
+                        failed[sid] = name
+                        _log.warning("header_failed", segment=name, error=str(error))
                     del due[sid]
             except NotOwner:
                 raise
             except TierlogError as error:
-                _log.warning("headers_behind", count=len(due), error=str(error))
+                _log.warning("headers_behind", count=len(due) + len(failed), error=str(error))
             finally:
-                self._due = due | self._due
+                self._due = due | failed | self._due
 
     async def _write(self, sid: int, name: str) -> None:
         if is_staged(name) or name.startswith(OWN_CHUNKS):

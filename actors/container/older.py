@@ -8,7 +8,8 @@ That costs two requests for each such call, and the import reads all bytes of th
 is cancelled leaves nothing behind, and the next one begins again. A name is imported once in a container's life (rule S14).
 
 Names below ``containers/`` are chunks of this very store and never segments, and a header that lists such chunks was exported by it: their
-life ends with their records, so nothing else may refer to them.
+life ends with their records, so nothing else may refer to them. What lies below ``_system/`` is the store's own too: an imported file is
+deleted with its segment, and no header may make a claim or a backup one.
 Cancellation and crash: the operation is in the log, or nothing happened.
 """
 
@@ -26,6 +27,7 @@ from ...journal.operations.segment_image import SegmentImage, SegmentStatus
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.data_log import GROUP_BYTES_MAX
 from ...storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, TierlogError, Unsupported
+from ...storage_backends.base.names import SYSTEM_SCOPE
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.chunked.core import ChunkedOptions
 from ...storage_backends.chunked.records import chunk_key
@@ -185,7 +187,7 @@ class OlderSegments:
 
     async def _find(self, name: str) -> OlderSegment:
         found = None if name.startswith(OWN_CHUNKS) else await find(self.chunks, name)
-        if found is None or any(chunk.name.startswith(OWN_CHUNKS) for chunk in found.chunks):
+        if found is None or any(chunk.name.startswith((OWN_CHUNKS, SYSTEM_SCOPE)) for chunk in found.chunks):
             raise SegmentNotFound(f"the older layout has no segment {name!r} that could be imported", segment=name)
 
         return found

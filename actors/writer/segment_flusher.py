@@ -4,7 +4,8 @@ Owns: the transactions on one segment in one cycle. Does not own: order between 
 chunk names and layout (``ChunkedSegmentStorage``).
 
 Order: data and splices in offset order; the last transaction also truncates and seals. Long backlogs are committed in steps, so that memory
-is given back as it goes. A merged source was flushed and sealed in an earlier wave (rule F3).
+is given back as it goes. A merged source was flushed and sealed in an earlier wave (rule F3). Where long-term storage has no room a
+truncation goes alone (``make_room``).
 Errors end the segment's part in this cycle only; its next transaction starts from the last commit. Cancellation likewise.
 """
 
@@ -56,6 +57,25 @@ class SegmentFlusher:
             return 0  # spliced into its target in an earlier cycle
 
         return await self._advance(plan, segment)
+
+    async def make_room(self, plan: SegmentFlush) -> bool:
+        """Carry the captured truncation out alone, as far as it is about flushed bytes; whether there was one.
+
+        For a long-term storage without room: a truncation that waited for the data in front of it would wait for the room that it makes.
+        """
+        segment = self._segment_of(plan.sid)
+        if plan.deleted or segment is None or not segment.has_record:
+            return False
+
+        record = await self._storage.info(plan.sid)
+        start = min(plan.start_offset, record.length)
+        if start <= record.start_offset:
+            return False
+
+        with self._storage.begin(plan.sid) as txn:
+            await self._storage.truncate(txn, start)
+            await txn.commit()
+        return True
 
     async def _delete(self, plan: SegmentFlush) -> None:
         """Remove the record in this cycle; the chunks go after its CycleComplete (rule F2)."""

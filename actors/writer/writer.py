@@ -20,8 +20,17 @@ import anyio
 import attrs
 
 from ...journal.operations.cycle_complete import CycleComplete
+from ...journal.operations.segment_image import SegmentStatus
 from ...journal.operations.vocabulary import Operation
-from ...storage_backends.base.errors import DataCorruption, MetadataConflict, NotOwner, SegmentNotFound, StoreMismatch, TierlogError
+from ...storage_backends.base.errors import (
+    DataCorruption,
+    MetadataConflict,
+    NotOwner,
+    SegmentNotFound,
+    StorageFull,
+    StoreMismatch,
+    TierlogError,
+)
 from ...storage_backends.base.statistics import counter, gauge
 from ..core.log import get_logger
 from ..core.reply import Reply
@@ -99,6 +108,8 @@ class StorageWriter:
         )
         self._cut = 0
         self._cycle = 0
+        self._room_made = False
+        """Whether this cycle has carried out a truncation alone, because long-term storage is full."""
         self._due: dict[int, None] = {}
         self.failing: dict[int, TierlogError] = {}
         """Segments whose last flush failed, and why (rule F4). Plain, because every append looks at it; only the writer changes it."""
@@ -177,6 +188,7 @@ class StorageWriter:
     async def cycle(self, *, full: bool) -> None:
         """One flush cycle."""
         self._cycle += 1
+        self._room_made = False
         self._observer.cycle_begins(self._cycle)
         cut, plans = self._fix_cut(full)
         failed = await self._flush_to(plans)
@@ -187,7 +199,7 @@ class StorageWriter:
 
             self._dirty_since = anyio.current_time() - self._options.flush_age  # a full cycle follows the pause
         paid = await self._maintenance.run(self._is_awaited)
-        if paid or len(failed) < len(plans) or (full and not plans):
+        if paid or self._room_made or len(failed) < len(plans) or (full and not plans):
             # A cycle in which nothing got through says nothing: long-term storage's trouble must not feed the log (rule S7).
             await self._source.log(CycleComplete(self._source.epoch, self._cycle, cut, full and not failed))
             self._observer.cycle_completed(self._cycle)
@@ -267,15 +279,29 @@ class StorageWriter:
             self._flushed_bytes += await self._flusher.flush(plan)
         except NotOwner:
             raise
-        except (SegmentNotFound, MetadataConflict):
-            # Deleted or merged while it was flushed; if it still lives, the next cycle looks again.
+        except (SegmentNotFound, MetadataConflict) as error:
+            # Deleted or merged while it was flushed: then the next cycle has what is left of it. If it lives, it was not flushed.
             segment = self._source.segment_of(plan.sid)
             if segment is not None and segment.needs_flush:
                 self._due[plan.sid] = None
+                if segment.status is SegmentStatus.LIVE:
+                    failed[plan.sid] = error
+        except StorageFull as error:
+            failed[plan.sid] = self.failing[plan.sid] = error
+            await self._make_room(plan)
         except TierlogError as error:
             failed[plan.sid] = self.failing[plan.sid] = error
         else:
             self.failing.pop(plan.sid, None)
+
+    async def _make_room(self, plan: SegmentFlush) -> None:
+        """Its data does not fit; what it was truncated by goes all the same, and the cycle counts, so that the chunks go too (rule F2)."""
+        try:
+            self._room_made |= await self._flusher.make_room(plan)
+        except NotOwner:
+            raise
+        except TierlogError as error:
+            _log.warning("truncation_failed", segment=plan.name, error=str(error))
 
     def _end_full_cycle(self, cut: int, failed: dict[int, TierlogError]) -> None:
         for sid in [sid for sid in self.failing if self._source.segment_of(sid) is None]:

@@ -29,6 +29,11 @@ def _positive(_: object, attribute: attrs.Attribute[int], value: int) -> None:
         raise InvalidArgument(f"{attribute.name} is {value}, it must be at least 1")
 
 
+def _several(_: object, attribute: attrs.Attribute[int], value: int) -> None:
+    if value < 2:
+        raise InvalidArgument(f"{attribute.name} is {value}, it must be at least 2")
+
+
 def _whole_blocks(_: object, attribute: attrs.Attribute[int], value: int) -> None:
     if value < BLOCK or value % BLOCK:
         raise InvalidArgument(f"{attribute.name} is {value}, it must be a multiple of {BLOCK} bytes")
@@ -51,8 +56,8 @@ class ChunkedOptions:
     """When small chunks are joined, and the rest of a truncated one is moved."""
     inline_records: int = attrs.field(default=16, validator=_positive)
     """The most chunk and index records that an operation looks at itself, beyond a fixed handful; for more it leaves a debt (rule S11)."""
-    maintenance_records: int = attrs.field(default=256, validator=_positive)
-    """The most chunk and index records that one step of paying a debt looks at."""
+    maintenance_records: int = attrs.field(default=256, validator=_several)
+    """The most chunk and index records that one step of paying a debt looks at; 2 at least, for one chunk is joined with nothing."""
 
 
 @attrs.frozen
@@ -101,6 +106,8 @@ class Core:
         self.decoded = DecodedRecords()
         self.appendable: dict[str, int] = {}
         """Chunks created in this instance's life whose last write succeeded and was committed, with that exact length (rule S3)."""
+        self.spare: dict[int, tuple[int, str]] = {}
+        """By segment the (offset, name) of a chunk that was tracked and surely never came to be: the next attempt takes it (hole 28)."""
         self.held: set[int] = set()
         """Segments with an open transaction."""
         self.commits = self.aborts = self.chunks_created = self.bytes_written = self.bytes_read = 0

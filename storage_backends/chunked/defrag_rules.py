@@ -56,7 +56,7 @@ class DefragOptions:
     loose_chunks: int = attrs.field(default=16, validator=_within(0, LOOSE_MAX))
     """Small chunks that a segment gains before joining them is due. 0: only when it is asked for."""
     inline: bool = False
-    """Join right after a concat, before it returns, instead of later."""
+    """Join right after a concat, before it returns, instead of later: a bounded number of steps, what is left then is due later."""
     relocate_above: int = attrs.field(default=64 << 20, validator=_within(0, LENGTH_MAX))
     """A first chunk of this size or less is not moved: it is not worth it."""
     relocate_max: int = attrs.field(default=1 << 30, validator=_within(0, LENGTH_MAX))

@@ -6,7 +6,8 @@ decides on durable state, after the flush cycle that made something garbage is c
 Order: ``track`` is awaited before a chunk is created, so that a crash at any later moment leaves a trace of the name (PDP-53). When the
 transaction's end is known, each of its names is told once: ``keep`` (it is referenced now), ``release`` (nothing refers to it: its
 commit succeeded without it, or definitely failed) or ``doubt`` (the commit's outcome is unknown: whether ``c:<name>`` exists in the durable
-metadata decides). The three are plain functions, so that they can run while a task is being cancelled.
+metadata decides). A name whose chunk was surely not created may instead wait, tracked, for the segment's next transaction, which uses it
+(hole 28). The three are plain functions, so that they can run while a task is being cancelled.
 """
 
 from __future__ import annotations

@@ -164,19 +164,23 @@ class LayoutCache:
             self.forget(segment)
             self._marks.pop(segment, None)
             raise
+        if len(self._layouts) > self._segments_max:
+            self.trim()  # also where nobody ever loads a chunk's record, as of segments that are read at their end
         return layout
 
     def marks(self, segment: int) -> Marks:
         """The segment's marks, which outlive its layouts."""
         marks = self._marks.setdefault(segment, Marks())
         self._marks.move_to_end(segment)
+        if len(self._marks) > self._segments_max:
+            self._marks.popitem(last=False)
         return marks
 
     def forget(self, segment: int) -> None:
         self._layouts.pop(segment, None)
 
     def trim(self) -> None:
-        """Get back under both bounds, the least recently used first. Called after a read that had to load records."""
+        """Get back under both bounds, the least recently used first. Called after a read that had to load records, or added a segment."""
         marks = sum(map(len, self._marks.values()))
         while len(self._marks) > self._segments_max or (marks > self._chunks_max and len(self._marks) > 1):
             marks -= len(self._marks.popitem(last=False)[1])

@@ -140,12 +140,32 @@ class SegmentTransaction:
 
     async def name_chunk(self, offset: int) -> str:
         """A new name for a chunk that starts at segment offset ``offset``, tracked before it is used (rule S2, PDP-53)."""
+        spare = self.core.spare.get(self.id)
+        if spare is not None and spare[0] == offset:
+            self.core.chunks.admit(spare[1])
+            del self.core.spare[self.id]
+            self._created[spare[1]] = None
+            return spare[1]
+
         name = self.core.new_chunk_name(self.id, offset)
         self.core.chunks.admit(name)
         self._created[name] = None
         await self.core.garbage.track([name])
-        self.core.chunks_created += 1
         return name
+
+    def spare_chunk(self, offset: int, name: str) -> None:
+        """A chunk surely did not come to be: the next transaction that begins one at ``offset`` uses its name, which is tracked already.
+
+        So a storage that refuses each attempt costs one name, and the collector's queue does not grow with its trouble (hole 28)."""
+        self.drop_spare(self.id)
+        del self._created[name]
+        self.core.spare[self.id] = offset, name
+
+    def drop_spare(self, segment: int) -> None:
+        """Nobody will use the name that is left of a failed attempt: it is released at this transaction's end."""
+        spare = self.core.spare.pop(segment, None)
+        if spare is not None:
+            self._created[spare[1]] = self._dropped[spare[1]] = None
 
     def room(self, segment: SegmentRecord, chunk: ChunkRecord) -> int:
         """Bytes that may still be appended to ``chunk``: none unless this instance made it and knows its exact length (rule S3)."""

@@ -22,7 +22,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TypeVar
 
 from ..base.checksum import Buffer
-from ..base.chunk_storage import Capabilities, ChunkInfo, ChunkRange
+from ..base.chunk_storage import Capabilities, ChunkInfo, ChunkRange, can_begin_chunk_name
 from ..base.errors import ChunkNotFound, ChunkReadOnly, InvalidArgument, Unavailable
 from ..base.files import (
     Close,
@@ -94,6 +94,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
         size = size_of(data)
 
         def program(progress: Progress) -> Program[int]:
+            progress.appends = True
             # The superuser's processes may write to any file; they are held to its permissions like all others.
             if (yield IsReadOnly(self._path(name))):
                 raise ChunkReadOnly(f"chunk {name} is read-only", chunk=name)
@@ -111,7 +112,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
                 yield Sync(handle)
             return offset + size
 
-        return await self._run(name, program)
+        return await self._run(name, program, alters=True)
 
     async def _read(self, name: str, offset: int, size: int) -> bytes:
         def body(handle: FileHandle) -> Program[bytes]:
@@ -121,7 +122,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
         return await self._run(name, lambda progress: with_file(Open(self._path(name)), body))
 
     async def _delete(self, name: str) -> None:
-        await self._run(name, lambda progress: remove(self._path(name), self._folders, progress))
+        await self._run(name, lambda progress: remove(self._path(name), self._folders, progress), alters=True)
 
     async def _concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         return await self._publish(name, lambda handle: copy_ranges(handle, ranges, self._path))
@@ -132,7 +133,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
             yield from with_file(Open(self._path(name)), _length)
             yield SetReadOnly(self._path(name), read_only)
 
-        await self._run(name, program)
+        await self._run(name, program, alters=True)
 
     async def _list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
         pending = [("", FolderEntry("", is_folder=True, size=0))]
@@ -177,7 +178,10 @@ class FileSystemChunkStorage(BaseChunkStorage):
         return await self._run(name, lambda progress: publish(self._path(name), temporary, fill, self._folders, progress))
 
     async def _entries(self, path: str) -> Sequence[tuple[str, FolderEntry]]:
-        """(chunk or folder name, entry) of one folder, in the order of the chunk names below them."""
+        """(chunk or folder name, entry) of one folder, in the order of the chunk names below them.
+
+        A name that no chunk can have is a stranger's, and its folder may be closed to us: ``lost+found`` of a root that is a mount point.
+        """
 
         def program(progress: Progress) -> Program[Sequence[FolderEntry]]:
             try:
@@ -192,11 +196,11 @@ class FileSystemChunkStorage(BaseChunkStorage):
         # "/" sorts after "-" and ".": a folder takes its place with the slash that its chunks have there.
         found = sorted(found, key=lambda entry: f"{entry.name}/" if entry.is_folder else entry.name)
         parent = f"{path}/" if path else ""
-        return [(parent + entry.name, entry) for entry in found if not entry.name.startswith(".")]
+        return [(parent + entry.name, entry) for entry in found if can_begin_chunk_name(parent + entry.name)]
 
-    async def _run(self, name: str, program: Callable[[Progress], Program[T]]) -> T:
+    async def _run(self, name: str, program: Callable[[Progress], Program[T]], *, alters: bool = False) -> T:
         """Drive a program; an ``OSError`` becomes the error that says what to do."""
-        progress = Progress()
+        progress = Progress(alters=alters)
         try:
             return await self._files.run(program(progress))
         except (OSError, ChunkNotFound) as error:

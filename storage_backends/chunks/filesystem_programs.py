@@ -55,11 +55,15 @@ T = TypeVar("T")
 class Progress:
     changed: bool = False
     """Whether a call that others can see may have taken effect."""
+    appends: bool = False
+    """Whether it adds bytes to a chunk that is there, which count for nothing before they are committed."""
+    alters: bool = False
+    """Whether it is about a change of one chunk that is there: what forbids it, forbids nothing else."""
 
 
 def mapped(error: OSError, name: str, progress: Progress) -> TierlogError:
     """The error that tells the caller of a chunk verb what to do."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if error.errno in (errno.ENOSPC, errno.EDQUOT) and (progress.appends or not progress.changed):
         return StorageFull(f"no room for chunk {name}: {error}")
 
     if progress.changed:
@@ -71,8 +75,12 @@ def mapped(error: OSError, name: str, progress: Progress) -> TierlogError:
     if error.errno == errno.EEXIST:
         return ChunkExists(f"chunk {name} exists already", chunk=name)
 
+    if error.errno in (errno.EACCES, errno.EPERM) and progress.alters:
+        return ChunkReadOnly(f"chunk {name} cannot be changed with this process's permissions: {error}", chunk=name)
+
     if error.errno in (errno.EACCES, errno.EPERM):
-        return ChunkReadOnly(f"chunk {name} cannot be changed or read with this process's permissions: {error}", chunk=name)
+        # Not about a chunk that was closed on purpose: trouble, that lasts until somebody corrects it.
+        return Unavailable(f"chunk {name} cannot be reached with this process's permissions: {error}; correct the owner or the mode")
 
     return Unavailable(f"chunk {name} cannot be reached now: {error}")
 
@@ -212,7 +220,7 @@ def _link(temporary: str, path: str, folders: Folders, progress: Progress) -> Pr
     for _ in range(_LINK_ATTEMPTS):
         try:
             yield from folders.make(dirname(path))
-            return (yield from _effect(progress, Link(temporary, path), (FileExistsError, FileNotFoundError)))
+            return (yield from _effect(progress, Link(temporary, path), (FileExistsError, FileNotFoundError, PermissionError)))
         except FileNotFoundError:
             folders.forget(dirname(path))
         except FileExistsError:

@@ -19,6 +19,7 @@ from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from typing import Any, Protocol
 
+import anyio
 import attrs
 from aiobotocore.config import AioConfig
 from aiobotocore.httpsession import AIOHTTPSession
@@ -26,7 +27,7 @@ from aiobotocore.session import get_session
 from botocore.loaders import create_loader
 
 from ..base.checksum import Buffer, crc32c
-from ..base.errors import TierlogError, Unavailable
+from ..base.errors import ChunkReadOnly, TierlogError, Unavailable
 from .s3_errors import Asked, at_opening, code_of, mapped, status_of
 from .s3_loop import Call, RequestLoop, T, request_loop
 
@@ -157,12 +158,14 @@ class S3Requests:
             raise
 
     async def close(self) -> None:
+        """Give the connections back, also when the caller is cancelled: nobody else would."""
         loop, self._loop = self._loop, None
         if loop is not None:
-            try:
-                await loop.run(self._close)
-            finally:
-                await loop.close()
+            with anyio.CancelScope(shield=True):
+                try:
+                    await loop.run(self._close)
+                finally:
+                    await loop.close()
 
     async def _open(self, prefix: str) -> None:
         asked = Asked("list_objects_v2", self._bucket, self._endpoint, prefix)
@@ -188,12 +191,18 @@ class S3Requests:
         await self._ask("put_object", key, name, visible=True, **_verified(_body(data)), **condition)
 
     async def append(self, key: str, name: str, offset: int, data: Sequence[Buffer]) -> bool:
-        """Put ``data`` behind the object's ``offset`` bytes; False if it does not have as many."""
+        """Put ``data`` behind the object's ``offset`` bytes; False if it does not have as many.
+
+        ``ChunkReadOnly`` if the service takes no more appends to this object, however often it is asked: 10,000, as a rule.
+        """
         try:
             await self._ask("put_object", key, name, visible=True, **_verified(_body(data)), WriteOffsetBytes=offset)
         except TierlogError as error:
-            if code_of(error.__cause__ or error) == "InvalidWriteOffset":
+            code = code_of(error.__cause__ or error)
+            if code == "InvalidWriteOffset":
                 return False
+            if code == "TooManyParts":
+                raise ChunkReadOnly(f"chunk {name} takes no more appends at {self._endpoint}; begin another", chunk=name) from error
             raise
         return True
 

@@ -167,3 +167,24 @@ async def test_a_call_that_does_not_return_is_slowness_until_it_does() -> None:
         await anyio.sleep(60)
         assert trouble(store) is TroubleKind.NONE
         assert (await store.segment_info("s")).flushed_length == 2
+
+
+@virtual_time
+async def test_a15_a_truncation_makes_room_also_where_the_segment_has_bytes_that_do_not_fit() -> None:
+    """F1: the data in front of a truncation would need the room that the truncation makes."""
+    chunks = FaultyChunkStorage(MemoryChunkStorage())
+    async with opened(chunks, SMALL) as store:
+        await store.create_segment("s", rolling_size=1 * MIB)
+        for _ in range(4):
+            await store.append("s", bytes(1 * MIB))
+        await store.flush()
+        await store.append("s", bytes(100 * KIB))
+        assert trouble(store) is TroubleKind.FULL
+        with pytest.raises(StorageFull):
+            await store.flush()
+
+        await store.truncate_segment("s", 3 * MIB)
+        await anyio.sleep(300)
+        assert trouble(store) is TroubleKind.NONE
+        info = await store.segment_info("s")
+        assert (info.start_offset, info.flushed_length) == (3 * MIB, 4 * MIB + 100 * KIB)

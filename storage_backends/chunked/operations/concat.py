@@ -24,11 +24,12 @@ async def concat(txn: SegmentTransaction, source_id: int) -> int:
     source = _check_source(source_id, await txn.take_source(source_id))
     await txn.take_debt(DebtKind.DEFRAG, source_id)
     txn.metadata.drop(source)
+    txn.drop_spare(source_id)
     if source.length:
         seam = target.last_chunk_start
         target = await _splice(txn, target, source)
-        if txn.core.options.defrag.inline:
-            await defrag_from(txn, seam)
+        if txn.core.options.defrag.inline and not await defrag_from(txn, seam):
+            await count_loose(txn, target, seam, source.chunk_count)  # the rest is a debt
     return target.length
 
 

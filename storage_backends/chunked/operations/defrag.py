@@ -99,11 +99,14 @@ async def defrag_step(txn: SegmentTransaction, offset: int, *, packed: bool, pas
     return DefragStep(_end(chunks) if packed else window[0][0], run)
 
 
-async def defrag_from(txn: SegmentTransaction, offset: int) -> None:
-    """All steps from ``offset`` on inside one transaction, as of a segment that grows."""
+async def defrag_from(txn: SegmentTransaction, offset: int) -> bool:
+    """Some steps from ``offset`` on inside one transaction, as of a segment that grows. Whether they came to the end."""
     step = DefragStep(offset, None)
-    while step.next_offset is not None:
+    for _ in range(txn.core.options.inline_records):
+        if step.next_offset is None:
+            break
         step = await defrag_step(txn, step.next_offset, packed=False, pass_damage=True)
+    return step.next_offset is None
 
 
 async def _join(txn: SegmentTransaction, segment: SegmentRecord, chunks: Sequence[tuple[int, ChunkRecord]]) -> None:

@@ -16,6 +16,7 @@ async def delete(txn: SegmentTransaction) -> None:
     truncation = await txn.take_debt(DebtKind.TRUNCATE)
     await txn.take_debt(DebtKind.DEFRAG)
     txn.metadata.drop(segment)
+    txn.drop_spare(txn.id)
     await begin_debt(
         txn,
         DebtRecord(

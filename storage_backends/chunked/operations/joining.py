@@ -80,6 +80,7 @@ async def _make_chunk(txn: SegmentTransaction, start: int, sources: Sequence[Sou
         txn.discard(name)
         raise
 
+    core.chunks_created += 1
     core.bytes_joined += check.length
     return check.record(name)
 

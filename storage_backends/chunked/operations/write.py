@@ -5,8 +5,8 @@ recorded length (rule S3); otherwise, and when it has reached the rolling size, 
 chunk begins.
 
 Ordering: in the chunk before the record, and the record only in the transaction's commit. A failed append takes the chunk out of
-use, except after ``Unavailable``, which promises that nothing happened: so a storage that is down does not cost a new name per
-attempt (hole 28).
+use, except after ``Unavailable``, which promises that nothing happened; and the name of a chunk that was surely not created is used
+again: so a storage that is down, or full, does not cost a new name per attempt (hole 28).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ...base.checksum import Buffer
-from ...base.errors import BadOffset, InvalidArgument, OutcomeUnknown, SegmentSealed, Unavailable
+from ...base.errors import BadOffset, InvalidArgument, OutcomeUnknown, SegmentSealed, StorageFull, Unavailable
 from ..records import ChunkRecord, SegmentRecord
 from ..records.header import changed
 from ..segment_transaction import SegmentTransaction
@@ -93,7 +93,13 @@ async def _begin_chunk(
 ) -> SegmentRecord:
     data, starts = source.take(size)
     name = await txn.name_chunk(segment.length)
-    await txn.core.chunks.create_with_content(name, data)
+    try:
+        await txn.core.chunks.create_with_content(name, data)
+    except (StorageFull, Unavailable):
+        txn.spare_chunk(segment.length, name)
+        raise
+
+    txn.core.chunks_created += 1
     if last is None:
         segment = changed(segment, first_chunk=name)
     else:

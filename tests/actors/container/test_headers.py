@@ -137,6 +137,25 @@ async def test_headers_that_could_not_be_written_are_written_later(world: Contai
         assert await bytes_seen(world) == b"data"
 
 
+@virtual_time
+async def test_a_segment_with_a_damaged_chunk_does_not_hold_up_the_headers_of_others(world: ContainerWorld) -> None:
+    async with world.owner(attrs.evolve(KEEPING, layout=LayoutMode.INSTALL_NEW)) as owner:
+        for name in ("app/damaged", NAME):
+            await owner.store.create_segment(name)
+            await owner.store.append(name, b"data")
+            await owner.store.flush()
+        damaged = next(chunk for name, chunk in world.memory.chunks.items() if name.startswith("containers/"))
+        kept = bytes(damaged.data)
+        damaged.data.clear()
+
+    async with world.owner():
+        await anyio.sleep(1)
+        assert [name for name in world.memory.chunks if name.endswith("$header")] == [header_name(NAME)]
+        damaged.data += kept
+        await anyio.sleep(6)
+        assert await bytes_seen(world, "app/damaged") == b"data"
+
+
 async def test_what_the_format_cannot_say_stops_nothing(world: ContainerWorld) -> None:
     async with world.owner() as owner:
         for name in ("app/größe", NAME):

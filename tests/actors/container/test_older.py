@@ -247,3 +247,13 @@ def test_an_import_is_readable_once_it_is_durable_rule_c1() -> None:
 
     publisher.publish([op], 1)
     assert state.segments.by_id[sid].durable_length == 10
+
+
+async def test_a_header_cannot_make_the_stores_own_objects_part_of_a_segment(world: ContainerWorld) -> None:
+    """They would be deleted with it: a claim, or the manifest of a backup."""
+    await world.chunks.create_with_content("_system/backups/monday/manifest", [b"manifest"])
+    await write_header(world.chunks, NAME, b"maxsize=100&0=_system/backups/monday/manifest&")
+    async with world.owner() as owner:
+        with pytest.raises(SegmentNotFound):
+            await owner.container.older.take(NAME)
+        assert not await owner.container.older.bring(NAME)

@@ -12,10 +12,11 @@ from support.container_parts import NAME, append
 from support.container_world import virtual_time
 from support.flushing import FlushWorld
 from tierlog.actors.container.requests import DeleteRequest, MergeRequest, SealRequest
+from tierlog.actors.writer.aggregation import SegmentFlush
 from tierlog.actors.writer.writer import StorageWriter, WriterOptions
 from tierlog.journal.operations.cycle_complete import CycleComplete
 from tierlog.journal.operations.vocabulary import Operation
-from tierlog.storage_backends.base.errors import NotOwner, StoreMismatch, Unavailable
+from tierlog.storage_backends.base.errors import MetadataConflict, NotOwner, StoreMismatch, Unavailable
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
 
 pytestmark = [pytest.mark.anyio, virtual_time]
@@ -381,3 +382,23 @@ async def test_progress_is_told_after_each_cycle() -> None:
 
     assert waited_for.is_set()
     assert not writer.progress.is_set()
+
+
+async def test_f4_a_flush_is_not_done_while_a_living_segment_was_refused_its_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with running() as (world, writer):
+        segment = world.parts.create()
+        world.parts.do(append(NAME, b"abc"))
+        flush, refusals = world.flusher.flush, [MetadataConflict("scripted")]
+
+        async def refused(plan: SegmentFlush) -> int:
+            if refusals:
+                raise refusals.pop()
+            return await flush(plan)
+
+        monkeypatch.setattr(world.flusher, "flush", refused)
+        with pytest.raises(MetadataConflict):
+            await writer.flush()
+        assert not segment.is_flushed
+        await anyio.sleep(6)
+        assert segment.is_flushed
+        assert [op.full for op in world.logged if isinstance(op, CycleComplete)] == [True]

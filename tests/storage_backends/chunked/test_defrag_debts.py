@@ -6,8 +6,8 @@ import attrs
 import pytest
 
 from support.chunked import OTHER, SID, FaultyMetadataStore, Owner, Tier2
-from support.layouts import TEXT, build
-from tierlog.storage_backends.base.errors import OutcomeUnknown, Unavailable
+from support.layouts import TEXT, build, check_index
+from tierlog.storage_backends.base.errors import InvalidArgument, OutcomeUnknown, Unavailable
 from tierlog.storage_backends.chunked.core import ChunkedOptions
 from tierlog.storage_backends.chunked.defrag_rules import DefragOptions
 from tierlog.storage_backends.chunked.records import DebtKind
@@ -208,3 +208,32 @@ async def test_s10_a_relocation_that_fails_stays_due_and_one_of_a_damaged_chunk_
     assert await owner.lengths() == [20, 3]
     assert owner.storage.statistics().joins_refused == 1
     check_garbage(tier2)
+
+
+@pytest.mark.parametrize("append", [True, False], ids=["append", "no-append"])
+async def test_s11_a_concat_that_joins_does_a_bounded_part_at_once_and_owes_the_rest(append: bool) -> None:
+    defrag = attrs.evolve(OPTIONS.defrag, inline=True, loose_chunks=1)
+    options = attrs.evolve(OPTIONS, defrag=defrag, inline_records=3, maintenance_records=4)
+    made = []
+    for count in (40, 80):
+        tier2 = Tier2(append=append, options=options)
+        await build(await tier2.owner(), [4])
+        data = await build(await tier2.owner(), [1] * count, OTHER)
+        owner = await tier2.owner(2)
+        await owner.write(count, sid=OTHER, seal=True)
+        owner.chunks.calls.clear()
+        await owner.concat()
+        made.append(len([call for call in owner.chunks.calls if call.verb in ("create_with_content", "write", "concat")]))
+
+        assert DebtKind.DEFRAG in await kinds(owner)
+        await pay_all(owner)
+        assert len(await owner.lengths()) < count // 4
+        assert (await owner.content())[4:] == data
+        await check_index(owner, 2)
+    assert made[0] == made[1] > 0
+
+
+def test_a_step_that_sees_one_chunk_only_is_refused() -> None:
+    """It would join nothing, and never come to the next chunk."""
+    with pytest.raises(InvalidArgument, match="maintenance_records is 1"):
+        ChunkedOptions(maintenance_records=1)

@@ -175,6 +175,41 @@ async def test_hole_28_a_storage_that_is_down_costs_no_names() -> None:
     assert await owner.lengths() == [4]
 
 
+@pytest.mark.parametrize("kind", [FaultKind.BEFORE, FaultKind.FULL], ids=lambda kind: kind.value)
+async def test_hole_28_a_refused_creation_leaves_its_name_to_the_next_one(kind: FaultKind) -> None:
+    """Else each attempt of a long trouble would cost a name, and a place in the collector's queue."""
+    tier2 = Tier2(append=False)
+    owner = await tier2.owner()
+    owner.chunks.script = every(Fault(kind), *WRITES)
+    for _ in range(5):
+        with pytest.raises((Unavailable, StorageFull)):
+            await owner.write(0, b"abc")
+    assert (len(tier2.sink.tracked), tier2.sink.released) == (1, [])
+
+    owner.chunks.script = None
+    await owner.write(0, b"abc")
+    await owner.write(3, b"d")
+    assert tier2.sink.tracked == tier2.sink.kept == tier2.names()
+    assert await owner.content() == b"abcd"
+
+
+async def test_hole_28_a_name_that_is_left_is_released_when_its_segment_goes() -> None:
+    tier2 = Tier2(append=False)
+    owner = await tier2.owner()
+    await owner.write(0, b"abc")
+    for data in (b"d", b"e"):
+        owner.chunks.script = every(Fault(FaultKind.FULL), *WRITES)
+        with pytest.raises(StorageFull):
+            await owner.write(3, data)
+    owner.chunks.script = None
+    with owner.storage.begin(SID) as txn:
+        await owner.storage.delete(txn)
+        await txn.commit()
+
+    assert len(tier2.sink.tracked) == 2
+    assert sorted(tier2.sink.released) == sorted(tier2.sink.tracked)
+
+
 async def test_hole_13_an_append_of_unknown_outcome_is_called_once() -> None:
     owner = await Tier2().owner()
     await owner.write(0, b"abc")

@@ -341,3 +341,14 @@ async def test_reading_at_the_end_asks_the_storage_for_nothing() -> None:
         assert await owner.storage.read(SID, offset, size) == b""
 
     assert reads(owner.chunks.calls) == 0
+
+
+async def test_the_cache_is_bounded_also_for_segments_that_are_read_at_their_end_only() -> None:
+    """Nothing of such a segment is loaded but its record."""
+    owner = await Tier2(options=ChunkedOptions(cached_segments=2)).owner()
+    for sid in range(SID, SID + 5):
+        await owner.write(0, b"abc", sid=sid)
+        assert await owner.storage.read(sid, 3, 10) == b""
+
+    assert owner.storage.statistics().cached_segments == 2
+    assert await owner.storage.read(SID, 0, 3) == b"abc"

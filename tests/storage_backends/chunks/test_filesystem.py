@@ -148,6 +148,8 @@ async def test_an_append_is_synced_before_it_is_answered(storage: FileSystemChun
         (Link, errno.EEXIST, ChunkExists, False),
         (Link, errno.EIO, OutcomeUnknown, False),
         (SyncFolder, errno.EIO, OutcomeUnknown, True),
+        (SyncFolder, errno.EDQUOT, OutcomeUnknown, True),
+        (Open, errno.EACCES, Unavailable, False),
     ],
 )
 async def test_a_failed_creation_says_whether_the_chunk_can_exist(
@@ -275,11 +277,6 @@ async def test_an_unmounted_root_is_unavailable_not_empty(storage: FileSystemChu
     for verb in (storage.exists("a"), storage.read("a", 0, 1), storage.delete("a")):
         with pytest.raises(Unavailable):
             await verb
-
-
-def test_the_root_must_be_absolute() -> None:
-    with pytest.raises(InvalidArgument):
-        FileSystemChunkStorage(LocalFiles(), "relative", world_of(1))
 
 
 async def test_a_read_only_file_refuses_writes_of_every_instance(storage: FileSystemChunkStorage, tmp_path: Path) -> None:

@@ -1,0 +1,66 @@
+"""The root of a file system's chunks: which it may be, and what others put below it, which is no chunk and which no call meets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from support.chunked import world_of
+from tierlog.storage_backends.base.errors import InvalidArgument
+from tierlog.storage_backends.base.files import IoCall, ListFolder, Program, T
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
+from tierlog.storage_backends.files.local import LocalFiles
+
+pytestmark = pytest.mark.anyio
+
+
+class WatchedFiles(LocalFiles):
+    """Local files that remember which folders were listed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.listed: list[str] = []
+
+    def lane(self, name: str, width: int = 1, beneath: str = "") -> WatchedFiles:
+        self._perform = super().lane(name, width, beneath)._perform
+        return self
+
+    async def run(self, program: Program[T]) -> T:
+        return await super().run(self._watched(program))
+
+    def _watched(self, program: Program[T]) -> Program[T]:
+        call: IoCall = next(program)
+        try:
+            while True:
+                if isinstance(call, ListFolder):
+                    self.listed.append(call.path)
+                call = program.send((yield call))
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+def test_the_root_must_be_absolute() -> None:
+    with pytest.raises(InvalidArgument):
+        FileSystemChunkStorage(LocalFiles(), "relative", world_of(1))
+
+
+async def test_what_no_chunk_can_be_called_is_not_listed_nor_looked_into(tmp_path: Path) -> None:
+    """Each name that is listed can be asked for; and ``lost+found`` of a mount point is closed to all but the superuser."""
+    files = WatchedFiles()
+    storage = FileSystemChunkStorage(files, str(tmp_path), world_of(1))
+    await storage.open()
+    await storage.create_with_content("a/b", [b"x"])
+    for name in (b"we ird", b"a/bad\xff$header", b"lost+found/c"):
+        path = os.path.join(os.fsencode(tmp_path), name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(b"foreign")
+    files.listed.clear()
+
+    assert [info.name async for info in storage.list("")] == ["a/b"]
+    assert files.listed == [f"{tmp_path}/".rstrip("/"), f"{tmp_path}/a"]
+    assert await storage.used_space() == 1
+    await storage.close()
