@@ -1,4 +1,4 @@
-"""A data folder that is not there yet, and the command line that works on it by default."""
+"""A data folder that is not there yet, the command line that works on it by default, and a bucket."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Run, in_this_process
+from support.s3 import BUCKET, local_server
+from tierlog.testing.s3_server import LocalS3Server
 
 
 @pytest.fixture
@@ -22,3 +24,18 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.Captu
     monkeypatch.chdir(folder.parent)
     with in_this_process(capfdbinary) as call:
         yield call
+
+
+@pytest.fixture(scope="module")
+def _server() -> Iterator[LocalS3Server]:
+    with local_server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(_server: LocalS3Server, monkeypatch: pytest.MonkeyPatch) -> LocalS3Server:
+    """An empty bucket, and an environment in which AWS is that server."""
+    _server.buckets.clear()
+    _server.add_bucket(BUCKET)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", _server.url)
+    return _server

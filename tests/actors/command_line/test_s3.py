@@ -7,32 +7,16 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from support.command_line import NAME, Run, is_one_line, piped
 from support.live_service import Service
-from support.s3 import BUCKET, local_server
+from support.s3 import BUCKET
 from tierlog.testing.s3_server import LocalS3Server
 
 PLACE = f"s3://{BUCKET}/a-store"
-
-
-@pytest.fixture(scope="module")
-def _server() -> Iterator[LocalS3Server]:
-    with local_server() as server:
-        yield server
-
-
-@pytest.fixture
-def server(_server: LocalS3Server, monkeypatch: pytest.MonkeyPatch) -> LocalS3Server:
-    """An empty bucket, and an environment in which AWS is that server."""
-    _server.buckets.clear()
-    _server.add_bucket(BUCKET)
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", _server.url)
-    return _server
 
 
 def test_a_store_is_made_in_a_bucket_and_found_there_again(server: LocalS3Server, folder: Path, run: Run) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -12,26 +11,11 @@ import pytest
 
 from support.command_line import NAME, Run, is_one_line
 from support.older_layout import write_older
-from support.s3 import BUCKET, local_server, s3_storage
+from support.s3 import BUCKET, s3_storage
 from tierlog.testing.s3_server import LocalS3Server
 
 PREFIX = "a-store/"
 PLACE = f"s3://{BUCKET}/{PREFIX}"
-
-
-@pytest.fixture(scope="module")
-def _server() -> Iterator[LocalS3Server]:
-    with local_server() as server:
-        yield server
-
-
-@pytest.fixture
-def server(_server: LocalS3Server, monkeypatch: pytest.MonkeyPatch) -> LocalS3Server:
-    """An empty bucket, and an environment in which AWS is that server."""
-    _server.buckets.clear()
-    _server.add_bucket(BUCKET)
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", _server.url)
-    return _server
 
 
 @pytest.fixture
