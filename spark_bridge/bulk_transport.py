@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterator
 
 import httpx
 
-PIECE_BYTES = 4 << 20
-"""Of a body: what is taken out of the socket at once."""
+PIECE_BYTES = 8 << 20
+"""Of a body: what is taken out of the socket at once. A read of the size that ``readBytes`` has unless it is set is one piece."""
 IDLE_SECONDS = 30.0
 """Servers keep idle connections for longer."""
 

@@ -23,6 +23,7 @@ from .connections import connections
 from .options import Edge, Offsets, Options
 from .ranges import Block, Range, blocks, plan
 from .schema import OFFSET, SEGMENT, VALUE, Column, arrow_schema
+from .worker_heap import worker_heap
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,6 +109,7 @@ def gone(segment: str, offset: int, start: int) -> SegmentTruncated:
 
 
 def read_range(client: SyncClient, options: Options, columns: Sequence[Column], part: Range) -> Iterator[pa.RecordBatch]:
+    worker_heap.begin()
     schema = arrow_schema(columns)
     try:
         begun = _begin(client, options, part)

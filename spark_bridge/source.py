@@ -15,6 +15,7 @@ from .options import Options, Rows, parse_options
 from .reader import TierlogReader
 from .schema import READ_SCHEMA, VALUE_SCHEMA, columns_of, read_columns, written_column
 from .stream_reader import TierlogStreamReader
+from .worker_heap import worker_heap
 from .writer import BatchArrowWriter, BatchRowWriter, Job, StreamArrowWriter, StreamRowWriter, batch_identity
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class TierlogDataSource(DataSource):
         return READ_SCHEMA if self._options().include_metadata else VALUE_SCHEMA
 
     def reader(self, schema: StructType) -> TierlogReader:
+        worker_heap.begin()
         options = self._options()
         rules.check_batch_read(options)
         return TierlogReader(options, read_columns(columns_of(schema)))
@@ -86,6 +88,7 @@ class TierlogDataSource(DataSource):
         return parse_options(self.options)
 
     def _job(self, options: Options, target: str, schema: StructType) -> Job:
+        worker_heap.begin()
         job = Job(options, target, written_column(columns_of(schema)))
         job.prepare()
         return job

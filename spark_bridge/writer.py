@@ -34,6 +34,7 @@ from .identity import Identity
 from .options import Delivery, Options
 from .rows import arrow_frames, row_frames
 from .staging import DirectPlace, Staged, append_directly, stage
+from .worker_heap import worker_heap
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,6 +73,7 @@ class Job:
 
     def write(self, frames: Iterator[Frames], name: Callable[[], Identity]) -> Message:
         """In a task."""
+        worker_heap.begin()
         client = connections.client(self.options)
         size = self.options.batch_bytes
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
@@ -137,9 +139,11 @@ class _BatchCommits:
         self.identity = who
 
     def commit(self, messages: Messages) -> None:
+        worker_heap.begin()
         self.job.commit(messages)
 
     def abort(self, messages: Messages) -> None:
+        worker_heap.begin()
         if self.job.options.delivery is Delivery.EXACTLY_ONCE:
             self.job.abort(self.identity)
 
