@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Protocol
@@ -40,6 +41,8 @@ from .tail import Tails
 from .takeovers import Takeovers, Window
 from .verdict import Verdict
 
+POOLED = 45.0
+"""Seconds. A client keeps idle connections for 30 s, and looks at their age when it is used."""
 RECOVERY_LIMIT = 20.0
 """Seconds after which a container that does not ack again counts as lost."""
 TAKEOVER_GOAL = 0.3
@@ -113,7 +116,7 @@ async def campaign(run: Run, nemesis: Nemesis) -> None:
         before = await _usages(run)
         await _write_through_rounds(run, nemesis)
         await service.settled()
-        await _compare_later(run, before)
+        run.verdict.violations += await _grown(before, partial(_usages, run), PATIENCE / 3)
         await _judge(run)
     if isinstance(service, OwnService):
         judge_the_rest(run, service)
@@ -134,13 +137,13 @@ async def _write_through_rounds(run: Run, nemesis: Nemesis) -> None:
     try:
         async with crew.writing():
             await run.all_ack()
-            before = _crew_usages(crew)
+            before = await _crew_usages(crew)
             began, acked = time.monotonic(), run.ledger.acked
             async with nemesis.prepared(run):
                 await _rounds(run, nemesis, tails)
             await run.all_ack()
             run.verdict.seconds, run.verdict.acked = time.monotonic() - began, run.ledger.acked - acked
-            run.verdict.violations += compare_usage(before, _crew_usages(crew))
+            run.verdict.violations += await _grown(before, partial(_crew_usages, crew), POOLED)
     finally:
         await tails.aclose()
         run.verdict.violations += run.ledger.problems
@@ -170,21 +173,19 @@ async def _usages(run: Run) -> dict[str, Usage]:
     return {name: usage for name, usage in usages.items() if usage is not None}
 
 
-def _crew_usages(crew: Crew) -> dict[str, Usage]:
+async def _crew_usages(crew: Crew) -> dict[str, Usage]:
     usages = {f"writer {number}": usage_of(pid, "writer") for number, pid in enumerate(crew.pids)}
     return {name: usage for name, usage in usages.items() if usage is not None}
 
 
-async def _compare_later(run: Run, before: dict[str, Usage]) -> None:
-    """Connections that are being closed need a moment: what has grown must shrink within a limit."""
-    grown: list[str] = []
-    deadline = time.monotonic() + PATIENCE / 3
-    while time.monotonic() < deadline:
-        grown = compare_usage(before, await _usages(run))
-        if not grown:
-            return
+async def _grown(before: dict[str, Usage], usages: Callable[[], Awaitable[dict[str, Usage]]], limit: float) -> list[str]:
+    """Connections that are being closed or wait in a pool need a moment: what has grown must shrink within ``limit`` seconds."""
+    deadline = time.monotonic() + limit
+    while grown := compare_usage(before, await usages()):
+        if time.monotonic() >= deadline:
+            break
         await anyio.sleep(0.1)
-    run.verdict.violations += grown
+    return grown
 
 
 # --- judgement ------------------------------------------------------------------------------------------------

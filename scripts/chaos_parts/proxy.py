@@ -194,6 +194,8 @@ class Link:
             await passage.hold(len(data))
             self.bytes += len(data)
             for writer in writers:
+                if writer.transport.is_closing():
+                    raise ConnectionResetError("the other side is gone")  # uvloop would say RuntimeError
                 writer.write(data)
             for writer in writers:
                 await writer.drain()
