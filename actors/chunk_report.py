@@ -10,14 +10,16 @@ looked at again with a new picture, and only what stays is told.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from enum import Enum
 
 import attrs
 
 from ..journal.operations.segment_image import SegmentStatus
-from ..storage_backends.base.errors import DataCorruption, TierlogError
+from ..storage_backends.base.errors import ChunkNotFound, DataCorruption, TierlogError
 from ..storage_backends.base.segments import SegmentInfo
-from ..storage_backends.chunked.records import ChunkRecord, SegmentRecord, chunk_key
+from ..storage_backends.chunked.records import ChunkRecord, SegmentRecord, chunk_key, released_names
 from ..storage_backends.chunked.transaction import decode_record
 from ..storage_backends.chunked.verify import Flaw, find_flaws
 from .inspection import ContainerPicture, ContainerView, StoreView
@@ -32,7 +34,7 @@ Progress = Callable[[int, int], None]
 class ChunkUse(Enum):
     REFERENCED = "referenced"
     UNREFERENCED = "unreferenced"
-    """Left by a crash, or by a cycle under way; its owner collects it."""
+    """Left by a crash, or by a cycle under way, or a file of the older layout that was released; its owner collects it."""
     MISSING = "missing"
     """A record names it, and it is not there."""
     SYSTEM = "system"
@@ -110,15 +112,19 @@ class _Known:
 
     records: dict[str, ChunkRecord]
     places: dict[str, _Place]
+    released: frozenset[str]
+    """Files of the older layout that no segment needs any more (rule S19)."""
     problems: tuple[ChunkProblem, ...]
 
 
 async def list_chunks(view: StoreView, prefix: str = "") -> list[ListedChunk]:
     """Every object in long-term storage whose name begins with ``prefix``, and every chunk that a record names, sorted by name."""
     known: dict[str, ListedChunk] = {}
+    released: set[str] = set()
     for container in view.containers:
         picture = await container.picture()
         found = await _known(container.index, picture)
+        released |= found.released
         for name, record in found.records.items():
             place = found.places.get(name, _Place("", 0))
             known[name] = ListedChunk(name, 0, ChunkUse.MISSING, record.length, place.segment, place.start, container.index)
@@ -127,14 +133,14 @@ async def list_chunks(view: StoreView, prefix: str = "") -> list[ListedChunk]:
         if info.name in known:
             known[info.name] = attrs.evolve(known[info.name], length=info.length, use=ChunkUse.REFERENCED)
         else:
-            known[info.name] = ListedChunk(info.name, info.length, _use_of(info.name))
+            known[info.name] = ListedChunk(info.name, info.length, _use_of(info.name, released))
     return sorted((each for each in known.values() if each.name.startswith(prefix)), key=lambda each: each.name)
 
 
-def _use_of(name: str) -> ChunkUse:
+def _use_of(name: str, released: AbstractSet[str]) -> ChunkUse:
     if name.startswith(_SYSTEM):
         return ChunkUse.SYSTEM
-    return ChunkUse.UNREFERENCED if name.startswith(_OWN_CHUNKS) else ChunkUse.OTHER
+    return ChunkUse.UNREFERENCED if name.startswith(_OWN_CHUNKS) or name in released else ChunkUse.OTHER
 
 
 async def lay_out(view: StoreView, name: str) -> Layout:
@@ -199,8 +205,12 @@ async def _flaws(view: StoreView, record: ChunkRecord, progress: Progress) -> li
 
 
 async def _loose(view: StoreView, container: int, known: _Known) -> list[int]:
-    """The lengths of the container's chunks that no record names."""
-    return [info.length async for info in view.chunks.list(f"{_OWN_CHUNKS}{container:04d}/") if info.name not in known.records]
+    """The lengths of the container's chunks that no record names, and of the files that it released and that are still there."""
+    lengths = [info.length async for info in view.chunks.list(f"{_OWN_CHUNKS}{container:04d}/") if info.name not in known.records]
+    for name in sorted(known.released - known.records.keys()):
+        with suppress(ChunkNotFound):
+            lengths.append((await view.chunks.info(name)).length)
+    return lengths
 
 
 async def _known(container: int, picture: ContainerPicture) -> _Known:
@@ -224,7 +234,7 @@ async def _known(container: int, picture: ContainerPicture) -> _Known:
         except TierlogError as error:
             file = error.file if isinstance(error, DataCorruption) else ""
             problems.append(ChunkProblem(container, name, file, f"the chain of chunks is broken: {error}"))
-    return _Known(records, places, tuple(problems))
+    return _Known(records, places, frozenset(released_names(picture.state.metadata)), tuple(problems))
 
 
 def _name_of(picture: ContainerPicture, sid: int) -> str:

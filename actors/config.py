@@ -191,7 +191,7 @@ class GcConfig:
     """Deletion of chunks that nothing refers to any more."""
 
     delay: float = _setting(duration(60.0, 0.0, 31_536_000.0, "The least age of garbage before it is deleted."))
-    attempts: int = _setting(count(3, 1, 1_000, "Tries of a deletion before it is set aside."))
+    attempts: int = _setting(count(3, 1, 1_000, "Tries of a deletion before it is set aside, to be tried ever more rarely."))
     concurrent_deletes: int = _setting(count(10, 1, 1_024, "Deletions in flight at the same time, per container."))
 
 

@@ -16,7 +16,7 @@ import attrs
 
 from ..storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch, TierlogError
 from ..storage_backends.base.files import Files
-from ..storage_backends.chunked.records import ChunkRecord, chunk_key
+from ..storage_backends.chunked.records import ChunkRecord, chunk_key, released_names
 from ..storage_backends.chunked.transaction import decode_record
 from ..storage_backends.chunked.verify import find_flaws
 from .container.claim import Identity, judge, survey
@@ -202,7 +202,8 @@ class _Examination:
         """The lengths of the container's chunks on storage, by name."""
         prefix = f"containers/{self._index:04d}/"
         lengths = {info.name: info.length async for info in self._view.chunks.list(prefix)}
-        for name in [name for name in records if not name.startswith(prefix)]:  # imported files lie where they always did
+        released = released_names(self._picture.state.metadata)
+        for name in [name for name in {*records, *released} if not name.startswith(prefix)]:  # imported files lie where they always did
             with suppress(ChunkNotFound):
                 lengths[name] = (await self._view.chunks.info(name)).length
         return lengths

@@ -12,9 +12,12 @@ import os
 import attrs
 
 from ..storage_backends.base.errors import InvalidArgument, StorageFull, Unavailable
-from ..storage_backends.base.files import Files, FolderEntry, ListFolder, Program, T
+from ..storage_backends.base.files import Files, FolderEntry, ListFolder, Program, RemoveFolder, T
 from .identity import StoreIdentity, read_identity
 from .presence import Owner, list_owners
+
+RESTORING = ".restoring-"
+"""What the name of a folder begins with in which a restore builds logs."""
 
 
 @attrs.frozen
@@ -61,6 +64,16 @@ def list_files(folder: str) -> Program[tuple[FolderEntry, ...]]:
         return ()
 
     return tuple(entries)
+
+
+def remove_emptied(folder: StoreFolder) -> Program[None]:
+    """Remove what is left of a restore that ended right after its last step: its folder, without the logs (rule S17)."""
+    for entry in (yield from list_files(folder.path)):
+        if entry.is_folder and entry.name.startswith(RESTORING):
+            try:
+                yield RemoveFolder(f"{folder.path}/{entry.name}")
+            except OSError:
+                continue  # it has something in it: the next restore judges that
 
 
 async def existing_identity(files: Files, folder: StoreFolder) -> StoreIdentity:

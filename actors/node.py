@@ -42,7 +42,7 @@ from .core.backoff import Backoff
 from .core.log import get_logger
 from .core.mailbox import LaneBounds, MailboxOptions
 from .core.supervision import RestartPolicy
-from .folder import StoreFolder, check_path, existing_identity, run_program
+from .folder import StoreFolder, check_path, existing_identity, remove_emptied, run_program
 from .gc.collector import CollectorOptions
 from .identity import StoreIdentity, create_identity, read_identity
 from .layout_mark import settle_mode
@@ -295,6 +295,7 @@ class Node:
         return make_chunk_storage(place, self._files, self._folder, self._world)
 
     async def _settle_layout(self) -> None:
+        await run_program(self._files, remove_emptied(self._folder), self._folder.path)
         await settle_mode(self._files, self._folder, LayoutMode(self._config.layout), self._world)
 
     def _parts(self, identity: StoreIdentity, owner_id: str, chunks: ChunkStorage) -> ServingParts:

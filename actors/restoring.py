@@ -5,12 +5,14 @@ container (``container/older.py``). Like ``node.py`` it names implementations, b
 
 A restore makes ``wal/`` and nothing else; the chunks stay where they are. The store keeps its id and gets new logs, above every epoch of
 the old ones. Each segment gets a new id, because it may have fewer bytes than the old one had. What is newer than the backup is lost: its
-chunks are referred to by nothing, and whoever opens the folder collects them. Transactions are lost too.
+chunks are referred to by nothing, and whoever opens the folder collects them. Files of the older layout that were released when the
+backup was taken are collected too, if they are there as they were and no segment of the backup has them. Transactions are lost.
 
 Order (rule S17): read and check the backup; check every chunk; build the logs in ``.restoring-<id>`` beside their place, with a collector
 that deletes nothing; take the claims of the old owners away; rename the logs to ``wal``. Before the first change everything was checked;
-before the last one there is no store. Cancellation and crash: the next restore removes what was left and begins again. The old folder, if
-there is one, is refused from then on, as a copy is.
+before the last one there is no store. Cancellation and crash: the next restore removes what was left and begins again; after the rename
+only the emptied folder can be left, which whoever opens the store removes. The old folder, if there is one, is refused from then on, as a
+copy is.
 """
 
 from __future__ import annotations
@@ -23,33 +25,31 @@ import attrs
 
 from ..storage_backends.base.checksum import crc32c
 from ..storage_backends.base.chunk_storage import ChunkStorage
-from ..storage_backends.base.errors import DataCorruption, InvalidArgument, StoreMismatch
-from ..storage_backends.base.files import Files, ListFolder, Program, RemoveFolder, Rename, Unlink, sync_ancestry
+from ..storage_backends.base.errors import ChunkNotFound, DataCorruption, InvalidArgument, StoreMismatch
+from ..storage_backends.base.files import Files, ListFolder, Program, RemoveFolder, Rename, SyncFolder, Unlink, sync_ancestry
 from ..storage_backends.base.names import container_of
 from ..storage_backends.base.world import World
-from ..storage_backends.chunked.records import ChunkRecord
+from ..storage_backends.chunked.records import ChunkRecord, ReleasedRecord
 from ..storage_backends.chunked.rolling.modes import LayoutMode
 from ..storage_backends.chunked.rolling.taken import TakenRecord, taken_key
 from ..storage_backends.chunked.verify import Flaw, find_flaws, find_missing
 from ..storage_backends.logs.local import LocalLog
 from ..storage_backends.logs.local_layout import log_folder
-from .backup.objects import Manifest, SegmentBackup, decode_manifest, decode_segment, manifest_name
+from .backup.objects import Manifest, ReleasedFile, SegmentBackup, decode_manifest, decode_segment, manifest_name
 from .backup.taking import Progress, read_object
 from .chunk_place import ChunkPlace, make_chunk_reader, make_chunk_storage, settle_place
 from .config import StoreConfig
 from .container.claim import Claim, claim_name, survey
 from .container.container import Container
-from .container.older import ImportRequest
 from .container.requests import CommitRequest
 from .core.workers import work_through
-from .folder import StoreFolder, list_files, run_program
+from .folder import RESTORING, StoreFolder, list_files, run_program
 from .identity import StoreIdentity, create_identity
 from .layout_mark import settle_mode
 from .node import Node, log_options
 from .store import SegmentStore
 
 _WORKERS = 8
-_TEMPORARY = ".restoring-"
 _NO_COLLECTION = 31_536_000.0
 """Seconds: longer than a restore takes."""
 
@@ -99,7 +99,7 @@ async def restore(
     (the chunks are another store's).
     """
     await _check_empty(folder, files)
-    building = StoreFolder(f"{folder.path}/{_TEMPORARY}{world.new_id()}")
+    building = StoreFolder(f"{folder.path}/{RESTORING}{world.new_id()}")
     place = await settle_place(files, building, config, world)
     try:
         return await _Restore(folder, building, place, terms, config, files, world, progress).run(backups)
@@ -110,12 +110,11 @@ async def restore(
 
 async def _check_empty(folder: StoreFolder, files: Files) -> None:
     entries = await run_program(files, list_files(folder.path), folder.path)
+    for entry in entries:
+        if entry.is_folder and entry.name.startswith(RESTORING):
+            await run_program(files, _remove(f"{folder.path}/{entry.name}"), folder.path)
     if any(entry.name == "wal" for entry in entries):
         raise InvalidArgument(f"{folder.path} has a store's logs already: a restore needs a folder without wal/")
-
-    for entry in entries:
-        if entry.is_folder and entry.name.startswith(_TEMPORARY):
-            await run_program(files, _remove(f"{folder.path}/{entry.name}"), folder.path)
 
 
 def _remove(path: str) -> Program[None]:
@@ -133,7 +132,9 @@ def _remove(path: str) -> Program[None]:
 
 
 def _publish(building: StoreFolder, folder: StoreFolder) -> Program[None]:
+    """The folder that is emptied is synced first: whoever sees the logs in their place finds nothing of them in the other."""
     yield Rename(building.wal, folder.wal)
+    yield SyncFolder(building.path)
     yield from sync_ancestry(folder.path)
 
 
@@ -164,6 +165,7 @@ class _Restore:
             manifest, segments = await self._read(backups or reader)
             await self._check_claims(reader, manifest)
             whole, lost = await self._check_chunks(reader, segments)
+            released = await _still_released(reader, manifest, segments)
         if lost and not self._terms.partial:
             raise DataCorruption(
                 f"{len(lost)} of {len(segments)} segments are not whole, the first is {lost[0].segment!r}: {lost[0].reason}; "
@@ -171,7 +173,7 @@ class _Restore:
             )
 
         identity = await self._make_folder(manifest)
-        await self._fill(identity, manifest, whole)
+        await self._fill(identity, manifest, whole, released)
         await self._clear_claims(identity)
         await run_program(self._files, _publish(self._building, self._folder), self._folder.path)
         return self._report(manifest, whole, lost)
@@ -234,14 +236,18 @@ class _Restore:
             await log.close(clean=True)
         return identity
 
-    async def _fill(self, identity: StoreIdentity, manifest: Manifest, segments: Sequence[SegmentBackup]) -> None:
+    async def _fill(
+        self, identity: StoreIdentity, manifest: Manifest, segments: Sequence[SegmentBackup], released: Sequence[ReleasedFile]
+    ) -> None:
         chunks = make_chunk_storage(self._place, self._files, self._folder, self._world)
         node = Node(self._building, self._config, chunks, True, None, self._world, self._files)
         async with node.running(identity.containers) as store:
             for segment in segments:
                 await _import(store, segment)
             for name in manifest.taken:
-                await _take_name(store, name)
+                await _write(store, container_of(name, store.containers), taken_key(name), TakenRecord(0).encode())
+            for each in released:
+                await _write(store, each.container, each.record.key, each.record.encode())
 
     async def _clear_claims(self, identity: StoreIdentity) -> None:
         """Take the old owners' claims away: the new logs never had their epochs (rule W8)."""
@@ -274,19 +280,26 @@ async def _claims(chunks: ChunkStorage, containers: int) -> list[Claim]:
 
 
 async def _import(store: SegmentStore, segment: SegmentBackup) -> None:
-    request = ImportRequest(segment.image, segment.chain, is_older=False)
-    size = sum(len(chunk.packed_crcs) + len(chunk.packed_starts) + 256 for _, chunk in segment.chunks)
-
-    async def act(container: Container) -> None:
-        await container.ask_internal(request, size)
-
-    await store.on_container(segment.container, act)
+    await store.on_container(segment.container, lambda container: container.older.restore(segment.image, segment.chain))
 
 
-async def _take_name(store: SegmentStore, name: str) -> None:
-    key = taken_key(name)
+async def _write(store: SegmentStore, container: int, key: str, value: bytes) -> None:
+    """A record that is not there yet."""
 
-    async def act(container: Container) -> None:
-        await container.ask_internal(CommitRequest({key: 0}, {key: TakenRecord(0).encode()}), 256)
+    async def act(owner: Container) -> None:
+        await owner.ask_internal(CommitRequest({key: 0}, {key: value}), len(key) + len(value))
 
-    await store.on_container(container_of(name, store.containers), act)
+    await store.on_container(container, act)
+
+
+async def _still_released(chunks: ChunkStorage, manifest: Manifest, segments: Sequence[SegmentBackup]) -> list[ReleasedFile]:
+    """The released files that nobody has deleted or written anew since, and that no segment of the backup has (rule S19)."""
+    used = {chunk.name for segment in segments for _, chunk in segment.chunks}
+    return [each for each in manifest.released if each.record.name not in used and await _is_as_it_was(chunks, each.record)]
+
+
+async def _is_as_it_was(chunks: ChunkStorage, record: ReleasedRecord) -> bool:
+    try:
+        return (await chunks.info(record.name)).length == record.length
+    except ChunkNotFound:
+        return False

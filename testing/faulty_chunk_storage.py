@@ -89,7 +89,7 @@ class FaultyChunkStorage(ChunkStorage):
         self.script = script
         self.calls: list[Call] = []
         self._hang = hang
-        self._listed: dict[str, list[ChunkInfo]] = {}
+        self._listed: dict[tuple[str, str], list[ChunkInfo]] = {}
 
     @property
     def capabilities(self) -> Capabilities:
@@ -141,12 +141,16 @@ class FaultyChunkStorage(ChunkStorage):
     async def set_read_only(self, name: str, read_only: bool) -> None:
         await self._call("set_read_only", name, lambda: self.inner.set_read_only(name, read_only))
 
-    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
+    async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
         fault = self._next("list", prefix)
-        stale = self._listed.get(prefix, [])
-        self._listed[prefix] = await self._apply(fault, prefix, lambda: _gather(self.inner.list(prefix)), None)
-        for info in stale if fault is not None and fault.kind is FaultKind.STALE_LIST else self._listed[prefix]:
+        stale = self._listed.get((prefix, after), [])
+        found = await self._apply(fault, prefix, lambda: _gather(self.inner.list(prefix, after)), None)
+        self._listed[prefix, after] = found
+        for info in stale if fault is not None and fault.kind is FaultKind.STALE_LIST else found:
             yield info
+
+    async def sweep(self) -> None:
+        await self._call("sweep", "", self.inner.sweep)
 
     async def used_space(self) -> int:
         return await self._call("used_space", "", self.inner.used_space)

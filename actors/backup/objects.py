@@ -8,13 +8,14 @@ manifest, which is written last, there is no backup.
 Layouts: segment ``magic u32, version u8, container u32, unflushed u64, image blob (SegmentImage), chunks u32 [start u64, record blob],
 CRC32C u32``; manifest ``magic u32, version u8, store id 16 bytes, created u64, epochs u32 [u64] (one a container), upgraded u8,
 segments u64, chunks u64, bytes u64, unflushed u64, staged u64, taken u32 [name text], objects u32 [name text, length u64, CRC32C u32],
-CRC32C u32``.
+CRC32C u32``. A manifest with released files has version 2, and ``released u32 [container u32, record blob]`` before its checksum; one
+without them is of version 1, so that older code restores it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
 import attrs
@@ -23,7 +24,7 @@ from ...journal.operations.segment_image import SegmentImage, decode_image, enco
 from ...storage_backends.base.checksum import Buffer, crc32c
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 from ...storage_backends.base.errors import DataCorruption, InvalidArgument
-from ...storage_backends.chunked.records import ChunkRecord
+from ...storage_backends.chunked.records import ChunkRecord, ReleasedRecord
 from ...storage_backends.chunked.rolling.chain import Chain
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ _MANIFEST = "/manifest"
 _SEGMENT_MAGIC = 0x544C4253  # "TLBS"
 _MANIFEST_MAGIC = 0x544C424D  # "TLBM"
 _VERSION = 1
+_VERSION_WITH_RELEASED = 2
 _BACKUP = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
 
 
@@ -87,6 +89,14 @@ class BackupObject:
 
 
 @attrs.frozen
+class ReleasedFile:
+    """A file of the older layout that a container had released and not yet deleted (rule S19)."""
+
+    container: int
+    record: ReleasedRecord
+
+
+@attrs.frozen
 class Manifest:
     store_id: bytes
     created_ms: int
@@ -106,6 +116,7 @@ class Manifest:
     taken: tuple[str, ...]
     """Names that were imported from the older layout."""
     objects: tuple[BackupObject, ...]
+    released: tuple[ReleasedFile, ...] = ()
 
 
 def encode_segment(backup: SegmentBackup) -> bytes:
@@ -118,7 +129,7 @@ def encode_segment(backup: SegmentBackup) -> bytes:
 
 def decode_segment(data: Buffer, name: str) -> SegmentBackup:
     """``DataCorruption`` with the object's name for anything that is not a whole and sound one."""
-    return _decoded(data, name, _SEGMENT_MAGIC, _segment)
+    return _decoded(data, name, _SEGMENT_MAGIC, {_VERSION: _segment})
 
 
 def _segment(fields: Decoder) -> SegmentBackup:
@@ -131,7 +142,8 @@ def _segment(fields: Decoder) -> SegmentBackup:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    out = Encoder().u32(_MANIFEST_MAGIC).u8(_VERSION).raw(manifest.store_id).u64(manifest.created_ms).u32(len(manifest.epochs))
+    version = _VERSION_WITH_RELEASED if manifest.released else _VERSION
+    out = Encoder().u32(_MANIFEST_MAGIC).u8(version).raw(manifest.store_id).u64(manifest.created_ms).u32(len(manifest.epochs))
     for epoch in manifest.epochs:
         out.u64(epoch)
     out.u8(manifest.upgraded).u64(manifest.segments).u64(manifest.chunks).u64(manifest.bytes).u64(manifest.unflushed).u64(manifest.staged)
@@ -141,12 +153,16 @@ def encode_manifest(manifest: Manifest) -> bytes:
     out.u32(len(manifest.objects))
     for each in manifest.objects:
         out.text(each.name).u64(each.length).u32(each.crc)
+    if manifest.released:
+        out.u32(len(manifest.released))
+    for released in manifest.released:
+        out.u32(released.container).blob(released.record.encode())
     return _sealed(out)
 
 
 def decode_manifest(data: Buffer, name: str) -> Manifest:
     """``DataCorruption`` with the object's name for anything that is not a whole and sound one."""
-    return _decoded(data, name, _MANIFEST_MAGIC, _manifest)
+    return _decoded(data, name, _MANIFEST_MAGIC, {_VERSION: _manifest, _VERSION_WITH_RELEASED: _manifest_with_released})
 
 
 def _manifest(fields: Decoder) -> Manifest:
@@ -161,12 +177,21 @@ def _manifest(fields: Decoder) -> Manifest:
     return Manifest(store_id, created, epochs, upgraded, *counts, taken, objects)
 
 
+def _manifest_with_released(fields: Decoder) -> Manifest:
+    manifest = _manifest(fields)
+    released = tuple(ReleasedFile(fields.u32(), ReleasedRecord.decode(fields.blob())) for _ in range(fields.u32()))
+    if not released or any(each.container >= len(manifest.epochs) or each.record.broken() for each in released):
+        raise DecodeError(f"its {len(released)} released files are not sound")
+    return attrs.evolve(manifest, released=released)
+
+
 def _sealed(out: Encoder) -> bytes:
     body = out.finish()
     return body + crc32c(body).to_bytes(4, "big")
 
 
-def _decoded(data: Buffer, name: str, magic: int, decode: Callable[[Decoder], T]) -> T:
+def _decoded(data: Buffer, name: str, magic: int, decoders: Mapping[int, Callable[[Decoder], T]]) -> T:
+    """``decoders``: by version."""
     view = memoryview(data)
     if len(view) < 9 or crc32c(view[:-4]) != int.from_bytes(view[-4:], "big"):
         raise DataCorruption("an object of the backup is damaged", file=name)
@@ -174,10 +199,10 @@ def _decoded(data: Buffer, name: str, magic: int, decode: Callable[[Decoder], T]
     fields = Decoder(view[:-4])
     try:
         found, version = fields.u32(), fields.u8()
-        if found != magic or version != _VERSION:
+        if found != magic or version not in decoders:
             raise DecodeError(f"magic {found:#x} and version {version} are not what this version of tierlog writes")
 
-        value = decode(fields)
+        value = decoders[version](fields)
         fields.finish()
     except (DecodeError, ValueError) as error:
         raise DataCorruption(f"an object of the backup does not decode: {error}", file=name) from error

@@ -23,13 +23,25 @@ from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, InvalidArgument, Unavailable
 from ...storage_backends.base.transactions import is_staged
-from ...storage_backends.chunked.records import ChunkRecord, SegmentRecord
+from ...storage_backends.chunked.records import ChunkRecord, ReleasedRecord, SegmentRecord, released_key, released_names
 from ...storage_backends.chunked.rolling.taken import taken_key
 from ...storage_backends.chunked.storage import ChunkedSegmentStorage
+from ...storage_backends.chunked.transaction import decode_record
 from ..container.segments import SegmentState
 from ..container.state import ContainerState
 from ..core.workers import work_through
-from .objects import BACKUPS, BackupObject, Manifest, SegmentBackup, backup_of, encode_manifest, encode_segment, manifest_name, object_name
+from .objects import (
+    BACKUPS,
+    BackupObject,
+    Manifest,
+    ReleasedFile,
+    SegmentBackup,
+    backup_of,
+    encode_manifest,
+    encode_segment,
+    manifest_name,
+    object_name,
+)
 
 _WORKERS = 8
 _LOOKS_MAX = 5
@@ -89,7 +101,14 @@ def _manifest(sources: Sequence[BackupSource], terms: BackupTerms, backups: Sequ
         sum(is_staged(name) for source in sources for name in source.state.segments.names("")),
         tuple(key.removeprefix(prefix) for source in sources for key in sorted(source.state.metadata) if key.startswith(prefix)),
         tuple(written for written, _ in backups),
+        tuple(released for source in sources for released in _released(source)),
     )
+
+
+def _released(source: BackupSource) -> list[ReleasedFile]:
+    metadata = source.state.metadata
+    keys = map(released_key, released_names(metadata))
+    return [ReleasedFile(source.container, decode_record(ReleasedRecord, key, metadata[key][1])) for key in keys]
 
 
 class _Taking:

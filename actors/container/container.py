@@ -60,7 +60,7 @@ from .segments import SegmentState
 from .state import ContainerState
 from .statistics import ContainerStatistics
 from .transaction_requests import ListTransactionsRequest, TransactionRequest
-from .views import ContainerSource, ReferencedChunks
+from .views import ContainerSource, ReferencedChunks, ReleasedRecords
 
 _log = get_logger("container")
 
@@ -142,7 +142,7 @@ class Container:
         events = self.mailbox.events
         self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
         self.state = ContainerState()
-        self.older = OlderSegments(chunks, self.state, self.ask_internal, self._claim_late, looks=options.layout.looks_for_older)
+        self.older = OlderSegments(chunks, self.state, self.ask_internal, self._claim_late, lambda: self._parts, options)
         self.cache = TailCache(options.cache_bytes)
 
     @property
@@ -237,17 +237,18 @@ class Container:
 
     def _build(self) -> _Parts:
         options, state = self.options, self.state
+        metadata = LoggedMetadataStore(state, self.ask_internal)
         collector = Collector(
             self._chunks,
             container=self.index,
             epoch=state.epoch,
             claims_prefix=claim_prefix(self.index),
             referenced=ReferencedChunks(state),
+            released=ReleasedRecords(state, metadata),
             barrier=lambda: self.log_operation(Barrier()),
             request_cycle=lambda: writer.request_cycle(),  # noqa: PLW0108 - the writer is made below
             options=options.collector,
         )
-        metadata = LoggedMetadataStore(state, self.ask_internal)
         storage = ChunkedSegmentStorage(
             self._chunks,
             metadata,

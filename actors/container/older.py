@@ -4,20 +4,22 @@ Owns: the way from files in long-term storage to one ``ImportSegment``, on deman
 the files' format (``storage_backends/chunked/rolling``), nor the decision, which the pipeline makes in sequence with everything else.
 
 At first access: a name that the container does not know is looked up in long-term storage before its caller is told that there is none.
-That costs two requests for each such call, and the import reads all bytes of the segment. One import of a name at a time; a caller that
-is cancelled leaves nothing behind, and the next one begins again. A name is imported once in a container's life (rule S14).
+That costs two requests for each such call, and the import reads all bytes of the segment and marks whose files it takes
+(``file_marks.py``). One import of a name at a time; a caller that is cancelled leaves nothing behind, and the next one begins again. A
+name is imported once in a container's life (rule S14).
 
 Names below ``containers/`` are chunks of this very store and never segments, and a header that lists such chunks was exported by it: their
 life ends with their records, so nothing else may refer to them. What lies below ``_system/`` is the store's own too: an imported file is
 deleted with its segment, and no header may make a claim or a backup one.
-Cancellation and crash: the operation is in the log, or nothing happened.
+Cancellation and crash: the operation is in the log, or nothing happened that anybody sees. Records that are too many for one operation are
+laid in pieces before it, and taken back, by this owner or the next, if it does not come (``operations/adopt.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import attrs
@@ -25,19 +27,21 @@ import attrs
 from ...journal.operations.import_segment import ImportSegment
 from ...journal.operations.segment_image import SegmentImage, SegmentStatus
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.data_log import GROUP_BYTES_MAX
-from ...storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, TierlogError, Unsupported
+from ...storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, TierlogError, Unavailable, Unsupported
 from ...storage_backends.base.names import SYSTEM_SCOPE
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.chunked.core import ChunkedOptions
-from ...storage_backends.chunked.records import chunk_key
+from ...storage_backends.chunked.records import DEBT_PREFIX, DebtKind, DebtRecord, Record, chunk_key, released_key
 from ...storage_backends.chunked.rolling.chain import Chain
 from ...storage_backends.chunked.rolling.exporting import Exported, export
 from ...storage_backends.chunked.rolling.find import OlderSegment, find
 from ...storage_backends.chunked.rolling.importing import Progress, no_progress, read_chain
+from ...storage_backends.chunked.rolling.modes import LayoutMode
 from ...storage_backends.chunked.rolling.taken import TakenRecord, taken_key
 from ...storage_backends.chunked.storage import ChunkedSegmentStorage
 from ..core.log import get_logger
+from ..writer.writer import StorageWriter
+from .file_marks import claim_files
 from .requests import CreateRequest, Request, SettleRequest
 from .state import ContainerState
 
@@ -45,24 +49,26 @@ _log = get_logger("older")
 
 OWN_CHUNKS = "containers/"
 """Where this package keeps its own chunks."""
-_BYTES_MAX = GROUP_BYTES_MAX // 2
-"""The most that the records of one segment take: an operation is never divided."""
 
 
 @attrs.define(eq=False)
 class ImportRequest(Request):
-    """Internal: make the image's segment out of chunks that are there. Its id is given with the sequence."""
+    """Internal: make the image's segment out of chunks that are there. Its id is given with the sequence, or was with the first piece."""
 
     image: SegmentImage
     chain: Chain
+    spacing: int
+    """Bytes between index records, as the container has it."""
     is_older: bool = True
     """Whether it comes from the older layout, and its name is not to be looked up there again."""
+    adopted: int = 0
+    """The id for which all records but the segment's were laid already; 0 if none was."""
 
 
-def request_of(name: str, chain: Chain) -> ImportRequest:
+def request_of(name: str, chain: Chain, spacing: int) -> ImportRequest:
     """The import of a segment about which nothing is known but its chunks."""
     image = SegmentImage(0, SegmentStatus.LIVE, chain.sealed, chain.length, chain.start_offset, chain.rolling_size, name, (), (), (), ())
-    return ImportRequest(image, chain)
+    return ImportRequest(image, chain, spacing)
 
 
 def decide_import(state: ContainerState, request: ImportRequest) -> tuple[ImportSegment, int]:
@@ -71,18 +77,28 @@ def decide_import(state: ContainerState, request: ImportRequest) -> tuple[Import
     if is_staged(name):
         raise InvalidArgument(f"{name!r} is the name of a transaction's staged segment, which only its transaction makes")
     _check_free(state, name, is_older=request.is_older)
-    for _, chunk in request.chain.chunks:
-        if chunk_key(chunk.name) in state.metadata:
-            raise InvalidArgument(f"{name!r} cannot be imported: {chunk.name} belongs to another segment already")
-
-    sid = state.next_segment_id()
-    records = [(record.key, record.encode()) for record in request.chain.records(sid, state.epoch, ChunkedOptions().index_spacing)]
+    if request.adopted:
+        sid = request.adopted
+        made = _last_records(state, request)
+    else:
+        _check_files_free(state, name, (chunk.name for _, chunk in request.chain.chunks))
+        sid = state.next_segment_id()
+        made = request.chain.records(sid, state.epoch, request.spacing)
+    records = [(record.key, record.encode()) for record in made]
     if request.is_older:
         records.append((taken_key(name), TakenRecord(sid).encode()))
-    if (size := sum(len(key) + len(value) for key, value in records)) > _BYTES_MAX:
-        raise InvalidArgument(f"the records of {name!r} take {size} bytes, an import has at most {_BYTES_MAX}")
 
     return ImportSegment(request.image._replace(sid=sid), tuple(records)), sid
+
+
+def _last_records(state: ContainerState, request: ImportRequest) -> list[Record]:
+    """What makes a segment of the records that were laid for it: its own, and an empty debt in place of the one that takes them back."""
+    settled = DebtRecord(DebtKind.ADOPT, request.adopted, owner_epoch=state.epoch)
+    entry = state.metadata.get(settled.key)
+    if entry is None or DebtRecord.decode(entry[1]).chunks != len(request.chain.chunks):
+        raise Unavailable(f"the records that were laid for {request.image.name!r} were taken back before it was complete: try again")
+
+    return [request.chain.segment_record(request.adopted, state.epoch), settled]
 
 
 def _check_free(state: ContainerState, name: str, *, is_older: bool = True) -> None:
@@ -92,21 +108,70 @@ def _check_free(state: ContainerState, name: str, *, is_older: bool = True) -> N
         raise InvalidArgument(f"{name!r} was imported before, and has been deleted or merged since: its files are not a segment any more")
 
 
+def _check_files_free(state: ContainerState, name: str, files: Iterable[str]) -> None:
+    for file in files:
+        if chunk_key(file) in state.metadata:
+            if file in _taken_back(state):
+                raise Unavailable(f"an import of {name!r} was not finished and is being taken back: try again")
+            raise InvalidArgument(f"{name!r} cannot be imported: {file} belongs to another segment already")
+        if released_key(file) in state.metadata:
+            raise InvalidArgument(
+                f"{name!r} cannot be imported: {file} was part of a segment that no longer needs it, and is about to be deleted (rule S19)"
+            )
+
+
+def _taken_back(state: ContainerState) -> set[str]:
+    """The first chunks that are left of adoptions: an import that meets its own remains meets that one first."""
+    debts = [DebtRecord.decode(value) for key, (_, value) in state.metadata.items() if _is_adoption(key)]
+    return {debt.chunk for debt in debts}
+
+
+def _is_adoption(key: str) -> bool:
+    return key.startswith(DEBT_PREFIX) and key.endswith(f":{DebtKind.ADOPT.name.lower()}")
+
+
 Ask = Callable[[Request, int], Awaitable[Any]]
+
+
+class OlderParts(Protocol):
+    """What an import needs of its container's parts."""
+
+    @property
+    def storage(self) -> ChunkedSegmentStorage: ...
+    @property
+    def writer(self) -> StorageWriter: ...
+
+
+class OlderOptions(Protocol):
+    """What it needs of the container's options."""
+
+    @property
+    def chunked(self) -> ChunkedOptions: ...
+    @property
+    def layout(self) -> LayoutMode: ...
 
 
 class OlderSegments:
     """The imports of one ownership."""
 
     def __init__(
-        self, chunks: ChunkStorage, state: ContainerState, ask_internal: Ask, claim: Callable[[], Awaitable[None]], *, looks: bool
+        self,
+        chunks: ChunkStorage,
+        state: ContainerState,
+        ask_internal: Ask,
+        claim: Callable[[], Awaitable[None]],
+        parts: Callable[[], OlderParts],
+        options: OlderOptions,
     ) -> None:
-        """``claim()`` returns once this owner may write to long-term storage; ``looks``: whether unknown names are looked up at all."""
+        """``claim()`` returns once this owner may write to long-term storage; ``parts()`` are there once the container answers."""
         self.chunks = chunks
         self._claim = claim
         self._state = state
         self._ask = ask_internal
-        self.looks = looks
+        self._parts = parts
+        self._options = options.chunked
+        self.looks = options.layout.looks_for_older
+        """Whether unknown names are looked up at all."""
         self._turns: dict[str, anyio.Lock] = {}
 
     def may_know(self, name: str) -> bool:
@@ -126,6 +191,10 @@ class OlderSegments:
         """Import ``name`` on demand; its length. ``SegmentNotFound``, ``SegmentExists``, ``InvalidArgument``, ``DataCorruption``."""
         _check_free(self._state, name)
         return await self._in_turn(name, lambda wanted: self._take(wanted, progress))
+
+    async def restore(self, image: SegmentImage, chain: Chain) -> None:
+        """The image's segment out of chunks that are there (rule S17). ``SegmentExists``, ``InvalidArgument``."""
+        await self._put(ImportRequest(image, chain, self._options.index_spacing, is_older=False))
 
     async def export(self, storage: ChunkedSegmentStorage, name: str, *, replace: bool) -> Exported:
         """Write the header that says what is flushed of ``name``. ``SegmentNotFound``, ``Unsupported``, ``InvalidArgument``."""
@@ -179,11 +248,31 @@ class OlderSegments:
 
     async def _take(self, name: str, progress: Progress) -> int:
         found = await self._find(name)
-        chain = await read_chain(self.chunks, found, ChunkedOptions().rolling_size, progress)
-        request = request_of(name, chain)
-        await self._ask(request, sum(len(chunk.packed_crcs) + 256 for _, chunk in chain.chunks))
+        # Before the reading too: a file that was released then may be gone, with its record, when the import is decided.
+        _check_files_free(self._state, name, (chunk.name for chunk in found.chunks))
+        chain = await read_chain(self.chunks, found, self._options.rolling_size, progress)
+        await self._claim()
+        await claim_files(self.chunks, name, (chunk.name for _, chunk in chain.chunks))
+        await self._put(request_of(name, chain, self._options.index_spacing))
         _log.info("imported", segment=name, length=found.length, chunks=len(found.chunks))
         return found.length
+
+    async def _put(self, request: ImportRequest) -> None:
+        """Make the segment, in one operation or with the records laid in pieces before it (rule S14)."""
+        storage, chain, name = self._parts().storage, request.chain, request.image.name
+        if storage.is_one_piece(chain):
+            await self._ask(request, sum(len(chunk.packed_crcs) + len(chunk.packed_starts) + 256 for _, chunk in chain.chunks))
+            return
+
+        _check_free(self._state, name, is_older=request.is_older)
+        _check_files_free(self._state, name, (chunk.name for _, chunk in chain.chunks))
+        request.adopted = self._state.take_segment_id()
+        try:
+            await storage.adopt(request.adopted, chain)
+            await self._ask(request, 256)
+        finally:
+            storage.end_adoption(request.adopted)
+            self._parts().writer.request_cycle()  # a cycle pays what is owed
 
     async def _find(self, name: str) -> OlderSegment:
         found = None if name.startswith(OWN_CHUNKS) else await find(self.chunks, name)

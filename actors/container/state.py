@@ -143,6 +143,11 @@ class ContainerState:
         """A fresh id; it counts once its creation is applied."""
         return segment_id(self.epoch, self._created + 1)
 
+    def take_segment_id(self) -> int:
+        """A fresh id for good, before anything durable has it: the ids of an epoch that is over are never given again (rule C2)."""
+        self._created += 1
+        return segment_id(self.epoch, self._created)
+
     def apply(self, op: Operation) -> None:
         """Give ``op`` the next sequence and change the state by it."""
         self.sequence += 1

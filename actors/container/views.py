@@ -1,20 +1,27 @@
-"""The container as its own parts see it: the storage writer's source, and what the collector must not delete.
+"""The container as its own parts see it: the storage writer's source, what the collector must not delete, and what it must.
 
-Owns: two narrow views. Does not own: the state behind them, nor what the parts do with it.
+Owns: three narrow views. Does not own: the state behind them, nor what the parts do with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ...journal.operations.forget_segment import ForgetSegment
 from ...journal.operations.vocabulary import Operation
+from ...storage_backends.base.errors import DataCorruption
+from ...storage_backends.chunked.metadata_store import ChunkMetadataStore
+from ...storage_backends.chunked.records import ReleasedRecord, released_key, released_names
+from ...storage_backends.chunked.transaction import decode_record
+from ..core.log import get_logger
 from ..writer.aggregation import FlushableSegment
 from .state import ContainerState
 
 if TYPE_CHECKING:
     from .container import Container
+
+_log = get_logger("gc")
 
 
 class ReferencedChunks:
@@ -25,6 +32,34 @@ class ReferencedChunks:
 
     def __contains__(self, name: object) -> bool:
         return f"c:{name}" in self._metadata
+
+
+class ReleasedRecords:
+    """The files that metadata says were released (rule S19); ``forget`` is one commit of ``store``."""
+
+    def __init__(self, state: ContainerState, store: ChunkMetadataStore) -> None:
+        self._metadata = state.metadata
+        self._store = store
+
+    def __contains__(self, name: object) -> bool:
+        return released_key(str(name)) in self._metadata
+
+    def names(self) -> Sequence[str]:
+        return [name for name in released_names(self._metadata) if self._is_sound(name)]
+
+    def _is_sound(self, name: str) -> bool:
+        key = released_key(name)
+        try:
+            decode_record(ReleasedRecord, key, self._metadata[key][1])
+        except DataCorruption as error:  # or of a version that this code does not know: kept, and left to one that does
+            _log.error("released_unreadable", record=key, error=str(error))
+            return False
+
+        return True
+
+    async def forget(self, names: Sequence[str]) -> None:
+        versions = {key: self._metadata[key][0] for key in map(released_key, names)}
+        await self._store.commit(versions, dict.fromkeys(versions))
 
 
 class ContainerSource:

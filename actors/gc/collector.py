@@ -4,16 +4,22 @@ Owns: the queue of garbage in memory, its delay, and the names of transactions u
 Does not own: what is garbage (``rules.py``), nor the durable queue (its own issue): until then the queue is rebuilt by listing at open,
 so that a crash leaks nothing.
 
+Files outside the container's prefix are not found by that listing: a durable record names each that was released (rules G3, S19). They
+join the queue at the open, and their records go after them, here: nobody else changes these records once the file is released, and one
+commit for each batch needs no cycle.
+
 Order (rule G1): decide on durable state; append a barrier to the log; only when that is durable under this owner's epoch, delete. Nothing
 goes before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done; a failing delete is tried again later,
-and after ``attempts`` set aside and counted; one slow or failing name does not hold up the others of its batch (rule G2).
+and after ``attempts`` ever more rarely (``aside.py``); one slow or failing name does not hold up the others of its batch (rule G2).
 
-Cancellation and crash: what was not deleted is found again by the next owner's listing.
+Cancellation and crash: what was not deleted is found again by the next owner, in its listing or its records. A record whose file is gone
+already is taken out by the next owner.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Container, Sequence
+from typing import Protocol
 
 import anyio
 import attrs
@@ -23,6 +29,7 @@ from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.base.errors import ChunkNotFound, TierlogError
 from ...storage_backends.base.statistics import counter, gauge
 from ..core.log import get_logger
+from .aside import SetAside
 from .rules import Garbage, is_ready, orphans
 
 _log = get_logger("gc")
@@ -36,6 +43,12 @@ class CollectorOptions:
     concurrent_deletes: int = 10
     batch: int = 1000
     """Names behind one barrier, at most."""
+    aside_pause: float = 300.0
+    """Seconds until names that were set aside are tried again. It doubles while nothing goes..."""
+    aside_pause_max: float = 3_600.0
+    """...up to this."""
+    aside_max: int = 100_000
+    """Names set aside, at most: they take memory. More are left to the next opening."""
 
 
 @attrs.frozen
@@ -44,8 +57,19 @@ class CollectorStatistics:
     deleted: int = attrs.field(metadata=counter("Chunks deleted."))
     already_gone: int = attrs.field(metadata=counter("Chunks that were gone when they were to be deleted."))
     retried: int = attrs.field(metadata=counter("Failed deletions that are tried again."))
-    set_aside: int = attrs.field(metadata=counter("Names given up after too many failures; the next opening lists them again."))
+    set_aside: int = attrs.field(metadata=gauge("Names whose deletion failed too often; they are tried again after ever longer pauses."))
+    given_up: int = attrs.field(metadata=counter("Names too many to be set aside; the next opening finds them again."))
     orphans_found: int = attrs.field(metadata=gauge("Names of dead owners found at the opening."))
+
+
+class ReleasedFiles(Protocol):
+    """The durable records of released files that no listing finds (rule S19)."""
+
+    def __contains__(self, name: object) -> bool: ...
+    def names(self) -> Sequence[str]: ...
+
+    async def forget(self, names: Sequence[str]) -> None:
+        """Take the records of these files out, which are gone; returns once that is durable."""
 
 
 def epoch_in(name: str) -> int | None:
@@ -65,28 +89,31 @@ class Collector:
         epoch: int,
         claims_prefix: str,
         referenced: Container[str],
+        released: ReleasedFiles,
         barrier: Callable[[], Awaitable[object]],
         request_cycle: Callable[[], None],
         options: CollectorOptions,
     ) -> None:
         """``claims_prefix``: where owners claim long-term storage; claims of dead owners are garbage. ``referenced``: the chunk names
-        that durable metadata knows; ``barrier()`` returns once a fenced append is durable;
-        ``request_cycle()`` asks for a flush cycle, because what a dead owner left may belong to one that was never completed."""
+        that durable metadata knows; ``released``: the files that it says were released; ``barrier()`` returns once a fenced append is
+        durable; ``request_cycle()`` asks for a flush cycle, because what a dead owner left may belong to one that was never completed."""
         self._chunks = chunks
         self._claims = claims_prefix
         self._prefix = f"containers/{container:04d}/"
         self._epoch = epoch
         self._referenced = referenced
+        self._released = released
         self._barrier = barrier
         self._request_cycle = request_cycle
         self._options = options
         self._queue: dict[str, Garbage] = {}
         self._attempts: dict[str, int] = {}
+        self._aside = SetAside(options.aside_pause, options.aside_pause_max, options.aside_max)
         self._open: dict[str, None] = {}
         self._cycle = 0
         self._completed = 0
         self._wake = anyio.Event()
-        self._deleted = self._gone = self._retried = self._set_aside = self._orphans = 0
+        self._deleted = self._gone = self._retried = self._given_up = self._orphans = 0
 
     # --- GarbageSink ------------------------------------------------------------------------------------------
 
@@ -123,11 +150,13 @@ class Collector:
 
     async def run(self) -> None:
         """Find what dead owners left, then delete what becomes ready, until cancelled."""
+        self._take_over(self._released.names())
         listed = False
         while True:
             self._wake = anyio.Event()
             # With long-term storage down at the opening, the end of a later cycle is the sign to look again.
             listed = listed or await self._find_orphans()
+            self._begin_round()
             ready = self._ready()
             if ready:
                 await self._collect(ready)
@@ -147,10 +176,16 @@ class Collector:
 
         return found
 
+    def _begin_round(self) -> None:
+        """Put names that were set aside into the queue again, for one try, if their time has come."""
+        for garbage in self._aside.take(anyio.current_time()):
+            self._queue[garbage.name] = garbage
+            self._attempts[garbage.name] = self._options.attempts
+
     def _wait_seconds(self) -> float:
-        """Until the next delay is over; what waits for a cycle is woken by its end."""
+        """Until the next delay is over, or the next round of what was set aside; what waits for a cycle is woken by its end."""
         now = anyio.current_time()
-        return min((g.due - now for g in self._queue.values() if g.due > now), default=float("inf"))
+        return min([self._aside.due - now, *(g.due - now for g in self._queue.values() if g.due > now)])
 
     async def _find_orphans(self) -> bool:
         """List what dead owners left; False if long-term storage does not answer."""
@@ -161,29 +196,43 @@ class Collector:
             _log.warning("gc_listing_failed", prefix=self._prefix, error=str(error))
             return False
 
-        self._orphans = len(chunks) + len(claims)
-        self.release([*chunks, *claims])
-        if chunks:
-            _log.info("gc_orphans_found", prefix=self._prefix, count=len(chunks))
-            # They may belong to a cycle of the dead owner that was never completed: wait for one of ours (rule F2). Claims belong to none.
-            for name in chunks:
-                self._queue[name] = attrs.evolve(self._queue[name], after_cycle=self._completed + 1)
-            self._request_cycle()
-
+        self._orphans += len(claims)
+        self.release(claims)
+        self._take_over(chunks)
         return True
 
+    def _take_over(self, names: Sequence[str]) -> None:
+        """Chunks and files that dead owners left. They may belong to a cycle that was never completed: wait for one of ours (rule F2)."""
+        if not names:
+            return
+
+        _log.info("gc_orphans_found", prefix=self._prefix, count=len(names))
+        self._orphans += len(names)
+        self.release(names)
+        for name in names:
+            self._queue[name] = attrs.evolve(self._queue[name], after_cycle=self._completed + 1)
+        self._request_cycle()
+
     async def _list_orphans(self, prefix: str) -> list[str]:
-        listed = [(info.name, epoch_in(info.name)) async for info in self._chunks.list(prefix)]
-        return orphans([(name, epoch) for name, epoch in listed if epoch is not None], epoch=self._epoch, referenced=self._referenced)
+        """Of what the pages of the list hold, the orphans alone are kept: there may be millions of others."""
+        found: list[str] = []
+        async for info in self._chunks.list(prefix):
+            created = epoch_in(info.name)
+            if created is not None:
+                found += orphans([(info.name, created)], epoch=self._epoch, referenced=self._referenced)
+        return found
 
     async def _collect(self, ready: list[Garbage]) -> None:
         await self._barrier()
         limit = anyio.CapacityLimiter(self._options.concurrent_deletes)
+        done: list[str] = []
         async with anyio.create_task_group() as tasks:
             for garbage in ready:
-                tasks.start_soon(self._delete, garbage, limit)
+                tasks.start_soon(self._delete, garbage, limit, done)
+        if recorded := [name for name in done if name in self._released]:
+            await self._released.forget(recorded)
 
-    async def _delete(self, garbage: Garbage, limit: anyio.CapacityLimiter) -> None:
+    async def _delete(self, garbage: Garbage, limit: anyio.CapacityLimiter, done: list[str]) -> None:
         async with limit:
             try:
                 await self._chunks.delete(garbage.name)
@@ -195,16 +244,17 @@ class Collector:
             else:
                 self._deleted += 1
 
+        self._aside.storage_is_well(anyio.current_time())
         self._queue.pop(garbage.name, None)
         self._attempts.pop(garbage.name, None)
+        done.append(garbage.name)
 
     def _retry(self, garbage: Garbage, error: TierlogError) -> None:
         attempts = self._attempts.get(garbage.name, 0) + 1
         if attempts >= self._options.attempts:
-            _log.error("gc_set_aside", chunk=garbage.name, attempts=attempts, error=str(error))
-            self._set_aside += 1
             self._queue.pop(garbage.name)
             self._attempts.pop(garbage.name, None)
+            self._set_aside(garbage, error, is_first=attempts == self._options.attempts)
             return
 
         self._retried += 1
@@ -212,5 +262,21 @@ class Collector:
         later = anyio.current_time() + max(1.0, self._options.delay) * attempts
         self._queue[garbage.name] = attrs.evolve(garbage, due=later)
 
+    def _set_aside(self, garbage: Garbage, error: TierlogError, *, is_first: bool) -> None:
+        if is_first:
+            _log.error("gc_set_aside", chunk=garbage.name, attempts=self._options.attempts, error=str(error))
+        if self._aside.add(garbage, anyio.current_time()):
+            self._retried += 1
+        else:
+            self._given_up += 1
+
     def statistics(self) -> CollectorStatistics:
-        return CollectorStatistics(len(self._queue), self._deleted, self._gone, self._retried, self._set_aside, self._orphans)
+        return CollectorStatistics(
+            queued=len(self._queue),
+            deleted=self._deleted,
+            already_gone=self._gone,
+            retried=self._retried,
+            set_aside=len(self._aside),
+            given_up=self._given_up,
+            orphans_found=self._orphans,
+        )

@@ -27,6 +27,7 @@ from ...storage_backends.base.chunk_storage import Capabilities, ChunkStorage, C
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, StorageFull, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter, state
 from ..core.lifecycle import CLEAN_EXIT, ActorExit, ExitKind, Lifecycle, StateTable, exit_of
+from ..core.log import get_logger
 from ..core.shutdown import finish_within
 from .attempts import Attempts, AttemptsStatistics
 from .breaker import Breaker, BreakerState, BreakerStatistics
@@ -35,6 +36,8 @@ from .options import StorageOptions
 from .pool import Pool, PoolStatistics
 from .quota import Quota, QuotaStatistics
 from .trouble import HeardTrouble, StorageTroubleStatistics, trouble_of
+
+_log = get_logger("storage")
 
 
 class StorageState(enum.Enum):
@@ -161,6 +164,7 @@ class StorageActor:
                     loops.start_soon(self._dispatch, pool, operations)
                 if self._quota.is_limited:
                     loops.start_soon(self._measure_space)
+                loops.start_soon(self._sweep_now_and_then)
                 await self._stop.wait()
                 with anyio.move_on_after(self.options.drain_deadline):
                     for pool in self._pools.values():
@@ -287,6 +291,15 @@ class StorageActor:
             except (Unavailable, OutcomeUnknown):
                 self._quota.missed()
             await anyio.sleep(self.options.safe_size_interval)
+
+    async def _sweep_now_and_then(self) -> None:
+        """Opening swept. A process that lives long sweeps again, and after trouble once more at the next time."""
+        while True:
+            await anyio.sleep(self.options.sweep_interval)
+            try:
+                await self._chunks.sweep()
+            except TierlogError as error:
+                _log.warning("storage_sweep_failed", error=str(error))
 
     def statistics(self) -> StorageActorStatistics:
         return StorageActorStatistics(

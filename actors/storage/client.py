@@ -88,9 +88,16 @@ class StorageClient(ChunkStorage):
     async def read(self, name: str, offset: int, size: int) -> bytes:
         return await self._ask(op.Read(name, offset, size))
 
-    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
-        for info in await self._ask(op.ListChunks(prefix), check_name=False):
-            yield info
+    async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
+        """By pages, of which each is an ask with a deadline of its own."""
+        options = self._actor.options
+        is_last = False
+        while not is_last:
+            page = await self._ask(op.ListChunks(prefix, after, options.list_page, options.read_deadline / 2), check_name=False)
+            for info in page.chunks:
+                after = info.name
+                yield info
+            is_last = page.is_last
 
     async def used_space(self) -> int:
         return await self._ask(op.UsedSpace(), check_name=False)

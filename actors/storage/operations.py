@@ -9,11 +9,13 @@ Rules upheld: S3 and hole 13: ``retry`` says ``NEVER`` for every verb whose repe
 from __future__ import annotations
 
 import enum
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import aclosing
 from typing import Any, ClassVar, Generic, TypeVar
 
+import anyio
 import attrs
 
 from ...storage_backends.base.checksum import Buffer
@@ -115,15 +117,33 @@ class Read(Operation[bytes]):
 
 
 @attrs.frozen
-class ListChunks(Operation[list[ChunkInfo]]):
-    """``name`` is the prefix. The whole answer is one list, so that it is repeated as a whole or not at all."""
+class ListedPage:
+    chunks: Sequence[ChunkInfo]
+    is_last: bool
+
+
+@attrs.frozen
+class ListChunks(Operation[ListedPage]):
+    """A page of a list. ``name`` is the prefix. A page is one answer, so that it is repeated as a whole or not at all."""
 
     name: str
+    after: str = ""
+    """The last name of the page before."""
+    limit: int = 10_000
+    seconds: float = math.inf
+    """A page that took as long ends with what it has: so a slow list gets on, and fails only where no name comes."""
 
-    async def perform(self, chunks: ChunkStorage) -> list[ChunkInfo]:
+    async def perform(self, chunks: ChunkStorage) -> ListedPage:
+        ends = anyio.current_time() + self.seconds
+        page = []
         # A generator that is left half-run would be ended by the event loop at some later time.
-        async with aclosing(chunks.list(self.name)) as infos:
-            return [info async for info in infos]
+        async with aclosing(chunks.list(self.name, self.after)) as infos:
+            async for info in infos:
+                page.append(info)
+                if len(page) >= self.limit or anyio.current_time() >= ends:
+                    return ListedPage(page, is_last=False)
+
+        return ListedPage(page, is_last=True)
 
 
 @attrs.frozen

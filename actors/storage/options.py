@@ -27,10 +27,14 @@ class StorageOptions:
     """Seconds from the ask to the answer, tries included; then ``Unavailable``."""
     write_deadline: float = 60.0
     """Likewise; then ``OutcomeUnknown``, or ``Unavailable`` if it was never begun."""
+    list_page: int = 10_000
+    """Names that one ask for a list is answered with, at most."""
     safe_size_bytes: int = 0
     """Users' chunks stop growing while more than this is in use; 0 for no limit."""
     safe_size_interval: float = 60.0
     """Seconds between two measurements of the space in use."""
+    sweep_interval: float = 86_400.0
+    """Seconds between two sweeps of what dead processes left unfinished; opening is one too."""
     breaker_failures: int = 5
     """Failures in a row that open the breaker."""
     breaker_interval: float = 5.0
@@ -39,10 +43,10 @@ class StorageOptions:
     """Seconds that a stop waits for what is queued and running, and again for closing the backend."""
 
     def __attrs_post_init__(self) -> None:
-        if min(self.reads_max, self.writes_max, self.attempts) < 1:
-            raise InvalidArgument(f"reads_max, writes_max and attempts are at least 1: {self}")
+        if min(self.reads_max, self.writes_max, self.attempts, self.list_page) < 1:
+            raise InvalidArgument(f"reads_max, writes_max, attempts and list_page are at least 1: {self}")
 
-        if min(self.read_deadline, self.write_deadline, self.safe_size_interval) <= 0:
+        if min(self.read_deadline, self.write_deadline, self.safe_size_interval, self.sweep_interval) <= 0:
             raise InvalidArgument(f"deadlines and intervals are above 0 seconds: {self}")
 
         if self.safe_size_bytes < 0 or self.drain_deadline < 0:

@@ -4,6 +4,7 @@ Owns: how many steps a cycle does, which debts wait after a failure, and when th
 (``ChunkedSegmentStorage.pay``), the cycle around them (``writer.py``), what clients wait for.
 
 A step that fails ends the cycle's maintenance and makes a pause; its debt is left alone for a growing one, so that the others go on.
+A debt of a kind that only a newer version knows stays as it is, is said once and counted.
 So trouble of long-term storage costs a cycle one attempt and does not spin (rule S7). Only NotOwner, and a claim that is not ours, end
 the writer. Cancellation and crash: debts are records, and the next owner reads them.
 """
@@ -22,6 +23,8 @@ from ..core.log import get_logger
 
 _log = get_logger("writer")
 
+_NAMED = 10
+"""The most debts that one event names."""
 PAUSE_MAX = 60.0
 """Seconds; the longest pause of a debt that fails again and again."""
 
@@ -30,6 +33,7 @@ class Debtor(Protocol):
     """What maintenance needs of long-term storage."""
 
     async def debts(self) -> Sequence[DebtRecord]: ...
+    def newer_debts(self) -> frozenset[str]: ...
     async def pay(self, debt: DebtRecord) -> bool: ...
 
 
@@ -54,6 +58,8 @@ class Maintenance:
         """When a cycle for debts is due, in monotonic seconds of this ownership; None if there are no debts."""
         self.open = 0
         """Debts that were left after the last look."""
+        self.newer: frozenset[str] = frozenset()
+        """The keys of debts that only a newer version knows how to pay."""
         self.paid = 0
         """Steps done."""
 
@@ -78,12 +84,18 @@ class Maintenance:
 
     async def _debts(self) -> Sequence[DebtRecord]:
         try:
-            return await self._storage.debts()
+            debts = await self._storage.debts()
         except NotOwner:
             raise
         except TierlogError as error:
             _log.error("debts_unreadable", error=str(error))
             return ()
+
+        newer = self._storage.newer_debts()
+        if unheard := newer - self.newer:
+            _log.warning("debts_of_a_newer_version", count=len(newer), debts=sorted(unheard)[:_NAMED])
+        self.newer = newer
+        return debts
 
     def _next(self, debts: Sequence[DebtRecord]) -> DebtRecord | None:
         """The first that may begin; one that has failed comes after those that have not."""

@@ -85,6 +85,7 @@ class WriterStatistics:
     due_segments: int = attrs.field(metadata=gauge("Segments with enough unflushed bytes for a cycle."))
     debts: int = attrs.field(metadata=gauge("What metadata operations left to be done in long-term storage."))
     maintenance_steps: int = attrs.field(metadata=counter("Steps done on such debts."))
+    newer_debts: int = attrs.field(metadata=gauge("Such debts of kinds that only a newer version of tierlog can pay."))
 
 
 class StorageWriter:
@@ -338,4 +339,5 @@ class StorageWriter:
             len(self._due),
             self._maintenance.open,
             self._maintenance.paid,
+            len(self._maintenance.newer),
         )

@@ -29,8 +29,11 @@ Verb by verb, with the errors that are its own:
 * ``set_read_only`` makes a chunk refuse ``write`` and ``truncate``, or accept them again; it is read, concatenated and deleted as before.
   ``ChunkNotFound``. Saying it twice is fine. How far other instances heed it is the backend's matter: it guards against mistakes only.
 * ``list`` gives each chunk once, in the order of the names' characters. ``prefix`` is the beginning of a name's text, of any length, and
-  need not end at a ``/``; one that no name has gives nothing. A chunk created or deleted meanwhile may or may not appear.
+  need not end at a ``/``; one that no name has gives nothing. A chunk created or deleted meanwhile may or may not appear. With ``after``, a
+  name that need not be there, it begins behind that name: so a long list is read in pages, each as cheap as the backend can make it.
 * ``used_space`` is at least the length of all chunks together.
+* ``sweep`` removes what dead processes left unfinished and no list shows, such as uploads; it touches no chunk and nothing of a living
+  owner. ``Unavailable`` if some of it stays until the next one.
 * ``open`` and ``close`` are idempotent, and may follow each other any number of times.
 
 Errors of all verbs: ``InvalidArgument`` (a name, number or buffer that is none; nothing was asked of the backend), ``ClosedError`` (before
@@ -54,6 +57,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 import attrs
+from anyio.lowlevel import checkpoint
 
 from .checksum import Buffer
 from .errors import InvalidArgument
@@ -208,12 +212,17 @@ class ChunkStorage(ABC):
     async def set_read_only(self, name: str, read_only: bool) -> None: ...
 
     @abstractmethod
-    def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
-        """All chunks whose name starts with ``prefix``, in name order. Close the generator if you leave it early."""
+    def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
+        """All chunks whose name starts with ``prefix`` and is greater than ``after``, in name order. Close the generator if you leave
+        it early."""
 
     @abstractmethod
     async def used_space(self) -> int:
         """Bytes in use, as far as the backend can tell cheaply."""
+
+    async def sweep(self) -> None:
+        """Remove what dead processes left unfinished. Called now and then while the storage is open; here nothing is ever left."""
+        await checkpoint()
 
     @abstractmethod
     def statistics(self) -> ChunkStorageStatistics: ...

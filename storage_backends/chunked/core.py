@@ -58,6 +58,8 @@ class ChunkedOptions:
     """The most chunk and index records that an operation looks at itself, beyond a fixed handful; for more it leaves a debt (rule S11)."""
     maintenance_records: int = attrs.field(default=256, validator=_several)
     """The most chunk and index records that one step of paying a debt looks at; 2 at least, for one chunk is joined with nothing."""
+    adopt_bytes: int = attrs.field(default=256 << 10, validator=_positive)
+    """The bytes of records, about, above which an import or a restore of one segment lays them in several transactions (rule S14)."""
 
 
 @attrs.frozen
@@ -96,7 +98,8 @@ class Core:
 
         self.chunks = chunks
         self.metadata = metadata
-        self.container = container
+        self.prefix = f"containers/{container:04d}/"
+        """What the names of this container's own chunks begin with."""
         self.epoch = epoch
         self.world = world
         self.garbage = garbage
@@ -108,6 +111,8 @@ class Core:
         """Chunks created in this instance's life whose last write succeeded and was committed, with that exact length (rule S3)."""
         self.spare: dict[int, tuple[int, str]] = {}
         """By segment the (offset, name) of a chunk that was tracked and surely never came to be: the next attempt takes it (hole 28)."""
+        self.adopting: set[int] = set()
+        """Segment ids whose records are being laid in pieces: their debt is not due (rule S14)."""
         self.held: set[int] = set()
         """Segments with an open transaction."""
         self.commits = self.aborts = self.chunks_created = self.bytes_written = self.bytes_read = 0
@@ -115,7 +120,7 @@ class Core:
 
     def new_chunk_name(self, segment: int, offset: int) -> str:
         """A name that is never used again (rule S2): ``offset`` is the segment's length when the chunk is created."""
-        return f"containers/{self.container:04d}/{segment:016x}/{self.epoch:016x}-{offset:016x}-{self.world.new_id()}"
+        return f"{self.prefix}{segment:016x}/{self.epoch:016x}-{offset:016x}-{self.world.new_id()}"
 
     def hold(self, segment: int) -> None:
         if segment in self.held:

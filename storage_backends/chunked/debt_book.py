@@ -1,7 +1,8 @@
 """The debts that are due, in memory: read once, then kept by the commits of this instance (rule S11).
 
-Owns: which debts there are, and which of them are due. Does not own: their records' meaning (``records/debt.py``), nor any change of
-them (transactions). Only this instance commits, so what it knows is what is stored; after a commit of unknown outcome it reads again.
+Owns: which debts there are, which of them are due, and how many only a newer version knows how to pay: those are left alone, and the others
+go on. Does not own: their records' meaning (``records/debt.py``), nor any change of them (transactions). Only this instance commits, so
+what it knows is what is stored; after a commit of unknown outcome it reads again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 
 from .metadata_store import ChunkMetadataStore
 from .records import DEBT_PREFIX, DebtRecord
+from .records.debt import is_of_newer_kind
 from .transaction import decode_record
 
 
@@ -17,6 +19,8 @@ class DebtBook:
     def __init__(self, store: ChunkMetadataStore) -> None:
         self._store = store
         self._known: dict[str, DebtRecord] | None = None
+        self.newer: frozenset[str] = frozenset()
+        """The keys of debts of kinds that this code does not know, as of the last look at the store."""
 
     async def read(self) -> list[DebtRecord]:
         """All debts, in the order in which they are to be paid."""
@@ -26,10 +30,17 @@ class DebtBook:
 
     async def _load(self) -> dict[str, DebtRecord]:
         known: dict[str, DebtRecord] = {}
+        newer: list[str] = []
         for key in await self._store.scan(DEBT_PREFIX):
             found = await self._store.get(key)
-            if found is not None:
+            if found is None:
+                continue
+
+            if is_of_newer_kind(found[1]):
+                newer.append(key)
+            else:
                 known[key] = decode_record(DebtRecord, key, found[1])
+        self.newer = frozenset(newer)
         return known
 
     def committed(self, written: Mapping[str, DebtRecord | None]) -> None:

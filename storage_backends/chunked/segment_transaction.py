@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 from ..base.errors import DataCorruption, InvalidArgument, MetadataConflict, NotOwner, SegmentNotFound, StorageFull, Unavailable
 from .core import Core
 from .layout import Layout, LayoutChanged
-from .records import ChunkRecord, DebtKind, DebtRecord, IndexRecord, SegmentRecord
+from .records import ChunkRecord, DebtKind, DebtRecord, IndexRecord, ReleasedRecord, SegmentRecord
 from .records.header import changed
 from .transaction import Hook, MetadataTransaction
 
@@ -250,10 +250,13 @@ class SegmentTransaction:
         """A chunk that this transaction created is not used after all: it is released with the dropped ones."""
         self._dropped[name] = None
 
-    def drop_chunk(self, record: ChunkRecord) -> None:
-        """Delete a chunk's record; the chunk itself is released after the commit."""
+    async def drop_chunk(self, record: ChunkRecord) -> None:
+        """Delete a chunk's record; the chunk itself is released after the commit. What no listing of the next owner would find leaves a
+        record of that (rule S19)."""
         self.metadata.drop(record)
         self._dropped[record.name] = None
+        if not record.name.startswith(self.core.prefix) and await self.metadata.released(record.name) is None:
+            self.metadata.put(ReleasedRecord(record.name, record.length))
 
     # --- the end --------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ from ..base.world import World
 from .core import ChunkedOptions, ChunkedStatistics, Core
 from .garbage import GarbageSink
 from .metadata_store import ChunkMetadataStore
+from .operations.adopt import adopt, is_one_piece
 from .operations.concat import concat
 from .operations.debts import due_debts, pay_step
 from .operations.defrag import DefragResult, defrag_segment
@@ -40,6 +41,7 @@ from .operations.starts import starts
 from .operations.truncate import truncate
 from .operations.write import write
 from .records import ChunkRecord, DebtRecord, SegmentRecord
+from .rolling.chain import Chain
 from .segment_transaction import SegmentTransaction
 
 
@@ -157,12 +159,32 @@ class ChunkedSegmentStorage:
         """(segment offset of its first byte, record) of every chunk, in order."""
         return await chunks(self._core, segment)
 
+    def is_one_piece(self, chain: Chain) -> bool:
+        """Whether all records of ``chain`` go into one transaction. ``InvalidArgument`` for a chunk whose records are too many for any."""
+        return is_one_piece(self._core, chain)
+
+    async def adopt(self, segment: int, chain: Chain) -> None:
+        """Lay the chunk and index records of ``chain`` for the unused id ``segment``, a bounded piece in a transaction (rule S14).
+
+        Nobody sees them until the segment's own record is committed with an empty debt of that kind. ``end_adoption`` must follow,
+        whatever happens: if the segment did not come, the records are a debt from then on, of the next owner too.
+        """
+        await adopt(self._core, segment, chain)
+
+    def end_adoption(self, segment: int) -> None:
+        """The segment is there, or will not be: what is left of its adoption is due."""
+        self._core.adopting.discard(segment)
+
     async def debts(self) -> Sequence[DebtRecord]:
         """What metadata-only operations left to be done and can be paid now, in the order in which it should be (rule S11).
 
         The record store is asked once; after that this instance knows its debts from its own commits. ``DataCorruption``.
         """
         return await due_debts(self._core)
+
+    def newer_debts(self) -> frozenset[str]:
+        """The keys of debts that only a newer version knows how to pay, once ``debts`` was asked: they stay as they are."""
+        return self._core.debts.newer
 
     async def pay(self, debt: DebtRecord) -> bool:
         """Do one bounded step on a debt, in one transaction on the segment that has the chunks; whether something of it is left.

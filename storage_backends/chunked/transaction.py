@@ -23,14 +23,16 @@ from .records import (
     DebtRecord,
     IndexRecord,
     Record,
+    ReleasedRecord,
     SegmentRecord,
     chunk_key,
     debt_key,
     index_key,
+    released_key,
     segment_key,
 )
 
-R = TypeVar("R", SegmentRecord, ChunkRecord, IndexRecord, DebtRecord)
+R = TypeVar("R", SegmentRecord, ChunkRecord, IndexRecord, DebtRecord, ReleasedRecord)
 
 
 def decode_record(kind: type[R], key: str, value: bytes) -> R:
@@ -96,6 +98,9 @@ class MetadataTransaction:
 
     async def debt(self, segment: int, kind: DebtKind) -> DebtRecord | None:
         return await self._get(DebtRecord, debt_key(segment, kind))
+
+    async def released(self, name: str) -> ReleasedRecord | None:
+        return await self._get(ReleasedRecord, released_key(name))
 
     async def index(self, segment: int, offset: int) -> IndexRecord | None:
         return await self._get(IndexRecord, index_key(segment, offset))

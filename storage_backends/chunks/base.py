@@ -47,7 +47,7 @@ from ..base.errors import (
     Unsupported,
 )
 
-LOOKS = ("open", "close", "exists", "info", "read", "list", "used_space")
+LOOKS = ("open", "close", "exists", "info", "read", "list", "used_space", "sweep")
 MUTATIONS = ("create", "create_with_content", "write", "delete", "concat", "truncate", "set_read_only")
 """The verbs whose outcome is unknown after an error that nobody foresaw."""
 ERRORS = (
@@ -216,13 +216,15 @@ class BaseChunkStorage(ChunkStorage):
             await self._set_read_only(name, read_only)
 
     @final
-    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
+    async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
         with _Call(self, "list", prefix):
             self._check_open()
+            if after:
+                check_chunk_name(after)
         if not can_begin_chunk_name(prefix):
             return
 
-        async with aclosing(self._list(prefix)) as infos:
+        async with aclosing(self._list(prefix, after)) as infos:
             while True:
                 with _Step(self, "list", prefix):
                     info = await anext(infos, None)
@@ -236,6 +238,12 @@ class BaseChunkStorage(ChunkStorage):
         with _Call(self, "used_space", ""):
             self._check_open()
             return await self._used_space()
+
+    @final
+    async def sweep(self) -> None:
+        with _Call(self, "sweep", ""):
+            self._check_open()
+            await self._sweep()
 
     # --- what a binding implements --------------------------------------------------------------------------
 
@@ -286,11 +294,15 @@ class BaseChunkStorage(ChunkStorage):
     async def _set_read_only(self, name: str, read_only: bool) -> None: ...
 
     @abstractmethod
-    def _list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
-        """``prefix`` is one that a chunk's name can have."""
+    def _list(self, prefix: str, after: str) -> AsyncGenerator[ChunkInfo, None]:
+        """``prefix`` is one that a chunk's name can have; ``after`` is a name, or empty."""
 
     @abstractmethod
     async def _used_space(self) -> int: ...
+
+    async def _sweep(self) -> None:
+        """Needed where dead processes leave what no later opening may come to remove."""
+        await anyio.lowlevel.checkpoint()
 
     def _mapped(self, error: Exception, verb: str, name: str) -> TierlogError:
         """What an exception means that is no ``TierlogError``. A binding says more where it knows more."""

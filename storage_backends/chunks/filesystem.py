@@ -135,7 +135,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
 
         await self._run(name, program, alters=True)
 
-    async def _list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
+    async def _list(self, prefix: str, after: str) -> AsyncGenerator[ChunkInfo, None]:
         pending = [("", FolderEntry("", is_folder=True, size=0))]
         while pending:
             path, entry = pending.pop()
@@ -144,11 +144,11 @@ class FileSystemChunkStorage(BaseChunkStorage):
                 continue
 
             inside = await self._entries(path)
-            pending.extend(reversed([(name, each) for name, each in inside if _may_match(name, each, prefix)]))
+            pending.extend(reversed([(name, each) for name, each in inside if _may_match(name, each, prefix, after)]))
 
     async def _used_space(self) -> int:
         """The sum of all chunks' lengths; costs a walk over all folders."""
-        return sum([info.length async for info in self._list("")])
+        return sum([info.length async for info in self._list("", "")])
 
     # --- inside -----------------------------------------------------------------------------------------------
 
@@ -227,8 +227,10 @@ def _length(handle: FileHandle) -> Program[int]:
     return length
 
 
-def _may_match(name: str, entry: FolderEntry, prefix: str) -> bool:
+def _may_match(name: str, entry: FolderEntry, prefix: str, after: str) -> bool:
+    """Whether the entry is, or its folder may hold, a chunk whose name begins with ``prefix`` and is greater than ``after``."""
     if not entry.is_folder:
-        return name.startswith(prefix)
+        return name.startswith(prefix) and name > after
 
-    return f"{name}/".startswith(prefix) or prefix.startswith(f"{name}/")
+    folder = f"{name}/"
+    return (folder.startswith(prefix) or prefix.startswith(folder)) and (folder > after or after.startswith(folder))

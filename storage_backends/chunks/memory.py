@@ -102,12 +102,12 @@ class MemoryChunkStorage(BaseChunkStorage):
         await checkpoint()
         self._chunk(name).read_only = read_only
 
-    async def _list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
-        for name in list(self.state.chunks.irange(prefix)):
+    async def _list(self, prefix: str, after: str) -> AsyncGenerator[ChunkInfo, None]:
+        for name in list(self.state.chunks.irange(max(prefix, after))):
             if not name.startswith(prefix):
                 return
             await checkpoint()
-            if chunk := self.state.chunks.get(name):
+            if name != after and (chunk := self.state.chunks.get(name)):
                 yield ChunkInfo(name, len(chunk.data))
 
     async def _used_space(self) -> int:

@@ -57,19 +57,28 @@ class S3ChunkStorage(BaseChunkStorage):
     async def _open(self) -> None:
         await self._requests.open(self._location.prefix)
         try:
-            await self._sweep_uploads()
+            await self._sweep()
+        except (Unavailable, Unsupported) as trouble:
+            # It does not keep the storage from opening, and is counted.
+            self._failed("sweep", "", trouble)
         except BaseException:
             await self._requests.close()
             raise
 
-    async def _sweep_uploads(self) -> None:
-        """Abort the uploads of dead owners, which cost space and are in no list. Trouble that passes leaves them to the next opening."""
-        try:
-            for upload in await self._requests.uploads(self._location.prefix):
-                if upload.age > self._options.upload_age:
-                    await self._requests.abort_upload(upload.key, upload.upload_id)
-        except (Unavailable, Unsupported):
-            return
+    async def _sweep(self) -> None:
+        """Abort the uploads of dead owners, which cost space and are in no list. One that cannot be aborted does not keep the others."""
+        old = [upload for upload in await self._requests.uploads(self._location.prefix) if upload.age > self._options.upload_age]
+        failures: list[TierlogError] = []
+        for upload in old:
+            try:
+                await self._requests.abort_upload(upload.key, upload.upload_id)
+            except (Unavailable, Unsupported) as error:
+                failures.append(error)
+        if failures:
+            raise Unavailable(
+                f"{len(failures)} of {len(old)} uploads that dead owners left below {self._location} could not be aborted, the next sweep "
+                f"tries again: {failures[-1]}"
+            ) from failures[-1]
 
     async def _close(self) -> None:
         await self._requests.close()
@@ -135,15 +144,16 @@ class S3ChunkStorage(BaseChunkStorage):
         else:
             self._read_only.discard(name)
 
-    async def _list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
+    async def _list(self, prefix: str, after: str) -> AsyncGenerator[ChunkInfo, None]:
         if self._options.append:
             # Directory buckets know prefixes that end with a slash only, and list in any order.
-            found = [info for info in await self._all(prefix[: prefix.rfind("/") + 1]) if info.name.startswith(prefix)]
+            folder = await self._all(prefix[: prefix.rfind("/") + 1])
+            found = [info for info in folder if info.name.startswith(prefix) and info.name > after]
             for info in sorted(found, key=lambda info: info.name):
                 yield info
             return
 
-        page, token = await self._page(prefix, "")
+        page, token = await self._page(prefix, "", after)
         while page or token:
             for info in page:
                 yield info
@@ -156,9 +166,9 @@ class S3ChunkStorage(BaseChunkStorage):
             found += page
         return found
 
-    async def _page(self, prefix: str, token: str) -> tuple[list[ChunkInfo], str]:
+    async def _page(self, prefix: str, token: str, after: str = "") -> tuple[list[ChunkInfo], str]:
         """The chunks on the page of the list that ``token`` stands for, and the token of the next page, empty at the end."""
-        listed, token = await self._requests.list_page(self._key(prefix), token)
+        listed, token = await self._requests.list_page(self._key(prefix), token, self._key(after) if after else "")
         return [info for info in map(self._chunk_of, listed) if info is not None], token
 
     async def _used_space(self) -> int:

@@ -4,7 +4,8 @@ Owns: the multipart upload from its beginning to its end, whichever way it ends.
 (``s3_plan.py``).
 
 Nothing is visible before the completion, which is conditional. An upload that does not come to it is aborted, also when the caller is
-cancelled; one whose abort fails too, or whose process died, is left to the next opening (``S3Options.upload_age``).
+cancelled, and also when its id was lost on the way: names are never used twice (rule S2), so what is begun under this key is ours. One
+whose abort fails too, or whose process died, is left to the next sweep (``S3Options.upload_age``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import TypeVar
 import anyio
 
 from ..base.chunk_storage import ChunkRange
-from ..base.errors import TierlogError, Unavailable
+from ..base.errors import OutcomeUnknown, TierlogError, Unavailable
 from .base import bad_offset
 from .s3_plan import CopiedPart, JoinedPart, Part, plan_parts
 from .s3_requests import S3Requests
@@ -79,13 +80,24 @@ class Concat:
                 raise bad_offset(part.name, lengths[part.name], part.offset + part.length)
 
     async def _upload(self, parts: Sequence[Part]) -> None:
-        upload_id = await self._requests.begin_upload(self._key, self._name, self._put_id)
+        upload_id = await self._begin()
         try:
             calls = [partial(self._make_part, part, upload_id, number) for number, part in enumerate(parts, 1)]
             tags = await in_parallel(self._parallel, calls)
             await self._requests.complete_upload(self._key, self._name, upload_id, tags)
         except BaseException:
             await self._abort(upload_id)
+            raise
+
+    async def _begin(self) -> str:
+        """The id of a new upload. Where none comes, none is left: ``Unavailable``, for nobody sees an upload."""
+        try:
+            return await self._requests.begin_upload(self._key, self._name, self._put_id)
+        except OutcomeUnknown as error:
+            await self._abort_lost()
+            raise Unavailable(f"no upload was begun for chunk {self._name}: {error}") from error
+        except anyio.get_cancelled_exc_class():
+            await self._abort_lost()
             raise
 
     async def _make_part(self, part: Part, upload_id: str, number: int) -> str:
@@ -112,4 +124,15 @@ class Concat:
             try:
                 await self._requests.abort_upload(self._key, upload_id)
             except TierlogError:
-                return  # Gone already, or left to the next opening; the caller is told what went wrong before.
+                return  # It is left to the next sweep; the caller is told what went wrong before.
+
+    async def _abort_lost(self) -> None:
+        """Look for the upload that a lost answer was about, and abort it."""
+        folder = self._key[: self._key.rfind("/") + 1]  # Directory buckets know no other prefixes.
+        with anyio.move_on_after(_ABORT_SECONDS, shield=True):
+            try:
+                for upload in await self._requests.uploads(folder):
+                    if upload.key == self._key:
+                        await self._requests.abort_upload(upload.key, upload.upload_id)
+            except TierlogError:
+                return  # As above.

@@ -81,7 +81,8 @@ _REFUSALS = {
 """Refusals that pass by themselves: the request had no effect, and the next one may."""
 
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientCapacity"}
-_MISSING = {"NoSuchKey", "404", "NotFound"}
+_MISSING = {"NoSuchKey"}
+"""What is said of an object and of no bucket. A bare 404 may be about either (``S3Requests.head``)."""
 _ABSENT_CREDENTIALS = (
     boto.NoCredentialsError,
     boto.PartialCredentialsError,

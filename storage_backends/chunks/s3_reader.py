@@ -22,7 +22,7 @@ class S3ChunkReader(S3ChunkStorage):
     def capabilities(self) -> Capabilities:
         return Capabilities(append=False, concat=False, reads_are_durable=True)
 
-    async def _sweep_uploads(self) -> None:
+    async def _sweep(self) -> None:
         return
 
     async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> NoReturn:

@@ -27,7 +27,7 @@ from aiobotocore.session import get_session
 from botocore.loaders import create_loader
 
 from ..base.checksum import Buffer, crc32c
-from ..base.errors import ChunkReadOnly, TierlogError, Unavailable
+from ..base.errors import ChunkNotFound, ChunkReadOnly, TierlogError, Unavailable
 from .s3_errors import Asked, at_opening, code_of, mapped, status_of
 from .s3_loop import Call, RequestLoop, T, request_loop
 
@@ -54,7 +54,7 @@ class S3Options:
     request_timeout: float = 50.0
     """The longest time for one request, its body included."""
     upload_age: float = 86_400.0
-    """Multipart uploads older than this, by the service's clock, were left by dead owners: ``open`` aborts them."""
+    """Multipart uploads older than this, by the service's clock, were left by dead owners: ``open`` and ``sweep`` abort them."""
     parallel: int = 4
     """Requests of one concat at the same time."""
 
@@ -211,7 +211,16 @@ class S3Requests:
         return await self._run(partial(self._get, key, offset, size), self._asked("get_object", key, name, visible=False))
 
     async def head(self, key: str, name: str) -> ObjectHead:
-        answer = await self._ask("head_object", key, name)
+        try:
+            answer = await self._ask("head_object", key, name)
+        except Unavailable as error:
+            if status_of(error.__cause__ or error) != 404:
+                raise
+            # An answer to HEAD has no body to say what is missing, the object or the whole bucket. That to GET has one, and the
+            # credentials for it are the same. It is asked each time: a bucket that was there may have gone since.
+            await self.get(key, name, 0, 1)
+            raise ChunkNotFound(f"there was no chunk {name} when it was looked for", chunk=name) from error
+
         marks = answer.get("Metadata", {})
         return ObjectHead(int(answer["ContentLength"]), str(marks.get(_ID, "")), _READ_ONLY in marks, str(answer["ETag"]))
 
@@ -231,9 +240,10 @@ class S3Requests:
     async def delete(self, key: str, name: str) -> None:
         await self._ask("delete_object", key, name, visible=True)
 
-    async def list_page(self, prefix: str, token: str) -> tuple[list[ListedObject], str]:
-        """A page of the objects whose key begins with ``prefix``, and the token of the next one, empty at the end."""
-        more: dict[str, Any] = {"ContinuationToken": token} if token else {}
+    async def list_page(self, prefix: str, token: str, after: str) -> tuple[list[ListedObject], str]:
+        """A page of the objects whose key begins with ``prefix``, and the token of the next one, empty at the end. The first page, which
+        has no token, begins behind the key ``after``."""
+        more: dict[str, Any] = {"ContinuationToken": token} if token else {"StartAfter": after} if after else {}
         answer = await self._ask("list_objects_v2", "", "", Prefix=prefix, **more)
         found = [ListedObject(str(each["Key"]), int(each["Size"])) for each in answer.get("Contents", ())]
         return found, str(answer["NextContinuationToken"]) if answer.get("IsTruncated") else ""
@@ -241,7 +251,8 @@ class S3Requests:
     # --- multipart ------------------------------------------------------------------------------------------
 
     async def begin_upload(self, key: str, name: str, put_id: str) -> str:
-        answer = await self._ask("create_multipart_upload", key, name, Metadata={_ID: put_id}, ContentType=_CONTENT)
+        """The new upload's id. After ``OutcomeUnknown`` there may be one whose id nobody knows (``uploads`` shows it)."""
+        answer = await self._ask("create_multipart_upload", key, name, visible=True, Metadata={_ID: put_id}, ContentType=_CONTENT)
         return str(answer["UploadId"])
 
     async def put_part(self, key: str, name: str, upload_id: str, number: int, data: Sequence[Buffer]) -> str:
@@ -273,7 +284,12 @@ class S3Requests:
         )
 
     async def abort_upload(self, key: str, upload_id: str) -> None:
-        await self._ask("abort_multipart_upload", key, "", UploadId=upload_id)
+        """End the upload. One that is gone already is what was wanted."""
+        try:
+            await self._ask("abort_multipart_upload", key, "", UploadId=upload_id)
+        except Unavailable as error:
+            if code_of(error.__cause__ or error) != "NoSuchUpload":
+                raise
 
     async def uploads(self, prefix: str) -> list[LeftUpload]:
         """The uploads below ``prefix`` that were begun and not ended."""

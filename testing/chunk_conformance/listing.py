@@ -1,4 +1,4 @@
-"""``list``, and the numbers: ``used_space`` and ``statistics``."""
+"""``list``, ``sweep``, and the numbers: ``used_space`` and ``statistics``."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from contextlib import aclosing
 import pytest
 
 from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
+from ...storage_backends.base.errors import InvalidArgument
 from .names import bad_names
 from .suite import ChunkSuite, listed, names_in
 
@@ -43,6 +44,39 @@ class ListConformance(ChunkSuite):
 
         assert await names_in(storage, name) == [found for found in ["a/b"] if found.startswith(name)]
 
+    @pytest.mark.parametrize("prefix", ["", "a", "a/b", "b/2/"])
+    async def test_a_list_after_a_name_is_the_rest_of_the_list(self, storage: ChunkStorage, prefix: str) -> None:
+        """Pages of a long list begin so: where the last one ended, whether that chunk is still there or not."""
+        await make_all(storage)
+        missing = ["0", "a", "a/b", "a/b/a", "a/b/c/d", "a/c", "b", "b/2", "b/2/3/4", "b/2/4", "zz"]
+        for after in sorted([*NAMES, *missing]):
+            rest = [info async for info in storage.list(prefix, after)]
+            assert rest == [ChunkInfo(name, NAMES.index(name)) for name in sorted(NAMES) if name.startswith(prefix) and name > after]
+
+    @bad_names
+    async def test_a_list_after_what_is_no_name_is_refused(self, storage: ChunkStorage, name: str) -> None:
+        if name:
+            with pytest.raises(InvalidArgument):
+                [info async for info in storage.list("", name)]
+
+    async def test_pages_of_a_list_that_is_deleted_meanwhile_skip_nothing(self, storage: ChunkStorage) -> None:
+        await make_all(storage)
+        seen, after = [], ""
+        for _ in NAMES:
+            async with aclosing(storage.list("", after)) as infos:
+                after = (await anext(infos)).name
+            seen.append(after)
+            await storage.delete(after)
+
+        assert seen == sorted(NAMES)
+        assert [info async for info in storage.list("", after)] == []
+
+    async def test_a_sweep_leaves_all_chunks(self, storage: ChunkStorage) -> None:
+        await make_all(storage)
+        await storage.sweep()
+
+        assert await listed(storage) == [ChunkInfo(name, NAMES.index(name)) for name in sorted(NAMES)]
+
     async def test_a_list_of_many_chunks_has_no_gap(self, storage: ChunkStorage) -> None:
         names = [f"many/{place:04d}" for place in range(120)]
         for name in names:
@@ -50,6 +84,7 @@ class ListConformance(ChunkSuite):
 
         assert await names_in(storage) == names
         assert await names_in(storage, "many/005") == names[50:60]
+        assert [info.name async for info in storage.list("many/", names[7])] == names[8:]
 
     async def test_a_list_can_be_left_early(self, storage: ChunkStorage) -> None:
         await make_all(storage)

@@ -15,11 +15,17 @@ from ...actors.container.state import ContainerState
 from ...storage_backends.chunked.records.chunk import ChunkRecord, chunk_key
 from ...storage_backends.chunked.records.debt import DEBT_PREFIX, DebtKind, DebtRecord
 from ...storage_backends.chunked.records.index import IndexRecord
+from ...storage_backends.chunked.records.released import RELEASED_PREFIX, ReleasedRecord, released_key, released_names
 from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX, SegmentRecord, segment_key
 
 Entries = dict[str, tuple[int, bytes]]
 CHUNK_PREFIX = chunk_key("")
 INDEX_PREFIX = "i:"
+OWN_CHUNKS = "containers/"
+_SHRINKING = (DebtKind.DELETE, DebtKind.SPLICE, DebtKind.TRUNCATE, DebtKind.ADOPT)
+"""Kinds of debts that take index records out."""
+_COUNTED = (DebtKind.DELETE, DebtKind.ADOPT)
+"""Kinds of debts that say how many chunk records are left."""
 
 
 def segment_records(entries: Entries) -> list[SegmentRecord]:
@@ -45,17 +51,19 @@ def chain(entries: Entries, record: SegmentRecord) -> Iterator[tuple[int, ChunkR
 
 
 def unpaid(entries: Entries, loose_chunks: int) -> list[str]:
-    """Debts that an owner pays by itself."""
-    return [debt.key for debt in debt_records(entries) if debt.kind is not DebtKind.DEFRAG or debt.chunks >= loose_chunks]
+    """Debts that an owner pays by itself, and the records of files that it deletes by itself."""
+    debts = [debt.key for debt in debt_records(entries) if debt.kind is not DebtKind.DEFRAG or debt.chunks >= loose_chunks]
+    return [*debts, *map(released_key, released_names(entries))]
 
 
 def _owed(entries: Entries) -> Iterator[tuple[DebtRecord, str]]:
-    """The chunks of deleted segments whose records are still there."""
+    """The chunks of deleted segments whose records are still there, and of segments to be that were laid so far."""
     for debt in debt_records(entries):
-        name = debt.chunk if debt.kind is DebtKind.DELETE else ""
-        while name and (entry := entries.get(chunk_key(name))) is not None:
+        name = debt.chunk if debt.kind in _COUNTED else ""
+        left = debt.chunks if debt.kind is DebtKind.ADOPT else len(entries)
+        while name and left and (entry := entries.get(chunk_key(name))) is not None:
             yield debt, name
-            name = ChunkRecord.decode(entry[1]).next_chunk
+            name, left = ChunkRecord.decode(entry[1]).next_chunk, left - 1
 
 
 def broken_records(state: ContainerState) -> Iterator[str]:
@@ -82,6 +90,7 @@ def broken_records(state: ContainerState) -> Iterator[str]:
             yield f"{key} is in no segment's chain"
 
     yield from _broken_indexes(entries)
+    yield from _broken_releases(entries)
 
 
 def _broken_segment(state: ContainerState, record: SegmentRecord) -> Iterator[str]:
@@ -104,12 +113,29 @@ def _broken_segment(state: ContainerState, record: SegmentRecord) -> Iterator[st
 def _broken_debt(entries: Entries, debt: DebtRecord) -> Iterator[str]:
     yield from (f"{debt.key}: {name}" for name in debt.broken())
     is_there = segment_key(debt.segment) in entries
-    if is_there != (debt.kind in (DebtKind.TRUNCATE, DebtKind.DEFRAG)):
+    settled = debt.kind is DebtKind.ADOPT and not debt.chunk  # of a segment that came, and may be gone since
+    if not settled and is_there != (debt.kind in (DebtKind.TRUNCATE, DebtKind.DEFRAG)):
         yield f"{debt.key} is there, and the segment is {'too' if is_there else 'not'}"
 
     left = sum(1 for owed, _ in _owed(entries) if owed == debt)
-    if debt.kind is DebtKind.DELETE and left != debt.chunks:
+    if debt.kind in _COUNTED and left != debt.chunks:
         yield f"{debt.key} says that {debt.chunks} chunks are left, there are {left}"
+
+
+def _broken_releases(entries: Entries) -> Iterator[str]:
+    """A file is part of a segment or released, and only what a container did not make needs a record of that (rule S19)."""
+    for key, (_, value) in entries.items():
+        if not key.startswith(RELEASED_PREFIX):
+            continue
+
+        record = ReleasedRecord.decode(value)
+        yield from (f"{key}: {name}" for name in record.broken())
+        if record.key != key:
+            yield f"{key} is the record of {record.name}"
+        if chunk_key(record.name) in entries:
+            yield f"{key} is there, and {record.name} is part of a segment"
+        if record.name.startswith(OWN_CHUNKS):
+            yield f"{key} is there, and a listing finds {record.name}"
 
 
 def _broken_indexes(entries: Entries) -> Iterator[str]:
@@ -122,7 +148,7 @@ def _broken_indexes(entries: Entries) -> Iterator[str]:
 
         index = IndexRecord.decode(value)
         yield from (f"{key}: {name}" for name in index.broken())
-        gone = [ends.get((index.segment, kind), index.offset + 1) for kind in (DebtKind.DELETE, DebtKind.SPLICE, DebtKind.TRUNCATE)]
+        gone = [ends.get((index.segment, kind), index.offset + 1) for kind in _SHRINKING]
         if min(gone) <= index.offset < firsts.get(index.segment, index.offset + 1):
             continue  # a debt will take it, and no reader asks for it
 

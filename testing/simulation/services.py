@@ -164,9 +164,9 @@ class ServiceChunks(ChunkStorage):
     async def set_read_only(self, name: str, read_only: bool) -> None:
         await self._call("set_read_only", name, 0, lambda: self._inner.set_read_only(name, read_only))
 
-    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
+    async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
         async def gather() -> list[ChunkInfo]:
-            async with aclosing(self._inner.list(prefix)) as infos:
+            async with aclosing(self._inner.list(prefix, after)) as infos:
                 return [info async for info in infos]
 
         for info in await self._call("list", prefix, 0, gather):

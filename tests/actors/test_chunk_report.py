@@ -7,9 +7,16 @@ from pathlib import Path
 import pytest
 
 from support.folders import chunk_files
+from support.older_layout import write_older
 from tierlog import open_store
-from tierlog.actors.chunk_report import verify
+from tierlog.actors.chunk_report import ChunkUse, list_chunks, verify
+from tierlog.actors.doctor import examine
 from tierlog.actors.inspection import open_reader
+from tierlog.actors.moving import import_segment
+from tierlog.actors.node import system_world
+from tierlog.storage_backends.chunked.rolling.importing import no_progress
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
+from tierlog.storage_backends.files.local import LocalFiles
 
 pytestmark = pytest.mark.anyio
 
@@ -32,6 +39,32 @@ async def test_a_chunk_that_its_owner_took_away_meanwhile_is_no_problem(tmp_path
 
     assert len(gone) == 2
     assert (report.problems, report.chunks) == ((), 1)
+
+
+async def test_s19_a_released_file_of_the_older_layout_is_unreferenced_until_it_is_deleted(tmp_path: Path) -> None:
+    chunks = FileSystemChunkStorage(LocalFiles(), str(tmp_path / "lts"), system_world())
+    await chunks.open()
+    await write_older(chunks, "app/old", b"0123", b"45")
+    async with open_store(tmp_path, containers=1) as store:
+        await import_segment(store, "app/old", no_progress)
+        await store.truncate_segment("app/old", 4)
+        await store.flush()
+
+    async with open_reader(tmp_path) as view:
+        assert [(each.name, each.use) for each in await list_chunks(view, "app/")] == [
+            ("app/old$header", ChunkUse.OTHER),
+            ("app/old$offset.0", ChunkUse.UNREFERENCED),
+            ("app/old$offset.4", ChunkUse.REFERENCED),
+        ]
+        report = await verify(view)
+        assert (report.unreferenced, report.unreferenced_bytes, report.chunks) == (1, 4, 1)
+        examined = (await examine(view, LocalFiles())).containers[0]
+        assert (examined.chunks_orphaned, examined.chunks_on_storage, examined.chunks_missing) == (1, 2, 0)
+
+    (tmp_path / "lts" / "app/old$offset.0").unlink()  # as the collector does, before the record goes
+    async with open_reader(tmp_path) as view:
+        assert (await verify(view)).unreferenced == 0
+        assert (await examine(view, LocalFiles())).containers[0].chunks_orphaned == 0
 
 
 async def test_progress_ends_where_it_was_said_to(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tierlog import (
     UnknownWriter,
     open_store,
 )
-from tierlog.actors.backup.objects import BackupObject, Manifest, decode_manifest, encode_manifest, manifest_name, object_name
+from tierlog.actors.backup.objects import BackupObject, Manifest, ReleasedFile, decode_manifest, encode_manifest, manifest_name, object_name
 from tierlog.actors.backup.taking import BackupTerms
 from tierlog.actors.chunk_report import verify
 from tierlog.actors.config import GcConfig
@@ -35,6 +35,8 @@ from tierlog.actors.node import system_world
 from tierlog.actors.restoring import RestoreReport, RestoreTerms, restore
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.ids import epoch_of
+from tierlog.storage_backends.base.names import container_of
+from tierlog.storage_backends.chunked.records import ReleasedRecord, released_names
 from tierlog.storage_backends.chunked.rolling.importing import no_progress
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
@@ -162,6 +164,22 @@ async def test_what_a_restore_left_that_did_not_end_is_removed(made: Path) -> No
     assert sorted(path.name for path in made.iterdir()) == ["lts", "wal"]
 
 
+async def test_the_folder_that_a_restore_emptied_is_removed_by_who_opens_the_store(made: Path) -> None:
+    """A crash between the last rename and the end; what still has something in it may be a restore under way."""
+    for name in (".restoring-emptied", ".restoring-full/wal"):
+        (made / name).mkdir(parents=True)
+    async with open_store(made, config=EAGER):
+        assert sorted(path.name for path in made.iterdir()) == [".restoring-full", "lts", "wal"]
+
+
+async def test_a_restore_that_is_refused_removes_what_others_left(made: Path) -> None:
+    (made / ".restoring-full" / "wal").mkdir(parents=True)
+    with pytest.raises(InvalidArgument, match="logs already"):
+        await restored(made)
+
+    assert sorted(path.name for path in made.iterdir()) == ["lts", "wal"]
+
+
 def chunks_of_events(folder: Path) -> list[Path]:
     return sorted(path for path in (folder / "lts" / "containers").rglob("*") if path.is_file() and path.stat().st_size > 10_000)
 
@@ -237,6 +255,59 @@ async def test_writers_that_may_have_lost_something_are_told(tmp_path: Path) -> 
     async with open_store(tmp_path, config=EAGER) as store:
         with pytest.raises(UnknownWriter):
             await store.append(NAME, b"not flushed", writer_id="w", event_number=2)
+
+
+RELEASED = "app/gone$offset.0"
+
+
+@pytest.fixture
+async def with_released(tmp_path: Path) -> Path:
+    """A lost store whose backup has a released file that was not deleted yet, and another imported segment."""
+    chunks = FileSystemChunkStorage(LocalFiles(), str(tmp_path / "lts"), system_world())
+    await chunks.open()
+    await write_older(chunks, "app/old", b"0123", b"45")
+    await write_older(chunks, "app/gone", b"xyz")
+    async with open_store(tmp_path, containers=2) as store:
+        for name in ("app/old", "app/gone"):
+            await import_segment(store, name, no_progress)
+        await store.delete_segment("app/gone")
+        await store.flush()
+        manifest = await backed_up(tmp_path, store)
+    assert [each.record.name for each in manifest.released] == [RELEASED]
+    lose_logs(tmp_path)
+    return tmp_path
+
+
+async def released_in(folder: Path) -> dict[int, list[str]]:
+    async with open_reader(folder) as view:
+        pictures = [await container.picture() for container in view.containers]
+        return {index: names for index, picture in enumerate(pictures) if (names := released_names(picture.state.metadata))}
+
+
+async def test_s19_a_released_file_is_still_released_in_its_container(with_released: Path) -> None:
+    await restored(with_released)
+    assert (with_released / "lts" / RELEASED).exists()
+    assert await released_in(with_released) == {container_of("app/gone", 2): [RELEASED]}
+
+
+@pytest.mark.parametrize("content", [None, b"written anew"])
+async def test_s19_a_released_file_that_is_gone_or_another_one_is_nobodys(with_released: Path, content: bytes | None) -> None:
+    (with_released / "lts" / RELEASED).unlink()
+    if content is not None:
+        (with_released / "lts" / RELEASED).write_bytes(content)
+    await restored(with_released)
+    assert await released_in(with_released) == {}
+
+
+@pytest.mark.parametrize("partial", [False, True])
+async def test_s19_a_file_of_a_segment_of_the_backup_is_never_released(with_released: Path, partial: bool) -> None:
+    """Its segment was deleted while the backup was taken. A segment that is left out keeps what is left of it."""
+    await change_manifest(with_released, released=(ReleasedFile(1, ReleasedRecord("app/old$offset.0", 4)),))
+    if partial:
+        (with_released / "lts" / "app/old$offset.4").unlink()
+    report = await restored(with_released, partial=partial)
+    assert (report.segments, len(report.lost)) == ((0, 1) if partial else (1, 0))
+    assert await released_in(with_released) == {}
 
 
 async def test_a_layout_upgrade_and_imported_names_stay_what_they_were(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any, cast
 
+import attrs
 from hypothesis import strategies as st
 
 from fuzz.file_targets import REFUSED, run_on, sealed
@@ -12,6 +13,7 @@ from fuzz.target import Target
 from tierlog.actors.backup.objects import (
     BackupObject,
     Manifest,
+    ReleasedFile,
     SegmentBackup,
     check_backup_name,
     decode_manifest,
@@ -34,6 +36,7 @@ from tierlog.storage_backends.chunked.records import (
     DebtKind,
     DebtRecord,
     IndexRecord,
+    ReleasedRecord,
     SegmentRecord,
     chunk_key,
     index_key,
@@ -116,7 +119,7 @@ class _Claims:
         self._name = name
         self._content = content
 
-    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
+    async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
         yield ChunkInfo(self._name, len(self._content))
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
@@ -192,6 +195,7 @@ _SEGMENT = SegmentRecord(7 << 32 | 2, 4106, 17, "first", "last", 10, 3000, 3, Tr
 _CHUNK = ChunkRecord("containers/0001/c", 0, "next").grown([b"x" * 1500, b"y" * 600], [0, 1500])
 _DEBT = DebtRecord(DebtKind.SPLICE, 7 << 32 | 3, 7 << 32 | 2, 300, 90, 64, 350, "containers/0001/c", 0, 7)
 _INDEX = IndexRecord(7 << 32 | 2, 1 << 24, "containers/0001/c", 1000)
+_RELEASED = ReleasedRecord("app/old$offset.0", 300)
 _SEGMENTS = st.builds(SegmentRecord, u64, u64, u64, name, name, u64, u64, u64, st.booleans(), u64, u64)
 
 
@@ -227,6 +231,20 @@ _RECORDS = [
         encode=DebtRecord.encode,
         values=st.builds(DebtRecord, st.sampled_from(DebtKind), u64, u64, u64, u64, u64, u64, name, u64, u64, extra=st.binary(max_size=9)),
         hostile=[_DEBT.encode()[:2] + b"\0" + _DEBT.encode()[3:], _DEBT.encode()[:2] + b"\x05" + _DEBT.encode()[3:]],
+    ),
+    Target(
+        "released record",
+        ReleasedRecord.decode,
+        [_RELEASED.encode()],
+        encode=ReleasedRecord.encode,
+        values=st.builds(ReleasedRecord, name, u64, extra=st.binary(max_size=9)),
+    ),
+    Target(
+        "released record under its key",
+        lambda data: decode_record(ReleasedRecord, _RELEASED.key, data),
+        [_RELEASED.encode()],
+        errors=(DataCorruption,),
+        encode=ReleasedRecord.encode,
     ),
     Target(
         "segment record under its key",
@@ -305,6 +323,9 @@ _BACKED_UP = SegmentBackup(
     ((10, _CHUNK),),
 )
 _MANIFEST = Manifest(b"s" * 16, 1_700_000_000_000, (4, 5), True, 1, 2, 20, 5, 1, ("app/old",), (BackupObject("o", 99, 7),))
+_WITH_RELEASED = attrs.evolve(_MANIFEST, released=(ReleasedFile(1, _RELEASED),))
+_WITHOUT_ANY = encode_manifest(_WITH_RELEASED)[:4] + b"\2" + encode_manifest(_MANIFEST)[5:-4] + bytes(4)
+"""Of the version that is for released files, and there are none."""
 
 
 def _backup_name(data: bytes) -> str | None:
@@ -333,7 +354,7 @@ _BACKUPS = [
     Target(
         "manifest of a backup",
         lambda data: decode_manifest(data, "object"),
-        [encode_manifest(_MANIFEST)],
+        [encode_manifest(_MANIFEST), encode_manifest(_WITH_RELEASED)],
         errors=(DataCorruption,),
         encode=encode_manifest,
         checksummed=True,
@@ -341,9 +362,10 @@ _BACKUPS = [
     Target(
         "manifest of a backup behind a right checksum",
         lambda body: decode_manifest(sealed(body), "object"),
-        [encode_manifest(_MANIFEST)[:-4]],
+        [encode_manifest(_MANIFEST)[:-4], encode_manifest(_WITH_RELEASED)[:-4]],
         errors=(DataCorruption,),
         encode=lambda manifest: encode_manifest(manifest)[:-4],
+        hostile=[_WITHOUT_ANY],
     ),
     Target("name of a backup", _backup_name, [b"20261121T105720Z"], errors=(), encode=lambda name: name.encode()),
 ]

@@ -10,10 +10,11 @@ import pytest
 
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.segments import SegmentState
+from tierlog.storage_backends.chunked.records import ReleasedRecord, released_key
 from tierlog.testing.simulation.invariants import ALL, Broken, Watch
 from tierlog.testing.simulation.loop import run_virtual
 from tierlog.testing.simulation.process import Process
-from tierlog.testing.simulation.records import broken_records
+from tierlog.testing.simulation.records import broken_records, unpaid
 from tierlog.testing.simulation.storage_invariants import ChunkBook, check_stored, left_over
 from tierlog.testing.simulation.trace import Trace
 from tierlog.testing.simulation.view import View, look
@@ -184,6 +185,35 @@ def test_records_that_do_not_fit_are_found() -> None:
         key = next(key for key in container.state.metadata if key.startswith("c:"))
         del container.state.metadata[key]
         assert list(broken_records(container.state))
+
+    in_a_store(body)
+
+
+@pytest.mark.parametrize(
+    ("key", "record", "found"),
+    [
+        ("x:app/old$offset.0", ReleasedRecord("app/old$offset.0", 9), ""),
+        ("x:app/old$offset.0", ReleasedRecord("app/old$offset.9", 9), "is the record of"),
+        ("x:app/old$offset.0", ReleasedRecord("app/old$offset.0", 0), "it has bytes"),
+        ("x:containers/0000/1/1-1-1", ReleasedRecord("containers/0000/1/1-1-1", 9), "a listing finds"),
+    ],
+)
+def test_a_released_file_is_no_chunk_and_not_one_of_the_containers_own(key: str, record: ReleasedRecord, found: str) -> None:
+    async def body(site: Site, process: Process, container: Container) -> None:
+        container.state.metadata[key] = (1, record.encode())
+        wrong = list(broken_records(container.state))
+        assert len(wrong) == (1 if found else 0)
+        assert found in "".join(wrong)
+        assert key in unpaid(container.state.metadata, 0)
+
+    in_a_store(body)
+
+
+def test_a_file_that_is_released_and_part_of_a_segment_is_found() -> None:
+    async def body(site: Site, process: Process, container: Container) -> None:
+        name = next(key for key in container.state.metadata if key.startswith("c:"))[2:]
+        container.state.metadata[released_key(name)] = (1, ReleasedRecord(name, 9).encode())
+        assert any("part of a segment" in wrong for wrong in broken_records(container.state))
 
     in_a_store(body)
 

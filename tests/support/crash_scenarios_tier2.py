@@ -29,12 +29,19 @@ from .crash_tier2 import (
     backed_up,
     exported,
     imported,
+    imported_in_pieces,
     paid,
+    restored,
 )
 from .segment_model import Append, Create, Delete, Flush, Merge, Op, Seal, SetAttribute, Truncate
 
 STEPS = Tier2Limits(chunked=ChunkedOptions(defrag=NO_DEFRAG, index_spacing=32, inline_records=1, maintenance_records=3))
 """An operation looks at one record itself, a step at three; there is an index record for every 32 bytes."""
+
+PIECES = Tier2Limits(chunked=ChunkedOptions(defrag=NO_DEFRAG, index_spacing=32, maintenance_records=2, adopt_bytes=1))
+"""The records of each chunk are a piece of their own, and a step takes two back."""
+RESTORED = ["Logged CommitMetadata", "Logged CommitMetadata", "Logged ImportSegment"]
+"""A segment of two chunks that is restored."""
 
 
 def _append(name: str, tag: str, size: int) -> Append:
@@ -138,7 +145,7 @@ RELOCATE = Scenario(
     ],
 )
 IMPORT = Scenario(
-    rules="S14, S3, F2: two segments of the older layout come in, one grows, one is deleted and never comes back.",
+    rules="S14, S3, F2, S19, G3: two segments of the older layout come in, one grows, one is deleted with its files and never comes back.",
     before=[Session({"a/": [OLDER_A], "b/": [OLDER_B]})],
     sessions=[
         Session(
@@ -158,8 +165,16 @@ IMPORT = Scenario(
             "Logged CommitMetadata",
             "Logged CycleComplete",
         ],
-        ["Logged ImportSegment", "Logged DeleteSegment", "Logged CommitMetadata", "Unlink */lts/b/o$offset.*"],
+        ["Logged ImportSegment", "Logged DeleteSegment", "Logged CommitMetadata", "Unlink */lts/b/o$offset.*", "Logged CommitMetadata"],
     ],
+)
+IMPORT_PIECES = Scenario(
+    rules="S14, S11: the records of a segment of many chunks come in pieces before it; what a crash leaves of them goes, and no file does.",
+    before=[Session({"a/": [OLDER_A]})],
+    sessions=[Session({"a/": [Import(OLDER_A, "a/taken"), _append("a/o", "new", 30), Flush(), Pay()]})],
+    limits=PIECES,
+    settle=imported_in_pieces,
+    reaches=[["Begin 2", *["Logged CommitMetadata"] * 3, "Logged ImportSegment", "Logged Append", "Logged CycleComplete"]],
 )
 FIRST_ACCESS = Scenario(
     rules="S14, S15, F2: a segment of the older layout comes in at first access, and its header follows each flush.",
@@ -231,10 +246,10 @@ RESTORE = Scenario(
         )
     ],
     sessions=[Session({"a/": [_append("a/s", "on", 30)]})],
-    limits=LostLogs(),
-    settle=paid,
+    limits=LostLogs(chunked=PIECES.chunked),
+    settle=restored,
     reaches=[
-        ["Begin 2", "Link */.restoring-*/wal/store", "Link */.restoring-*/wal/layout", "Logged ImportSegment", "Rename /data/wal"],
+        ["Begin 2", "Link */.restoring-*/wal/store", "Link */.restoring-*/wal/layout", *RESTORED, "Rename /data/wal"],
         ["Rename /data/wal", "SyncFolder /data", "Relogged *", "Logged Append"],
     ],
 )
@@ -248,6 +263,7 @@ TIER2_SCENARIOS = {
     "defrag-inline": DEFRAG_INLINE,
     "relocate": RELOCATE,
     "import": IMPORT,
+    "import-pieces": IMPORT_PIECES,
     "first-access": FIRST_ACCESS,
     "export": EXPORT,
     "backup": BACKUP,

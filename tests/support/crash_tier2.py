@@ -6,7 +6,6 @@ change nothing that can be seen. The verdicts are a scenario's ``settle``: what 
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import Any
 from unittest import mock
 
@@ -19,23 +18,23 @@ from tierlog.actors.backup.taking import BackupTerms, list_backups, read_object
 from tierlog.actors.config import StoreConfig
 from tierlog.actors.container.claim import survey
 from tierlog.actors.container.container import Container, ContainerOptions
-from tierlog.actors.folder import check_path
+from tierlog.actors.folder import RESTORING, check_path
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.moving import ImportOutcome, back_up, chunks_of, defrag_segment, export_segment, try_import
 from tierlog.actors.store import SegmentStore
 from tierlog.actors.writer.writer import WriterOptions
 from tierlog.storage_backends.base.checksum import crc32c
-from tierlog.storage_backends.base.errors import ChunkNotFound
 from tierlog.storage_backends.chunked.core import ChunkedOptions
 from tierlog.storage_backends.chunked.defrag_rules import DefragOptions
-from tierlog.storage_backends.chunked.records import DebtKind, chunk_key, debt_key, index_key, segment_key
+from tierlog.storage_backends.chunked.records import DebtKind, chunk_key, debt_key, index_key, released_names, segment_key
 from tierlog.storage_backends.chunked.rolling.find import find
 from tierlog.storage_backends.chunked.rolling.importing import no_progress
 from tierlog.storage_backends.chunked.rolling.modes import LayoutMode
+from tierlog.storage_backends.logs.local import LocalLog
 from tierlog.testing.simulated_disk import SimulatedDisk, _Change
 from tierlog.testing.simulated_files import SimulatedFiles
 
-from .crash_world import CONFIG, FOLDER, Limits, container
+from .crash_world import CONFIG, FOLDER, Limits, container, eventually
 from .older_layout import write_older
 from .oracle import Oracle
 from .segment_model import Family, Life, Op
@@ -189,6 +188,8 @@ class Import(Op):
         return ImportOutcome.PASSED_OVER if self._is_there(family) else ImportOutcome.IMPORTED
 
     async def send(self, store: SegmentStore) -> Any:
+        if any(debt.kind is DebtKind.ADOPT for debt in await container(store).storage.debts()):
+            await Pay().send(store)  # until an import that was not finished is taken back, its caller is asked to come again
         return (await try_import(store, self.older.name, no_progress)).outcome
 
 
@@ -217,6 +218,9 @@ async def paid(store: SegmentStore, oracle: Oracle) -> None:
     await Pay().send(store)
     await store.flush()
     await Pay().send(store)
+    owner = container(store)
+    # Files of the older layout that were released, by this owner or by one that died before it deleted them, go by themselves (rule G3).
+    await eventually(lambda: not released_names(owner.state.metadata), lambda: f"released: {released_names(owner.state.metadata)}")
     found, expected = set(container(store).state.metadata), await _records(container(store))
     assert found == expected, f"records of nothing: {sorted(found - expected)}, missing: {sorted(expected - found)}"
 
@@ -239,12 +243,28 @@ async def _records(owner: Container) -> set[str]:
     return expected
 
 
+async def restored(store: SegmentStore, oracle: Oracle) -> None:
+    """As ``paid``; and what the restore worked in is gone, wherever it ended (rule S17)."""
+    await paid(store, oracle)
+    log = container(store).log
+    assert isinstance(log, LocalLog)
+    assert isinstance(log._files, SimulatedFiles)
+    left = [name for name in log._files.disk.folder(FOLDER).names if name.startswith(RESTORING)]
+    assert not left, f"a restore left {left}"
+
+
 async def imported(store: SegmentStore, oracle: Oracle) -> None:
     """Each older segment of the scenario comes in now, whole, or was there before and never comes again (rule S14)."""
     for prefix, older in (("a/", OLDER_A), ("b/", OLDER_B)):
         await oracle.call(store, prefix, Import(older, f"{prefix}taken"))
     await paid(store, oracle)
-    await _remove_files(store, OLDER_A, OLDER_B)
+
+
+async def imported_in_pieces(store: SegmentStore, oracle: Oracle) -> None:
+    """What a crash left of an import is taken back by the next owner, and every file stays; then it comes in whole (rule S14)."""
+    await paid(store, oracle)
+    await oracle.call(store, "a/", Import(OLDER_A, "a/taken"))
+    await paid(store, oracle)
 
 
 async def accessed(store: SegmentStore, oracle: Oracle) -> None:
@@ -252,17 +272,6 @@ async def accessed(store: SegmentStore, oracle: Oracle) -> None:
     await oracle.call(store, "a/", FirstAccess(OLDER_A))
     await paid(store, oracle)
     await _check_header(store, oracle, "a/o")
-    await _remove_files(store, OLDER_A)
-
-
-async def _remove_files(store: SegmentStore, *older: OlderFiles) -> None:
-    """What an operator does about imported files that were released but not deleted when the owner died: nobody else does (gc.md)."""
-    chunks, metadata = await chunks_of(store), container(store).state.metadata
-    for each in older:
-        for info in [info async for info in chunks.list(f"{each.name}$offset.")]:
-            if chunk_key(info.name) not in metadata:
-                with suppress(ChunkNotFound):  # this owner's collector came first
-                    await chunks.delete(info.name)
 
 
 async def exported(store: SegmentStore, oracle: Oracle) -> None:

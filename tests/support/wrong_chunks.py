@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -26,8 +26,8 @@ class Right(FaultyChunkStorage):
         self.memory = MemoryChunkStorage(state, truncate=True)
         super().__init__(self.memory)
 
-    async def all_of(self, prefix: str) -> list[ChunkInfo]:
-        async with aclosing(super().list(prefix)) as infos:
+    async def all_of(self, prefix: str, after: str = "") -> list[ChunkInfo]:
+        async with aclosing(super().list(prefix, after)) as infos:
             return [info async for info in infos]
 
     def chunk(self, name: str) -> MemoryChunk:
@@ -249,37 +249,6 @@ class TruncateForgetsReadOnly(Right):
         if self.has(name):
             self.chunk(name).read_only = False
         await super().truncate(name, length)
-
-
-class ListsUnsorted(Right):
-    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
-        for info in reversed(await self.all_of(prefix)):
-            yield info
-
-
-class ListsFoldersFirst(Right):
-    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
-        for info in sorted(await self.all_of(prefix), key=lambda info: info.name.split("/")):
-            yield info
-
-
-class ListsWholeFoldersOnly(Right):
-    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
-        for info in await self.all_of(prefix):
-            if info.name == prefix or not prefix or info.name.startswith(prefix.rstrip("/") + "/"):
-                yield info
-
-
-class ListsOnePage(Right):
-    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
-        for info in (await self.all_of(prefix))[:100]:
-            yield info
-
-
-class ListsNoLengths(Right):
-    async def list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
-        for info in await self.all_of(prefix):
-            yield ChunkInfo(info.name, 0)
 
 
 class NormalizesNames(Right):

@@ -14,6 +14,7 @@ from typing import Any
 import anyio
 import pytest
 
+import support.wrong_lists  # noqa: F401 - its classes are found as subclasses
 from support.wrong_chunks import Right, wrong_storages
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.chunks.memory import MemoryChunkState

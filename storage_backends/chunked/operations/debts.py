@@ -26,8 +26,13 @@ Step: TypeAlias = Callable[[SegmentTransaction, DebtRecord, int, bool], Awaitabl
 
 async def due_debts(core: Core) -> list[DebtRecord]:
     """What a step can be done on now, in the order in which it should be."""
-    least = core.options.defrag.loose_chunks
-    return [debt for debt in await core.debts.read() if debt.kind is not DebtKind.DEFRAG or 0 < least <= debt.chunks]
+    return [debt for debt in await core.debts.read() if _is_due(core, debt)]
+
+
+def _is_due(core: Core, debt: DebtRecord) -> bool:
+    if debt.kind is DebtKind.DEFRAG:
+        return 0 < core.options.defrag.loose_chunks <= debt.chunks
+    return debt.kind is not DebtKind.ADOPT or debt.segment not in core.adopting
 
 
 async def pay_step(core: Core, debt: DebtRecord) -> bool:
@@ -90,7 +95,7 @@ async def _delete_step(txn: SegmentTransaction, debt: DebtRecord, limit: int, _m
     name, chunks = debt.chunk, debt.chunks
     while name and limit:
         chunk = await txn.metadata.chunk(name)
-        txn.drop_chunk(chunk)
+        await txn.drop_chunk(chunk)
         name, chunks, limit = chunk.next_chunk, max(1, chunks - 1), limit - 1
     index_offset, _ = await _drop_index(txn, debt.segment, debt.index_offset, debt.end, limit)
     if not name and index_offset == debt.end:
@@ -132,7 +137,7 @@ async def _drop_leading(txn: SegmentTransaction, debt: DebtRecord, limit: int) -
             if start + chunk.length > segment.start_offset:
                 is_first_live = True
             else:
-                txn.drop_chunk(chunk)
+                await txn.drop_chunk(chunk)
                 name, start, dropped = chunk.next_chunk, start + chunk.length, dropped + 1
     if dropped:
         segment = txn.update(segment, first_chunk=name, first_chunk_start=start, chunk_count=segment.chunk_count - dropped)
@@ -193,9 +198,27 @@ async def _defrag_step(txn: SegmentTransaction, debt: DebtRecord, _limit: int, _
     return None if step.next_offset is None else changed(debt, position=step.next_offset)
 
 
+# --- adopt --------------------------------------------------------------------------------------------------------
+
+
+async def _adopt_step(txn: SegmentTransaction, debt: DebtRecord, limit: int, _may_copy: bool) -> DebtRecord | None:
+    """Records that were laid go, chunks before the index. Their chunks are not released: no segment has ever had them (rule S14)."""
+    name, chunks = debt.chunk, debt.chunks
+    while chunks and limit:
+        chunk = await txn.metadata.chunk(name)
+        txn.metadata.drop(chunk)
+        name, chunks, limit = chunk.next_chunk, chunks - 1, limit - 1
+    index_offset, _ = await _drop_index(txn, debt.segment, debt.index_offset, debt.end, limit)
+    if not chunks and index_offset == debt.end:
+        return None
+
+    return changed(debt, chunk=name if chunks else "", chunks=chunks, index_offset=index_offset)
+
+
 _STEPS: Mapping[DebtKind, Step] = {
     DebtKind.DELETE: _delete_step,
     DebtKind.TRUNCATE: _truncate_step,
     DebtKind.SPLICE: _splice_step,
     DebtKind.DEFRAG: _defrag_step,
+    DebtKind.ADOPT: _adopt_step,
 }

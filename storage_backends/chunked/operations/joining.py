@@ -54,7 +54,7 @@ async def replace(
     first, last = sources[0], sources[-1]
     chunk = attrs.evolve(await _make_chunk(txn, start, sources), next_chunk=last.record.next_chunk)
     for source in sources:
-        txn.drop_chunk(source.record)
+        await txn.drop_chunk(source.record)
     txn.metadata.put(chunk)
     await txn.drop_index(txn.id, start - first.skip, start + chunk.length)
     txn.grow_index(chunk.name, start, start, start + chunk.length)

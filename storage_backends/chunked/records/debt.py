@@ -13,12 +13,14 @@ truncate     the truncated one leading chunks below the start; index records fro
 splice       the source        its index records from ``index_offset`` to ``end``; the index records of ``target`` for the
                                bytes from ``position`` on, in the part ``offset .. offset + end``
 defrag       the segment       small chunks from ``position`` on may be joined (rule S9), once there are enough (``chunks``)
+adopt        one to be         an import laid ``chunks`` chunk records from ``chunk`` on, and index records from ``index_offset`` to
+                               ``end``, and did not finish: they go, their chunks stay. Nothing is left of one that did (rule S14)
 ============ ================= ==========================================================================================
 
 A segment has at most one debt of a kind. A field that its kind does not use is 0 or empty.
 
 Layout: u8 type 4, u8 version 1, u8 kind, u64 segment, u64 target, u64 offset, u64 end, u64 index_offset, u64 position, text chunk,
-u64 chunks, u64 owner_epoch; bytes behind are kept.
+u64 chunks, u64 owner_epoch; bytes behind are kept. A kind of a newer version is left alone: ``is_of_newer_kind`` tells it.
 """
 
 from __future__ import annotations
@@ -42,6 +44,16 @@ class DebtKind(IntEnum):
     TRUNCATE = 2
     SPLICE = 3
     DEFRAG = 4
+    ADOPT = 5
+
+
+_KIND_AT = 2
+
+
+def is_of_newer_kind(data: Buffer) -> bool:
+    """Whether this is a debt of a kind that only newer code knows how to pay."""
+    head = bytes(data[: _KIND_AT + 1])
+    return head[:_KIND_AT] == bytes((DEBT_TYPE, _VERSION)) and len(head) > _KIND_AT and head[_KIND_AT] > max(DebtKind)
 
 
 def debt_key(segment: int, kind: DebtKind) -> str:
@@ -58,15 +70,15 @@ class DebtRecord:
     offset: int = 0
     """Of a splice: where the source's first byte lies in the target."""
     end: int = 0
-    """Of a delete and a splice: the length of the segment that is gone."""
+    """Of a delete and a splice: the length of the segment that is gone. Of an adopt: what was laid ends here."""
     index_offset: int = 0
     """Index records of ``segment`` below this offset are gone already."""
     position: int = 0
     """Of a splice and a defrag: the offset, in the target or the segment, up to which it is done."""
     chunk: str = ""
-    """Of a delete: the first chunk whose record is left, empty if none is. Of a splice: the chunk at ``position``, empty if not known."""
+    """Of a delete and an adopt: the first chunk whose record is left, empty if none is. Of a splice: that at ``position``, or empty."""
     chunks: int = 0
-    """Of a delete: how many chunk records are left. Of a defrag: how many small chunks the segment has gained."""
+    """Of a delete and an adopt: how many chunk records are left. Of a defrag: how many small chunks the segment has gained."""
     owner_epoch: int = 0
     """The epoch of the owner that wrote it last."""
     extra: bytes = attrs.field(default=b"", kw_only=True)
@@ -102,12 +114,12 @@ def _nothing_is_negative(r: DebtRecord) -> bool:
     return min(r.segment, r.target, r.offset, r.end, r.index_offset, r.position, r.chunks, r.owner_epoch) >= 0
 
 
-def _a_delete_counts_its_chunks(r: DebtRecord) -> bool:
-    return r.kind is not DebtKind.DELETE or bool(r.chunk) == (r.chunks > 0)
+def _what_goes_is_counted(r: DebtRecord) -> bool:
+    return r.kind not in (DebtKind.DELETE, DebtKind.ADOPT) or bool(r.chunk) == (r.chunks > 0)
 
 
 def _index_lies_inside(r: DebtRecord) -> bool:
-    return r.index_offset <= r.end or r.kind not in (DebtKind.DELETE, DebtKind.SPLICE)
+    return r.index_offset <= r.end or r.kind not in (DebtKind.DELETE, DebtKind.SPLICE, DebtKind.ADOPT)
 
 
 def _position_lies_in_the_splice(r: DebtRecord) -> bool:
@@ -120,7 +132,7 @@ def _splice_joins_two(r: DebtRecord) -> bool:
 
 DEBT_INVARIANTS: Invariants[DebtRecord] = {
     "nothing is negative": _nothing_is_negative,
-    "a delete counts its chunks": _a_delete_counts_its_chunks,
+    "chunks that go are counted": _what_goes_is_counted,
     "index_offset <= end": _index_lies_inside,
     "the position lies in the spliced part": _position_lies_in_the_splice,
     "a splice joins two segments": _splice_joins_two,

@@ -18,6 +18,7 @@ SEGMENT_TYPE = 1
 CHUNK_TYPE = 2
 INDEX_TYPE = 3
 DEBT_TYPE = 4
+RELEASED_TYPE = 6
 
 _U16 = Struct(">H")
 _FIELDS: dict[type, tuple[tuple[str, ...], attrgetter[tuple[Any, ...]]]] = {}

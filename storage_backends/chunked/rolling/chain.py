@@ -5,11 +5,34 @@ Owns: the links, the index and the segment record over chunks that are known. Do
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
 
 import attrs
 
 from ..records import ChunkRecord, IndexRecord, Record, SegmentRecord
+from ..records.header import changed
+
+_RECORD_BYTES = 96
+"""About what a record and its key take beside names, checksums and starts."""
+
+
+class Laid(NamedTuple):
+    """The records of one chunk."""
+
+    start: int
+    """The segment offset of its first byte."""
+    chunk: ChunkRecord
+    multiples: list[IndexRecord]
+    """Those of the block index that lead to it."""
+
+    @property
+    def size(self) -> int:
+        """About the bytes that these records take in a transaction."""
+        chunk, name = self.chunk, len(self.chunk.name.encode())
+        own = 2 * name + len(chunk.next_chunk.encode()) + len(chunk.packed_crcs) + len(chunk.packed_starts) + _RECORD_BYTES
+        return own + len(self.multiples) * (name + _RECORD_BYTES)
 
 
 @attrs.frozen
@@ -25,10 +48,14 @@ class Chain:
 
     def records(self, segment: int, epoch: int, spacing: int) -> list[Record]:
         """The records that make these chunks the segment with that id. ``spacing``: bytes between index records."""
-        linked = _linked(self.chunks)
+        laid = list(self.laid(segment, spacing))
+        index = [record for each in laid for record in each.multiples]
+        return [self.segment_record(segment, epoch), *(each.chunk for each in laid), *index]
+
+    def segment_record(self, segment: int, epoch: int) -> SegmentRecord:
         first = self.chunks[0] if self.chunks else None
         last = self.chunks[-1] if self.chunks else None
-        record = SegmentRecord(
+        return SegmentRecord(
             segment,
             length=self.length,
             start_offset=self.start_offset,
@@ -41,8 +68,11 @@ class Chain:
             owner_epoch=epoch,
             rolling_size=self.rolling_size,
         )
-        index = [each for start, chunk in linked for each in _index(segment, start, chunk, spacing)]
-        return [record, *(chunk for _, chunk in linked), *index]
+
+    def laid(self, segment: int, spacing: int) -> Iterator[Laid]:
+        """Each chunk's records, linked to the next, with those of the block index that lead to it."""
+        for start, chunk in _linked(self.chunks):
+            yield Laid(start, chunk, _index(segment, start, chunk, spacing))
 
     def broken(self) -> list[str]:
         """What keeps these chunks from being a segment."""
@@ -57,9 +87,10 @@ class Chain:
         return found + [reason for record in self.records(1, 1, 1 << 62) for reason in record.broken()]
 
 
-def _linked(chunks: Sequence[tuple[int, ChunkRecord]]) -> list[tuple[int, ChunkRecord]]:
-    nexts = [*(chunk.name for _, chunk in chunks[1:]), ""]
-    return [(start, attrs.evolve(chunk, next_chunk=name)) for (start, chunk), name in zip(chunks, nexts, strict=False)]
+def _linked(chunks: Sequence[tuple[int, ChunkRecord]]) -> Iterator[tuple[int, ChunkRecord]]:
+    nexts = chain((chunk.name for _, chunk in chunks[1:]), ("",))
+    for (start, chunk), name in zip(chunks, nexts, strict=False):
+        yield start, changed(chunk, next_chunk=name)
 
 
 def _index(segment: int, start: int, chunk: ChunkRecord, spacing: int) -> list[IndexRecord]:

@@ -60,6 +60,11 @@ def data_name(segment: str, start: int) -> str:
     return f"{segment}$offset.{start}"
 
 
+def segment_of_file(name: str) -> str:
+    """The segment for which the file was made: by its name, or as its only one."""
+    return name.rpartition("$offset.")[0] or name
+
+
 def is_older_file(name: str) -> bool:
     """Whether a file of that name is a header or a data file, hence no segment of its own."""
     return _OLDER_FILE.fullmatch(name) is not None

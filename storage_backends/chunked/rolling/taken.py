@@ -3,7 +3,7 @@
 Owns: its key and layout (format version 1). It is written with the import and stays when the segment is deleted: the header file may lie
 there for ever, and without this record a deleted segment would come back at the next access, in part.
 
-Layout: u8 type 5, u8 version 1, u64 segment.
+Layout: u8 type 5, u8 version 1, u64 segment; bytes behind are kept.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def taken_key(name: str) -> str:
 class TakenRecord:
     segment: int
     """The id that the segment got."""
+    extra: bytes = attrs.field(default=b"", kw_only=True)
+    """Fields of a newer version, kept as they are."""
 
     def encode(self) -> bytes:
-        return begin(_TYPE, _VERSION).u64(self.segment).finish()
+        return begin(_TYPE, _VERSION).u64(self.segment).raw(self.extra).finish()
 
     @classmethod
     def decode(cls, data: Buffer) -> TakenRecord:
         fields = expect(data, _TYPE, _VERSION)
-        record = cls(fields.u64())
-        fields.finish()
-        return record
+        return cls(fields.u64(), extra=fields.rest())

@@ -118,8 +118,8 @@ CHUNKED: tuple[Mutant, ...] = (
         "a truncation deletes chunks first: a crash before the commit leaves a segment that can never be truncated again",
         "F2",
         _DEBTS,
-        "                txn.drop_chunk(chunk)\n",
-        "                txn.drop_chunk(chunk)\n                await txn.core.chunks.delete(name)\n",
+        "                await txn.drop_chunk(chunk)\n",
+        "                await txn.drop_chunk(chunk)\n                await txn.core.chunks.delete(name)\n",
     ),
     mutant(
         "lost-creation-is-taken-for-done",

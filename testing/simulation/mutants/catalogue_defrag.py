@@ -21,15 +21,15 @@ DEFRAG: tuple[Mutant, ...] = (
         "joined chunks are deleted before the records say so: a crash between the two leaves a segment with a hole",
         "S8, F2",
         _JOINING,
-        "        txn.drop_chunk(source.record)\n",
-        "        txn.drop_chunk(source.record)\n        await txn.core.chunks.delete(source.record.name)\n",
+        "        await txn.drop_chunk(source.record)\n",
+        "        await txn.drop_chunk(source.record)\n        await txn.core.chunks.delete(source.record.name)\n",
     ),
     mutant(
         "joined-sources-are-never-released",
         "the chunks that were joined stay in long-term storage until the next owner",
         "S8",
         _JOINING,
-        "        txn.drop_chunk(source.record)\n",
+        "        await txn.drop_chunk(source.record)\n",
         "        txn.metadata.drop(source.record)\n",
     ),
     mutant(

@@ -27,8 +27,8 @@ FLUSH: tuple[Mutant, ...] = (
         "flush returns although a segment could not be flushed",
         "F4",
         _WRITER,
-        "failed[plan.sid] = self.failing[plan.sid] = error",
-        "self.failing[plan.sid] = error",
+        "        except TierlogError as error:\n            failed[plan.sid] = self.failing[plan.sid] = error",
+        "        except TierlogError as error:\n            self.failing[plan.sid] = error",
     ),
     mutant(
         "merge-closure-not-flushed-together",

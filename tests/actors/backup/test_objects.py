@@ -8,6 +8,7 @@ import pytest
 from tierlog.actors.backup.objects import (
     BackupObject,
     Manifest,
+    ReleasedFile,
     SegmentBackup,
     backup_of,
     check_backup_name,
@@ -21,20 +22,44 @@ from tierlog.actors.backup.objects import (
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, WriterState
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument
-from tierlog.storage_backends.chunked.records import ChunkRecord
+from tierlog.storage_backends.chunked.records import ChunkRecord, ReleasedRecord
 
 IMAGE = SegmentImage(7, SegmentStatus.LIVE, True, 30, 12, 10, "app/e", (("a", 1),), ((b"w", WriterState(1, 2, 20)),), (b"x",), ())
 CHUNKS = tuple((start, ChunkRecord(f"c{start}").grown([bytes(10)], [0])) for start in (10, 20))
 SEGMENT = SegmentBackup(3, 5, IMAGE, CHUNKS)
 MANIFEST = Manifest(b"s" * 16, 1_700_000_000_000, (4, 5), True, 1, 2, 20, 5, 1, ("app/old",), (BackupObject("o", 99, 7),))
+RELEASED = attrs.evolve(MANIFEST, released=(ReleasedFile(1, ReleasedRecord("app/old$offset.0", 300)),))
 
 
 def test_what_was_written_is_read() -> None:
     assert decode_segment(encode_segment(SEGMENT), "o") == SEGMENT
     assert decode_manifest(encode_manifest(MANIFEST), "m") == MANIFEST
+    assert decode_manifest(encode_manifest(RELEASED), "m") == RELEASED
 
 
-@pytest.mark.parametrize("encoded", [encode_segment(SEGMENT), encode_manifest(MANIFEST)], ids=["segment", "manifest"])
+def test_the_manifests_persisted_form_does_not_change() -> None:
+    """Without released files it is what older code wrote and reads; with them older code refuses it, for it would lose them (rule S19)."""
+    version, released = 4, bytes.fromhex("00000001000000010000001c060100106170702f6f6c64246f66667365742e30000000000000012c")
+    before, after = encode_manifest(MANIFEST)[:-4], encode_manifest(RELEASED)[:-4]
+    assert before.hex() == (
+        "544c424d" "01" "73737373737373737373737373737373" "0000018bcfe56800" "00000002" "0000000000000004" "0000000000000005" "01"
+        "0000000000000001" "0000000000000002" "0000000000000014" "0000000000000005" "0000000000000001"
+        "00000001" "00076170702f6f6c64" "00000001" "00016f" "0000000000000063" "00000007"
+    )  # fmt: skip
+    assert after == before[:version] + b"\2" + before[version + 1 :] + released
+
+
+@pytest.mark.parametrize("released", [(), (ReleasedFile(2, ReleasedRecord("f", 1)),), (ReleasedFile(0, ReleasedRecord("f", 0)),)])
+def test_released_files_that_cannot_be_are_refused(released: tuple[ReleasedFile, ...]) -> None:
+    whole = encode_manifest(attrs.evolve(MANIFEST, released=released))
+    body = whole[:4] + b"\2" + whole[5:-4] + (b"" if released else bytes(4))
+    with pytest.raises(DataCorruption, match="released files are not sound"):
+        decode_manifest(body + crc32c(body).to_bytes(4, "big"), "m")
+
+
+@pytest.mark.parametrize(
+    "encoded", [encode_segment(SEGMENT), encode_manifest(MANIFEST), encode_manifest(RELEASED)], ids=["segment", "manifest", "released"]
+)
 def test_every_flipped_bit_is_damage(encoded: bytes) -> None:
     decode = decode_segment if encoded == encode_segment(SEGMENT) else decode_manifest
     for place in range(0, len(encoded) * 8, 7):

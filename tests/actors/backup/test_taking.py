@@ -7,9 +7,10 @@ import pytest
 from support.container_world import ContainerWorld, Owner
 from support.older_layout import write_older
 from tierlog import AttributeUpdate
-from tierlog.actors.backup.objects import Manifest, SegmentBackup, decode_segment, object_name
+from tierlog.actors.backup.objects import Manifest, ReleasedFile, SegmentBackup, decode_segment, object_name
 from tierlog.actors.backup.taking import BackupSource, BackupTerms, list_backups, read_object, take_backup
 from tierlog.storage_backends.base.errors import InvalidArgument, OutcomeUnknown
+from tierlog.storage_backends.chunked.records import ReleasedRecord
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, nth
 
 pytestmark = pytest.mark.anyio
@@ -99,6 +100,18 @@ async def test_names_that_were_imported_are_kept(world: ContainerWorld) -> None:
         await owner.store.delete_segment("app/old")
 
         assert (await taken(world, owner)).taken == ("app/old",)
+
+
+async def test_files_that_were_released_and_not_deleted_yet_are_kept_in_mind_rule_s19(world: ContainerWorld) -> None:
+    await world.chunks.open()
+    await write_older(world.chunks, "app/old", b"0123", b"45")
+    async with world.owner() as owner:
+        await owner.container.older.take("app/old")
+        await owner.store.delete_segment("app/old")
+        await owner.store.flush()
+
+        records = ReleasedRecord("app/old$offset.0", 4), ReleasedRecord("app/old$offset.4", 2)
+        assert (await taken(world, owner)).released == tuple(ReleasedFile(0, record) for record in records)
 
 
 async def test_a_name_is_used_once(world: ContainerWorld) -> None:

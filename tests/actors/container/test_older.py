@@ -8,6 +8,7 @@ import pytest
 
 from support.container_world import OPTIONS, ContainerWorld, read_all, recorded_segments, referenced_chunks, until
 from support.older_layout import write_files, write_header, write_older
+from tierlog.actors.container.file_marks import mark_name
 from tierlog.actors.container.older import decide_import, request_of
 from tierlog.actors.container.publish import Publisher
 from tierlog.actors.container.state import ContainerState
@@ -15,6 +16,7 @@ from tierlog.actors.reading.tail_cache import TailCache
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, Unavailable
 from tierlog.storage_backends.base.transactions import staged_name
+from tierlog.storage_backends.chunked.core import ChunkedOptions
 from tierlog.storage_backends.chunked.records import ChunkRecord
 from tierlog.storage_backends.chunked.rolling.chain import Chain
 from tierlog.storage_backends.chunked.rolling.modes import LayoutMode
@@ -23,6 +25,7 @@ from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every
 pytestmark = pytest.mark.anyio
 
 NAME = "app/old"
+SPACING = OPTIONS.chunked.index_spacing
 LOOKING = attrs.evolve(OPTIONS, layout=LayoutMode.LAYOUT_UPGRADE)
 
 
@@ -74,6 +77,18 @@ async def test_an_imported_segment_comes_back_with_its_container_rule_s14(world:
         assert (await owner.store.segment_info("app/new")).segment_id != info.segment_id
 
 
+async def test_the_containers_own_spacing_and_rolling_size_count(world: ContainerWorld) -> None:
+    """A single plain file says no size at which files roll; and the index is read as the container would have written it."""
+    await write_files(world.chunks, [("plain", b"0123456789")])
+    async with world.owner(attrs.evolve(LOOKING, chunked=ChunkedOptions(rolling_size=7, index_spacing=4))) as owner:
+        await owner.container.older.take("plain")
+        sid = (await owner.store.segment_info("plain")).segment_id
+
+        assert (await owner.container.storage.info(sid)).rolling_size == 7
+        index = sorted(key for key in owner.container.state.metadata if key.startswith("i:"))
+        assert index == [f"i:{sid:016x}:{offset:016x}" for offset in (4, 8)]
+
+
 async def test_the_next_id_is_not_the_imported_ones(world: ContainerWorld) -> None:
     await older(world)
     async with world.owner() as owner:
@@ -106,7 +121,7 @@ async def test_a_deleted_import_takes_its_files_along_and_never_comes_back_rule_
         with pytest.raises(SegmentNotFound):
             await owner.store.read(NAME, 0, 1)
         await owner.store.flush()
-        await until(lambda: sorted(world.memory.chunks) == [f"_system/containers/0000/epoch.{1:016x}", f"{NAME}$header"])
+        await until(lambda: sorted(world.memory.chunks) == [f"_system/containers/0000/epoch.{1:016x}", mark_name(NAME), f"{NAME}$header"])
         with pytest.raises(InvalidArgument, match="imported before"):
             await owner.container.older.take(NAME)
 
@@ -154,16 +169,7 @@ async def test_a_stores_own_chunks_are_nobodys_older_segment(world: ContainerWor
 async def test_a_staged_name_is_refused(world: ContainerWorld) -> None:
     async with world.owner() as owner:
         with pytest.raises(InvalidArgument, match="staged"):
-            await owner.container.ask_internal(request_of(staged_name("app/t", "1", "part"), Chain(0, 0, False, 1, ())), 0)
-
-
-async def test_records_that_no_group_can_hold_are_refused(world: ContainerWorld, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tierlog.actors.container.older._BYTES_MAX", 600)
-    chunk = ChunkRecord("old", 1, packed_crcs=bytes(4), packed_starts=bytes(800))
-    chain = Chain(1, 0, False, 1, ((0, chunk),))
-    async with world.owner() as owner:
-        with pytest.raises(InvalidArgument, match="an import has at most 600"):
-            await owner.container.ask_internal(request_of(NAME, chain), 0)
+            await owner.container.ask_internal(request_of(staged_name("app/t", "1", "part"), Chain(0, 0, False, 1, ()), SPACING), 0)
 
 
 # --- at first access ------------------------------------------------------------------------------------------
@@ -241,7 +247,7 @@ def test_an_import_is_readable_once_it_is_durable_rule_c1() -> None:
     state = ContainerState(1)
     publisher = Publisher(state, TailCache(1 << 20), due_bytes=1 << 20, on_due=lambda sid: None)
     chain = Chain(10, 0, False, 100, ((0, ChunkRecord("old").grown([bytes(10)])),))
-    op, sid = decide_import(state, request_of(NAME, chain))
+    op, sid = decide_import(state, request_of(NAME, chain, SPACING))
     state.apply(op)
     assert (state.segments.by_id[sid].length, state.segments.by_id[sid].durable_length) == (10, -1)
 

@@ -1,8 +1,8 @@
-"""The collector: delay, barrier, cycles, retries and orphans, on virtual time (rules G1, G2, F2)."""
+"""The collector: delay, barrier, cycles, retries, orphans and released files, on virtual time (rules G1, G2, G3, F2)."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import anyio
@@ -26,10 +26,32 @@ def chunk(number: int, epoch: int = EPOCH) -> str:
 
 
 @attrs.define
+class Released:
+    """The records of released files."""
+
+    recorded: dict[str, None] = attrs.field(factory=dict)
+    forgotten: list[tuple[str, ...]] = attrs.field(factory=list)
+    """What each commit took out."""
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.recorded
+
+    def names(self) -> Sequence[str]:
+        return list(self.recorded)
+
+    async def forget(self, names: Sequence[str]) -> None:
+        await anyio.lowlevel.checkpoint()
+        for name in names:
+            del self.recorded[name]
+        self.forgotten.append(tuple(sorted(names)))
+
+
+@attrs.define
 class World:
     options: CollectorOptions = OPTIONS
     chunks: FaultyChunkStorage = attrs.field(factory=lambda: FaultyChunkStorage(MemoryChunkStorage()))
     referenced: set[str] = attrs.field(factory=set)
+    released: Released = attrs.field(factory=Released)
     barriers: list[float] = attrs.field(factory=list)
     barrier_error: BaseException | None = None
     requested: int = 0
@@ -42,6 +64,7 @@ class World:
             epoch=EPOCH,
             claims_prefix="_system/containers/0003/epoch.",
             referenced=self.referenced,
+            released=self.released,
             barrier=self._barrier,
             request_cycle=self._request_cycle,
             options=self.options,
@@ -181,7 +204,7 @@ async def test_a_chunk_that_is_gone_already_is_done() -> None:
 
 
 async def test_a_failing_delete_is_tried_again_later_and_then_set_aside() -> None:
-    """G2: bounded retries with growing pauses; the next opening finds the chunk by its listing."""
+    """G2: growing pauses, and then rounds that are ever farther apart."""
     async with collecting(chunk(1)) as (world, collector):
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
         collector.release([chunk(1)])
@@ -192,10 +215,70 @@ async def test_a_failing_delete_is_tried_again_later_and_then_set_aside() -> Non
         await anyio.sleep(119)
         assert collector.statistics().set_aside == 0
         await anyio.sleep(2)
-        assert (collector.statistics().retried, collector.statistics().set_aside) == (2, 1)
+        assert (collector.statistics().retried, collector.statistics().set_aside) == (3, 1)
         assert collector.statistics().queued == 0
-        await anyio.sleep(1000)
         assert [call.verb for call in world.chunks.calls].count("delete") == 3
+
+
+def deletes(world: World) -> int:
+    return [call.verb for call in world.chunks.calls].count("delete")
+
+
+async def test_an_outage_of_some_minutes_during_deletes_leaks_nothing() -> None:
+    """G2: what was set aside is tried again, with nobody opening anything."""
+    names = [chunk(number) for number in range(6)]
+    async with collecting(*names) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        collector.release(names)
+        await anyio.sleep(250)
+        assert collector.statistics().set_aside == 6
+
+        world.chunks.script = None
+        await anyio.sleep(300)
+        assert await world.left() == []
+        assert (collector.statistics().set_aside, collector.statistics().queued, collector.statistics().deleted) == (0, 0, 6)
+
+
+async def test_a_name_that_never_goes_keeps_an_idle_store_idle() -> None:
+    """G2, F5: a barrier an hour at the very most, however long it lasts."""
+    async with collecting(*map(chunk, range(4))) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        collector.release([chunk(number) for number in range(4)])
+        await anyio.sleep(10_000)
+        before = len(world.barriers)
+        await anyio.sleep(10 * 3600)
+
+        assert 9 <= len(world.barriers) - before <= 10
+        assert collector.statistics().set_aside == 4
+
+
+async def test_one_delete_that_works_brings_back_what_was_set_aside() -> None:
+    async with collecting(chunk(1), chunk(2)) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        collector.release([chunk(1)])
+        await anyio.sleep(10_000)
+        world.chunks.script = None
+        collector.release([chunk(2)])
+        await anyio.sleep(61)
+        assert await world.left() == [chunk(1)]
+
+        await anyio.sleep(300)
+        assert await world.left() == []
+
+
+async def test_names_that_find_no_place_aside_are_left_to_the_next_opening() -> None:
+    """G2: memory is bounded. The next owner lists them."""
+    options = attrs.evolve(OPTIONS, aside_max=2)
+    async with collecting(*map(chunk, range(4)), options=options) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        collector.release([chunk(number) for number in range(4)])
+        await anyio.sleep(250)
+        assert (collector.statistics().set_aside, collector.statistics().given_up) == (2, 2)
+
+        world.chunks.script = None
+        await anyio.sleep(300)
+        assert len(await world.left()) == 2
+        assert deletes(world) == 14
 
 
 async def test_a_delete_that_worked_at_the_second_try_is_done() -> None:
@@ -277,3 +360,72 @@ async def test_a_listing_that_fails_is_tried_again_after_a_cycle() -> None:
         world.cycle(2)
         await anyio.sleep(61)
         assert await world.left() == []
+
+
+# --- released files, which no listing finds -----------------------------------------------------------------------
+
+FILE = "app/old$offset.0"
+
+
+async def test_g3_a_file_that_a_dead_owner_released_goes_after_the_first_cycle_and_its_record_after_it() -> None:
+    async with collecting(FILE, "app/old$offset.9", released=Released({FILE: None})) as (world, collector):
+        assert (collector.statistics().orphans_found, world.requested) == (1, 1)
+        await anyio.sleep(1000)
+        assert await world.left() == [FILE, "app/old$offset.9"]
+
+        world.cycle(1)
+        await anyio.wait_all_tasks_blocked()
+        assert await world.left() == ["app/old$offset.9"]
+        assert world.released.forgotten == [(FILE,)]
+        assert len(world.barriers) == 1
+
+
+async def test_g3_the_delay_of_this_ownership_holds_for_released_files_too() -> None:
+    async with collecting(FILE, released=Released({FILE: None})) as (world, _):
+        world.cycle(1)
+        await anyio.sleep(59)
+        assert await world.left() == [FILE]
+        await anyio.sleep(2)
+        assert await world.left() == []
+
+
+async def test_g3_a_record_whose_file_is_gone_already_goes() -> None:
+    """An owner died between the delete and the removal of the record."""
+    async with collecting(released=Released({FILE: None})) as (world, collector):
+        world.cycle(1)
+        await anyio.sleep(61)
+
+        assert world.released.forgotten == [(FILE,)]
+        assert collector.statistics().already_gone == 1
+
+
+async def test_g3_a_record_never_goes_before_its_file() -> None:
+    """Also not that of a file that was set aside: the next owner begins with it."""
+    async with collecting(FILE, released=Released({FILE: None})) as (world, collector):
+        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
+        world.cycle(1)
+        await anyio.sleep(1000)
+
+        assert collector.statistics().set_aside == 1
+        assert world.released.names() == [FILE]
+
+
+async def test_g3_a_file_of_this_ownership_takes_its_record_along_one_commit_for_a_batch() -> None:
+    names = [FILE, "app/old$offset.9"]
+    async with collecting(*names, chunk(1)) as (world, collector):
+        world.released.recorded = dict.fromkeys(names)
+        collector.release([*names, chunk(1)])
+        await anyio.sleep(61)
+
+        assert await world.left() == []
+        assert world.released.forgotten == [tuple(names)]
+
+
+async def test_g3_a_released_file_that_a_segment_refers_to_stays() -> None:
+    """Code that does not know these records may have imported it again."""
+    async with collecting(FILE, referenced={FILE}, released=Released({FILE: None})) as (world, _):
+        world.cycle(1)
+        await anyio.sleep(1000)
+
+        assert await world.left() == [FILE]
+        assert world.released.names() == [FILE]

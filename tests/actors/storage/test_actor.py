@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from random import Random
 from typing import Any
 
 import anyio
 import attrs
 import pytest
-from trio.testing import MockClock
 
-from support.scripted_chunks import Crash, Hang, ScriptedChunks
+from support.scripted_chunks import Crash, Hang
+from support.storage_stage import DOWN, OPTIONS, Stage, stage, virtual_time
 from tierlog.actors.core.backoff import Backoff
 from tierlog.actors.core.lifecycle import ActorExit, ExitKind
 from tierlog.actors.core.mailbox import LaneBounds, MailboxOptions
-from tierlog.actors.storage.actor import STATES, StorageActor, StorageState
-from tierlog.actors.storage.client import StorageClient
-from tierlog.actors.storage.options import StorageOptions
+from tierlog.actors.storage.actor import STATES, StorageState
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkRange
 from tierlog.storage_backends.base.errors import (
@@ -27,47 +22,11 @@ from tierlog.storage_backends.base.errors import (
     InvalidArgument,
     OutcomeUnknown,
     StorageFull,
-    TierlogError,
     Unavailable,
 )
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
 
 pytestmark = pytest.mark.anyio
-
-virtual_time = pytest.mark.parametrize("anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["trio-virtual"])
-
-OPTIONS = StorageOptions(attempts=3, backoff=Backoff(first=0, maximum=0), breaker_failures=2, breaker_interval=5)
-DOWN = Fault(FaultKind.BEFORE)
-
-
-class Stage:
-    """An actor over scripted chunks, and a client."""
-
-    def __init__(self, **changes: Any) -> None:
-        self.chunks = ScriptedChunks()
-        self.actor = StorageActor(self.chunks, attrs.evolve(OPTIONS, **changes), Random(1))
-        self.client = StorageClient(self.actor)
-        self.errors: list[BaseException] = []
-        self.ended: ActorExit | None = None
-
-    async def run(self, *, task_status: Any = anyio.TASK_STATUS_IGNORED) -> None:
-        self.ended = await self.actor.run(task_status=task_status)
-
-    async def keep_error(self, ask: Callable[[], Awaitable[object]]) -> None:
-        try:
-            await ask()
-        except TierlogError as error:
-            self.errors.append(error)
-
-
-@asynccontextmanager
-async def stage(**changes: Any) -> AsyncIterator[Stage]:
-    """A running actor; it is stopped at the end if the test did not."""
-    play = Stage(**changes)
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(play.run)
-        yield play
-        play.actor.stop()
 
 
 async def test_a_client_is_a_chunk_storage() -> None:
@@ -437,7 +396,9 @@ def test_the_stop_order_is_in_the_table() -> None:
     assert all(StorageState.STOPPED in STATES.reachable(state) for state in StorageState)
 
 
-@pytest.mark.parametrize("bad", [{"reads_max": 0}, {"attempts": 0}, {"read_deadline": 0}, {"safe_size_bytes": -1}])
+@pytest.mark.parametrize(
+    "bad", [{"reads_max": 0}, {"attempts": 0}, {"read_deadline": 0}, {"safe_size_bytes": -1}, {"list_page": 0}, {"sweep_interval": 0}]
+)
 def test_options_are_checked(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
         attrs.evolve(OPTIONS, **bad)

@@ -30,6 +30,10 @@ class ScriptedDebts:
     errors: dict[int, TierlogError] = attrs.field(factory=dict)
     paid: list[int] = attrs.field(factory=list)
     attempts: int = 0
+    newer: frozenset[str] = frozenset()
+
+    def newer_debts(self) -> frozenset[str]:
+        return self.newer
 
     async def debts(self) -> Sequence[DebtRecord]:
         return [DebtRecord(DebtKind.TRUNCATE, sid) for sid in sorted(self.left)]
@@ -158,3 +162,12 @@ async def test_f6_an_owner_that_is_fenced_stops_at_a_step() -> None:
     debts = ScriptedDebts({1: 1}, {1: NotOwner("fenced")})
     with pytest.raises(NotOwner):
         await StorageWriter(world, world.flusher, debts, world, world.claim, OPTIONS).cycle(full=False)
+
+
+async def test_f6_debts_of_a_newer_version_are_said_once_and_counted(caplog: pytest.LogCaptureFixture) -> None:
+    debts = ScriptedDebts({1: 9}, newer=frozenset({"d:2:rewrite", "d:3:rewrite"}))
+    async with running(debts) as (_, writer):
+        await anyio.sleep(10)
+        assert len(debts.paid) == 9
+        assert writer.statistics().newer_debts == 2
+        assert caplog.text.count("debts_of_a_newer_version") == 1

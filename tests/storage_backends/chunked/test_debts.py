@@ -288,6 +288,28 @@ async def test_a_failed_step_leaves_the_debt_as_it_was() -> None:
     assert await failing.storage.pay(debt)
 
 
+async def test_a_debt_of_a_newer_version_is_left_alone_and_the_others_are_paid() -> None:
+    tier2 = Tier2(options=SMALL)
+    owner, _ = await many_chunks(tier2, SID, chunks=40)
+    await owner.delete()
+    newer = attrs.evolve(next(iter(await owner.storage.debts())), segment=OTHER).encode()
+    newer = newer[:2] + bytes([max(DebtKind) + 1]) + newer[3:] + b"fields"
+    key = f"d:{OTHER:016x}:rewrite"
+    tier2.metadata.entries[key] = (1, newer)
+    owner = await tier2.owner(2)
+    await owner.pay()
+
+    assert owner.storage.newer_debts() == {key}
+    assert tier2.metadata.entries == {key: (1, newer)}
+
+
+async def test_a_damaged_debt_is_told() -> None:
+    tier2 = Tier2(options=SMALL)
+    tier2.metadata.entries[f"d:{SID:016x}:delete"] = (1, b"\4\1\1damaged")
+    with pytest.raises(DataCorruption):
+        await (await tier2.owner()).storage.debts()
+
+
 async def test_a_chain_that_is_broken_is_told() -> None:
     owner, _ = await many_chunks(Tier2(options=SMALL), SID, chunks=40)
     await owner.delete()

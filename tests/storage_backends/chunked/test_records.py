@@ -13,13 +13,26 @@ from hypothesis import strategies as st
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import DataCorruption
-from tierlog.storage_backends.chunked.records import BLOCK, ChunkRecord, DebtKind, DebtRecord, IndexRecord, Record, SegmentRecord
+from tierlog.storage_backends.chunked.records import (
+    BLOCK,
+    ChunkRecord,
+    DebtKind,
+    DebtRecord,
+    IndexRecord,
+    Record,
+    ReleasedRecord,
+    SegmentRecord,
+    released_names,
+)
+from tierlog.storage_backends.chunked.records.debt import is_of_newer_kind
+from tierlog.storage_backends.chunked.rolling.taken import TakenRecord
 from tierlog.storage_backends.chunked.transaction import decode_record
 
 SEGMENT = SegmentRecord(0x1_0000_0002, 300, 120, "c/first", "c/last", 100, 200, 2, sealed=True, owner_epoch=7, rolling_size=1 << 20)
 CHUNK = ChunkRecord("c/first", 100, "c/last", bytes.fromhex("01020304"), bytes.fromhex("00000000000000000000000000000050"))
 INDEX = IndexRecord(0x1_0000_0002, 128, "c/first", 100)
 DEBT = DebtRecord(DebtKind.SPLICE, 0x1_0000_0003, 0x1_0000_0002, 300, 90, 64, 350, "c/next", 0, 7)
+RELEASED = ReleasedRecord("app/old$offset.0", 300)
 
 GOLDEN: Sequence[tuple[Record, str, str]] = [
     (
@@ -40,6 +53,7 @@ GOLDEN: Sequence[tuple[Record, str, str]] = [
         ("0401" "03" "0000000100000003" "0000000100000002" "000000000000012c" "000000000000005a" "0000000000000040" "000000000000015e"
         "0006632f6e657874" "0000000000000000" "0000000000000007"),
     ),
+    (RELEASED, "x:app/old$offset.0", ("0601" "00106170702f6f6c64246f66667365742e30" "000000000000012c")),
     (INDEX, "i:0000000100000002:0000000000000080", ("0301" "0000000100000002" "0000000000000080" "0007632f6669727374" "0000000000000064")),
 ]  # fmt: skip
 
@@ -53,7 +67,7 @@ def test_the_persisted_form_does_not_change(record: Record, key: str, golden: st
     assert type(record).decode(bytes.fromhex(golden)) == record
 
 
-@pytest.mark.parametrize("record", [SEGMENT, CHUNK, INDEX, DEBT])
+@pytest.mark.parametrize("record", [SEGMENT, CHUNK, INDEX, DEBT, RELEASED])
 def test_a_damaged_record_does_not_decode(record: Record) -> None:
     data = record.encode()
     for damaged in (data[:-1], b"", bytes([9]) + data[1:], data[:1] + b"\2" + data[2:]):
@@ -61,9 +75,9 @@ def test_a_damaged_record_does_not_decode(record: Record) -> None:
             type(record).decode(damaged)
 
 
-@given(st.binary(max_size=200), st.sampled_from([SegmentRecord, ChunkRecord, IndexRecord, DebtRecord]))
+@given(st.binary(max_size=200), st.sampled_from([SegmentRecord, ChunkRecord, IndexRecord, DebtRecord, ReleasedRecord]))
 def test_any_bytes_under_a_foreign_key_are_corruption(data: bytes, kind: Any) -> None:
-    for value in (data, bytes([1, 1]) + data, bytes([2, 1]) + data, bytes([3, 1]) + data, bytes([4, 1]) + data):
+    for value in (data, *(bytes([number, 1]) + data for number in (1, 2, 3, 4, 6))):
         with pytest.raises(DataCorruption) as caught:
             decode_record(kind, "k", value)
         assert caught.value.file == "k"
@@ -75,7 +89,7 @@ def test_c2_a_record_under_another_key_is_corruption() -> None:
         decode_record(SegmentRecord, "s:0000000000000003", SEGMENT.encode())
 
 
-@pytest.mark.parametrize("record", [SEGMENT, CHUNK, INDEX, DEBT])
+@pytest.mark.parametrize("record", [SEGMENT, CHUNK, INDEX, DEBT, RELEASED])
 @given(extra=st.binary(min_size=1, max_size=40))
 def test_s6_what_a_newer_version_added_survives_a_rewrite(record: Any, extra: bytes) -> None:
     """Older code changes the fields that it knows, and no other byte."""
@@ -84,9 +98,28 @@ def test_s6_what_a_newer_version_added_survives_a_rewrite(record: Any, extra: by
     assert newer != record
 
     change: dict[str, Any] = {SegmentRecord: {"owner_epoch": 99}, DebtRecord: {"owner_epoch": 99}}.get(type(record), {"chunk": "c/other"})
+    if isinstance(record, ReleasedRecord):
+        change = {"length": 301}
     if isinstance(record, ChunkRecord):
         change = {"next_chunk": "c/other"}
     assert attrs.evolve(newer, **change).encode() == attrs.evolve(record, **change).encode() + extra
+
+
+def test_what_a_newer_version_added_to_a_taken_name_is_kept_rule_s6() -> None:
+    taken = TakenRecord(0x1_0000_0002)
+    newer = TakenRecord.decode(taken.encode() + b"more")
+    assert (taken.encode().hex(), newer.segment, newer.encode()) == ("05010000000100000002", taken.segment, taken.encode() + b"more")
+    with pytest.raises(DecodeError):
+        TakenRecord.decode(taken.encode()[:-1])
+
+
+@pytest.mark.parametrize("kind", range(8))
+def test_a_kind_of_debt_that_is_not_known_is_of_a_newer_version(kind: int) -> None:
+    """0 is none: a record that says so is damaged, and so is one of another type."""
+    data = DEBT.encode()
+    assert is_of_newer_kind(data[:2] + bytes([kind]) + data[3:]) == (kind > max(DebtKind))
+    assert not is_of_newer_kind(b"\1" + data[1:2] + bytes([kind]) + data[3:])
+    assert not is_of_newer_kind(data[:2])
 
 
 @given(flags=st.integers(0, 255), sealed=st.booleans())
@@ -104,6 +137,12 @@ def test_s6_a_chunk_that_grows_keeps_what_a_newer_version_added() -> None:
     newer = ChunkRecord.decode(ChunkRecord("a").grown([b"abc"]).encode() + b"new")
 
     assert newer.grown([b"def"]).encode() == ChunkRecord("a").grown([b"abcdef"]).encode() + b"new"
+
+
+def test_s19_released_files_are_found_by_their_keys() -> None:
+    keys = [CHUNK.key, "x:b/x:y", SEGMENT.key, "x:a", "o:x:c"]
+    assert released_names(keys) == ["a", "b/x:y"]
+    assert ReleasedRecord("b/x:y", 1).key == keys[1]
 
 
 def test_a_debt_of_an_unknown_kind_does_not_decode() -> None:
@@ -151,6 +190,9 @@ ONE = SegmentRecord(1, 50, 10, "a", "a", 0, 0, 1)
         (DEBT, {"target": DEBT.segment}),
         (attrs.evolve(DEBT, kind=DebtKind.DELETE, chunks=3), {"chunks": 0}),
         (attrs.evolve(DEBT, kind=DebtKind.DELETE, chunks=3), {"chunk": ""}),
+        (attrs.evolve(DEBT, kind=DebtKind.ADOPT, chunks=3), {"chunks": 0}),
+        (RELEASED, {"name": ""}),
+        (RELEASED, {"length": 0}),
         (INDEX, {"chunk": ""}),
         (INDEX, {"chunk_start": 129}),
         (INDEX, {"offset": 0, "chunk_start": 0}),

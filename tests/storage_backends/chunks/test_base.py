@@ -57,7 +57,7 @@ class Scripted(BaseChunkStorage):
     async def _set_read_only(self, name: str, read_only: bool) -> None:
         await self._step("set_read_only")
 
-    async def _list(self, prefix: str) -> AsyncGenerator[ChunkInfo, None]:
+    async def _list(self, prefix: str, after: str) -> AsyncGenerator[ChunkInfo, None]:
         await self._step("list")
         yield ChunkInfo("a", 3)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from random import Random
 
 import anyio
+import attrs
 import pytest
 
 from support.s3 import BUCKET, s3_storage
@@ -127,6 +129,78 @@ async def test_a_cancelled_concat_aborts_its_upload(storage: S3ChunkStorage, ser
     assert sorted(names(bucket)) == sorted(SOURCES)
 
 
+LOST = {
+    "a lost answer": Fault("CreateMultipartUpload", applied=True, drop=True),
+    "an internal error after the effect": Fault("CreateMultipartUpload", applied=True, refuse=(500, "InternalError")),
+}
+
+
+@pytest.mark.parametrize("fault", LOST.values(), ids=LOST)
+async def test_an_upload_whose_id_was_lost_is_found_and_aborted_at_once(
+    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket, fault: Fault
+) -> None:
+    server.page_size = 2
+    others = [bucket.begin_upload(f"store/{name}", {}, now=time.time()) for name in ("a", "joined-too", "joined/a", "z")]
+    server.fail(attrs.evolve(fault))
+    with pytest.raises(Unavailable, match="no upload was begun for chunk joined"):
+        await storage.concat("joined", RANGES)
+
+    assert list(bucket.uploads) == others
+    assert await storage.concat("joined", RANGES) == len(JOINED)
+
+
+async def test_a_cancelled_concat_aborts_the_upload_that_it_was_beginning(
+    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
+) -> None:
+    server.fail(Fault("CreateMultipartUpload", applied=True, stall=True))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(storage.concat, "joined", RANGES)
+        with anyio.fail_after(5):
+            while not bucket.uploads:  # the server is in another thread
+                await anyio.sleep(0.01)
+        tasks.cancel_scope.cancel()
+
+    assert not bucket.uploads
+
+
+@pytest.mark.parametrize("at_opening", [True, False])
+async def test_an_abort_that_fails_does_not_end_the_sweep(server: LocalS3Server, bucket: S3Bucket, at_opening: bool) -> None:
+    storage = s3_storage(server.url)
+    if not at_opening:
+        await storage.open()
+    uploads = [bucket.begin_upload(f"store/{number}", {}, now=1000.0) for number in range(5)]
+    server.fail(Fault("AbortMultipartUpload", key="store/0", refuse=(503, "SlowDown")), Fault("AbortMultipartUpload", key="3", drop=True))
+    if at_opening:
+        await storage.open()
+    else:
+        with pytest.raises(Unavailable, match="2 of 5 uploads .* could not be aborted"):
+            await storage.sweep()
+
+    assert list(bucket.uploads) == [uploads[0], uploads[3]]
+    assert storage.statistics().verbs["sweep"].failures == 1
+    await storage.sweep()
+    assert not bucket.uploads
+    await storage.close()
+
+
+async def test_a_sweep_leaves_young_uploads_and_those_of_another_store(
+    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
+) -> None:
+    kept = [bucket.begin_upload("another-store/a", {}, now=1000.0), bucket.begin_upload("store/young", {}, now=time.time())]
+    bucket.begin_upload("store/old", {}, now=1000.0)
+    await storage.sweep()
+
+    assert list(bucket.uploads) == kept
+
+
+async def test_an_upload_that_somebody_else_swept_is_no_trouble(storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket) -> None:
+    bucket.begin_upload("store/old", {}, now=1000.0)
+    server.fail(Fault("AbortMultipartUpload", applied=True, refuse=(404, "NoSuchUpload")))
+    await storage.sweep()
+
+    assert storage.statistics().verbs["sweep"].failures == 0
+
+
 async def test_opening_aborts_the_old_uploads_of_dead_owners_and_no_others(server: LocalS3Server, bucket: S3Bucket) -> None:
     server.page_size = 2
     old = [bucket.begin_upload(f"store/{number}", {}, now=1000.0) for number in range(5)]
@@ -143,7 +217,7 @@ async def test_opening_aborts_the_old_uploads_of_dead_owners_and_no_others(serve
     assert set(old).isdisjoint(bucket.uploads)
 
 
-async def test_an_upload_that_could_not_be_aborted_is_left_to_the_next_opening(
+async def test_an_upload_that_could_not_be_aborted_is_left_to_the_next_sweep(
     storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
 ) -> None:
     server.fail(Fault("UploadPart", refuse=(503, "SlowDown")), Fault("AbortMultipartUpload", refuse=(503, "SlowDown")))

@@ -38,5 +38,6 @@ async def test_a_reader_reads_and_refuses_every_change(server: LocalS3Server) ->
     for change in changes:
         with pytest.raises(Unsupported):
             await change
+    await reader.sweep()
     assert {seen.operation for seen in server.seen} == {"GetObject", "ListObjectsV2"}
     await reader.close()

@@ -95,6 +95,24 @@ async def test_reads_lists_and_deletes_succeed_through_trouble(client: StorageCl
         await client.delete("a/b")
 
 
+async def test_pages_of_a_list_are_read_where_the_last_one_ended(server: LocalS3Server) -> None:
+    """A13: each is one request of the service, and trouble in one does not begin the list anew."""
+    options = StorageOptions(attempts=3, backoff=Backoff(first=0, maximum=0), list_page=2)
+    actor = StorageActor(s3_storage(server.url), options, Random(1))
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(actor.run)
+        client, names = StorageClient(actor), [f"a/{number}" for number in range(5)]
+        for name in names:
+            await client.create_with_content(name, [b"x"])
+        server.page_size = 2
+        server.seen.clear()
+        server.fail(Fault("ListObjectsV2", refuse=SLOW_DOWN))
+
+        assert [info.name async for info in client.list("a/")] == names
+        assert server.count("ListObjectsV2") == 4
+        actor.stop()
+
+
 async def test_a_concat_is_never_repeated_by_itself(client: StorageClient, server: LocalS3Server) -> None:
     await client.create_with_content("a", [DATA])
     server.fail(Fault("PutObject", applied=True, drop=True))

@@ -128,6 +128,54 @@ async def test_a_refused_read_names_its_cause(storage: S3ChunkStorage, server: L
         await read(storage)
 
 
+async def look(storage: S3ChunkStorage) -> object:
+    return await storage.exists("there")
+
+
+async def read_nothing(storage: S3ChunkStorage) -> object:
+    return await storage.read("there", 0, 0)
+
+
+async def mark(storage: S3ChunkStorage) -> object:
+    await storage.set_read_only("there", True)
+    return None
+
+
+@pytest.mark.parametrize("verb", [look, info, read, read_nothing, delete, mark, list_all, create])
+async def test_a_bucket_that_is_gone_is_trouble_and_never_a_missing_chunk(
+    storage: S3ChunkStorage, server: LocalS3Server, verb: Verb
+) -> None:
+    """Its ``HEAD`` says a bare 404 of both. Whoever took that for a missing chunk would forget segments and their garbage."""
+    bucket = server.buckets.pop(BUCKET)
+    with pytest.raises(Unavailable, match="there is no bucket chunks at http://127.0.0.1"):
+        await verb(storage)
+
+    server.buckets[BUCKET] = bucket
+    assert await storage.exists("there")
+
+
+async def test_a_missing_chunk_costs_one_request_more_than_one_that_is_there(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+    assert await storage.exists("there")
+    assert len(server.seen) == 1
+    assert not await storage.exists("nowhere")
+    assert [seen.operation for seen in server.seen[1:]] == ["HeadObject", "GetObject"]
+
+
+async def test_a_missing_chunk_is_not_told_while_the_bucket_cannot_be_asked(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+    server.fail(Fault("GetObject", drop=True), Fault("GetObject", refuse=(403, "AccessDenied")))
+    for message in ("no sound answer", "allow it in the policy"):
+        with pytest.raises(Unavailable, match=message):
+            await storage.exists("nowhere")
+
+    assert not await storage.exists("nowhere")
+
+
+async def test_a_chunk_that_was_made_while_it_was_looked_for_was_missing(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+    server.fail(Fault("HeadObject", refuse=(404, "NotFound")))
+    with pytest.raises(ChunkNotFound, match="when it was looked for"):
+        await info(storage)
+
+
 @pytest.mark.parametrize("body_bytes", [0, 1, 1000])
 async def test_a_truncated_body_is_never_taken_for_a_short_chunk(storage: S3ChunkStorage, server: LocalS3Server, body_bytes: int) -> None:
     server.fail(Fault("GetObject", body_bytes=body_bytes))

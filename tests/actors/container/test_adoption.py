@@ -1,0 +1,227 @@
+"""Segments of many chunks that are there already: their records come in pieces, and go again if the segment does not come (rule S14)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest import mock
+
+import anyio
+import attrs
+import pytest
+
+from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, until
+from support.older_layout import write_older
+from tierlog.actors.container.older import decide_import, request_of
+from tierlog.actors.container.state import ContainerState
+from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus
+from tierlog.storage_backends.base.data_log import GROUP_BYTES_MAX
+from tierlog.storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, Unavailable
+from tierlog.storage_backends.chunked.core import ChunkedOptions, Core
+from tierlog.storage_backends.chunked.operations import adopt
+from tierlog.storage_backends.chunked.records import ChunkRecord, DebtKind, DebtRecord, debt_key
+from tierlog.storage_backends.chunked.rolling.chain import Chain, Laid
+from tierlog.testing.simulation.records import broken_records
+
+pytestmark = pytest.mark.anyio
+
+NAME = "app/old"
+PARTS = [bytes([65 + number]) * 10 for number in range(20)]
+DATA = b"".join(PARTS)
+PIECES = attrs.evolve(
+    OPTIONS,
+    chunked=ChunkedOptions(adopt_bytes=600, index_spacing=32, maintenance_records=4),
+    collector=attrs.evolve(OPTIONS.collector, delay=0.0),
+    writer=attrs.evolve(OPTIONS.writer, maintenance_pause=0.0),
+)
+"""Three or four chunks in a piece, and an index record for every three."""
+
+
+@pytest.fixture
+async def world() -> ContainerWorld:
+    world = ContainerWorld(PIECES)
+    await world.chunks.open()
+    await write_older(world.chunks, NAME, *PARTS, max_size=10)
+    return world
+
+
+def keys(owner: Owner, *kinds: str) -> list[str]:
+    return [key for key in owner.container.state.metadata if key.startswith(kinds)]
+
+
+async def nothing_is_left(owner: Owner, world: ContainerWorld) -> None:
+    """No record of the import, and all files as they were."""
+    await until(lambda: not keys(owner, "s:", "c:", "i:", "d:", "o:"))
+    await owner.store.flush()
+    assert len([name for name in world.memory.chunks if name.startswith(f"{NAME}$offset.")]) == len(PARTS)
+
+
+@contextmanager
+def held_after(pieces: int) -> Iterator[anyio.Event]:
+    """An adoption stays where it is once so many pieces are laid, and the event is set."""
+    held, lay = anyio.Event(), adopt._lay
+    calls = 0
+
+    async def laid(core: Core, segment: int, piece: list[Laid]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > pieces:
+            held.set()
+            await anyio.sleep_forever()
+        await lay(core, segment, piece)
+
+    with mock.patch.object(adopt, "_lay", laid):
+        yield held
+
+
+async def test_a_segment_of_many_chunks_comes_in_pieces_rule_s14(world: ContainerWorld) -> None:
+    async with world.owner() as owner:
+        assert await owner.container.older.take(NAME) == len(DATA)
+        assert owner.container.storage.statistics().commits >= 5
+        assert await read_all(owner.store, NAME) == DATA
+        sid = (await owner.store.segment_info(NAME)).segment_id
+        await until(lambda: not keys(owner, "d:"))
+        assert not list(broken_records(owner.container.state))
+        assert (len(keys(owner, "c:")), len(keys(owner, f"i:{sid:016x}:"))) == (20, 6)
+
+        await owner.store.append(NAME, b"more")
+        await owner.store.flush()
+        assert await read_all(owner.store, NAME, 190) == PARTS[-1] + b"more"
+
+
+async def test_a_piece_is_bounded(world: ContainerWorld) -> None:
+    async with world.owner() as owner:
+        metadata = owner.container.storage._core.metadata
+        with mock.patch.object(metadata, "commit", wraps=metadata.commit) as commit:
+            await owner.container.older.take(NAME)
+        sizes = [sum(len(key) + len(value or b"") for key, value in call.args[1].items()) for call in commit.call_args_list]
+
+    assert len(sizes) >= 5
+    assert max(sizes) < 600
+
+
+async def test_nobody_sees_pieces_and_their_owner_leaves_them_alone_meanwhile(world: ContainerWorld) -> None:
+    async with world.owner() as owner, anyio.create_task_group() as tasks:
+        with held_after(3) as held:
+            tasks.start_soon(owner.container.older.take, NAME)
+            await held.wait()
+            before = keys(owner, "c:", "i:", "d:")
+            await owner.store.flush()
+
+            assert keys(owner, "c:", "i:", "d:") == before != []
+            assert await owner.store.list_segments() == []
+            assert not list(broken_records(owner.container.state))
+            with pytest.raises(SegmentNotFound):
+                await owner.store.segment_info(NAME)
+            await owner.store.create_segment("app/new")
+            [debt] = keys(owner, "d:")
+            assert debt != debt_key((await owner.store.segment_info("app/new")).segment_id, DebtKind.ADOPT)
+            tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+async def test_the_next_owner_takes_back_what_a_crash_left_and_no_file_goes(world: ContainerWorld, pieces: int) -> None:
+    async with anyio.create_task_group() as tasks:
+        first = await world.start(tasks)
+        with held_after(pieces) as held:
+            tasks.start_soon(first.container.older.take, NAME)
+            await held.wait()
+            assert keys(first, "d:") == [f"d:{1 << 32 | 1:016x}:adopt"]
+            await first.crash()
+            tasks.cancel_scope.cancel()
+
+    async with world.owner() as owner:
+        await nothing_is_left(owner, world)
+        assert await owner.container.older.take(NAME) == len(DATA)
+        assert await read_all(owner.store, NAME) == DATA
+
+
+async def test_a_cancelled_import_is_taken_back_by_its_own_owner(world: ContainerWorld) -> None:
+    async with world.owner() as owner:
+        async with anyio.create_task_group() as tasks:
+            with held_after(2) as held:
+                tasks.start_soon(owner.container.older.take, NAME)
+                await held.wait()
+                tasks.cancel_scope.cancel()
+        await nothing_is_left(owner, world)
+        assert await owner.container.older.take(NAME) == len(DATA)
+
+
+def test_who_comes_before_it_was_taken_back_is_asked_to_come_again() -> None:
+    state = ContainerState(1)
+    chunk = ChunkRecord("old").grown([bytes(10)])
+    request = request_of(NAME, Chain(10, 0, False, 100, ((0, chunk),)), 64)
+    state.metadata[chunk.key] = (1, chunk.encode())
+    with pytest.raises(InvalidArgument, match="belongs to another segment"):
+        decide_import(state, request)
+
+    owed = DebtRecord(DebtKind.ADOPT, 7, chunk="old", chunks=1, end=10)
+    state.metadata[owed.key] = (1, owed.encode())
+    with pytest.raises(Unavailable, match="taken back: try again"):
+        decide_import(state, request)
+
+
+async def test_an_import_whose_name_was_given_away_meanwhile_is_taken_back(world: ContainerWorld) -> None:
+    async with world.owner() as owner:
+        lay = adopt._lay
+
+        async def laid(core: Core, segment: int, piece: list[Laid]) -> None:
+            await lay(core, segment, piece)
+            if piece[-1].chunk.next_chunk == "":
+                await owner.store.create_segment(NAME)
+
+        with mock.patch.object(adopt, "_lay", laid), pytest.raises(SegmentExists):
+            await owner.container.older.take(NAME)
+        assert (await owner.store.segment_info(NAME)).length == 0
+        await until(lambda: not keys(owner, "c:", "i:", "d:", "o:"))
+
+
+def test_what_was_taken_back_is_no_segment() -> None:
+    """A request that comes after its own cancellation finds fewer records than it laid."""
+    state = ContainerState(1)
+    chain = Chain(10, 0, False, 100, ((0, ChunkRecord("old").grown([bytes(10)])),))
+    request = request_of(NAME, chain, 64)
+    request.adopted = state.take_segment_id()
+
+    with pytest.raises(Unavailable, match="taken back"):
+        decide_import(state, request)
+
+
+def test_the_last_operation_settles_the_debt() -> None:
+    state = ContainerState(1)
+    chain = Chain(10, 0, False, 100, ((0, ChunkRecord("old").grown([bytes(10)])),))
+    request = request_of(NAME, chain, 64)
+    sid = request.adopted = state.take_segment_id()
+    key = debt_key(sid, DebtKind.ADOPT)
+    owed = DebtRecord(DebtKind.ADOPT, sid, chunk="old", chunks=1, end=10)
+    state.metadata[key] = (1, owed.encode())
+    state.apply(decide_import(state, request)[0])
+
+    left = DebtRecord.decode(state.metadata[key][1])
+    assert (left.chunk, left.chunks, left.index_offset, left.end) == ("", 0, 0, 0)
+    assert state.next_segment_id() == sid + 1
+
+
+async def test_records_that_no_transaction_can_hold_are_refused(world: ContainerWorld) -> None:
+    chunk = ChunkRecord("old", 1, packed_crcs=bytes(4), packed_starts=bytes(33 << 20))
+    async with world.owner() as owner:
+        with pytest.raises(InvalidArgument, match="those of one chunk have at most"):
+            await owner.container.older.restore(image_of(1), Chain(1, 0, False, 1, ((0, chunk),)))
+        assert not keys(owner, "c:", "d:")
+
+
+def image_of(length: int) -> SegmentImage:
+    return SegmentImage(0, SegmentStatus.LIVE, False, length, 0, 128 << 20, NAME, (), (), (), ())
+
+
+async def test_a_segment_is_restored_though_no_group_of_the_log_could_hold_its_records(world: ContainerWorld) -> None:
+    """With the real limits; such a segment was backed up, and then the whole restore failed."""
+    size, count = 256 << 30, 40
+    chunk = ChunkRecord("", size, packed_crcs=bytes(4 * (size >> 20)))
+    chunks = tuple((number * size, attrs.evolve(chunk, name=f"containers/0000/{number:032x}")) for number in range(count))
+    assert sum(len(each.packed_crcs) for _, each in chunks) > GROUP_BYTES_MAX // 2
+    async with world.owner(attrs.evolve(OPTIONS, chunked=ChunkedOptions(index_spacing=1 << 40))) as owner:
+        await owner.container.older.restore(image_of(count * size), Chain(count * size, 0, False, size, chunks))
+
+        assert (await owner.store.segment_info(NAME)).flushed_length == count * size
+        assert len(keys(owner, "c:")) == count
