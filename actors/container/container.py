@@ -245,6 +245,7 @@ class Container:
             claims_prefix=claim_prefix(self.index),
             referenced=ReferencedChunks(state),
             released=ReleasedRecords(state, metadata),
+            claim=self._claim_late,
             barrier=lambda: self.log_operation(Barrier()),
             request_cycle=lambda: writer.request_cycle(),  # noqa: PLW0108 - the writer is made below
             options=options.collector,

@@ -8,9 +8,10 @@ Files outside the container's prefix are not found by that listing: a durable re
 join the queue at the open, and their records go after them, here: nobody else changes these records once the file is released, and one
 commit for each batch needs no cycle.
 
-Order (rule G1): decide on durable state; append a barrier to the log; only when that is durable under this owner's epoch, delete. Nothing
-goes before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done; a failing delete is tried again later,
-and after ``attempts`` ever more rarely (``aside.py``); one slow or failing name does not hold up the others of its batch (rule G2).
+Order (rule G1): decide on durable state; claim long-term storage, if that was not possible yet: an owner whose folder is a copy must not
+delete what the original made since; append a barrier to the log; only when that is durable under this owner's epoch, delete. Nothing goes
+before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done; a failing delete is tried again later, and
+after ``attempts`` ever more rarely (``aside.py``); one slow or failing name does not hold up the others of its batch (rule G2).
 
 Cancellation and crash: what was not deleted is found again by the next owner, in its listing or its records. A record whose file is gone
 already is taken out by the next owner.
@@ -26,7 +27,7 @@ import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, hex_number
-from ...storage_backends.base.errors import ChunkNotFound, TierlogError
+from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, NotOwner, StoreMismatch, TierlogError
 from ...storage_backends.base.statistics import counter, gauge
 from ..core.log import get_logger
 from .aside import SetAside
@@ -90,19 +91,22 @@ class Collector:
         claims_prefix: str,
         referenced: Container[str],
         released: ReleasedFiles,
+        claim: Callable[[], Awaitable[object]],
         barrier: Callable[[], Awaitable[object]],
         request_cycle: Callable[[], None],
         options: CollectorOptions,
     ) -> None:
         """``claims_prefix``: where owners claim long-term storage; claims of dead owners are garbage. ``referenced``: the chunk names
-        that durable metadata knows; ``released``: the files that it says were released; ``barrier()`` returns once a fenced append is
-        durable; ``request_cycle()`` asks for a flush cycle, because what a dead owner left may belong to one that was never completed."""
+        that durable metadata knows; ``released``: the files that it says were released; ``claim()`` returns once this owner may change
+        long-term storage (rule W8), ``barrier()`` once a fenced append is durable; ``request_cycle()`` asks for a flush
+        cycle, because what a dead owner left may belong to one that was never completed."""
         self._chunks = chunks
         self._claims = claims_prefix
         self._prefix = f"containers/{container:04d}/"
         self._epoch = epoch
         self._referenced = referenced
         self._released = released
+        self._claim = claim
         self._barrier = barrier
         self._request_cycle = request_cycle
         self._options = options
@@ -223,6 +227,15 @@ class Collector:
         return found
 
     async def _collect(self, ready: list[Garbage]) -> None:
+        try:
+            await self._claim()
+        except (NotOwner, DataCorruption, StoreMismatch):
+            raise
+        except TierlogError as error:
+            for garbage in ready:
+                self._retry(garbage, error)
+            return
+
         await self._barrier()
         limit = anyio.CapacityLimiter(self._options.concurrent_deletes)
         done: list[str] = []

@@ -315,6 +315,36 @@ async def test_hole_08_of_a_folder_and_its_copy_only_the_newest_opens() -> None:
     assert await refusal_of(world) is None
 
 
+async def test_hole_08_a_copy_that_opened_while_long_term_storage_was_down_deletes_nothing_of_the_original() -> None:
+    """G1, W8: it has no claim yet, and to its records the chunks of the original's later owners are garbage of dead ones."""
+    world = ContainerWorld()
+    async with world.owner() as owner:
+        await make(owner.store, "s", b"abc")
+        await owner.store.flush()
+    original, copy = world.logs, cloned(world.logs)
+    for data in (b"2", b"3", b"4"):
+        async with world.owner() as owner:
+            await owner.store.append("s", data)
+            await owner.store.flush()
+    chunks = world.chunk_names
+
+    world.logs, world.chunks.script = copy, lambda call: DOWN
+    for _ in range(2):
+        async with world.owner() as owner:
+            pass
+    async with world.owner() as owner:
+        assert owner.container.state.epoch == 4
+        world.chunks.script = None
+        await owner.store.flush()
+        await anyio.sleep(500)
+        assert isinstance(owner.error, StoreMismatch)
+
+    world.logs = original
+    assert world.chunk_names == chunks
+    async with world.owner() as owner:
+        assert await read_all(owner.store, "s") == b"abc234"
+
+
 async def test_hole_08_another_store_is_not_taken_for_ones_own() -> None:
     world = ContainerWorld()
     async with world.owner():

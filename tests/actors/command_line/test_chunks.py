@@ -52,7 +52,7 @@ def test_chunks_are_listed_with_what_they_are(run: Run, store: Path) -> None:
     assert ("referenced", "app/old", 2, 2, 4) in uses
     assert ("unreferenced", "", 5, 0, 0) in uses
     assert {name for each in listed if each["use"] == "other" for name in [each["name"]]} == {"app/old$header"}
-    assert {each["name"].rpartition("/")[0] for each in listed if each["use"] == "system"} == {"_system/containers/0000"}
+    assert {each["name"].rpartition("/")[0] for each in listed if each["use"] == "system"} == {"_system/containers/0000", "_system/imports"}
     assert [each["name"] for each in listed] == sorted(each["name"] for each in listed)
 
     assert len(run("chunks", "ls", "app/").out.splitlines()) == 1 + 3

@@ -11,7 +11,7 @@ import pytest
 
 from support.container_world import virtual_time
 from tierlog.actors.gc.collector import Collector, CollectorOptions
-from tierlog.storage_backends.base.errors import NotOwner
+from tierlog.storage_backends.base.errors import NotOwner, StoreMismatch, Unavailable
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage, every
 
@@ -54,6 +54,7 @@ class World:
     released: Released = attrs.field(factory=Released)
     barriers: list[float] = attrs.field(factory=list)
     barrier_error: BaseException | None = None
+    claim_error: BaseException | None = None
     requested: int = 0
     collector: Collector = attrs.field(init=False)
 
@@ -65,10 +66,16 @@ class World:
             claims_prefix="_system/containers/0003/epoch.",
             referenced=self.referenced,
             released=self.released,
+            claim=self._claim,
             barrier=self._barrier,
             request_cycle=self._request_cycle,
             options=self.options,
         )
+
+    async def _claim(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        if self.claim_error is not None:
+            raise self.claim_error
 
     async def _barrier(self) -> None:
         await anyio.lowlevel.checkpoint()
@@ -163,6 +170,30 @@ async def test_hole_05_a_fenced_owner_deletes_nothing() -> None:
 
     assert await world.left() == [chunk(1)]
     assert [call.verb for call in world.chunks.calls].count("delete") == 0
+
+
+async def test_hole_08_nothing_goes_before_long_term_storage_is_claimed() -> None:
+    """G1, W8: it was down when the container opened; whose it is nobody knows yet."""
+    async with collecting(chunk(1), claim_error=Unavailable("down")) as (world, collector):
+        collector.release([chunk(1)])
+        await anyio.sleep(61)
+        assert await world.left() == [chunk(1)]
+        assert world.barriers == []
+
+        world.claim_error = None
+        await anyio.sleep(3600)
+        assert await world.left() == []
+
+
+async def test_hole_08_an_owner_whose_claim_is_refused_deletes_nothing() -> None:
+    world = World(claim_error=StoreMismatch("the folder is a copy"))
+    await world.chunks.open()
+    await world.make(chunk(1))
+    world.collector.release([chunk(1)])
+    with pytest.raises(StoreMismatch):
+        await world.collector.run()
+
+    assert await world.left() == [chunk(1)]
 
 
 async def test_a_referenced_chunk_is_never_deleted() -> None:
