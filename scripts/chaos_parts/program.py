@@ -72,7 +72,9 @@ def carry_out(
         with run.progress:
             status = anyio.run(partial(until_signalled, run, work), backend_options={"use_uvloop": True})
         if status:
+            verdict.show_interrupted(console, options.rounds)
             return status
+
         verdict.show(console, as_json=options.json)
         keep = keep or bool(verdict.violations)
         if keep:

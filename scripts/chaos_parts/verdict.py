@@ -115,6 +115,14 @@ class Verdict:
             console.print(f"- {text}", highlight=False, markup=False)
         console.print(self.line, highlight=False, markup=False, soft_wrap=True)
 
+    def show_interrupted(self, console: Console, wanted: int) -> None:
+        """What is known of the rounds that came to their end; the rest was not judged."""
+        if self.rounds:
+            for text in self.violations:
+                console.print(f"- {text}", highlight=False, markup=False)
+            told = f"interrupted after {self.rounds} of {wanted} rounds, seed {self.seed}: until then {len(self.violations)} violations"
+            console.print(told, highlight=False, markup=False, soft_wrap=True)
+
     def _table(self) -> Table:
         table = Table("seconds", "count", "p50", "p99", "max", "goal (p99)", "")
         for column in table.columns[1:6]:

@@ -11,6 +11,7 @@ from random import Random
 
 import anyio
 import pytest
+from rich.console import Console
 
 import tierlog
 from chaos_parts.checker import SegmentCheck
@@ -186,6 +187,15 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert (samples.percentile(0.5), samples.percentile(0.99), samples.percentile(1.0)) == (0.1, 0.5, 2.0)
     assert samples.holds
     assert not Samples("x", 0.5, samples.values).holds
+
+
+def test_an_interrupted_run_tells_of_the_rounds_that_came_to_their_end(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(width=200)
+    Verdict("failover", 7).show_interrupted(console, 9)
+    assert capsys.readouterr().out == ""
+
+    Verdict("failover", 7, rounds=3, violations=["round 2: lost"]).show_interrupted(console, 9)
+    assert capsys.readouterr().out == "- round 2: lost\ninterrupted after 3 of 9 rounds, seed 7: until then 1 violations\n"
 
 
 def test_only_a_clean_run_holds_and_a_missed_goal_breaks_it_when_asked_for() -> None:
