@@ -79,11 +79,11 @@ async def test_a_read_survives_every_loss(door: Door, loss: Answer | str) -> Non
 
 async def test_a_read_gives_up_at_its_deadline_and_says_why(door: Door) -> None:
     with scripted(script_of(HTML)) as server:
-        async with door(server.url, deadline=0.3) as client:
+        async with door(server.url, deadline=0.5) as client:
             with pytest.raises(Unavailable, match="502"):
                 await client.segment_info("s")
 
-    assert len(server.received) > 2
+    assert len(server.received) > 1
 
 
 async def test_h3_a_foreign_answer_that_will_not_change_is_told_at_once(door: Door) -> None:
