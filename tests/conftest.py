@@ -12,7 +12,7 @@ TOGETHER = ("tests/spark_bridge/", "tests/packaging/test_wheel.py")
 """A JVM is started once, and a wheel is built and installed once."""
 
 # No deadline: on a shared machine it measures the neighbours.
-settings.register_profile("short", deadline=None, print_blob=True)
+settings.register_profile("short", deadline=None, print_blob=True, max_examples=50)
 settings.register_profile("long", deadline=None, print_blob=True, max_examples=1_000)
 
 

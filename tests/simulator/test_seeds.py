@@ -22,7 +22,7 @@ FOUND: list[dict[str, Any]] = SEEDS.get("found", [])
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
 PARTS = 4
 """Tests run in parallel, so the standing and the fresh seeds are several tests each."""
-FRESH_SECONDS = 4.0
+FRESH_SECONDS = 3.0
 FRESH_SECONDS_LONG = 150.0
 SEED_SECONDS_MAX = 40.0
 

@@ -30,6 +30,11 @@ def unasked_exits(service: Service) -> int:
     return sum(int(host["exits"]) for host in service.status()["hosts"])
 
 
+def not_served(service: Service) -> tuple[int, list[int]]:
+    answer = service.client.get("/ready")
+    return answer.status_code, answer.json()["containers_not_served"]
+
+
 def test_v8_a_container_that_kills_three_hosts_is_set_aside_and_the_others_go_on(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -55,8 +60,7 @@ def test_v8_a_container_that_kills_three_hosts_is_set_aside_and_the_others_go_on
             if index != BAD:
                 service.append(name, b"after")
                 assert service.read(name) == b"before after"
-        answer = service.client.get("/ready")
-        assert (answer.status_code, answer.json()["containers_not_served"]) == (503, [BAD])
+        wait_until(lambda: not_served(service) == (503, [BAD]), "the supervisor has heard what the hosts serve")
 
         fault.unlink()
         assert service.post(f"/v1/containers/{BAD}/open").is_success

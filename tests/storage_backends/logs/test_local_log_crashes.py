@@ -12,7 +12,7 @@ from tierlog.storage_backends.base.files import IoCall
 from tierlog.testing.simulated_disk import Keep
 from tierlog.testing.simulated_files import Fault, Hang, SimulatedDisk, SimulatedFiles
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 
 async def count_calls() -> int:

@@ -16,7 +16,7 @@ from tierlog.storage_backends.registers.local import EPOCH_RECORD_BYTES, SLOT_BY
 from tierlog.testing.log_conformance import contents
 from tierlog.testing.simulated_files import SimulatedDisk, SimulatedFiles
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 REGISTER = f"{FOLDER}/register"
 TINY = LocalLogOptions(file_size=150, reserve=0, allocation_step=1, length_step=40, low_water=0)
