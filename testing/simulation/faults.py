@@ -162,6 +162,8 @@ class Faults:
         """Told of every call to a chunk storage, before anything happens to it: the process, the verb, the chunk."""
         self.met: dict[str, int] = {}
         """How often each kind was met, as ``files before``."""
+        self.late_until = 0.0
+        """When the last of the calls that are late by a number of seconds goes on: healing does not hurry it."""
         self._trace = trace
         self._random = random
         self._strike = strike
@@ -201,6 +203,8 @@ class Faults:
         self._trace.note("fault", f"{key} of process {process} at {verb} {name}")
         if fault.kind in STRIKES:
             self._strike(fault.kind, process)
+        if fault.kind is Kind.STALL and fault.seconds < math.inf:
+            self.late_until = max(self.late_until, now + fault.seconds)
         if fault.then is not None:
             fault.then(process)
         return fault

@@ -258,9 +258,9 @@ class Nemesis:
         """If no call ends for a long time, heal; if that does not help, a call is never answered."""
         stage, healed = self._stage, False
         while True:
-            before = stage.calls
+            before = stage.progress
             await trio.sleep(STALLED_SECONDS)
-            if stage.calls != before:
+            if stage.progress != before:
                 healed = False
             elif healed:
                 raise CannotServe("\n".join(("calls are never answered", *stage.waiting(), "tasks wait:", *who_waits())))
@@ -272,7 +272,7 @@ class Nemesis:
         """The plan is over: heal, let zombies do what they still do, then end them."""
         self._stage.is_over = True
         self.heal()
-        await trio.sleep(5.0)
+        await trio.sleep(max(5.0, self._site.faults.late_until - trio.current_time()))
         for process in self._site.processes:
             if process is not self._stage.current or self._stage.is_crippled(process):
                 self._end(process)

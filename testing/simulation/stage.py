@@ -95,6 +95,7 @@ class Stage:
         self._changed = trio.Event()
         self._reached = 0
         self._held: trio.Event | None = None
+        self._releases = 0
 
     # --- progress -------------------------------------------------------------------------------------------
 
@@ -102,6 +103,11 @@ class Stage:
     def reached(self) -> int:
         """The highest number of an action that has begun."""
         return self._reached
+
+    @property
+    def progress(self) -> int:
+        """Grows as long as the run goes on: by calls that end, and where clients wait because the plan lets time pass."""
+        return self.calls + self._releases
 
     async def reach(self, number: int) -> None:
         """An action begins, as soon as clients may go on."""
@@ -118,6 +124,7 @@ class Stage:
     def release(self) -> None:
         held, self._held = self._held, None
         if held is not None:
+            self._releases += 1
             held.set()
 
     def change(self) -> None:
