@@ -41,6 +41,8 @@ pytestmark = pytest.mark.timeout(1200)
 ONLY = os.environ.get("TIERLOG_CRASH", "")
 SKIPPED = pytest.mark.skipif(bool(ONLY), reason="TIERLOG_CRASH names one case")
 NAMED = ONLY.partition(":")[0] in SCENARIOS
+LIKE_OTHERS = {"defrag-debt", "defrag-inline", "first-access"}
+"""Other doors to what ``defrag`` and ``import`` go through call by call: with ``--long`` only."""
 PROTOCOLS = Path(__file__).parents[2] / "docs" / "protocols"
 
 
@@ -72,7 +74,7 @@ def crash_all(scenario: str, schedule: int, instants: Sequence[Instant], randoms
 
 
 @SKIPPED
-@pytest.mark.parametrize("scenario", SCENARIOS)
+@pytest.mark.parametrize("scenario", [pytest.param(name, marks=pytest.mark.long) if name in LIKE_OTHERS else name for name in SCENARIOS])
 def test_a_crash_at_every_call_and_inside_it_loses_nothing_acked(scenario: str) -> None:
     crash_everywhere(scenario, 0, randoms=0 if SCENARIOS[scenario].twice else 1)
 

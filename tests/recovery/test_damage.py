@@ -2,7 +2,7 @@
 
 Small stores are taken at several moments: after a clean end, after a kill, in the middle of a flush cycle, with the files of several
 owners. Then their files are cut, have bits flipped or pages zeroed, vanish, come back from an older backup, or get company. What a
-verdict means is in ``support/damage.py``. The default run tries all bits of headers and metadata, a bit of each third byte of payload, and
+verdict means is in ``support/damage.py``. The default run tries all bits of headers and metadata, a bit of each seventh byte of payload, and
 prefixes at the borders of records and sectors; ``--long`` tries every byte and every bit.
 """
 
@@ -102,9 +102,9 @@ def header_bits(path: str, content: bytes) -> Iterator[Damage]:
     yield from flips(path, content, (bit for start, end, _ in records(content) for bit in range(8 * start, 8 * end)))
 
 
-def a_bit_of_every_third_byte(path: str, content: bytes) -> Iterator[Damage]:
+def a_bit_of_every_seventh_byte(path: str, content: bytes) -> Iterator[Damage]:
     """The rest is like it: ``--long`` flips every bit of all."""
-    yield from flips(path, content, (8 * at + at * 5 % 8 for at in range(0, written(content), 3)))
+    yield from flips(path, content, (8 * at + at * 5 % 8 for at in range(0, written(content), 7)))
 
 
 def test_hole_10_every_flipped_bit_of_the_logs_headers() -> None:
@@ -115,7 +115,7 @@ def test_hole_10_every_flipped_bit_of_the_logs_headers() -> None:
 @every_image
 def test_hole_10_flipped_bits_all_over_the_log(moment: str) -> None:
     """What an opener logged again may rot in the older file: no owner needs it there."""
-    whole, refused = judge_all(image(moment), each_file(image(moment), WAL, a_bit_of_every_third_byte))
+    whole, refused = judge_all(image(moment), each_file(image(moment), WAL, a_bit_of_every_seventh_byte))
     assert refused > 3 * whole
 
 
