@@ -118,7 +118,7 @@ class Client:
         """Make the call, and tell the checker when it begins and how it ends."""
         op = op.begun(trio.current_time())
         self._stage.lapses[op.family].note(op)
-        self._stage.extend_listings(op.family)
+        self._stage.extend_listings(op.family, process.number)
         call = self._stage.checkers[op.family].begin(op, process.number)
         self._stage.trace.note(self.name, f"P{process.number} #{call.number} {op}")
         outcome = await self._stage.attempt(process, f"{self.name} {op}", send, patience)

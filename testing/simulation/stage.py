@@ -256,10 +256,10 @@ class Stage:
         finally:
             self._listings.remove(entry)
 
-    def extend_listings(self, family: str) -> None:
-        """A call is about to begin that may begin a transaction."""
-        for listed, owner, calls in self._listings:
-            for key in self.lapses[family].keys if listed == family else ():
+    def extend_listings(self, family: str, owner: int) -> None:
+        """A call to ``owner`` is about to begin that may begin a transaction. Other owners' lists cannot show it."""
+        for listed, asked, calls in self._listings:
+            for key in self.lapses[family].keys if (listed, asked) == (family, owner) else ():
                 if key not in calls:
                     calls[key] = self.checkers[family].begin(LookUp(*key), owner)
 
