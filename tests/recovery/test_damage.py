@@ -2,7 +2,7 @@
 
 Small stores are taken at several moments: after a clean end, after a kill, in the middle of a flush cycle, with the files of several
 owners. Then their files are cut, have bits flipped or pages zeroed, vanish, come back from an older backup, or get company. What a
-verdict means is in ``support/damage.py``. The default run tries all bits of headers and metadata, a bit of each seventh byte of payload, and
+verdict means is in ``support/damage.py``. The default run tries all bits of headers and metadata, a bit of every 7th byte of payload, and
 prefixes at the borders of records and sectors; ``--long`` tries every byte and every bit.
 """
 
