@@ -16,18 +16,23 @@ def interrupt():
 """
 
 
-def run(program: str) -> tuple[int, bytes, bytes]:
-    done = subprocess.run([sys.executable, "-c", PRELUDE + program], capture_output=True, timeout=20, check=False)
-    return done.returncode, done.stdout, done.stderr
-
-
-EXITS_WITH_WHAT_IT_RAISES = """
+END = """
 import typer
 try:
     execute(command)
 except typer.Exit as exit:
     sys.exit(exit.exit_code)
 """
+
+
+def started(command: str) -> list[str]:
+    """A process that carries out ``command``, which this text defines."""
+    return [sys.executable, "-c", PRELUDE + command + END]
+
+
+def run(command: str) -> tuple[int, bytes, bytes]:
+    done = subprocess.run(started(command), capture_output=True, timeout=20, check=False)
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_a_command_that_owns_something_is_cancelled_and_puts_it_in_order() -> None:
@@ -42,7 +47,6 @@ async def command():
             await anyio.sleep(0.01)
             print("in order")
 """
-        + EXITS_WITH_WHAT_IT_RAISES
     )
     assert (code, out, err) == (130, b"in order\n", b"")
 
@@ -67,7 +71,6 @@ async def command():
     finally:
         print("in order")
 """
-        + EXITS_WITH_WHAT_IT_RAISES
     )
     assert (code, out, err) == (130, b"in order\n", b"")
 
@@ -84,7 +87,6 @@ async def command():
     Left()
     await anyio.sleep_forever()
 """
-        + EXITS_WITH_WHAT_IT_RAISES
     )
     assert (code, out, err) == (130, b"", b"")
 
@@ -102,7 +104,6 @@ async def command():
         with anyio.CancelScope(shield=True):
             await anyio.sleep_forever()
 """
-        + EXITS_WITH_WHAT_IT_RAISES
     )
     assert (code, out, err) == (130, b"closing\n", b"")
 
@@ -123,7 +124,6 @@ async def command():
     await anyio.sleep(0)
     print("has begun")
 """
-        + EXITS_WITH_WHAT_IT_RAISES
     )
     assert (code, out, err) == (130, b"", b"")
 
@@ -144,7 +144,6 @@ async def command():
         command.left = left_open()
         await anext(command.left)
 """
-        + EXITS_WITH_WHAT_IT_RAISES
     )
     assert (code, out, err) == (0, b"closed\n", b"")
 
@@ -158,5 +157,5 @@ async def command():
     while True:
         os.write(1, bytes(1 << 20))
 """
-    with subprocess.Popen([sys.executable, "-c", PRELUDE + program + EXITS_WITH_WHAT_IT_RAISES], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(started(program), stdout=subprocess.PIPE) as process:
         assert process.wait(timeout=20) == 130
