@@ -27,7 +27,7 @@ import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, hex_number
-from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, NotOwner, StoreMismatch, TierlogError
+from ...storage_backends.base.errors import CLAIM_REFUSED, ChunkNotFound, TierlogError
 from ...storage_backends.base.statistics import counter, gauge
 from ..core.log import get_logger
 from .aside import SetAside
@@ -229,7 +229,7 @@ class Collector:
     async def _collect(self, ready: list[Garbage]) -> None:
         try:
             await self._claim()
-        except (NotOwner, DataCorruption, StoreMismatch):
+        except CLAIM_REFUSED:
             raise
         except TierlogError as error:
             for garbage in ready:

@@ -17,7 +17,7 @@ from typing import Protocol
 import anyio
 import attrs
 
-from ...storage_backends.base.errors import DataCorruption, MetadataConflict, NotOwner, StoreMismatch, TierlogError
+from ...storage_backends.base.errors import CLAIM_REFUSED, MetadataConflict, NotOwner, TierlogError
 from ...storage_backends.chunked.records import DebtRecord
 from ..core.log import get_logger
 
@@ -114,7 +114,7 @@ class Maintenance:
         """Whether the step was done."""
         try:
             await self._claim()
-        except (NotOwner, DataCorruption, StoreMismatch):
+        except CLAIM_REFUSED:
             raise
         except TierlogError as error:
             self._fail(debt, error)

@@ -23,12 +23,11 @@ from ...journal.operations.cycle_complete import CycleComplete
 from ...journal.operations.segment_image import SegmentStatus
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.errors import (
-    DataCorruption,
+    CLAIM_REFUSED,
     MetadataConflict,
     NotOwner,
     SegmentNotFound,
     StorageFull,
-    StoreMismatch,
     TierlogError,
 )
 from ...storage_backends.base.statistics import counter, gauge
@@ -249,7 +248,7 @@ class StorageWriter:
         await self._source.settle()
         try:
             await self._claim()
-        except (NotOwner, DataCorruption, StoreMismatch):
+        except CLAIM_REFUSED:
             raise
         except TierlogError as error:
             return dict.fromkeys(plans, error)

@@ -257,3 +257,7 @@ class MetadataConflict(TierlogError):
 
     code = "metadata-conflict"
     retryable = True
+
+
+CLAIM_REFUSED = (NotOwner, DataCorruption, StoreMismatch)
+"""What a claim on long-term storage raises when it is not ours to make (rule W8); every other error is trouble that passes."""
