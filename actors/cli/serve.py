@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...storage_backends.base.errors import InvalidArgument
 from ..core.startup import importing
-from .options import DEFAULT_DATA, Chunks, Config
+from .options import DEFAULT_DATA, Chunks, Config, Data
 from .output import count
 from .running import check_new_folder, complain, execute, read_settings
 
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def serve(
-    path: Annotated[
-        Path, typer.Argument(metavar="[PATH]", envvar="TIERLOG_DATA", help="The data folder.", show_default="tierlog-data")
-    ] = DEFAULT_DATA,
+    context: typer.Context,
+    path: Annotated[Path | None, typer.Argument(metavar="[PATH]", help="The data folder; --data says it too.", show_default=False)] = None,
+    data: Data = DEFAULT_DATA,
     config: Config = None,
     listen: Annotated[str | None, typer.Option(metavar="ADDRESS:PORT", help="Where to listen; port 0 lets the system choose.")] = None,
     hosts: Annotated[int | None, typer.Option(min=1, max=256, help="Host processes. Default: one for each core.")] = None,
@@ -48,7 +49,7 @@ def serve(
 
         settings = read_settings(config, chunks)
         address, port = listen_of(listen, settings.server)
-        folder = check_path(path)
+        folder = check_path(_one_folder(context, path, data))
         await check_new_folder(folder)
         options = ServiceOptions(
             folder=folder,
@@ -67,6 +68,18 @@ def serve(
 
     log_json_lines(host="supervisor", pid=os.getpid())
     execute(command, uvloop=True)
+
+
+def _one_folder(context: typer.Context, path: Path | None, data: Path) -> Path:
+    """What is typed beats the environment; typed twice, nobody knows which one is meant."""
+    if path is None:
+        return data
+
+    source = context.get_parameter_source("data")
+    if source is not None and source.name == "COMMANDLINE":
+        raise InvalidArgument(f"the data folder is given twice, as {path} and as --data {data}: leave one out")
+
+    return path
 
 
 def _announce(served: Served, supervisor: Supervisor) -> None:

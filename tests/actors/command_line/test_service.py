@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -76,3 +79,22 @@ def test_a_configuration_in_the_environment_does_no_harm(run: Run, url: str, mon
     monkeypatch.setenv("TIERLOG_CONFIG", "nowhere.toml")
 
     assert run("segment", "create", NAME, "--url", url).code == 0
+
+
+def test_serve_takes_its_folder_either_way_and_once(tmp_path: Path) -> None:
+    taken = tmp_path / "a file"
+    taken.write_bytes(b"")
+    elsewhere = {**os.environ, "TIERLOG_DATA": str(tmp_path / "elsewhere")}
+
+    def serve(*arguments: str) -> tuple[int, str]:
+        command = [sys.executable, "-m", "tierlog.actors.cli", "serve", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=elsewhere, timeout=60)
+        return done.returncode, done.stderr
+
+    typed = serve(str(taken))
+    twice = serve("one", "--data", "two")
+
+    assert typed[0] == 1
+    assert str(taken) in typed[1], "what is typed beats the environment"
+    assert serve("--data", str(taken)) == typed
+    assert twice == (1, "error: the data folder is given twice, as one and as --data two: leave one out\n")
