@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import suppress
 
 import attrs
 
 from ..storage_backends.base.errors import InvalidArgument, StorageFull, Unavailable
-from ..storage_backends.base.files import Files, FolderEntry, ListFolder, Program, RemoveFolder, T
+from ..storage_backends.base.files import Files, FolderEntry, ListFolder, Program, RemoveFolder, T, Unlink
 from .identity import StoreIdentity, read_identity
 from .presence import Owner, list_owners
 
 RESTORING = ".restoring-"
 """What the name of a folder begins with in which a restore builds logs."""
+STORE_TEMPORARY, LAYOUT_TEMPORARY = ".store-", ".layout-"
+"""What names in ``wal/`` begin with under which the identity and the mark of the layout are written before they are linked."""
 
 
 @attrs.frozen
@@ -74,6 +77,17 @@ def remove_emptied(folder: StoreFolder) -> Program[None]:
                 yield RemoveFolder(f"{folder.path}/{entry.name}")
             except OSError:
                 continue  # it has something in it: the next restore judges that
+
+
+def remove_unfinished(folder: StoreFolder) -> Program[None]:
+    """Remove what openings left that ended while they made the identity or the mark of the layout. The folder has its identity already.
+
+    One that still makes them may lose its file too: it finds the identity there, and tries the mark again.
+    """
+    for entry in (yield from list_files(folder.wal)):
+        if entry.name.startswith((STORE_TEMPORARY, LAYOUT_TEMPORARY)):
+            with suppress(FileNotFoundError):  # another opening removes it too
+                yield Unlink(f"{folder.wal}/{entry.name}")
 
 
 async def existing_identity(files: Files, folder: StoreFolder) -> StoreIdentity:

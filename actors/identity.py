@@ -91,10 +91,11 @@ def create_identity(folder: str, identity: StoreIdentity, temporary: str) -> Pro
     yield Write(handle, 0, [encode(identity)])
     yield Sync(handle)
     yield Close(handle)
-    with suppress(FileExistsError):  # the other process won: its identity is read below
+    # If the other process won, its identity is read below; it may have swept our file.
+    with suppress(FileExistsError, FileNotFoundError):
         yield Link(f"{folder}/{temporary}", path)
-
-    yield Unlink(f"{folder}/{temporary}")
+    with suppress(FileNotFoundError):
+        yield Unlink(f"{folder}/{temporary}")
     yield SyncFolder(folder)
     yield SyncFolder(folder.rpartition("/")[0] or "/")
     found = yield from read_identity(folder)

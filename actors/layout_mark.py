@@ -4,7 +4,10 @@ Owns: the file, and the refusal of a mode that the mark forbids. Does not own: w
 
 The mark is made before the store is opened with ``layout-upgrade`` for the first time, whole and durable: from then on headers of the older
 layout are not kept up to date, and software that reads them would see old bytes. So a mode that promises something to such software
-is ``StoreMismatch`` ever after. A file that is damaged is ``DataCorruption``, never "no mark". Crash: the mark is there, or it is not.
+is ``StoreMismatch`` ever after. A file that is damaged is ``DataCorruption``, never "no mark".
+
+Crash: the mark is there, or it is not. One that is seen may not be durable yet, so whoever goes on with it syncs its name. A temporary file
+that is left goes with the next opening.
 """
 
 from __future__ import annotations
@@ -15,14 +18,14 @@ from ..storage_backends.base.errors import DataCorruption, StoreMismatch
 from ..storage_backends.base.files import Close, Files, Link, Open, Program, Read, Sync, SyncFolder, Unlink, Write
 from ..storage_backends.base.world import World
 from ..storage_backends.chunked.rolling.modes import LayoutMode
-from .folder import StoreFolder, run_program
+from .folder import LAYOUT_TEMPORARY, StoreFolder, run_program
 
 _CONTENT = b"tierlog: the layout of this store was upgraded; there is no way back\n"
 
 
 async def settle_mode(files: Files, folder: StoreFolder, mode: LayoutMode, world: World) -> None:
     """Let a store be opened in ``mode``, or raise ``StoreMismatch``. The folder is a store's already."""
-    await run_program(files, _settle(folder, mode, f".layout-{world.new_id()}"), folder.wal)
+    await run_program(files, _settle(folder, mode, f"{LAYOUT_TEMPORARY}{world.new_id()}"), folder.wal)
 
 
 async def is_upgraded(files: Files, folder: StoreFolder) -> bool:
@@ -37,8 +40,12 @@ def _settle(folder: StoreFolder, mode: LayoutMode, temporary: str) -> Program[No
             f"use {LayoutMode.LAYOUT_UPGRADE.value!r} or {LayoutMode.INSTALL_NEW.value!r}"
         )
 
-    if mode is LayoutMode.LAYOUT_UPGRADE and not upgraded:
-        yield from _write(folder, temporary)
+    if mode is LayoutMode.LAYOUT_UPGRADE:
+        while not upgraded:
+            yield from _make(folder, temporary)
+            upgraded = yield from _read(folder)
+        # Of a mark that was there too: who made it may have died before this (rule S18).
+        yield SyncFolder(folder.wal)
 
 
 def _read(folder: StoreFolder) -> Program[bool]:
@@ -56,12 +63,13 @@ def _read(folder: StoreFolder) -> Program[bool]:
     return True
 
 
-def _write(folder: StoreFolder, temporary: str) -> Program[None]:
+def _make(folder: StoreFolder, temporary: str) -> Program[None]:
+    """Try to make the mark. Another opening may make it first, or sweep the temporary file: the caller looks whether there is one now."""
     handle = yield Open(f"{folder.wal}/{temporary}", write=True, create=True)
     yield Write(handle, 0, [_CONTENT])
     yield Sync(handle)
     yield Close(handle)
-    with suppress(FileExistsError):  # another process of this store is opening it too
+    with suppress(FileExistsError, FileNotFoundError):
         yield Link(f"{folder.wal}/{temporary}", f"{folder.wal}/layout")
-    yield Unlink(f"{folder.wal}/{temporary}")
-    yield SyncFolder(folder.wal)
+    with suppress(FileNotFoundError):
+        yield Unlink(f"{folder.wal}/{temporary}")

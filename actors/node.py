@@ -42,7 +42,7 @@ from .core.backoff import Backoff
 from .core.log import get_logger
 from .core.mailbox import LaneBounds, MailboxOptions
 from .core.supervision import RestartPolicy
-from .folder import StoreFolder, check_path, existing_identity, remove_emptied, run_program
+from .folder import STORE_TEMPORARY, StoreFolder, check_path, existing_identity, remove_emptied, remove_unfinished, run_program
 from .gc.collector import CollectorOptions
 from .identity import StoreIdentity, create_identity, read_identity
 from .layout_mark import settle_mode
@@ -74,7 +74,7 @@ async def identify(files: Files, wal: str, containers: int | None, config: Store
     if found is None:
         count = config.containers if containers is None else containers
         fresh = StoreIdentity(bytes.fromhex(world.new_id()), bytes.fromhex(world.new_id()), count, _shown_time(world))
-        found = await run_program(files, create_identity(wal, fresh, f".store-{world.new_id()}"), wal)
+        found = await run_program(files, create_identity(wal, fresh, f"{STORE_TEMPORARY}{world.new_id()}"), wal)
     if containers is not None and found.containers != containers:
         raise StoreMismatch(
             f"{wal} was made with {found.containers} containers, not {containers}: the number is fixed when a folder is made"
@@ -296,6 +296,7 @@ class Node:
 
     async def _settle_layout(self) -> None:
         await run_program(self._files, remove_emptied(self._folder), self._folder.path)
+        await run_program(self._files, remove_unfinished(self._folder), self._folder.wal)
         await settle_mode(self._files, self._folder, LayoutMode(self._config.layout), self._world)
 
     def _parts(self, identity: StoreIdentity, owner_id: str, chunks: ChunkStorage) -> ServingParts:

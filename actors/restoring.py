@@ -43,7 +43,7 @@ from .container.claim import Claim, claim_name, survey
 from .container.container import Container
 from .container.requests import CommitRequest
 from .core.workers import work_through
-from .folder import RESTORING, StoreFolder, list_files, run_program
+from .folder import RESTORING, STORE_TEMPORARY, StoreFolder, list_files, run_program
 from .identity import StoreIdentity, create_identity
 from .layout_mark import settle_mode
 from .node import Node, log_options
@@ -227,7 +227,7 @@ class _Restore:
         fresh = StoreIdentity(
             manifest.store_id, bytes.fromhex(world.new_id()), len(manifest.epochs), max(0, int(world.wall_clock() * 1000))
         )
-        identity = await run_program(self._files, create_identity(wal, fresh, f".store-{world.new_id()}"), wal)
+        identity = await run_program(self._files, create_identity(wal, fresh, f"{STORE_TEMPORARY}{world.new_id()}"), wal)
         if manifest.upgraded:
             await settle_mode(self._files, self._building, LayoutMode.LAYOUT_UPGRADE, world)
         for index, epoch in enumerate(manifest.epochs):

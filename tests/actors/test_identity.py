@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import anyio
 import attrs
@@ -13,7 +14,10 @@ from hypothesis import strategies as st
 from tierlog.actors.identity import StoreIdentity, create_identity, decode, encode, read_identity
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch
+from tierlog.storage_backends.base.files import IoCall, Link
 from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.testing.simulated_disk import SimulatedDisk
+from tierlog.testing.simulated_files import SimulatedFiles
 
 pytestmark = pytest.mark.anyio
 
@@ -97,6 +101,20 @@ async def test_hole_31_of_two_creators_one_wins_and_both_know_it(tmp_path: Path)
     assert len(found) == 4
     assert len(set(found)) == 1
     assert [path.name for path in Path(folder).iterdir()] == ["store"]
+
+
+async def test_a_creator_whose_file_the_winner_swept_knows_the_winner() -> None:
+    disk, won = SimulatedDisk(Random(0)), list[str]()
+
+    def win(index: int, call: IoCall) -> None:
+        if isinstance(call, Link):
+            disk.link(call.source, call.target)
+            disk.unlink(call.source)
+            won.append(call.target)
+
+    assert await SimulatedFiles(disk, win).run(create_identity("/data/wal", IDENTITY, "new-1")) == IDENTITY
+    assert won == ["/data/wal/store"]
+    assert set(disk.folder("/data/wal").names) == {"store"}
 
 
 async def test_logs_without_an_identity_are_refused(tmp_path: Path) -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 
 import attrs
 import pytest
 
 from support.older_layout import write_older
+from support.virtual import virtual_world
 from tierlog import ConfigError, DataCorruption, SegmentNotFound, SegmentStore, StoreConfig, StoreMismatch, open_store
 from tierlog.actors.config import parse_config, render_config
 from tierlog.actors.folder import check_path
-from tierlog.actors.layout_mark import is_upgraded
+from tierlog.actors.layout_mark import is_upgraded, settle_mode
 from tierlog.actors.moving import import_segment
 from tierlog.actors.node import system_world
+from tierlog.storage_backends.base.files import IoCall, Link
 from tierlog.storage_backends.chunked.rolling.find import find
 from tierlog.storage_backends.chunked.rolling.importing import no_progress
+from tierlog.storage_backends.chunked.rolling.modes import LayoutMode
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.testing.simulated_disk import SimulatedDisk
+from tierlog.testing.simulated_files import SimulatedFiles
 
 pytestmark = pytest.mark.anyio
 
@@ -122,6 +128,33 @@ async def test_a_damaged_mark_is_no_missing_mark(tmp_path: Path) -> None:
     with pytest.raises(DataCorruption, match="mark of the layout upgrade"):
         async with open_store(tmp_path, config=config("no-upgrade")):
             pass
+
+
+async def test_an_opening_removes_what_others_left_half_made(tmp_path: Path) -> None:
+    async with open_store(tmp_path, config=config("install-new")):
+        pass
+    for name in (".store-dead", ".layout-dead", ".kept"):
+        (tmp_path / "wal" / name).write_bytes(b"half")
+
+    async with open_store(tmp_path, config=config("install-new")):
+        pass
+    assert [path.name for path in (tmp_path / "wal").glob(".*")] == [".kept"]
+
+
+async def test_an_opening_whose_half_made_mark_is_taken_for_left_over_makes_it_again() -> None:
+    folder, disk, swept = check_path("/data"), SimulatedDisk(Random(0)), list[str]()
+    disk.make_folder(folder.wal)
+
+    def sweep_once(index: int, call: IoCall) -> None:
+        if isinstance(call, Link) and not swept:
+            disk.unlink(call.source)
+            swept.append(call.target)
+
+    files = SimulatedFiles(disk, sweep_once)
+    await settle_mode(files, folder, LayoutMode.LAYOUT_UPGRADE, virtual_world(1))
+    assert swept == ["/data/wal/layout"]
+    assert await is_upgraded(files, folder)
+    assert set(disk.folder(folder.wal).names) == {"layout"}
 
 
 def test_the_mode_is_one_of_four_words() -> None:

@@ -11,6 +11,7 @@ from tierlog.storage_backends.chunked.defrag_rules import DefragOptions
 from tierlog.storage_backends.chunked.rolling.modes import LayoutMode
 
 from .crash_enumeration import Scenario
+from .crash_layout import BEFORE_UPGRADE, Upgrade, upgraded, upgraded_from_headers
 from .crash_scripts import Session
 from .crash_tier2 import (
     NO_DEFRAG,
@@ -186,6 +187,21 @@ FIRST_ACCESS = Scenario(
         ["Begin 2", "Logged ImportSegment", "Logged Append", "Logged CycleComplete", "Write */lts/a/o$header"],
     ],
 )
+LAYOUT_UPGRADE = Scenario(
+    rules="S18, S14, S3: a store that kept headers up to date is upgraded for good; older segments come in, no header is written.",
+    before=[Session({"a/": [Create("a/s"), _append("a/s", "kept", BEFORE_UPGRADE), Flush()]})],
+    sessions=[Session({"a/": [FirstAccess(OLDER_A), _append("a/s", "on", 20), Flush()]})],
+    limits=Upgrade(first=2),
+    settle=upgraded_from_headers,
+    reaches=[["Begin 2", "Link */wal/layout", "Relogged *", "Logged ImportSegment", "Logged Append"]],
+)
+LAYOUT_UPGRADE_FIRST = Scenario(
+    rules="S18, S14, W8: a new folder is upgraded at its first opening, over older segments that only their own software has seen.",
+    sessions=[Session({"a/": [FirstAccess(OLDER_A), _append("a/o", "new", 30), Flush()]})],
+    limits=Upgrade(first=1),
+    settle=upgraded,
+    reaches=[["Link */wal/store", "Link */wal/layout", "Open *.wal", "Link */epoch.*", "Logged ImportSegment", "Logged CycleComplete"]],
+)
 EXPORT = Scenario(
     rules="S15: a header appears whole, is appended to while chunks are added, and written again when some go; the seal is shown last.",
     before=[Session({"a/": [Create("a/s", 40), _append("a/s", "old", 70), Flush()]})],
@@ -265,6 +281,8 @@ TIER2_SCENARIOS = {
     "import": IMPORT,
     "import-pieces": IMPORT_PIECES,
     "first-access": FIRST_ACCESS,
+    "layout-upgrade": LAYOUT_UPGRADE,
+    "layout-upgrade-first": LAYOUT_UPGRADE_FIRST,
     "export": EXPORT,
     "backup": BACKUP,
     "restore": RESTORE,

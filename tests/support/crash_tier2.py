@@ -57,7 +57,10 @@ class Tier2Limits(Limits):
     def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         options = super().container(config, adopt=adopt)
         writer = WriterOptions(maintenance_steps=1, maintenance_pause=0.01)
-        return attrs.evolve(options, writer=writer, chunked=self.chunked, layout=self.layout)
+        return attrs.evolve(options, writer=writer, chunked=self.chunked)
+
+    def config(self, process: int) -> StoreConfig:
+        return attrs.evolve(CONFIG, layout=self.layout.value)
 
 
 @attrs.frozen(kw_only=True)
@@ -246,11 +249,15 @@ async def _records(owner: Container) -> set[str]:
 async def restored(store: SegmentStore, oracle: Oracle) -> None:
     """As ``paid``; and what the restore worked in is gone, wherever it ended (rule S17)."""
     await paid(store, oracle)
+    left = [name for name in disk_of(store).folder(FOLDER).names if name.startswith(RESTORING)]
+    assert not left, f"a restore left {left}"
+
+
+def disk_of(store: SegmentStore) -> SimulatedDisk:
     log = container(store).log
     assert isinstance(log, LocalLog)
     assert isinstance(log._files, SimulatedFiles)
-    left = [name for name in log._files.disk.folder(FOLDER).names if name.startswith(RESTORING)]
-    assert not left, f"a restore left {left}"
+    return log._files.disk
 
 
 async def imported(store: SegmentStore, oracle: Oracle) -> None:
@@ -277,13 +284,13 @@ async def accessed(store: SegmentStore, oracle: Oracle) -> None:
 async def exported(store: SegmentStore, oracle: Oracle) -> None:
     """The header that the crash left says the truth or is not there; and the same call completes it (rule S15)."""
     await store.flush()
-    await _check_older_reader(store, oracle, "a/s")
+    await check_older_reader(store, oracle, "a/s")
     await Export("a/s").send(store)
     await _check_header(store, oracle, "a/s")
     await paid(store, oracle)
 
 
-async def _check_older_reader(store: SegmentStore, oracle: Oracle, name: str) -> int | None:
+async def check_older_reader(store: SegmentStore, oracle: Oracle, name: str) -> int | None:
     """What older software reads by the header, if there is one, are bytes that the segment has or had; how far it goes."""
     chunks = await chunks_of(store)
     life, found = oracle.families[name[:2]].settled[name], await find(chunks, name)
@@ -305,7 +312,7 @@ async def _check_header(store: SegmentStore, oracle: Oracle, name: str) -> None:
     """Older software reads the whole segment and sees its seal."""
     life, found = oracle.families[name[:2]].settled[name], await find(await chunks_of(store), name)
     assert found is not None, f"{name} has no header"
-    assert await _check_older_reader(store, oracle, name) == life.length
+    assert await check_older_reader(store, oracle, name) == life.length
     assert found.sealed == life.sealed
     assert found.start_offset <= life.start
 

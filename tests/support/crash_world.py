@@ -86,6 +86,10 @@ class Limits:
             collector=CollectorOptions(delay=0.0),
         )
 
+    def config(self, process: int) -> StoreConfig:
+        """What process number ``process`` is configured with."""
+        return CONFIG
+
     async def prepare(self, files: SimulatedFiles, process: int) -> None:
         """What is done to the folder before process number ``process`` opens it."""
 
@@ -108,7 +112,7 @@ async def opened(files: SimulatedFiles, process: int, limits: Limits = SMALL) ->
     """The store, opened by process number ``process``, with small limits."""
     with small_limits(limits):
         await limits.prepare(files, process)
-        async with open_store(FOLDER, containers=1, config=CONFIG, files=files, world=virtual_world(process)) as store:
+        async with open_store(FOLDER, containers=1, config=limits.config(process), files=files, world=virtual_world(process)) as store:
             yield store
 
 
