@@ -202,6 +202,20 @@ class SimulatedDisk:
         inode = self.find(path)
         inode.cache, inode.durable, inode.pending = bytearray(data), bytearray(data), []
 
+    def put(self, path: str, data: bytes, *, read_only: bool = False) -> None:
+        """A file that was always there: it and the way to it are durable."""
+        folder, _ = _split(path)
+        self.make_folder(folder)
+        inode = self.create(path)
+        self.write(inode, 0, data)
+        inode.sync()
+        inode.read_only = read_only
+        while True:
+            self.folder(folder).sync()
+            if folder == "/":
+                return
+            folder, _ = _split(folder)
+
     def files_below(self, root: str) -> list[str]:
         """The paths of all files in the folder ``root`` and the folders in it, sorted; none if it is missing."""
         top = root.rstrip("/")

@@ -21,9 +21,11 @@ import anyio
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, NotOwner, OutcomeUnknown, StorageFull, TierlogError, Unavailable, Unsupported
 from ...storage_backends.base.transactions import is_staged
+from ...storage_backends.chunked.metadata_store import ChunkMetadataStore
 from ...storage_backends.chunked.records import SegmentRecord
 from ...storage_backends.chunked.rolling.exporting import export
 from ...storage_backends.chunked.rolling.header import header_name
+from ...storage_backends.chunked.rolling.taken import TakenRecord, taken_key
 from ...storage_backends.chunked.storage import ChunkedSegmentStorage
 from ..core.log import get_logger
 from .older import OWN_CHUNKS
@@ -48,6 +50,7 @@ class HeaderKeeper:
     def __init__(
         self,
         state: ContainerState,
+        metadata: ChunkMetadataStore,
         storage: ChunkedSegmentStorage,
         chunks: ChunkStorage,
         prove: Callable[[], Awaitable[object]],
@@ -61,6 +64,7 @@ class HeaderKeeper:
             publisher.on_record, publisher.on_cycle = self.record_changed, self.cycle_completed
         self._active = active
         self._state = state
+        self._metadata = metadata
         self._storage = storage
         self._chunks = chunks
         self._prove = prove
@@ -138,10 +142,18 @@ class HeaderKeeper:
                 self._written[sid] = _outline(record)
 
     async def _export(self, name: str, record: SegmentRecord) -> None:
+        await self._disown(name, record.segment)
         try:
             await export(self._chunks, name, record, await self._storage.chunks(record.segment), replace=True, trusted=True)
         except Unsupported as error:
             _log.warning("header_not_possible", segment=name, error=str(error))
+
+    async def _disown(self, name: str, sid: int) -> None:
+        """Record that ``name`` is never looked up in the older layout (rule S14): its header will be one of ours, and would bring a
+        segment back that was deleted, until it is removed, or for ever after a crash."""
+        key = taken_key(name)
+        if key not in self._state.metadata:
+            await self._metadata.commit({key: 0}, {key: TakenRecord(sid).encode()})
 
     async def _remove(self, name: str) -> None:
         if self._state.segments.sid_of(name) is None:

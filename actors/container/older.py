@@ -27,7 +27,15 @@ import attrs
 from ...journal.operations.import_segment import ImportSegment
 from ...journal.operations.segment_image import SegmentImage, SegmentStatus
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, TierlogError, Unavailable, Unsupported
+from ...storage_backends.base.errors import (
+    DataCorruption,
+    InvalidArgument,
+    SegmentExists,
+    SegmentNotFound,
+    TierlogError,
+    Unavailable,
+    Unsupported,
+)
 from ...storage_backends.base.names import SYSTEM_SCOPE
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.chunked.core import ChunkedOptions
@@ -180,17 +188,21 @@ class OlderSegments:
 
     async def bring(self, name: str) -> bool:
         """Import ``name`` if the older layout has it; whether it is a segment of the container now."""
-        if not self.may_know(name) or taken_key(name) in self._state.metadata:
+        if not self.looks or is_staged(name):
             return False
 
-        with suppress(SegmentNotFound, SegmentExists):  # there is none, or it came into being meanwhile
-            await self._in_turn(name, self._bring)
+        if self.may_know(name) and taken_key(name) not in self._state.metadata:
+            with suppress(SegmentNotFound, SegmentExists):  # there is none, or it came into being meanwhile
+                await self._in_turn(name, self._bring)
         return self._state.segments.sid_of(name) is not None
 
     async def take(self, name: str, progress: Progress = no_progress) -> int:
         """Import ``name`` on demand; its length. ``SegmentNotFound``, ``SegmentExists``, ``InvalidArgument``, ``DataCorruption``."""
-        _check_free(self._state, name)
-        return await self._in_turn(name, lambda wanted: self._take(wanted, progress))
+        try:
+            return await self._in_turn(name, lambda wanted: self._take(wanted, progress))
+        except (SegmentExists, SegmentNotFound, InvalidArgument, DataCorruption):
+            await self._settle()
+            raise
 
     async def restore(self, image: SegmentImage, chain: Chain) -> None:
         """The image's segment out of chunks that are there (rule S17). ``SegmentExists``, ``InvalidArgument``."""
@@ -213,7 +225,7 @@ class OlderSegments:
     async def prove(self) -> None:
         """Return if this owner may write to long-term storage, and what it read of its state is durable."""
         await self._claim()
-        await self._ask(SettleRequest(), 0)
+        await self._settle()
 
     async def ask(self, ask: Ask, request: Request, size: int) -> Any:
         """``ask``, with a look into the older layout where the answer depends on one."""
@@ -224,7 +236,12 @@ class OlderSegments:
                 return await ask(request, size)
             except SegmentNotFound as missing:
                 if not await self.bring(missing.segment):
+                    await self._settle()
                     raise
+
+    async def _settle(self) -> None:
+        """Return if this is still the owner: who was succeeded refuses nothing by what it knew, or by files that are gone since (C1)."""
+        await self._ask(SettleRequest(), 0)
 
     async def _in_turn(self, name: str, act: Callable[[str], Awaitable[int]]) -> int:
         turn = self._turns.setdefault(name, anyio.Lock())
@@ -236,17 +253,20 @@ class OlderSegments:
                 self._turns.pop(name, None)
 
     async def _bring(self, name: str) -> int:
-        if not self.may_know(name):
+        if not self.may_know(name) or taken_key(name) in self._state.metadata:
             return 0  # somebody else has just brought it
 
         try:
             return await self._take(name, no_progress)
+        except (SegmentNotFound, SegmentExists):
+            raise
         except TierlogError as error:
-            if not isinstance(error, SegmentNotFound):
-                _log.warning("import_failed", segment=name, error=str(error))
+            _log.warning("import_failed", segment=name, error=str(error))
+            await self._settle()
             raise
 
     async def _take(self, name: str, progress: Progress) -> int:
+        _check_free(self._state, name)  # who had the turn before may have imported it
         found = await self._find(name)
         # Before the reading too: a file that was released then may be gone, with its record, when the import is decided.
         _check_files_free(self._state, name, (chunk.name for chunk in found.chunks))

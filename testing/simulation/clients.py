@@ -46,7 +46,7 @@ class Client:
         self.name = f"c{number}"
         self._actions = actions
         self._stage = stage
-        self._memory = Memory(number)
+        self._memory = Memory(number, {segment.name: segment.life for segment in stage.plan.older})
         self._process: Process | None = None
 
     async def run(self) -> None:
@@ -119,6 +119,7 @@ class Client:
         op = op.begun(trio.current_time())
         self._stage.lapses[op.family].note(op)
         self._stage.extend_listings(op.family, process.number)
+        self._stage.expect_access(op, process.number)
         call = self._stage.checkers[op.family].begin(op, process.number)
         self._stage.trace.note(self.name, f"P{process.number} #{call.number} {op}")
         outcome = await self._stage.attempt(process, f"{self.name} {op}", send, patience)

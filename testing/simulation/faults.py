@@ -160,6 +160,8 @@ class Faults:
     def __init__(self, trace: Trace, random: Random, strike: Callable[[Kind, int], None]) -> None:
         self.on_chunk_call: Callable[[int, str, str], None] = lambda process, verb, name: None
         """Told of every call to a chunk storage, before anything happens to it: the process, the verb, the chunk."""
+        self.never_flipped: frozenset[str] = frozenset()
+        """Names of chunks that are always read as they are."""
         self.met: dict[str, int] = {}
         """How often each kind was met, as ``files before``."""
         self.late_until = 0.0
@@ -192,7 +194,8 @@ class Faults:
 
         now = trio.current_time()
         self._waiting = [waiting for waiting in self._waiting if waiting.until > now]
-        found = [waiting for waiting in self._waiting if waiting.strikes(target, process, verb, name, self._random)]
+        waiting_for = [waiting for waiting in self._waiting if waiting.fault.kind is not Kind.FLIP or name not in self.never_flipped]
+        found = [waiting for waiting in waiting_for if waiting.strikes(target, process, verb, name, self._random)]
         self._waiting = [waiting for waiting in self._waiting if waiting.left or isinstance(waiting.fault.trigger, Window)]
         if not found:
             return None

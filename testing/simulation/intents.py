@@ -9,7 +9,7 @@ the same numbers and the same bytes, unless the action says that this client bre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from random import Random
 
 import attrs
@@ -28,8 +28,9 @@ from ...storage_backends.base.errors import (
 from ...storage_backends.base.segments import ATTRIBUTE_MAX, AttributeUpdate, AttributeUpdateKind, SegmentInfo
 from ...storage_backends.base.transactions import TransactionInfo, TransactionToken, is_staged
 from .intents_transactions import Transacting
-from .model import Key
+from .model import Key, Life
 from .model_calls import Op
+from .model_older import Import
 from .model_ops import Append, Create, Delete, ExpireWriters, Merge, Seal, Truncate, UpdateAttributes
 from .model_queries import Info, LastEventNumber, ListNames, Read
 from .model_transactions import Begin, Commit, Stage, TransactionOp
@@ -52,13 +53,14 @@ class _Events:
 class Memory:
     """What one client knows."""
 
-    def __init__(self, client: int) -> None:
+    def __init__(self, client: int, older: Mapping[str, Life] | None = None) -> None:
+        """``older``: what it knows to be in the older layout."""
         self.writer = f"w{client}"
-        self.lengths: dict[str, int] = {}
-        self.starts: dict[str, int] = {}
+        self.lengths = {name: life.length for name, life in (older or {}).items()}
+        self.starts = {name: life.start for name, life in (older or {}).items()}
         self.values: dict[str, int] = {}
         """Of attributes, by segment and name."""
-        self.known: set[str] = set()
+        self.known = set(self.lengths)
         """Segments that were there when it was last told anything about them."""
         self.epochs: dict[str, int] = {}
         """The newest that was committed, by target and token's writer."""
@@ -84,6 +86,8 @@ class Memory:
             self._forget(name)
         if isinstance(op, Create):
             self.known.add(op.name)
+        if isinstance(op, Import) and isinstance(value, int):
+            self.lengths[op.name] = value
         if isinstance(value, SegmentInfo):
             self.lengths[op.name], self.starts[op.name] = value.length, value.start_offset
         if isinstance(op, Truncate):
@@ -159,7 +163,7 @@ class _Intent:
 
     def calls(self) -> Iterator[Op]:
         name, random, action = self._name, self._random, self._action
-        if name not in self._memory.known and action.verb not in (Verb.CREATE, Verb.LIST) and self._is_likely(0.6):
+        if name not in self._memory.known and action.verb not in (Verb.CREATE, Verb.LIST, Verb.IMPORT) and self._is_likely(0.6):
             yield Create(name, random.choice(ROLLING_SIZES))
         if action.verb in OF_TRANSACTIONS:
             yield from Transacting(action, self._names, self._memory, self._data, random).calls(action.verb)
@@ -180,6 +184,8 @@ class _Intent:
                 yield self._event(events) if self._is_likely(0.6) else Append(name, events)
             case Verb.READ:
                 yield Read(name, self._offset(), random.choice((1, 10, 100, 1000, 10_000)))
+            case Verb.IMPORT:
+                yield Import(name)
             case Verb.SEAL:
                 yield Seal(name)
             case Verb.TRUNCATE:

@@ -21,6 +21,7 @@ from ...journal.operations.transaction_image import TransactionStatus
 from ...storage_backends.base.data_log import DurableDataLog
 from ...storage_backends.base.ids import epoch_of
 from ...storage_backends.base.transactions import is_staged, split_staged
+from ...storage_backends.chunked.rolling.taken import taken_key
 from ...storage_backends.logs.local import LocalLog
 from ...storage_backends.logs.memory import MemoryLog
 from .records import broken_records
@@ -43,7 +44,10 @@ def _in_memory(container: Container) -> Iterator[SegmentState]:
 
 def lengths_are_ordered(container: Container) -> Iterator[str]:
     for s in _in_memory(container):
-        if not 0 <= s.flushed_start <= s.flushed <= max(0, s.durable_length) <= s.length:
+        # What is being imported has its bytes in long-term storage before it is durable that it is a segment.
+        is_coming = s.durable_length < 0 and taken_key(s.name) in container.state.metadata
+        durable = s.flushed if is_coming else max(0, s.durable_length)
+        if not 0 <= s.flushed_start <= s.flushed <= durable <= s.length:
             yield f"{s!r}: flushed from {s.flushed_start} to {s.flushed}, durable to {s.durable_length}, {s.length} long"
 
 

@@ -108,6 +108,10 @@ class State:
     ended: tuple[tuple[str, int], ...] = ()
     """How many segments of a name were deleted or merged away."""
     transactions: tuple[tuple[Key, Transaction], ...] = ()
+    older: tuple[tuple[str, Life | None], ...] = ()
+    """What the older layout holds under a name; None once that was imported."""
+    brings: bool = False
+    """Whether the older layout's segments are imported at first access."""
 
     def find(self, name: str) -> Life | None:
         for known, life in self.lives:
@@ -120,6 +124,16 @@ class State:
 
     def create(self, name: str) -> State:
         return self.put(name, Life(number=dict(self.ended).get(name, 0)))
+
+    def waits(self, name: str) -> bool:
+        """Whether the first access to that name imports it."""
+        return bool(self.older) and self.brings and dict(self.older).get(name) is not None
+
+    def bring(self, name: str, life: Life) -> State:
+        """``life``, which the older layout has, is a segment now, and never imported again (rule S14)."""
+        brought = attrs.evolve(life, number=dict(self.ended).get(name, 0))
+        older = tuple((known, None if known == name else left) for known, left in self.older)
+        return attrs.evolve(self.put(name, brought), older=older)
 
     def drop(self, *names: str) -> State:
         """Without these segments, and with their open transactions aborted (rule T8)."""
@@ -187,6 +201,14 @@ class Outcome:
     def life_shown(self, given: object) -> tuple[str, int, int] | None:
         """``(name, number of the life, segment id)`` if the answer says which life it is about."""
         return None
+
+
+@attrs.frozen
+class ToldNothing(Outcome):
+    """Nobody can be told anything: the segment is imported first."""
+
+    def accepts(self, given: object) -> bool:
+        return False
 
 
 @attrs.frozen

@@ -19,7 +19,7 @@ from ...actors.store import SegmentStore
 from ...storage_backends.base.errors import InvalidArgument, SegmentNotFound
 from ...storage_backends.base.names import placement_key
 from ...storage_backends.base.transactions import is_staged, staged_name
-from .model import Life, Outcome, Refusal, State, refusal
+from .model import Life, Outcome, Refusal, State, ToldNothing, refusal
 
 
 class Part(Enum):
@@ -70,8 +70,8 @@ def all_staged_names(target: str) -> tuple[str, ...]:
     return tuple(name for transaction in TRANSACTION_IDS for name in staged_names(target, transaction))
 
 
-def not_found(name: str) -> Refusal:
-    return refusal(SegmentNotFound, segment=name)
+def not_found(state: State, name: str) -> Outcome:
+    return ToldNothing() if state.waits(name) else refusal(SegmentNotFound, segment=name)
 
 
 class Op:
@@ -117,7 +117,7 @@ class Op:
 
     def missing(self, state: State) -> Outcome:
         """``apply`` where the segment does not exist."""
-        return not_found(self.name)
+        return not_found(state, self.name)
 
     def begun(self, time: float) -> Self:
         """The same call, begun at ``time``: what it does cannot be older."""

@@ -33,7 +33,7 @@ from ...storage_backends.base.segments import (
     AttributeUpdateKind,
 )
 from ...storage_backends.base.transactions import is_staged, split_staged
-from .model import Events, Life, Outcome, Refusal, State, Told, ToldValues, Transaction, brief, refusal
+from .model import Events, Life, Outcome, Refusal, State, Told, ToldNothing, ToldValues, Transaction, brief, refusal
 from .model_calls import NAMES, Op, Part, Place, all_ends_of, all_staged_names, not_found, places, transaction_place
 
 
@@ -56,7 +56,7 @@ class Create(Op):
         return places(self.name) | {NAMES}
 
     def missing(self, state: State) -> Outcome:
-        return Told(None)
+        return ToldNothing() if state.waits(self.name) else Told(None)
 
     def change(self, state: State, life: Life) -> tuple[State, Outcome]:
         return state, refusal(SegmentExists, segment=self.name)
@@ -100,10 +100,10 @@ class Append(Op):
     def missing(self, state: State) -> Outcome:
         """Who writes to a staged segment that went with its transaction is told so (rule T5)."""
         if not is_staged(self.name):
-            return not_found(self.name)
+            return not_found(state, self.name)
 
         key = split_staged(self.name)
-        return not_open(key[0], state.transaction(*key)) or not_found(self.name)
+        return not_open(key[0], state.transaction(*key)) or not_found(state, self.name)
 
     @property
     def last(self) -> int:
@@ -356,7 +356,7 @@ class Merge(Op):
 
         missing = [source for source in self.sources if state.find(source) is None]
         if missing:
-            return not_found(missing[0])
+            return not_found(state, missing[0])
 
         lives = dict(state.lives)
         for source in self.sources:

@@ -157,7 +157,7 @@ class Begin(TransactionOp):
             return state, refused or told(state, self.name, self.transaction, known)
 
         if target is None:
-            return state, not_found(self.name)
+            return state, not_found(state, self.name)
 
         made = Transaction(target.number, token=token, lease=self.lease, fresh=self.time)
         changed = state.remember(self.name, self.transaction, made)
@@ -240,11 +240,11 @@ class Commit(TransactionOp):
             return self._superseded(state, known), ToldCommit(False, None, 0)
 
         if target is None and known is None:
-            return state, not_found(self.name)
+            return state, not_found(state, self.name)
 
         refused = not_open(self.name, known)
         if refused is not None or known is None or target is None:
-            return state, refused or not_found(self.name)
+            return state, refused or not_found(state, self.name)
 
         wrong = self._wrong(state, target)
         return (state, wrong) if wrong is not None else self._commit(state, target, attrs.evolve(known, token=token))
@@ -268,7 +268,7 @@ class Commit(TransactionOp):
 
             life = staged.get(part.name)
             if life is None:
-                return not_found(part.name) if part.name in self.removes else Refusal(InvalidArgument)
+                return not_found(state, part.name) if part.name in self.removes else Refusal(InvalidArgument)
 
             if life.length != part.length:
                 return refusal(BadOffset, segment=part.name, expected=life.length, given=part.length)
@@ -303,7 +303,7 @@ class Abort(TransactionOp):
     def apply(self, state: State) -> tuple[State, Outcome]:
         target, known = state.find(self.name), self.known(state)
         if known is None and target is None:
-            return state, not_found(self.name)
+            return state, not_found(state, self.name)
 
         if known is None and target is not None:
             # It may have overtaken its begin (rule T6).

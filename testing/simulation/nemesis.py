@@ -26,6 +26,7 @@ from .loop import after_steps, who_waits
 from .misfortunes import Misfortunes
 from .plan import PlannedFault, Trouble
 from .process import Process, ProcessDied
+from .records import OWN_CHUNKS
 from .stage import Ending, Stage
 from .world import FOLDER
 
@@ -192,7 +193,7 @@ class Nemesis:
 
     async def _damage(self, fault: PlannedFault, random: Random) -> None:
         """A chunk is damaged at rest, and mended later: meanwhile looks at it may be refused, but never answered wrongly."""
-        contents = {name: data for name, data in self._site.chunk_contents().items() if data and not name.startswith("_system/")}
+        contents = {name: data for name, data in self._site.chunk_contents().items() if data and name.startswith(OWN_CHUNKS)}
         if not contents or self._undo:
             return
 

@@ -19,6 +19,8 @@ from typing import TypeVar
 
 import attrs
 
+from ...storage_backends.chunked.rolling.modes import LayoutMode
+from .older import OlderFiles, draw
 from .settings import ChunksKind, Latency, Limits, SiteKind, WalKind
 
 T = TypeVar("T")
@@ -40,6 +42,8 @@ class Verb(StrEnum):
     MERGE = "merge"
     DELETE = "delete"
     ATTRIBUTES = "attributes"
+    IMPORT = "import"
+    """Only where there is something in the older layout."""
     EXPIRE = "expire writers"
     LAST_NUMBER = "last number"
     INFO = "info"
@@ -90,6 +94,8 @@ WEIGHTS: Mapping[Verb, int] = {
     Verb.TRANSACTION: 2,
     Verb.TRANSACTIONS: 1,
 }
+AGAIN = 0.03
+"""Of the later actions about a name in the older layout, those that import it."""
 ALWAYS = (Verb.CREATE, Verb.APPEND, Verb.READ)
 """A world without these has nothing to be wrong about."""
 
@@ -184,6 +190,8 @@ class Plan:
     clients: int
     actions: tuple[Action, ...]
     faults: tuple[PlannedFault, ...]
+    older: tuple[OlderFiles, ...] = ()
+    """What long-term storage holds in the older layout from before the first opening."""
 
     @property
     def numbers(self) -> tuple[int, ...]:
@@ -231,7 +239,8 @@ class _Planner:
                 faults.append(self._fault(number, troubles))
             else:
                 actions.append(self._action(number, verbs, clients, families))
-        return Plan(self._seed, site, families, clients, tuple(actions), tuple(faults))
+        plan = Plan(self._seed, site, families, clients, tuple(actions), tuple(faults))
+        return _with_older(plan, Random(f"older {self._seed}"))
 
     def _families(self, count: int) -> tuple[tuple[str, ...], ...]:
         suffixes = ("", "#a", "#b", "#c", "#d")
@@ -323,6 +332,34 @@ def _with_joins(limits: Limits, random: Random) -> Limits:
         inline_records=random.choice((1, 4)),
         maintenance_records=random.choice((2, 8)),
     )
+
+
+def _with_older(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with segments of the older layout. Chances of its own: all other seeds mean what they meant."""
+    older = draw(random, plan.families)
+    if not older:
+        return plan
+
+    layout = random.choice((LayoutMode.INSTALL_NEW, LayoutMode.CODE_ONLY_UPGRADE, LayoutMode.LAYOUT_UPGRADE))
+    limits = attrs.evolve(plan.site.limits, adopt_bytes=random.choice((200, 256 << 10)))
+    site = attrs.evolve(plan.site, layout=layout, limits=limits)
+    # Where headers are written, a name that was never older may be refused as missing or as a header of the store's own.
+    other = 0.0 if layout.writes_headers else 0.005
+    first = 0.1 if layout.looks_for_older else 0.7
+    actions = _with_imports(plan, {segment.name: first for segment in older}, random, other)
+    return attrs.evolve(plan, site=site, actions=actions, older=older)
+
+
+def _with_imports(plan: Plan, older: Mapping[str, float], random: Random, other: float) -> tuple[Action, ...]:
+    """Some actions import instead: often the first one about a name that is in the older layout, seldom any later one, or another name."""
+    met: set[str] = set()
+    actions: list[Action] = []
+    for action in plan.actions:
+        name = plan.families[action.family][action.segment]
+        share = older.get(name, other) if name not in met else AGAIN if name in older else other
+        met.add(name)
+        actions.append(attrs.evolve(action, verb=Verb.IMPORT) if random.random() < share else action)
+    return tuple(actions)
 
 
 def _weighted(random: Random, weights: Mapping[T, int]) -> T:

@@ -40,6 +40,7 @@ _COUNTS = {
     "joined": "joined chunks",
     "relocated": "relocated chunks",
     "debt steps": "steps of maintenance",
+    "imported": "imported segments of the older layout",
     "undecided": "seeds left early, too many orders",
 }
 """What of a run's counts stands in the table; JSON has them all."""

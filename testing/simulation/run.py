@@ -30,6 +30,8 @@ from .looks import list_transactions, take_look
 from .loop import Deadlock, Rounds, run_virtual
 from .model_ops import Append
 from .nemesis import CannotServe, Nemesis
+from .older import lay
+from .older_invariants import OlderLeft
 from .process import Process
 from .records import unpaid
 from .stage import Foreign, Stage
@@ -122,6 +124,7 @@ class _Run:
         try:
             async with anyio.create_task_group() as tasks:
                 self._site = Site(self._plan.site, Random(f"site {self._plan.seed}"), self._trace)
+                lay(self._site, self._plan.older)
                 self._stage = Stage(self._plan, self._site, self._trace)
                 self._nemesis = Nemesis(self._stage, tasks)
                 await self._site.or_all_end(self._through_the_plan)
@@ -156,10 +159,10 @@ class _Run:
         await self._nemesis.flush()
         await self._wait_for_the_collector()
         shown = await self._observe()
-        process = await self._stage.serving()
-        check_stored(process.containers(), self._site.chunk_contents(), shown)
+        process, older = await self._stage.serving(), self._older_left
+        check_stored(process.containers(), self._site.chunk_contents(), shown, older)
         await self._check_idle()
-        check_stored(process.containers(), self._site.chunk_contents(), shown)
+        check_stored(process.containers(), self._site.chunk_contents(), shown, older)
         await self._nemesis.restart()
         await self._observe()
         await self._nemesis.close()
@@ -212,12 +215,16 @@ class _Run:
 
     async def _wait_for_the_collector(self) -> None:
         """Nothing is lost, and nothing is left over that no metadata refers to, once delays are over."""
-        process = await self._stage.serving()
+        process, older = await self._stage.serving(), self._older_left
         end = trio.current_time() + COLLECT_SECONDS
-        while left := [*self._unpaid(process), *left_over(process.containers(), self._site.chunk_contents())]:
+        while left := [*self._unpaid(process), *left_over(process.containers(), self._site.chunk_contents(), older)]:
             if trio.current_time() > end:
                 raise Broken(f"it does not hold that debts are paid and what nothing refers to is collected\nleft over: {', '.join(left)}")
             await trio.sleep(1.0)
+
+    @property
+    def _older_left(self) -> OlderLeft:
+        return OlderLeft(self._plan.older, self._plan.site.layout)
 
     def _unpaid(self, process: Process) -> list[str]:
         least = self._plan.site.limits.loose_chunks

@@ -27,6 +27,7 @@ from ...actors.storage.options import StorageOptions
 from ...actors.writer.writer import WriterOptions
 from ...storage_backends.chunked.core import ChunkedOptions
 from ...storage_backends.chunked.defrag_rules import DefragOptions
+from ...storage_backends.chunked.rolling.modes import LayoutMode
 from ...storage_backends.logs.local_layout import LocalLogOptions
 
 
@@ -80,6 +81,7 @@ class Limits:
     relocate_above: int = 100
     inline_records: int = 2
     maintenance_records: int = 8
+    adopt_bytes: int = 256 << 10
     cache_bytes: int = 24_000
     soft_bytes: int = 8000
     hard_bytes: int = 16_000
@@ -112,7 +114,7 @@ class Limits:
             low_water=self.wal_low_water,
         )
 
-    def serving(self, *, adopt: bool = False) -> ServingOptions:
+    def serving(self, *, adopt: bool = False, layout: LayoutMode = LayoutMode.INSTALL_NEW) -> ServingOptions:
         """A real store's options with these limits. Call it inside the event loop."""
         usual = serving_options(StoreConfig(), adopt=adopt)
         container = attrs.evolve(
@@ -127,6 +129,7 @@ class Limits:
             checkpoint=CheckpointOptions(self.checkpoint_bytes, self.pinned_bytes),
             tombstone=self.tombstone,
             chunked=self._chunked(),
+            layout=layout,
             close_timeout=self.drain,
         )
         return attrs.evolve(
@@ -153,6 +156,7 @@ class Limits:
             index_spacing=self.index_spacing,
             inline_records=self.inline_records,
             maintenance_records=self.maintenance_records,
+            adopt_bytes=self.adopt_bytes,
             defrag=defrag,
         )
 
@@ -171,6 +175,7 @@ class Limits:
 class SiteKind:
     wal: WalKind = WalKind.DISK
     chunks: ChunksKind = ChunksKind.FOLDER
+    layout: LayoutMode = LayoutMode.INSTALL_NEW
     containers: int = 1
     limits: Limits = Limits()
     latency: Latency = Latency()

@@ -10,7 +10,7 @@ A call ends in exactly one of the ways of ``Ending``; a foreign exception out of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from typing import Any
@@ -28,7 +28,9 @@ from .invariants import Broken, Watch
 from .lapses import Lapses
 from .linearize import Checker
 from .loop import after_steps
-from .model import Key
+from .model import Key, State
+from .model_calls import Op
+from .model_older import Bring, accesses
 from .model_transactions import LookUp
 from .plan import Plan
 from .process import Process, ProcessDied
@@ -69,7 +71,7 @@ class Stage:
         self.plan = plan
         self.site = site
         self.trace = trace
-        self.checkers = {names[0]: Checker(names[0]) for names in plan.families}
+        self.checkers = {names[0]: Checker(names[0], state=self._at_first(names)) for names in plan.families}
         tombstone = plan.site.limits.tombstone
         self.lapses = {family: Lapses(checker, tombstone, trio.current_time) for family, checker in self.checkers.items()}
         self.watch = Watch()
@@ -96,6 +98,10 @@ class Stage:
         self._reached = 0
         self._held: trio.Event | None = None
         self._releases = 0
+
+    def _at_first(self, names: Sequence[str]) -> State:
+        older = tuple(sorted((segment.name, segment.life) for segment in self.plan.older if segment.name in names))
+        return State(older=older, brings=self.plan.site.layout.looks_for_older)
 
     # --- progress -------------------------------------------------------------------------------------------
 
@@ -263,6 +269,14 @@ class Stage:
                 if key not in calls:
                     calls[key] = self.checkers[family].begin(LookUp(*key), owner)
 
+    def expect_access(self, op: Op, owner: int) -> None:
+        """A call to ``owner`` is about to begin that may import what it is about."""
+        checker = self.checkers[op.family]
+        for name in accesses(op) if self.plan.older else ():
+            is_expected = any((call.op, call.owner) == (Bring(name), owner) for call in checker.pending)
+            if not is_expected and any(state.waits(name) for state in checker.states):
+                checker.possible(Bring(name), owner)
+
     def pass_time(self, family: str) -> None:
         """Tell the checker what owners may have done by themselves until now."""
         first = max(0, self.checkers[family].bound - 1)
@@ -280,6 +294,8 @@ class Stage:
         counts = Counter(self.counts)
         for work in self._work.values():
             counts.update(work)
+        older = [life for checker in self.checkers.values() for _, life in checker.states[0].older]
+        counts["imported"] = older.count(None)
         counts["faults"] = sum(self.site.faults.met.values())
         counts["kills"] += sum(count for what, count in self.site.faults.met.items() if what.endswith(f" {Kind.KILL}"))
         return dict(sorted(counts.items()))

@@ -13,12 +13,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from ...actors.container.claim import claim_name
 from ...actors.container.container import Container
 from ...storage_backends.chunked.records.segment import SegmentRecord
+from ...storage_backends.chunked.rolling.header import HEADER_SUFFIX
 from .invariants import Broken
+from .older_invariants import OlderLeft
 from .records import chain, segment_records
 from .view import Shown, View
 
 Contents = Mapping[str, bytes]
 SYSTEM = "_system/"
+NO_OLDER = OlderLeft()
 
 
 CREATING = ("create", "create_with_content", "concat")
@@ -36,6 +39,8 @@ class ChunkBook:
         self._breach = ""
 
     def note(self, process: int, verb: str, name: str) -> None:
+        if name.endswith(HEADER_SUFFIX):
+            return  # of the older layout: each owner brings it up to date
         if verb == "delete":
             self._deleted.add((name, process))
         elif verb in CREATING and not name.startswith(SYSTEM):
@@ -60,21 +65,24 @@ def referenced_chunks(containers: Sequence[Container]) -> set[str]:
     }
 
 
-def expected_names(containers: Sequence[Container]) -> set[str]:
-    """Referenced chunks, and the claim of each owner."""
-    return referenced_chunks(containers) | {claim_name(container.index, container.state.epoch) for container in containers}
+def expected_names(containers: Sequence[Container], older: OlderLeft = NO_OLDER) -> set[str]:
+    """Referenced chunks, the claim of each owner, and what must be left of the older layout."""
+    claims = {claim_name(container.index, container.state.epoch) for container in containers}
+    return referenced_chunks(containers) | claims | set(older.needed(containers))
 
 
-def left_over(containers: Sequence[Container], contents: Contents) -> list[str]:
-    return sorted(set(contents) - expected_names(containers))
+def left_over(containers: Sequence[Container], contents: Contents, older: OlderLeft = NO_OLDER) -> list[str]:
+    return sorted(name for name in set(contents) - expected_names(containers, older) if not older.may_be_left(name))
 
 
-def check_stored(containers: Sequence[Container], contents: Contents, shown: View) -> None:
+def check_stored(containers: Sequence[Container], contents: Contents, shown: View, older: OlderLeft = NO_OLDER) -> None:
     """Everything is flushed; ``shown`` is what the owners show of all segments."""
-    missing = sorted(expected_names(containers) - set(contents))
+    missing = sorted(expected_names(containers, older) - set(contents))
     if missing:
         raise Broken(f"it does not hold that what metadata refers to is stored\nmissing: {', '.join(missing)}")
 
+    for breach in older.breaches(containers, contents, shown):
+        raise Broken(f"it does not hold that the older layout is left as it was, or as it is said to be\n{breach}")
     for container in containers:
         for breach in _breaches(container, contents, shown):
             raise Broken(f"it does not hold that chunks hold their segments' bytes\ncontainer {container.index}: {breach}")

@@ -101,7 +101,7 @@ class Site:
             owner_id=owner_id,
             chunks=self._chunks(process, files, world),
             make_log=self._log_maker(process, files, identity, owner_id),
-            options=self.kind.limits.serving(),
+            options=self.kind.limits.serving(layout=self.kind.layout),
             world=world,
         )
         async with serve(parts) as store:

@@ -34,13 +34,13 @@ TOKEN = TransactionToken("q", 3)
 BEGIN = Begin("f", "t0", TOKEN, LEASE)
 ENDED = refusal(TransactionEnded, segment="f", state="committed")
 SCRIPT: list[tuple[Op, Any]] = [
-    (BEGIN, not_found("f")),
+    (BEGIN, not_found(State(), "f")),
     (Create("f"), None),
     (Append("f", (b"a",)), 0),
     (Stage("f", "t0", "p0"), refusal(TransactionNotFound, segment="f")),
     (BEGIN, TransactionState.OPEN),
     (Begin("f", "t0", TransactionToken("q", 4), LEASE), refusal(InvalidArgument)),
-    (Append(P0, (b"x",)), not_found(P0)),
+    (Append(P0, (b"x",)), not_found(State(), P0)),
     (Stage("f", "t0", "p0"), P0),
     (Stage("f", "t0", "p1"), P1),
     (Append(P0, (b"bc",)), 0),

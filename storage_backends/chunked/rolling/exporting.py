@@ -20,11 +20,12 @@ Crash: the same call again, with ``replace``, completes it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 import attrs
 
 from ...base.chunk_storage import ChunkStorage, check_chunk_name
-from ...base.errors import ChunkExists, ChunkNotFound, DataCorruption, InvalidArgument, Unsupported
+from ...base.errors import ChunkExists, ChunkNotFound, ChunkReadOnly, DataCorruption, InvalidArgument, Unsupported
 from ..records import ChunkRecord, SegmentRecord
 from .header import OlderChunk, OlderHeader, format_header, header_name
 
@@ -118,9 +119,11 @@ async def _place(chunks: ChunkStorage, file: str, content: bytes, *, replace: bo
 
 
 async def _replace(chunks: ChunkStorage, file: str, found: bytes, content: bytes) -> None:
-    """A header that only grew is appended to, as software of the older layout does; else it is gone for a moment."""
+    """A header that only grew is appended to, as software of the older layout does; else it is gone for a moment. So is one that is
+    read-only: it is of an earlier segment of that name, or of a sealed one whose chunks were joined."""
     if found and chunks.capabilities.append and content.startswith(found):
-        await chunks.write(file, len(found), [content[len(found) :]])
-    else:
-        await chunks.delete(file)
-        await chunks.create_with_content(file, [content])
+        with suppress(ChunkReadOnly):
+            await chunks.write(file, len(found), [content[len(found) :]])
+            return
+    await chunks.delete(file)
+    await chunks.create_with_content(file, [content])

@@ -97,11 +97,11 @@ async def _find_plain(chunks: ChunkStorage, name: str) -> OlderSegment | None:
 
 async def _measure(chunks: ChunkStorage, name: str, info: ChunkInfo, header: OlderHeader) -> OlderSegment:
     _check_names(header, info.name)
-    ends = [chunk.start for chunk in header.chunks[1:]]
+    ends = [*(chunk.start for chunk in header.chunks[1:]), *([None] if header.chunks else [])]
     found: list[FoundChunk] = []
     position: int | None = None
     """Where the next file must start; None while all were truncated away."""
-    for chunk, end in zip(header.chunks, [*ends, None], strict=True):
+    for chunk, end in zip(header.chunks, ends, strict=True):
         measured = await _measure_chunk(chunks, chunk, end)
         if measured is None:
             if position is not None and end != position:

@@ -13,6 +13,7 @@ from .catalogue_container import CONTAINER
 from .catalogue_defrag import DEFRAG
 from .catalogue_flush import FLUSH
 from .catalogue_gc import GC
+from .catalogue_older import OLDER
 from .catalogue_recovery import RECOVERY
 from .catalogue_transactions import TRANSACTIONS
 from .catalogue_wal import WAL
@@ -28,4 +29,4 @@ def _by_name(mutants: Iterable[Mutant]) -> dict[str, Mutant]:
     return found
 
 
-CATALOGUE = _by_name((*WAL, *CONTAINER, *CHUNKED, *DEFRAG, *FLUSH, *GC, *RECOVERY, *TRANSACTIONS))
+CATALOGUE = _by_name((*WAL, *CONTAINER, *CHUNKED, *DEFRAG, *FLUSH, *GC, *OLDER, *RECOVERY, *TRANSACTIONS))

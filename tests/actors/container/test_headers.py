@@ -8,8 +8,9 @@ import pytest
 
 from support.container_world import OPTIONS, ContainerWorld, read_all, until, virtual_time
 from support.older_layout import write_older
+from tierlog.storage_backends.base.errors import SegmentNotFound
 from tierlog.storage_backends.chunked.rolling.find import OlderSegment, find
-from tierlog.storage_backends.chunked.rolling.header import format_header, header_name, parse_header
+from tierlog.storage_backends.chunked.rolling.header import OlderHeader, format_header, header_name, parse_header
 from tierlog.storage_backends.chunked.rolling.modes import LayoutMode
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
 
@@ -92,6 +93,38 @@ async def test_a_header_goes_with_its_segment(world: ContainerWorld) -> None:
         await owner.store.delete_segment(NAME)
         await owner.store.flush()
         assert not await world.chunks.exists(header_name(NAME))
+
+
+@pytest.mark.parametrize("data", [b"", b"data"])
+async def test_a_deleted_segment_does_not_come_back_out_of_its_own_header_rule_s14(world: ContainerWorld, data: bytes) -> None:
+    """It is there until the next flush is complete, for ever if a crash comes before, and then without its chunks."""
+    async with world.owner() as owner:
+        await owner.store.create_segment(NAME)
+        await owner.store.append(NAME, data)
+        await owner.store.seal_segment(NAME)
+        await owner.store.flush()
+        assert await bytes_seen(world) == data
+
+        await owner.store.delete_segment(NAME)
+        for chunk in [info.name async for info in world.chunks.list("containers/")]:
+            await world.chunks.delete(chunk)
+        with pytest.raises(SegmentNotFound):
+            await owner.store.segment_info(NAME)
+        await owner.store.create_segment(NAME)
+        assert not (await owner.store.segment_info(NAME)).sealed
+
+
+async def test_a_read_only_header_of_an_earlier_segment_is_replaced(world: ContainerWorld) -> None:
+    """It says the same as far as it goes: what was sealed was empty."""
+    async with world.owner() as owner:
+        await owner.store.create_segment(NAME, rolling_size=100)
+        await owner.store.append(NAME, b"data")
+        await world.chunks.create_with_content(header_name(NAME), [format_header(OlderHeader(100))])
+        await world.chunks.set_read_only(header_name(NAME), True)
+        await owner.store.flush()
+
+        assert await bytes_seen(world) == b"data"
+        assert not (await seen(world)).sealed
 
 
 async def test_the_next_owner_completes_what_a_crash_left_behind(world: ContainerWorld) -> None:

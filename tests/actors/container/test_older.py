@@ -11,10 +11,11 @@ from support.older_layout import write_files, write_header, write_older
 from tierlog.actors.container.file_marks import mark_name
 from tierlog.actors.container.older import decide_import, request_of
 from tierlog.actors.container.publish import Publisher
+from tierlog.actors.container.requests import Request, SettleRequest
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.reading.tail_cache import TailCache
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
-from tierlog.storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, Unavailable
+from tierlog.storage_backends.base.errors import InvalidArgument, NotOwner, SegmentExists, SegmentNotFound, Unavailable
 from tierlog.storage_backends.base.transactions import staged_name
 from tierlog.storage_backends.chunked.core import ChunkedOptions
 from tierlog.storage_backends.chunked.records import ChunkRecord
@@ -215,6 +216,64 @@ async def test_callers_at_the_same_time_import_once(world: ContainerWorld) -> No
         # The header, three files once for their checksums, and what the five readers read.
         assert world.chunks.statistics().reads - before <= 4 + 5 * 3
         assert not owner.container.older._turns
+
+
+async def test_of_two_imports_at_the_same_time_the_second_is_told_that_it_exists(world: ContainerWorld) -> None:
+    await older(world)
+    async with world.owner() as owner:
+        answers: list[object] = []
+
+        async def take() -> None:
+            try:
+                answers.append(await owner.container.older.take(NAME))
+            except SegmentExists as error:
+                answers.append(type(error))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(take)
+
+    assert answers == [10, SegmentExists, SegmentExists]
+
+
+async def test_who_was_refused_just_before_another_ones_import_asks_again(world: ContainerWorld) -> None:
+    await older(world)
+    async with world.owner() as owner:
+        asked = 0
+
+        async def ask(request: Request, size: int) -> str:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                await owner.container.older.take(NAME)
+                raise SegmentNotFound(f"no segment {NAME!r}", segment=NAME)
+            return "answer"
+
+        assert await owner.container.older.ask(ask, SettleRequest(), 0) == "answer"
+
+
+async def test_who_was_succeeded_refuses_no_import_by_what_it_knew_rule_c1(world: ContainerWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    await older(world)
+    async with world.owner() as owner:
+        imports = owner.container.older
+        await imports.take(NAME)
+        real = imports._ask
+
+        async def ask(request: Request, size: int) -> object:
+            if isinstance(request, SettleRequest):
+                raise NotOwner("a newer owner has the log")
+            return await real(request, size)
+
+        monkeypatch.setattr(imports, "_ask", ask)
+        with pytest.raises(NotOwner):
+            await imports.take(NAME)
+
+
+async def test_a_segment_without_data_files_comes_in_empty(world: ContainerWorld) -> None:
+    await write_older(world.chunks, NAME, sealed=True)
+    async with world.owner() as owner:
+        info = await owner.store.segment_info(NAME)
+        assert (info.length, info.sealed) == (0, True)
 
 
 @pytest.mark.parametrize("mode", [LayoutMode.NO_UPGRADE, LayoutMode.INSTALL_NEW])
