@@ -26,6 +26,8 @@ from .spark_session import environment, in_short, session, spark_home
 
 _START = 60.0
 _LOOK = 0.05
+_EXECUTORS = {Master.CLUSTER: 2, Master.TWO_HOSTS: 2}
+"""That a session of its own processes has when it is whole."""
 _PLENTY = "1000000"
 _ELSEWHERE = {
     # A task that fails on one executor goes to the other, and the executors stay in use.
@@ -124,7 +126,18 @@ def _daemon(folder: Path, name: str, host: str, kind: str, *arguments: str, says
 # --- orders -------------------------------------------------------------------------------------------------------
 
 
-def answer_orders(spark: Any) -> None:
+def wait_for_executors(spark: Any, count: int) -> None:
+    """Until as many executors are there. One that an earlier order lost is replaced in seconds, and until then nothing can be retried
+    elsewhere, nor copied to another host: Spark would end the write for want of an executor, and not for what the order is about."""
+    tracker = spark.sparkContext._jsc.sc().statusTracker()
+    deadline = time.monotonic() + _START
+    while len(tracker.getExecutorInfos()) < 1 + count:  # the driver is one of them
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"Spark did not have {count} executors within {_START:g} s")
+        time.sleep(_LOOK)
+
+
+def answer_orders(spark: Any, executors: int) -> None:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -133,6 +146,8 @@ def answer_orders(spark: Any) -> None:
     for line in sys.stdin:
         failed = ""
         try:
+            if executors:
+                wait_for_executors(spark, executors)
             carry_out(spark, Order.parse(line))
         except (PySparkException, Py4JError, TimeoutError) as error:
             # Most failures are the round's own: the log has them whole.
@@ -150,8 +165,9 @@ def main() -> None:
     # Java and its children write to what they inherit as standard output: that becomes the log, and answers go out through a copy.
     sys.stdout = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    with open_session(Master(sys.argv[1])) as spark:
-        answer_orders(spark)
+    master = Master(sys.argv[1])
+    with open_session(master) as spark:
+        answer_orders(spark, _EXECUTORS.get(master, 0))
 
 
 if __name__ == "__main__":
