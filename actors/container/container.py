@@ -266,7 +266,7 @@ class Container:
         publisher = Publisher(state, self.cache, due_bytes=options.flush_bytes, on_due=writer.segment_due)
         leases = Leases(state, self.ask_internal, tombstone=options.tombstone)
         publisher.on_transaction = leases.note
-        headers = HeaderKeeper(state, metadata, storage, self._chunks, self.older.prove, publisher, active=options.layout.writes_headers)
+        headers = HeaderKeeper(state, self.older, storage, self._chunks, publisher, active=options.layout.writes_headers)
         return _Parts(
             self._pipeline(publisher),
             publisher,

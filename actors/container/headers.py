@@ -13,7 +13,6 @@ header of a segment whose deletion was complete but for the header stays, and ol
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 import anyio
@@ -21,14 +20,12 @@ import anyio
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkNotFound, NotOwner, OutcomeUnknown, StorageFull, TierlogError, Unavailable, Unsupported
 from ...storage_backends.base.transactions import is_staged
-from ...storage_backends.chunked.metadata_store import ChunkMetadataStore
 from ...storage_backends.chunked.records import SegmentRecord
 from ...storage_backends.chunked.rolling.exporting import export
 from ...storage_backends.chunked.rolling.header import header_name
-from ...storage_backends.chunked.rolling.taken import TakenRecord, taken_key
 from ...storage_backends.chunked.storage import ChunkedSegmentStorage
 from ..core.log import get_logger
-from .older import OWN_CHUNKS
+from .older import OWN_CHUNKS, OlderSegments
 from .publish import Publisher
 from .state import ContainerState
 
@@ -50,24 +47,21 @@ class HeaderKeeper:
     def __init__(
         self,
         state: ContainerState,
-        metadata: ChunkMetadataStore,
+        older: OlderSegments,
         storage: ChunkedSegmentStorage,
         chunks: ChunkStorage,
-        prove: Callable[[], Awaitable[object]],
         publisher: Publisher,
         *,
         active: bool,
     ) -> None:
-        """``prove()`` returns if this is the owner, and may write to long-term storage; ``publisher`` tells what becomes durable. Unless it
-        is ``active`` it writes nothing."""
+        """``publisher`` tells what becomes durable. Unless it is ``active`` it writes nothing."""
         if active:
             publisher.on_record, publisher.on_cycle = self.record_changed, self.cycle_completed
         self._active = active
         self._state = state
-        self._metadata = metadata
+        self._older = older
         self._storage = storage
         self._chunks = chunks
-        self._prove = prove
         self._changed: dict[int, str] = {}
         """Segments whose record changed, and their names; due with the next complete cycle."""
         self._due: dict[int, str] = {}
@@ -109,7 +103,7 @@ class HeaderKeeper:
             failed: dict[int, str] = {}
             try:
                 if due:
-                    await self._prove()
+                    await self._older.prove()
                 while due:
                     sid, name = next(iter(due.items()))
                     try:
@@ -142,18 +136,11 @@ class HeaderKeeper:
                 self._written[sid] = _outline(record)
 
     async def _export(self, name: str, record: SegmentRecord) -> None:
-        await self._disown(name, record.segment)
+        await self._older.disown(name, record.segment)
         try:
             await export(self._chunks, name, record, await self._storage.chunks(record.segment), replace=True, trusted=True)
         except Unsupported as error:
             _log.warning("header_not_possible", segment=name, error=str(error))
-
-    async def _disown(self, name: str, sid: int) -> None:
-        """Record that ``name`` is never looked up in the older layout (rule S14): its header will be one of ours, and would bring a
-        segment back that was deleted, until it is removed, or for ever after a crash."""
-        key = taken_key(name)
-        if key not in self._state.metadata:
-            await self._metadata.commit({key: 0}, {key: TakenRecord(sid).encode()})
 
     async def _remove(self, name: str) -> None:
         if self._state.segments.sid_of(name) is None:

@@ -30,6 +30,7 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import (
     DataCorruption,
     InvalidArgument,
+    MetadataConflict,
     SegmentExists,
     SegmentNotFound,
     TierlogError,
@@ -50,6 +51,7 @@ from ...storage_backends.chunked.storage import ChunkedSegmentStorage
 from ..core.log import get_logger
 from ..writer.writer import StorageWriter
 from .file_marks import claim_files
+from .metadata_store import LoggedMetadataStore
 from .requests import CreateRequest, Request, SettleRequest
 from .state import ContainerState
 
@@ -113,7 +115,9 @@ def _check_free(state: ContainerState, name: str, *, is_older: bool = True) -> N
     if state.segments.sid_of(name) is not None:
         raise SegmentExists(f"segment {name!r} exists", segment=name)
     if is_older and taken_key(name) in state.metadata:
-        raise InvalidArgument(f"{name!r} was imported before, and has been deleted or merged since: its files are not a segment any more")
+        raise InvalidArgument(
+            f"{name!r} was imported or exported before, and has been deleted or merged since: its files are not a segment any more"
+        )
 
 
 def _check_files_free(state: ContainerState, name: str, files: Iterable[str]) -> None:
@@ -219,8 +223,22 @@ class OlderSegments:
         await self.prove()
         if not segment.has_record:
             raise Unsupported(f"nothing of {name!r} is in long-term storage yet: flush, then export it")
+        await self.disown(name, segment.sid)
+        await self.prove()
         record = await storage.info(segment.sid)
         return await export(self.chunks, name, record, await storage.chunks(segment.sid), replace=replace)
+
+    async def disown(self, name: str, sid: int) -> None:
+        """Record that ``name`` is never looked up in the older layout (rule S14), before it gets a header of this store's making: that one
+        would bring a deleted segment back, until it is removed, or for ever after a crash. ``prove`` makes another one's record sure."""
+        key = taken_key(name)
+        if key in self._state.metadata:
+            return
+
+        try:
+            await LoggedMetadataStore(self._state, self._ask).commit({key: 0}, {key: TakenRecord(sid).encode()})
+        except MetadataConflict:
+            await self._settle()
 
     async def prove(self) -> None:
         """Return if this owner may write to long-term storage, and what it read of its state is durable."""

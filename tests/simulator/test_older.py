@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from support.container_world import OPTIONS, ContainerWorld
-from tierlog.actors.container.headers import HeaderKeeper
+from tierlog.actors.container.older import OlderSegments
 from tierlog.actors.container.views import ReleasedRecords
 from tierlog.storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, TierlogError
 from tierlog.storage_backends.chunked.rolling.modes import LayoutMode
@@ -158,10 +158,10 @@ def test_a_released_file_that_is_never_collected_is_found(monkeypatch: pytest.Mo
 
 
 def test_a_deleted_segment_that_its_own_header_brings_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(self: HeaderKeeper, name: str, sid: int) -> None:
+    async def nothing(self: OlderSegments, name: str, sid: int) -> None:
         return None
 
-    monkeypatch.setattr(HeaderKeeper, "_disown", nothing)
+    monkeypatch.setattr(OlderSegments, "disown", nothing)
     assert found_within([seed for seed in WITH_OLDER if make_plan(seed, 1).site.layout is LayoutMode.CODE_ONLY_UPGRADE][:10])
 
 

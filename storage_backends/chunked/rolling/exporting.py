@@ -63,8 +63,8 @@ async def export(
     header = _header_of(name, segment, chain)
     await _check_files(chunks, chain[-1:] if trusted else chain)
     file = header_name(name)
-    await _place(chunks, file, format_header(header), replace=replace)
-    sealed = segment.sealed and await _show_seal(chunks, file)
+    was_there = await _place(chunks, file, format_header(header), replace=replace)
+    sealed = await _show_seal(chunks, file, sealed=segment.sealed) if segment.sealed or was_there else False
     start = chain[0][0] if chain else 0
     return Exported(file, len(chain), segment.length, start, segment.start_offset - start, sealed)
 
@@ -98,24 +98,27 @@ async def _check_files(chunks: ChunkStorage, chain: Sequence[tuple[int, ChunkRec
             )
 
 
-async def _show_seal(chunks: ChunkStorage, file: str) -> bool:
+async def _show_seal(chunks: ChunkStorage, file: str, *, sealed: bool) -> bool:
+    """Whether readers see a seal. A header that was there may show one of an earlier segment of the name, which says the same else."""
     try:
-        await chunks.set_read_only(file, True)
+        await chunks.set_read_only(file, sealed)
     except Unsupported:
         return False
-    return True
+    return sealed
 
 
-async def _place(chunks: ChunkStorage, file: str, content: bytes, *, replace: bool) -> None:
+async def _place(chunks: ChunkStorage, file: str, content: bytes, *, replace: bool) -> bool:
+    """Whether it was there already, word for word."""
     try:
         await chunks.create_with_content(file, [content])
     except ChunkExists:
         found = await chunks.read(file, 0, len(content) + 1)
         if found == content:
-            return
+            return True
         if not replace:
             raise InvalidArgument(f"{file} is there already and says something else: replace it on purpose, or leave it") from None
         await _replace(chunks, file, found, content)
+    return False
 
 
 async def _replace(chunks: ChunkStorage, file: str, found: bytes, content: bytes) -> None:

@@ -56,7 +56,7 @@ OLDER: tuple[Mutant, ...] = (
         "a deleted segment comes back empty, because the header that was written for older readers is looked up",
         "S14",
         "actors/container/headers.py",
-        "        await self._disown(name, record.segment)\n",
+        "        await self._older.disown(name, record.segment)\n",
         "",
     ),
     mutant(

@@ -127,6 +127,18 @@ async def test_a_read_only_header_of_an_earlier_segment_is_replaced(world: Conta
         assert not (await seen(world)).sealed
 
 
+async def test_a_header_of_an_earlier_sealed_segment_that_says_the_same_is_unsealed(world: ContainerWorld) -> None:
+    async with world.owner() as owner:
+        await owner.store.create_segment(NAME)
+        await owner.store.append(NAME, b"data")
+        await owner.store.flush()
+        await world.chunks.set_read_only(header_name(NAME), True)
+
+    async with world.owner():
+        await until(lambda: not world.memory.chunks[header_name(NAME)].read_only)
+        assert not (await seen(world)).sealed
+
+
 async def test_the_next_owner_completes_what_a_crash_left_behind(world: ContainerWorld) -> None:
     async with world.owner(attrs.evolve(KEEPING, layout=LayoutMode.INSTALL_NEW)) as owner:
         await owner.store.create_segment(NAME)

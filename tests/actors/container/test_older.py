@@ -20,6 +20,7 @@ from tierlog.storage_backends.base.transactions import staged_name
 from tierlog.storage_backends.chunked.core import ChunkedOptions
 from tierlog.storage_backends.chunked.records import ChunkRecord
 from tierlog.storage_backends.chunked.rolling.chain import Chain
+from tierlog.storage_backends.chunked.rolling.header import header_name
 from tierlog.storage_backends.chunked.rolling.modes import LayoutMode
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every
 
@@ -123,7 +124,7 @@ async def test_a_deleted_import_takes_its_files_along_and_never_comes_back_rule_
             await owner.store.read(NAME, 0, 1)
         await owner.store.flush()
         await until(lambda: sorted(world.memory.chunks) == [f"_system/containers/0000/epoch.{1:016x}", mark_name(NAME), f"{NAME}$header"])
-        with pytest.raises(InvalidArgument, match="imported before"):
+        with pytest.raises(InvalidArgument, match="imported or exported before"):
             await owner.container.older.take(NAME)
 
     async with world.owner(options) as owner:
@@ -131,6 +132,23 @@ async def test_a_deleted_import_takes_its_files_along_and_never_comes_back_rule_
             await owner.store.segment_info(NAME)
         await owner.store.create_segment(NAME)
         assert (await owner.store.segment_info(NAME)).length == 0
+
+
+@pytest.mark.parametrize("data", [b"", b"data"])
+async def test_a_deleted_segment_does_not_come_back_out_of_its_export_rule_s14(world: ContainerWorld, data: bytes) -> None:
+    async with world.owner() as owner:
+        await owner.store.create_segment(NAME)
+        await owner.store.append(NAME, data)
+        await owner.store.seal_segment(NAME)
+        await owner.store.flush()
+        await owner.container.older.export(owner.container.storage, NAME, replace=False)
+        await owner.store.delete_segment(NAME)
+        assert header_name(NAME) in world.memory.chunks
+
+        with pytest.raises(SegmentNotFound):
+            await owner.store.read(NAME, 0, 1)
+        with pytest.raises(InvalidArgument, match="imported or exported before"):
+            await owner.container.older.take(NAME)
 
 
 async def test_what_exists_is_not_imported(world: ContainerWorld) -> None:
