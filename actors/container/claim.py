@@ -9,7 +9,7 @@ Layout of a claim: ``magic u32, version u8, store id 16 bytes, log id 16 bytes, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -102,3 +102,22 @@ async def place(chunks: ChunkStorage, container: int, epoch: int, identity: Iden
         return await chunks.read(name, 0, _BODY_BYTES + 1) == body
 
     return True
+
+
+async def claim_late(
+    chunks: ChunkStorage, container: int, epoch: int, identity: Identity, check_owner: Callable[[], None], *, adopt: bool
+) -> None:
+    """Claim for an owner that could not when it opened its log. ``check_owner()`` raises ``NotOwner`` if a newer one has the log."""
+    check_owner()
+    try:
+        if not adopt:
+            judge(await survey(chunks, container), epoch, identity)
+        if not await place(chunks, container, epoch, identity):
+            raise StoreMismatch(
+                f"epoch {epoch} of container {container} was claimed by another owner, which this log never had: the folder "
+                f"is a copy or has one. Keep the newest one, or adopt this one on purpose (adopt=True, --adopt)"
+            )
+    except StoreMismatch:
+        # A successor that came while this one looked is no stranger: the log knows it, and it fenced the log before it claimed.
+        check_owner()
+        raise

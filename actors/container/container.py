@@ -25,7 +25,7 @@ from ...journal.operations.barrier import Barrier
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.data_log import DurableDataLog, OpenedLog
-from ...storage_backends.base.errors import ClosedError, SegmentNotFound, StorageFull, StoreMismatch, TierlogError, Unavailable
+from ...storage_backends.base.errors import ClosedError, SegmentNotFound, StorageFull, TierlogError, Unavailable
 from ...storage_backends.base.transactions import TransactionInfo
 from ...storage_backends.base.world import World
 from ...storage_backends.chunked.core import ChunkedOptions
@@ -47,7 +47,7 @@ from ..writer.segment_flusher import SegmentFlusher
 from ..writer.writer import StorageWriter, WriterOptions
 from .admission import Admission, AdmissionOptions
 from .checkpointer import Checkpointer, CheckpointOptions
-from .claim import Identity, claim_prefix, judge, place, survey
+from .claim import Identity, claim_late, claim_prefix, judge, place, survey
 from .headers import HeaderKeeper
 from .leases import Leases
 from .metadata_store import LoggedMetadataStore
@@ -221,19 +221,10 @@ class Container:
 
     async def _claim_late(self) -> None:
         """Before the first write to long-term storage, if it was down at the start."""
-        if self._claimed:
-            return
-
-        self.log.check_owner()
-        if not self.options.adopt:
-            judge(await survey(self._chunks, self.index), self.state.epoch, self._identity)
-        if not await place(self._chunks, self.index, self.state.epoch, self._identity):
-            raise StoreMismatch(
-                f"epoch {self.state.epoch} of container {self.index} was claimed by another owner, which this log never had: the folder "
-                f"is a copy or has one. Keep the newest one, or adopt this one on purpose (adopt=True, --adopt)"
-            )
-
-        self._claimed = True
+        if not self._claimed:
+            adopt = self.options.adopt
+            await claim_late(self._chunks, self.index, self.state.epoch, self._identity, self.log.check_owner, adopt=adopt)
+            self._claimed = True
 
     def _build(self) -> _Parts:
         options, state = self.options, self.state

@@ -77,6 +77,14 @@ CONTAINER: tuple[Mutant, ...] = (
         "        except TierlogError:\n            raise\n",
     ),
     mutant(
+        "a-successor-is-a-stranger",
+        "an owner whose successor came while it claimed long-term storage late says that its folder is a copy",
+        "W8",
+        "actors/container/claim.py",
+        "        check_owner()\n        raise\n",
+        "        raise\n",
+    ),
+    mutant(
         "a-read-looks-again-only-once",
         "a read is refused as damage, because its segment was flushed and spliced twice while it ran",
         "F3",

@@ -7,9 +7,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.actors.container.claim import Claim, Identity, claim_name, claim_prefix, decode_claim, encode_claim, judge, place, survey
+from tierlog.actors.container.claim import (
+    Claim,
+    Identity,
+    claim_late,
+    claim_name,
+    claim_prefix,
+    decode_claim,
+    encode_claim,
+    judge,
+    place,
+    survey,
+)
 from tierlog.storage_backends.base.codec import DecodeError
-from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch
+from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
 
 US = Identity(b"S" * 16, b"L" * 16, b"O" * 16)
@@ -84,6 +95,29 @@ async def test_an_epoch_is_claimed_once() -> None:
     assert not await place(chunks, 0, 5, NEXT_OWNER)
     assert await place(chunks, 0, 6, NEXT_OWNER)
     assert await place(chunks, 1, 5, NEXT_OWNER), "each container has its own"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("adopt", [False, True])
+@pytest.mark.parametrize("epoch", [5, 6])
+async def test_who_is_succeeded_while_it_claims_late_is_told_so_and_a_copy_is_told_that(epoch: int, adopt: bool) -> None:
+    """The successor fenced the log before it claimed. A copy's log was never fenced."""
+    chunks = await open_chunks(MemoryChunkState())
+    await place(chunks, 0, epoch, NEXT_OWNER)
+    fenced = [None, NotOwner("a newer owner has the log")]
+
+    def check_owner() -> None:
+        if error := fenced.pop(0):
+            raise error
+
+    if epoch == 6 and adopt:
+        await claim_late(chunks, 0, 5, US, check_owner, adopt=adopt)
+        return
+
+    with pytest.raises(NotOwner):
+        await claim_late(chunks, 0, 5, US, check_owner, adopt=adopt)
+    with pytest.raises(StoreMismatch, match="--adopt"):
+        await claim_late(chunks, 0, 5, US, lambda: None, adopt=adopt)
 
 
 @pytest.mark.anyio
