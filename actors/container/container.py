@@ -407,7 +407,8 @@ class Container:
     async def find_durable(self, name: str) -> SegmentState:
         """The segment of that name, once its existence is durable; a "not found" is as durable (rule C1)."""
         segment = self.state.segments.find(name)
-        if segment is None or segment.durable_length < 0:
+        # Again for one that came into being after what was settled.
+        while segment is None or segment.durable_length < 0:
             await self.older.bring(name)
             await self.settle()
             segment = self.state.segments.find(name)

@@ -85,6 +85,14 @@ CONTAINER: tuple[Mutant, ...] = (
         "        raise\n",
     ),
     mutant(
+        "a-segment-is-shown-before-it-is-durable",
+        "a read is told that it is at the tail of a segment whose import is not durable yet",
+        "C1",
+        _CONTAINER,
+        "        while segment is None or segment.durable_length < 0:\n",
+        "        if segment is None or segment.durable_length < 0:\n",
+    ),
+    mutant(
         "a-read-looks-again-only-once",
         "a read is refused as damage, because its segment was flushed and spliced twice while it ran",
         "F3",

@@ -1,0 +1,44 @@
+"""What a container shows of segments that are coming into being (rule C1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import pytest
+
+from support.container_world import ContainerWorld, until
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_read_shows_nothing_of_a_segment_that_came_into_being_meanwhile_before_that_is_durable_rule_c1(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It comes between what the read settles and its second look."""
+    world = ContainerWorld()
+    await world.chunks.open()
+    async with world.owner() as owner, anyio.create_task_group() as tasks:
+        container, settled, durable = owner.container, 0, anyio.Event()
+        append, settle = container.log.append, container.settle
+
+        async def held(*args: Any, **options: Any) -> int:
+            await durable.wait()
+            return await append(*args, **options)
+
+        async def settle_and_create() -> None:
+            nonlocal settled
+            settled += 1
+            if settled == 2:
+                durable.set()
+            await settle()
+            if settled == 1:
+                tasks.start_soon(owner.store.create_segment, "a")
+                await until(lambda: container.state.segments.find("a") is not None)
+
+        monkeypatch.setattr(container.log, "append", held)
+        monkeypatch.setattr(container, "settle", settle_and_create)
+
+        assert await container.read("a", 0, 1) == b""
+        assert settled == 2
+        assert container.state.segments.find("a").durable_length == 0  # type: ignore[union-attr]
