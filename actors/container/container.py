@@ -25,7 +25,7 @@ from ...journal.operations.barrier import Barrier
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.data_log import DurableDataLog, OpenedLog
-from ...storage_backends.base.errors import ClosedError, SegmentNotFound, StorageFull, TierlogError, Unavailable
+from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, SegmentNotFound, StorageFull, TierlogError, Unavailable
 from ...storage_backends.base.transactions import TransactionInfo
 from ...storage_backends.base.world import World
 from ...storage_backends.chunked.core import ChunkedOptions
@@ -211,8 +211,9 @@ class Container:
         try:
             while not await place(self._chunks, self.index, epoch, self._identity):
                 epoch = await self.log.raise_epoch(epoch)
-        except (Unavailable, StorageFull) as error:
-            # Without room too: what is read and deleted meanwhile is what makes room.
+        except (Unavailable, OutcomeUnknown, StorageFull) as error:
+            # Without room too: what is read and deleted meanwhile is what makes room. And where the answer was lost: the late claim finds
+            # its own, or makes it.
             _log.warning("claim_postponed", container=self.index, error=str(error))
             return epoch
 

@@ -162,8 +162,13 @@ def publish(path: str, temporary: str, fill: Callable[[FileHandle], Program[int]
 
 
 def remove(path: str, folders: Folders, progress: Progress) -> Program[None]:
-    """Remove a chunk durably, and the folders that it leaves empty."""
-    yield from _effect(progress, Unlink(path), (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError))
+    """Remove a chunk durably, and the folders that it leaves empty. ``FileNotFoundError`` is as durable."""
+    try:
+        yield from _effect(progress, Unlink(path), (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError))
+    except FileNotFoundError:
+        # A delete whose answer was lost may have removed it unsynced, and whoever is told that it is gone forgets its name for good.
+        yield from _sync_what_is_left(dirname(path), folders.root)
+        raise
     yield from _sync_what_is_left(dirname(path), folders.root)
     yield from folders.remove_empty(dirname(path))
 

@@ -67,4 +67,12 @@ OLDER: tuple[Mutant, ...] = (
         "        except (SegmentExists, SegmentNotFound, InvalidArgument, DataCorruption):\n            await self._settle()\n",
         "        except (SegmentExists, SegmentNotFound, InvalidArgument, DataCorruption):\n",
     ),
+    mutant(
+        "a-chunk-is-gone-before-that-is-durable",
+        "a file of the older layout comes back in a power loss after it was said to be gone: the delete that removed it lost its answer",
+        "S19",
+        "storage_backends/chunks/filesystem_programs.py",
+        "        yield from _sync_what_is_left(dirname(path), folders.root)\n        raise\n",
+        "        raise\n",
+    ),
 )

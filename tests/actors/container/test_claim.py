@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from support.container_world import ContainerWorld, referenced_chunks
 from tierlog.actors.container.claim import (
     Claim,
     Identity,
@@ -22,6 +23,7 @@ from tierlog.actors.container.claim import (
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
 
 US = Identity(b"S" * 16, b"L" * 16, b"O" * 16)
 NEXT_OWNER = attrs.evolve(US, owner=b"P" * 16)
@@ -140,3 +142,21 @@ async def test_a_claim_that_cannot_be_read_is_corruption(name: str) -> None:
         await survey(chunks, 0)
 
     assert refused.value.file == claim_prefix(0) + name
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", [FaultKind.BEFORE, FaultKind.AFTER, FaultKind.LOST])
+async def test_an_owner_whose_claim_has_no_answer_serves_and_claims_before_it_writes(kind: FaultKind) -> None:
+    """An opening that gave up would make another claim each time, and serve nobody meanwhile."""
+    world = ContainerWorld()
+    await world.chunks.open()
+    world.chunks.script = lambda call: Fault(kind) if call.verb == "create_with_content" else None
+    async with world.owner() as owner:
+        await owner.store.create_segment("a")
+        await owner.store.append("a", b"data")
+        assert owner.container.state.epoch == 1
+
+        world.chunks.script = None
+        await owner.store.flush()
+        assert await survey(world.chunks, owner.container.index) == [Claim(1, owner.container._identity)]
+        assert referenced_chunks(owner.container)

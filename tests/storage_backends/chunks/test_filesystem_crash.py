@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from random import Random
 
@@ -10,11 +11,12 @@ import pytest
 
 from support.chunked import world_of
 from tierlog.storage_backends.base.chunk_storage import ChunkRange
-from tierlog.storage_backends.base.files import IoCall
+from tierlog.storage_backends.base.errors import ChunkNotFound, OutcomeUnknown
+from tierlog.storage_backends.base.files import IoCall, Unlink
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.testing.chunk_conformance import ChunkStorageConformance
 from tierlog.testing.simulated_disk import Keep, SimulatedDisk
-from tierlog.testing.simulated_files import LosePower, SimulatedFiles
+from tierlog.testing.simulated_files import FailAfter, LosePower, SimulatedFiles
 
 ROOT = "/data/lts"
 FIRST, SECOND, MORE = b"1" * 1500, b"2" * 700, b"3" * 900
@@ -109,3 +111,27 @@ async def test_hole_31_power_loss_at_every_call(keep: Keep) -> None:
         call += 1
 
     assert call > 40
+
+
+@pytest.mark.anyio
+async def test_a_chunk_that_is_said_to_be_gone_does_not_come_back_after_a_delete_whose_answer_was_lost() -> None:
+    """Whoever deletes files of the older layout forgets their names then, and no listing looks for them."""
+    disk = SimulatedDisk(Random(1))
+
+    def lose_the_answer(index: int, call: IoCall) -> FailAfter | None:
+        return FailAfter(OSError(errno.EIO, "the answer was lost")) if isinstance(call, Unlink) and call.path == f"{ROOT}/a/1" else None
+
+    storage = FileSystemChunkStorage(SimulatedFiles(disk), ROOT, world_of(1))
+    await storage.open()
+    await storage.create_with_content("a/1", [FIRST])
+    await storage.create_with_content("a/2", [SECOND])
+    troubled = FileSystemChunkStorage(SimulatedFiles(disk, lose_the_answer), ROOT, world_of(2))
+    await troubled.open()
+    with pytest.raises(OutcomeUnknown):
+        await troubled.delete("a/1")
+    with pytest.raises(ChunkNotFound):
+        await storage.delete("a/1")
+
+    after = FileSystemChunkStorage(SimulatedFiles(disk.crash("none")), ROOT, world_of(3))
+    await after.open()
+    assert [info.name async for info in after.list("")] == ["a/2"]
