@@ -4,7 +4,8 @@ Owns: the order of things in a run and in a round, and the verdict's form. Does 
 (``spark_trouble.py``, ``spark_faults.py``), the processes (``spark_children.py``), the judgement (``spark_oracle.py``, ``spark_watch.py``).
 
 A round: a reader polls the target; a write meets its trouble; if it failed it is run again, as an application would, until it succeeds;
-then what is there is judged. Rounds share nothing but the service and the Spark session, so a run goes on after one that broke.
+then what is there is judged. One whose trouble nobody met is judged too, and done again. Rounds share nothing but the service and the
+Spark session, so a run goes on after one that broke.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from .spark_watch import Watch, left_staged
 from .verdict import Verdict
 
 _AGAIN_MAX = 4
+_SHOWS_MAX = 3
+"""How often a round is done until it shows something: on a busy machine Spark may copy a task before it comes to the point."""
 _BROKEN_MAX = 10
 """Rounds that break before a run gives up."""
 
@@ -117,11 +120,21 @@ class SparkCampaign:
             self._run.broken(f"{where}: {problem}; alone: {alone}")
 
     async def _round(self, drawn: Draw) -> None:
-        await self._run.service.settled()
         self._run.did(action_of(*drawn.cell))
+        problems, missed = await self._attempt(drawn, f"{self._prefix}/{drawn.number}")
+        for again in range(1, _SHOWS_MAX):
+            if problems or not missed:
+                break
+            self._run.verdict.count(f"rounds done again ({missed})")
+            problems, missed = await self._attempt(drawn, f"{self._prefix}/{drawn.number}-{again}")
+        self._tell(drawn, [*problems, *([f"{missed}: the round shows nothing"] if missed else [])])
+        self._run.advance()
+
+    async def _attempt(self, drawn: Draw, target: str) -> tuple[list[str], str]:
+        """(what is wrong, why it shows nothing)."""
+        await self._run.service.settled()
         await self._drivers.for_master(drawn.master)
         began = time.monotonic()
-        target = f"{self._prefix}/{drawn.number}"
         self._targets[target] = drawn
         batches = [drawn.rows, drawn.more_rows] if drawn.stream else [drawn.rows]
         watch = Watch(self._store, target, lengths_allowed(batches))
@@ -131,14 +144,13 @@ class SparkCampaign:
                 self._trouble = trouble = Trouble(self._run, self._drivers, self._store, drawn, target, tasks)
                 problems = await self._writes(drawn, target)
             watching.cancel_scope.cancel()
-        problems += [*trouble.judge(), *watch.problems]
+        problems += [*trouble.problems, *watch.problems]
         problems += await self._judge(target, batches, shuffled=drawn.way is Way.ELSEWHERE)
-        self._tell(drawn, problems)
         self._run.verdict.sample(f"a round on {drawn.master}").values.append(time.monotonic() - began)
         self._run.verdict.count("polls of readers", watch.polls)
         self._run.verdict.count("polls without an answer", watch.blind)
         self._run.verdict.acked += sum(batches)
-        self._run.advance()
+        return problems, trouble.missed
 
     async def _judge(self, target: str, batches: Sequence[int], *, shuffled: bool) -> list[str]:
         async with RawStore(self._run.service.data_url) as store:
@@ -193,7 +205,7 @@ class SparkCampaign:
             url=self._run.service.data_url,
             target=target,
             source=f"{target}/in",
-            checkpoint=str(self._run.folder / f"checkpoint-{drawn.number}"),
+            checkpoint=str(self._run.folder / f"checkpoint-{target.rpartition('/')[2]}"),
             partitions=drawn.partitions if trouble else drawn.partitions_later,
             port=self.port,
             trouble=trouble,

@@ -3,7 +3,7 @@
 Owns: kills of executors, drivers and tierlog's hosts, freezes and their ends, and the holding of a task until a copy of it has written.
 Does not own: how a task fails (``spark_faults.py``).
 
-A round whose point nobody reaches shows nothing, so ``problems`` tells that too.
+A round whose point nobody reaches shows nothing; ``missed`` says so, and the round is done again.
 """
 
 from __future__ import annotations
@@ -119,11 +119,10 @@ class Trouble:
                 return host
         raise ChaosError(f"no host has container {container}")
 
-    def judge(self) -> list[str]:
-        """What is wrong with the trouble itself."""
-        found = list(self.problems)
+    @property
+    def missed(self) -> str:
+        """Why the round shows nothing; empty if it shows what it was drawn for."""
         if not self.met:
-            found.append("nobody came to the point: the round shows nothing")
-        elif self._draw.point is Point.MIDWAY and not self.staged:
-            found.append("nothing was staged mid-way: the round shows nothing")
-        return found
+            return "nobody came to the point"
+
+        return "nothing was staged mid-way" if self._draw.point is Point.MIDWAY and not self.staged else ""
