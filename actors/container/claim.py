@@ -107,7 +107,7 @@ async def place(chunks: ChunkStorage, container: int, epoch: int, identity: Iden
 async def claim_late(
     chunks: ChunkStorage, container: int, epoch: int, identity: Identity, check_owner: Callable[[], None], *, adopt: bool
 ) -> None:
-    """Claim for an owner that could not when it opened its log (rule W8). ``check_owner()`` raises ``NotOwner`` if a newer one has the log."""
+    """Claim for an owner that could not when it opened its log (W8). ``check_owner()`` raises ``NotOwner`` if a newer one has the log."""
     check_owner()
     try:
         if not adopt:
