@@ -224,13 +224,13 @@ class OlderSegments:
         if not segment.has_record:
             raise Unsupported(f"nothing of {name!r} is in long-term storage yet: flush, then export it")
         await self.disown(name, segment.sid)
-        await self.prove()
+        await self._settle()
         record = await storage.info(segment.sid)
         return await export(self.chunks, name, record, await storage.chunks(segment.sid), replace=replace)
 
     async def disown(self, name: str, sid: int) -> None:
         """Record that ``name`` is never looked up in the older layout (rule S14), before it gets a header of this store's making: that one
-        would bring a deleted segment back, until it is removed, or for ever after a crash. ``prove`` makes another one's record sure."""
+        would bring a deleted segment back, until it is removed, or for ever after a crash. Another one's record is sure once settled."""
         key = taken_key(name)
         if key in self._state.metadata:
             return

@@ -97,7 +97,7 @@ async def _find_plain(chunks: ChunkStorage, name: str) -> OlderSegment | None:
 
 async def _measure(chunks: ChunkStorage, name: str, info: ChunkInfo, header: OlderHeader) -> OlderSegment:
     _check_names(header, info.name)
-    ends = [*(chunk.start for chunk in header.chunks[1:]), *([None] if header.chunks else [])]
+    ends = [*(chunk.start for chunk in header.chunks), None][1:]
     found: list[FoundChunk] = []
     position: int | None = None
     """Where the next file must start; None while all were truncated away."""

@@ -1,8 +1,8 @@
 """The record that a name's older layout was imported: it is never looked up again (rule S14).
 
 Owns: its key and layout (format version 1). It is written with the import, or before the first header that this store makes for the name:
-then what lies there under it is the store's own. It stays when the segment is deleted: the header
-file may lie there for ever, and without this record a deleted segment would come back at the next access, in part.
+then what lies there under it is the store's own. It stays when the segment is deleted: the header file may lie there for ever, and without
+this record a deleted segment would come back at the next access, in part.
 
 Layout: u8 type 5, u8 version 1, u64 segment; bytes behind are kept.
 """
