@@ -147,7 +147,7 @@ async def write(setting: Setting) -> Sequence[Pair]:
 
 
 async def read(setting: Setting) -> Sequence[Pair]:
-    """What is read was flushed; both sides come out of the machine's page cache."""
+    """What is read was flushed. It comes out of the page cache, except for the store's side of the first round (decision 10)."""
     with served(setting) as server:
         folder = os.path.join(setting.fresh("parquet"), "rows")
         with cached_rows(setting) as (frame, count):

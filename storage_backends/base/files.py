@@ -45,11 +45,15 @@ class IoCall:
 
 @attrs.frozen
 class Open(IoCall):
-    """Open a file: result ``FileHandle``. ``create`` makes it and fails if it exists (``FileExistsError``)."""
+    """Open a file: result ``FileHandle``. ``create`` makes it and fails if it exists (``FileExistsError``).
+
+    ``cold`` says that what is written through the handle is not going to be read soon: once it is synced, memory need not keep it.
+    """
 
     path: str
     write: bool = False
     create: bool = False
+    cold: bool = False
 
 
 @attrs.frozen

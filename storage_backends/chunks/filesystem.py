@@ -99,7 +99,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
             if (yield IsReadOnly(self._path(name))):
                 raise ChunkReadOnly(f"chunk {name} is read-only", chunk=name)
 
-            return (yield from with_file(Open(self._path(name), write=True), lambda handle: append(handle, progress)))
+            return (yield from with_file(Open(self._path(name), write=True, cold=True), lambda handle: append(handle, progress)))
 
         def append(handle: FileHandle, progress: Progress) -> Program[int]:
             length = yield Size(handle)

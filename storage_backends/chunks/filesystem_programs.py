@@ -139,7 +139,7 @@ class Folders:
 def publish(path: str, temporary: str, fill: Callable[[FileHandle], Program[int]], folders: Folders, progress: Progress) -> Program[int]:
     """A whole object: all of what ``fill`` writes appears durably under ``path``, or nothing does."""
     try:
-        handle = yield Open(temporary, write=True, create=True)
+        handle = yield Open(temporary, write=True, create=True, cold=True)
     except FileExistsError as error:
         raise Unavailable(f"the temporary name {temporary} is taken; write {path} again under another one") from error
 

@@ -55,6 +55,7 @@ from ..base.files import (
     Write,
 )
 from .beneath import Beneath
+from .cold_pages import ColdPages
 from .local_write import write_bulk, write_whole
 
 _KEEP_SIZE = 1
@@ -76,11 +77,12 @@ _fallocate = _find_fallocate()
 class LocalHandle(FileHandle):
     """A descriptor; ``fd`` is -1 once closed, so that a use after the close fails instead of touching another file."""
 
-    __slots__ = ("_path", "fd")
+    __slots__ = ("_path", "cold", "fd")
 
-    def __init__(self, path: str, fd: int) -> None:
+    def __init__(self, path: str, fd: int, cold: ColdPages | None) -> None:
         self._path = path
         self.fd = fd
+        self.cold = cold
 
     @property
     def path(self) -> str:
@@ -101,7 +103,8 @@ def _open(call: Open, at: Beneath | None = None) -> LocalHandle:
     flags = os.O_CLOEXEC | (os.O_RDWR if call.write or call.create else os.O_RDONLY)
     if call.create:
         flags |= os.O_CREAT | os.O_EXCL
-    return LocalHandle(call.path, os.open(call.path, flags, 0o644) if at is None else at.open(call.path, flags, 0o644))
+    fd = os.open(call.path, flags, 0o644) if at is None else at.open(call.path, flags, 0o644)
+    return LocalHandle(call.path, fd, ColdPages() if call.cold else None)
 
 
 def _close(call: Close) -> None:
@@ -125,6 +128,23 @@ def _read(call: Read) -> bytes:
         parts.append(data)
         done += len(data)
     return b"".join(parts)
+
+
+def _write(call: Write) -> None:
+    handle = call.handle
+    assert isinstance(handle, LocalHandle)
+    end = (write_bulk if call.bulk else write_whole)(_fd(handle), call.buffers, call.offset)
+    if handle.cold is not None:
+        handle.cold.wrote(call.offset, end)
+
+
+def _sync(call: Sync) -> None:
+    handle = call.handle
+    assert isinstance(handle, LocalHandle)
+    fd = _fd(handle)
+    _fdatasync(fd)
+    if handle.cold is not None:
+        handle.cold.synced(fd)
 
 
 def _allocate(call: Allocate) -> None:
@@ -205,8 +225,8 @@ _PERFORM: dict[type[IoCall], Callable[[Any], Any]] = {
     Open: _open,
     Close: _close,
     Read: _read,
-    Write: lambda call: (write_bulk if call.bulk else write_whole)(_fd(call.handle), call.buffers, call.offset),
-    Sync: lambda call: _fdatasync(_fd(call.handle)),
+    Write: _write,
+    Sync: _sync,
     Size: lambda call: os.fstat(_fd(call.handle)).st_size,
     Allocate: _allocate,
     Extend: _extend,

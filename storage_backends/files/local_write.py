@@ -39,23 +39,24 @@ def _find_sync_file_range() -> Callable[[int, int, int, int], int] | None:
 _sync_file_range = _find_sync_file_range()
 
 
-def write_whole(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
-    """Write all buffers one after the other at ``offset``; an ``OSError`` may come after any part of it."""
+def write_whole(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
+    """Write all buffers one after the other at ``offset``; returns where they end. An ``OSError`` may come after any part of it."""
     for start in range(0, len(buffers), _BUFFERS_MAX):
         offset = _write_batch(fd, buffers[start : start + _BUFFERS_MAX], offset)
+    return offset
 
 
-def write_bulk(fd: int, buffers: Sequence[Buffer], offset: int) -> None:
+def write_bulk(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
     """As ``write_whole``, in slices."""
     if sum(map(len, buffers)) <= SLICE_BYTES:
-        write_whole(fd, buffers, offset)
-        return
+        return write_whole(fd, buffers, offset)
 
     previous = offset
     for piece in slices(buffers):
         end = _write_batch(fd, piece, offset)
         _wait_then_begin(fd, previous, end)
         previous, offset = offset, end
+    return offset
 
 
 def slices(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:

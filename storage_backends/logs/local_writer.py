@@ -122,7 +122,7 @@ def _create(layout: LogLayout, path: str, size: int) -> Program[tuple[FileHandle
 
 
 def _create_allocated(path: str, size: int) -> Program[FileHandle]:
-    handle: FileHandle = yield Open(path, write=True, create=True)
+    handle: FileHandle = yield Open(path, write=True, create=True, cold=True)
     try:
         if size:
             yield Allocate(handle, 0, size)
@@ -141,7 +141,7 @@ def _take_reserve(layout: LogLayout, path: str, error: OSError) -> Program[FileH
         raise StorageFull(
             f"no room for {path} and the reserve of this log is used up: free some space on its file system, then open it again"
         ) from error
-    handle: FileHandle = yield Open(path, write=True)
+    handle: FileHandle = yield Open(path, write=True, cold=True)
     return handle
 
 
