@@ -24,6 +24,7 @@ from ..wire.errors import RequestTimeout, TooLarge, UnsupportedMediaType
 from ..wire.paths import parse_query
 from .front import Front
 from .gateway import Gateway
+from .large_body import LARGE_BYTES, LargeBody
 from .traffic import Operation
 
 Scope = Mapping[str, Any]
@@ -41,7 +42,7 @@ class Disconnected(Exception):
 @attrs.frozen
 class Answer:
     status: int = 200
-    body: bytes = b""
+    body: Buffer = b""
     content_type: str = JSON_TYPE
     headers: Mapping[str, str] = attrs.field(factory=dict)
 
@@ -83,19 +84,42 @@ class CallOf(Generic[F]):
 
     async def body(self, content_type: str, maximum: int) -> bytes:
         """The whole body, which has ``content_type`` unless it is empty, and at most ``maximum`` bytes."""
+        size = self._check_size(maximum)
+        large = self.scope.get("tierlog.large_body") if size >= LARGE_BYTES else None
+        if large is not None and (body := large(size)) is not None:
+            return await self._large_body(body, content_type)
+
         pieces: list[bytes] = []
-        await self.each_piece(content_type, maximum, pieces.append)
+        await self._take_pieces(content_type, maximum, pieces.append)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    async def _large_body(self, body: LargeBody, content_type: str) -> bytes:
+        self._check_type(content_type)
+        begun = anyio.current_time()
+        with body:
+            while not body.is_over:
+                deadline = self._deadline(body.arrived, begun, body.received)
+                if deadline <= anyio.current_time():
+                    raise self._too_slow()
+                with anyio.CancelScope(deadline=deadline):
+                    await body.wait()
+        if body.is_lost:
+            raise Disconnected
+
+        self.operation.request_bytes += body.received
+        return body.taken()
 
     async def each_piece(self, content_type: str, maximum: int, take: Callable[[bytes], object]) -> None:
         """Give the body's pieces to ``take`` as they come."""
         self._check_size(maximum)
-        limits, begun, size = self.gateway.limits, anyio.current_time(), 0
+        await self._take_pieces(content_type, maximum, take)
+
+    async def _take_pieces(self, content_type: str, maximum: int, take: Callable[[bytes], object]) -> None:
+        begun, size = anyio.current_time(), 0
         with anyio.CancelScope() as scope:
             more = True
             while more:
-                # Each byte buys time: a body that drips in must not hold its room for hours.
-                scope.deadline = min(anyio.current_time(), begun + size / limits.body_rate) + limits.body_timeout
+                scope.deadline = self._deadline(anyio.current_time(), begun, size)
                 message = await self._receive()
                 if message["type"] == "http.disconnect":
                     raise Disconnected
@@ -109,17 +133,27 @@ class CallOf(Generic[F]):
                     take(piece)
 
         if scope.cancelled_caught:
-            raise RequestTimeout(
-                f"the body stopped, or came slower than {limits.body_rate} bytes a second for {limits.body_timeout:g} s: "
-                "nothing was done, send it again"
-            )
+            raise self._too_slow()
 
         self.operation.request_bytes += size
 
-    def _check_size(self, maximum: int) -> None:
+    def _deadline(self, arrived: float, begun: float, size: int) -> float:
+        """Each byte buys time: a body that drips in must not hold its room for hours."""
+        limits = self.gateway.limits
+        return min(arrived, begun + size / limits.body_rate) + limits.body_timeout
+
+    def _too_slow(self) -> RequestTimeout:
+        limits = self.gateway.limits
+        return RequestTimeout(
+            f"the body stopped, or came slower than {limits.body_rate} bytes a second for {limits.body_timeout:g} s: "
+            "nothing was done, send it again"
+        )
+
+    def _check_size(self, maximum: int) -> int:
+        """The size that the head tells, which room is kept for; 0 if it tells none."""
         text = self.header("Content-Length")
         if text is None:
-            return
+            return 0
 
         size = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
         if size < 0:
@@ -129,6 +163,7 @@ class CallOf(Generic[F]):
             raise TooLarge(f"the body has {size} bytes; {self.scope['path']} takes at most {maximum}")
 
         self._reserve(size)
+        return size
 
     def _admit(self, size: int, maximum: int) -> None:
         if size > maximum:

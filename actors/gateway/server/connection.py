@@ -22,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from ....storage_backends.base.errors import InvalidArgument, TierlogError
 from ..wire.errors import RequestTimeout, TooLarge, to_problem
+from .large_body import LargeBody
 
 HEAD_BYTES_MAX = 64 << 10
 HEAD_TIMEOUT = 30.0
@@ -95,8 +96,11 @@ class Connection(HttpToolsProtocol):
                 # A wish to speak another protocol may be passed over; some clients that know HTTP/2 have it with every first request.
                 # The parser stops there and would skip the body. A new one gets the same head without the wish.
                 data = self._head_without_upgrade() + data[upgrade.args[0] :]
-                self.parser = httptools.HttpRequestParser(self)
-                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+                self._new_parser()
+
+    def _new_parser(self) -> None:
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     def _head_without_upgrade(self) -> bytes:
         gone = (b"upgrade", b"http2-settings", b"connection")
@@ -147,12 +151,32 @@ class Connection(HttpToolsProtocol):
         self.cycle.__class__ = _Cycle
         cycle: Any = self.cycle
         cycle.is_watched, cycle.linger = False, self.linger
+        self.scope["tierlog.large_body"] = self._large_body  # type: ignore[typeddict-unknown-key]
         self._cycles.append(cycle)
 
     def on_message_complete(self) -> None:
         self._in_body = False
         if not self.parser.should_upgrade():
             super().on_message_complete()
+
+    def _large_body(self, size: int) -> LargeBody | None:
+        """The rest of a body of ``size`` bytes, for the request that is answered now, which takes it out of the socket itself.
+
+        None if it is there already, or never comes.
+        """
+        cycle = self._cycles[0]
+        if not cycle.more_body or cycle.disconnected or self.transport.is_closing():
+            return None
+
+        cycle.allow_body()
+        begun, cycle.body = cycle.body, bytearray()
+        cycle.message_event.clear()
+        return LargeBody(self, begun, size, self.loop.time)
+
+    def body_is_whole(self) -> None:
+        self._in_body = False
+        self._new_parser()
+        self._cycles[0].more_body = False
 
     def on_response_complete(self) -> None:
         self._cycles.popleft()
@@ -211,6 +235,12 @@ class _Cycle(RequestResponseCycle):
     is_watched: bool
     """Whether somebody waits for the client to go away."""
     linger: Callable[[], None]
+
+    def allow_body(self) -> None:
+        """Answer a client that asked whether it may send one."""
+        if self.waiting_for_100_continue and not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self.waiting_for_100_continue = False
 
     async def receive(self) -> Any:
         self.is_watched = not self.more_body

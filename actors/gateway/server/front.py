@@ -41,7 +41,7 @@ class ServerLimits:
     tails: int = 20_000
     """Parked long polls and streams: 429."""
     block_bytes: int = 1 << 20
-    """Of one read of a stream: a reader that is slow costs about two of them."""
+    """Of one read of a stream: a reader that is slow costs about two of them, and the windows that they are views of."""
     body_timeout: float = 30.0
     """Seconds without a byte of a body that is not complete, or behind ``body_rate``: 408."""
     body_rate: int = 16 << 10

@@ -2,13 +2,15 @@
 
 Owns: how a range becomes a stream of blocks. Does not own: the meaning of ranges (``wire/ranges.py``) nor the bytes (the store).
 
-A stream reads one block, sends it, and reads the next when the client took it: a slow reader costs about two blocks (rule H10). Its end is
-the tail at the time of the request. The segment it began with is the one it ends with: if the name means another segment meanwhile (deleted
-and created again), the connection breaks before the last block. A client that goes away ends its stream at once.
+A stream reads one block, sends it, and reads the next when the client took it: a slow reader costs about two blocks, and the windows that
+they are views of (rule H10). Its end is the tail at the time of the request. The segment it began with is the one it ends with: if the name
+means another segment meanwhile (deleted and created again), the connection breaks before the last block. A client that goes away ends its
+stream at once.
 """
 
 from __future__ import annotations
 
+from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import SegmentNotFound
 from ....storage_backends.base.segments import SegmentInfo
 from ...arguments import OFFSET_MAX
@@ -48,9 +50,9 @@ def _head(info: SegmentInfo, extent: Extent) -> dict[str, str]:
     }
 
 
-async def _read_all(call: Call, info: SegmentInfo, extent: Extent) -> bytes:
+async def _read_all(call: Call, info: SegmentInfo, extent: Extent) -> Buffer:
     """An extent of one block at most; its bytes may come in several pieces."""
-    pieces: list[bytes] = []
+    pieces: list[Buffer] = []
     position = extent.start
     while position < extent.end:
         pieces.append(await _piece(call, position, extent.end - position))
@@ -76,8 +78,8 @@ async def _stream(call: Call, info: SegmentInfo, extent: Extent, status: int, he
         await call.block(block, more=False)
 
 
-async def _piece(call: Call, position: int, size: int) -> bytes:
-    data = await call.gateway.store.read(call.name, position, size)
+async def _piece(call: Call, position: int, size: int) -> Buffer:
+    data = await call.gateway.store.read_view(call.name, position, size)
     if not data:
         raise SegmentNotFound(f"{call.name!r} became another segment while it was read", segment=call.name)
 
