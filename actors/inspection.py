@@ -267,14 +267,14 @@ class StoreView:
         container = self._container(name)
         picture = await container.picture()
         try:
-            return await picture.reader.read(picture.find(name), offset, size)
+            return bytes(await picture.reader.read(picture.find(name), offset, size))
         except DataCorruption:
             # A living owner may have collected a chunk that our picture still refers to.
             if not await container.refresh():
                 raise
 
         picture = await container.picture()
-        return await picture.reader.read(picture.find(name), offset, size)
+        return bytes(await picture.reader.read(picture.find(name), offset, size))
 
     async def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncIterator[bytes]:
         """Blocks of at most ``block_size`` bytes from ``offset`` on; at the tail it looks every ``POLL_SECONDS`` for what another process

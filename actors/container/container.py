@@ -23,6 +23,7 @@ import attrs
 
 from ...journal.operations.barrier import Barrier
 from ...journal.operations.vocabulary import Operation
+from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.data_log import DurableDataLog, OpenedLog
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, SegmentNotFound, StorageFull, TierlogError, Unavailable
@@ -418,8 +419,8 @@ class Container:
 
         return segment
 
-    async def read(self, name: str, offset: int, size: int) -> bytes:
-        """Durable bytes; ``b""`` at the tail."""
+    async def read(self, name: str, offset: int, size: int) -> Buffer:
+        """Durable bytes, perhaps a view of more of them; ``b""`` at the tail."""
         segment = await self.find_durable(name)
         if offset < segment.start_offset:
             await self.settle()  # the truncation may not be durable yet

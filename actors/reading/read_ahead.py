@@ -6,8 +6,8 @@ Does not own: what may be read (the reader asks only below the flushed offset), 
 
 A read that begins where an earlier one ended, or inside it, is evidence: its stream gets one window. Each window that is read to its end
 doubles what is kept on its way, up to ``ahead_bytes`` or the reader's fair share of the budget. Windows of small reads grow to
-``window_bytes``; large reads get windows of their own size, which are handed on without a copy. Windows end at whole blocks, because
-long-term storage verifies those.
+``window_bytes``; large reads get windows of their own size. A reader gets a view of a window, not a copy. Windows end at whole blocks,
+because long-term storage verifies those.
 Everything else passes through: a read of its own, of exactly what was asked.
 
 Nothing waits for room: a window that the budget refuses is not made, and its reader reads for itself. Bytes at an offset never change,
@@ -28,12 +28,13 @@ import anyio
 import anyio.abc
 import attrs
 
+from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import TierlogError
 from ...storage_backends.base.statistics import counter, gauge
 from ..core.reply import Reply
 from .read_ahead_budget import ReadAheadBudget
 
-Fetch = Callable[[int, int, int], Awaitable[bytes]]
+Fetch = Callable[[int, int, int], Awaitable[Buffer]]
 """``fetch(sid, offset, size)``: bytes of long-term storage, checked."""
 
 
@@ -67,7 +68,7 @@ class _Window:
     def __init__(self, start: int, end: int) -> None:
         self.start = start
         self.end = end
-        self.data: Reply[bytes] = Reply()
+        self.data: Reply[Buffer] = Reply()
         self.failed = False
         self.is_dropped = False
         self.waiting = 0
@@ -136,7 +137,7 @@ class ReadAhead:
 
     # --- reading ----------------------------------------------------------------------------------------------
 
-    async def read(self, sid: int, offset: int, size: int, limit: int) -> bytes:
+    async def read(self, sid: int, offset: int, size: int, limit: int) -> Buffer:
         """Bytes at ``offset``, at most ``size``, at least one; ``limit`` is the end of what long-term storage has."""
         if not self._options.ahead_bytes:
             self._misses += 1
@@ -186,7 +187,7 @@ class ReadAhead:
             _, oldest = self._streams.popitem(last=False)
             self._drop_windows(oldest)
 
-    async def _take(self, stream: _Stream, window: _Window, offset: int, end: int) -> bytes:
+    async def _take(self, stream: _Stream, window: _Window, offset: int, end: int) -> Buffer:
         """``offset .. end`` out of the window; empty if it failed."""
         window.waiting += 1
         try:
@@ -205,7 +206,7 @@ class ReadAhead:
         if end == window.end:
             # It stays until the reader has read on: it may begin a little before the end of this read.
             stream.ahead = min(2 * stream.ahead, self._options.ahead_bytes)
-        return data if end - offset == len(data) else data[offset - window.start : end - window.start]
+        return data if end - offset == len(data) else memoryview(data)[offset - window.start : end - window.start]
 
     def _reader_left(self, stream: _Stream, window: _Window) -> None:
         if window.is_dropped:
@@ -255,7 +256,7 @@ class ReadAhead:
         return True
 
     async def _fill(self, sid: int, window: _Window) -> None:
-        data = None
+        data: Buffer | None = None
         try:
             with window.scope:
                 data = await self._fetch(sid, window.start, window.size)
@@ -265,7 +266,7 @@ class ReadAhead:
         finally:
             self._fetched(window, data)
 
-    def _fetched(self, window: _Window, data: bytes | None) -> None:
+    def _fetched(self, window: _Window, data: Buffer | None) -> None:
         """Its fetch has ended, or never will begin. The first call counts."""
         if window not in self._fetching:
             return

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import DataCorruption, SegmentNotFound, SegmentTruncated, TierlogError
 from .tail_cache import TailCache
 
@@ -48,7 +49,7 @@ class ReadableSegment(Protocol):
 
 
 class SegmentStorage(Protocol):
-    async def read(self, sid: int, offset: int, size: int, limit: int) -> bytes:
+    async def read(self, sid: int, offset: int, size: int, limit: int) -> Buffer:
         """Bytes at ``offset``; ``limit`` is the end of what is flushed."""
         ...
 
@@ -59,8 +60,9 @@ class Reader:
         self._storage = storage
         self._segment_of = segment_of
 
-    async def read(self, segment: ReadableSegment, offset: int, size: int) -> bytes:
-        """Up to ``size`` durable bytes at ``offset``; ``b""`` at or past the tail. ``SegmentTruncated`` before the start."""
+    async def read(self, segment: ReadableSegment, offset: int, size: int) -> Buffer:
+        """Up to ``size`` durable bytes at ``offset``, not copied where that is possible: a view keeps the whole block or window that it is
+        of. ``b""`` at or past the tail. ``SegmentTruncated`` before the start."""
         seen: object = None
         while True:
             before, seen = seen, self._layout(segment)
@@ -107,7 +109,7 @@ class Reader:
         what = "has lost its record" if isinstance(error, SegmentNotFound) else "begins too late"
         return DataCorruption(f"segment {segment.name!r} {what} in long-term storage: {error}")
 
-    async def _read_once(self, segment: ReadableSegment, offset: int, size: int) -> bytes:
+    async def _read_once(self, segment: ReadableSegment, offset: int, size: int) -> Buffer:
         end = min(offset + size, segment.durable_length)
         if offset >= end:
             return b""
@@ -122,7 +124,7 @@ class Reader:
 
         return await self._read_own(segment, offset, end)
 
-    async def _read_merged(self, segment: ReadableSegment, merge: PendingMerge, offset: int, end: int) -> bytes:
+    async def _read_merged(self, segment: ReadableSegment, merge: PendingMerge, offset: int, end: int) -> Buffer:
         source = self._segment_of(merge.source)
         if source is None:
             raise DataCorruption(f"segment {segment.name!r} refers to merged segment {merge.source:#x}, which is unknown")
@@ -130,11 +132,10 @@ class Reader:
         stop = min(end, merge.offset + merge.length)
         return await self._read_once(source, offset - merge.offset, stop - offset)
 
-    async def _read_own(self, segment: ReadableSegment, offset: int, end: int) -> bytes:
+    async def _read_own(self, segment: ReadableSegment, offset: int, end: int) -> Buffer:
         slices = self._cache.slices(segment.sid, offset, end)
         if slices:
-            first = slices[0]
-            return first if len(slices) == 1 and type(first) is bytes else b"".join(slices)
+            return slices[0] if len(slices) == 1 else b"".join(slices)
 
         cached = self._cache.next_cached(segment.sid, offset)
         stop = min(end, segment.flushed, end if cached is None else cached)

@@ -129,9 +129,10 @@ class ChunkedSegmentStorage:
         async with txn.operation():
             return await relocate(txn)
 
-    async def read(self, segment: int, offset: int, size: int) -> bytes:
-        """Up to ``size`` bytes at ``offset``: fewer only at the segment's end, ``b""`` at or past it. Every block is verified (rule S5).
+    async def read(self, segment: int, offset: int, size: int) -> Buffer:
+        """Up to ``size`` bytes at ``offset``, perhaps a view of whole blocks: fewer only at the segment's end, ``b""`` at or past it.
 
+        Every block is verified (rule S5).
         ``SegmentNotFound``, ``SegmentTruncated`` (before the start), ``DataCorruption`` (chunk, offset in it), and what the chunk
         storage raises. Fastest for ranges of several whole MiB.
         """

@@ -19,7 +19,7 @@ from typing import TypeVar
 import attrs
 from anyio import create_task_group
 
-from ...base.checksum import crc32c
+from ...base.checksum import Buffer, crc32c
 from ...base.errors import ChunkNotFound, DataCorruption, InvalidArgument, SegmentTruncated, TierlogError
 from ..core import Core
 from ..layout import Layout, LayoutChanged
@@ -37,7 +37,7 @@ class _Request:
     size: int
 
 
-async def read(core: Core, segment: int, offset: int, size: int) -> bytes:
+async def read(core: Core, segment: int, offset: int, size: int) -> Buffer:
     if offset < 0 or size < 0:
         raise InvalidArgument(f"offset {offset} and size {size} of a read must not be negative")
 
@@ -62,7 +62,7 @@ async def on_layout(core: Core, segment: int, end: int, look: Callable[[Layout],
             core.layouts.forget(segment)
 
 
-async def _read(core: Core, layout: Layout, segment: int, offset: int, size: int) -> bytes:
+async def _read(core: Core, layout: Layout, segment: int, offset: int, size: int) -> Buffer:
     if offset < layout.segment.start_offset:
         message = f"segment {segment:016x} begins at {layout.segment.start_offset}, offset {offset} was truncated"
         raise SegmentTruncated(message, segment=f"{segment:016x}", start_offset=layout.segment.start_offset)
@@ -103,11 +103,11 @@ def _divide(chunk: ChunkRecord, begin: int, stop: int, request: int) -> list[_Re
     return [_Request(chunk, at, min(size, last - at)) for at in range(first, last, size)]
 
 
-async def _fetch_all(core: Core, requests: list[_Request], skip: int, size: int) -> bytes:
+async def _fetch_all(core: Core, requests: list[_Request], skip: int, size: int) -> Buffer:
     """``size`` bytes of what the requests bring, from their byte ``skip`` on."""
     if len(requests) == 1:
         data = await _fetch(core, requests[0])
-        return data if len(data) == size else data[skip : skip + size]
+        return data if len(data) == size else memoryview(data)[skip : skip + size]
 
     # What comes is laid in its place at once, while others are on their way: nothing is joined at the end, and nothing held twice.
     result = BytesIO(bytes(size))
