@@ -31,6 +31,8 @@ HEADER_BYTES = 4
 EVENT_BYTES_MAX = (32 << 20) - HEADER_BYTES
 """A frame fits into the largest append that a store can be set to take."""
 _LENGTH = Struct(">I")
+_EQUAL_MIN = 16
+"""So many events at least are worth a look at whether they are equally long."""
 
 
 class Event(NamedTuple):
@@ -78,8 +80,31 @@ def iterate(data: Buffer, offset: int = 0) -> Iterator[Event]:
         yield Event(offset + begin, bytes(view[begin + HEADER_BYTES : end]))
 
 
-def borders(data: Buffer) -> list[int]:
-    """Where the whole frames that ``data`` begins with begin, and where the last of them ends: n + 1 numbers for n frames."""
+def borders(data: Buffer) -> Sequence[int]:
+    """Where the whole frames that ``data`` begins with begin, and where the last of them ends: n + 1 numbers for n frames.
+
+    A ``range`` if all of them are equally long, which is found out at once; else each header is read for the next.
+    """
+    return _equal_borders(data) or _walked_borders(data)
+
+
+def _equal_borders(data: Buffer) -> range | None:
+    if type(data) is not bytes or len(data) < HEADER_BYTES:
+        return None
+
+    step = HEADER_BYTES + int(_LENGTH.unpack_from(data)[0])
+    count, rest = divmod(len(data), step)
+    end = count * step
+    if count < _EQUAL_MIN or any(data[at:end:step] != data[at : at + 1] * count for at in range(HEADER_BYTES)):
+        return None
+
+    if rest >= HEADER_BYTES and _LENGTH.unpack_from(data, end)[0] <= rest - HEADER_BYTES:
+        return None  # a shorter one follows
+
+    return range(0, end + 1, step)
+
+
+def _walked_borders(data: Buffer) -> list[int]:
     position, end = 0, len(data)
     found = [0]
     unpack = _LENGTH.unpack_from
@@ -170,9 +195,22 @@ def decode_arrow(data: Buffer, borders: Sequence[int]) -> pa.BinaryArray:
     import pyarrow as pa
 
     count = len(borders) - 1
+    if isinstance(borders, range):
+        return _equal_events(data, count, borders.step)
+
     # Headers and values take turns in one column over the same bytes, so that Arrow copies every second one.
     bounds = np.empty(2 * count + 1, np.int32)
     bounds[::2] = borders
     bounds[1::2] = bounds[:-1:2] + HEADER_BYTES
     both = pa.BinaryArray.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
     return both.take(pa.array(np.arange(1, 2 * count, 2)))
+
+
+def _equal_events(data: Buffer, count: int, step: int) -> pa.BinaryArray:
+    """The same for frames of ``step`` bytes each, from the first byte on: a table whose first columns are the headers."""
+    import numpy as np
+    import pyarrow as pa
+
+    values = np.ascontiguousarray(np.frombuffer(data, np.uint8, count * step).reshape(count, step)[:, HEADER_BYTES:])
+    bounds = np.arange(count + 1, dtype=np.int32) * np.int32(step - HEADER_BYTES)
+    return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(values)])

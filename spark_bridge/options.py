@@ -77,7 +77,8 @@ _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
 _TRIGGER_BYTES = size(0, 1, 1024 * GiB, "Bytes that one micro-batch reads.")
 _READ_BYTES_DEFAULT = 8 * MiB
 _READ_BYTES = size(_READ_BYTES_DEFAULT, 64 * KiB, 256 * MiB, "Bytes of one read.")
-_BATCH_BYTES = size(MiB, 4 * KiB, 32 * MiB, "Bytes of one append.")
+_BATCH_BYTES_DEFAULT = 4 * MiB
+_BATCH_BYTES = size(_BATCH_BYTES_DEFAULT, 4 * KiB, 32 * MiB, "Bytes of one append.")
 _LEASE = duration(LEASE_DEFAULT, LEASE_MIN, LEASE_MAX, "How long a transaction lives without an append.")
 _CALL_TIMEOUT = duration(60.0, 0.1, 3600.0, "How long one call to the service may take, repeats included.")
 
@@ -130,7 +131,7 @@ def parse_options(given: Mapping[str, str]) -> Options:
         txn_id=take("txnId", _id, None),
         txn_lease=take("txnLease", _duration(_LEASE), LEASE_DEFAULT),
         delivery=take("delivery", _word(Delivery), Delivery.EXACTLY_ONCE),
-        batch_bytes=take("batchBytes", _size(_BATCH_BYTES), MiB),
+        batch_bytes=take("batchBytes", _size(_BATCH_BYTES), _BATCH_BYTES_DEFAULT),
         rows=take("rows", _word(Rows), Rows.ARROW),
         create_segment=take("createSegment", _flag, True),
         call_timeout=take("callTimeout", _duration(_CALL_TIMEOUT), 60.0),

@@ -79,7 +79,7 @@ def blocks(source: BytesSource, segment: str, start: int, end: int, size: int) -
             position, wanted = behind, size
 
 
-def borders_at(data: bytes, segment: str, offset: int) -> list[int]:
+def borders_at(data: bytes, segment: str, offset: int) -> Sequence[int]:
     try:
         return events.borders(data)
     except DecodeError as error:

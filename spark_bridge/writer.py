@@ -26,8 +26,9 @@ from pyspark.sql.datasource import (
 )
 
 from ..actors.gateway.client.sync_client import SyncClient
+from ..actors.gateway.wire.errors import TooLarge
 from ..events import Frames
-from ..storage_backends.base.errors import SegmentExists, SegmentNotFound, TierlogError
+from ..storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, TierlogError
 from . import identity
 from .connections import connections, new_id
 from .identity import Identity
@@ -74,7 +75,15 @@ class Job:
     def write(self, frames: Iterator[Frames], name: Callable[[], Identity]) -> Message:
         """In a task."""
         worker_heap.begin()
-        client = connections.client(self.options)
+        try:
+            return self._write(connections.client(self.options), frames, name)
+        except TooLarge as error:
+            raise InvalidArgument(
+                f"an append of up to batchBytes, {self.options.batch_bytes}, is more than the service takes: set that option to less (no "
+                f"event may be larger either), or raise the service's append_bytes_max; {error}"
+            ) from error
+
+    def _write(self, client: SyncClient, frames: Iterator[Frames], name: Callable[[], Identity]) -> Message:
         size = self.options.batch_bytes
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
             append_directly(DirectPlace(client, self.target, new_id()), frames, size)

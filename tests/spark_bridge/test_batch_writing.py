@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from support.spark import WIDE, failing, numbered, staged, values, written
-from tierlog import SyncClient
+from support.spark import WIDE, failing, missing, numbered, staged, values, written
+from tierlog import InvalidArgument, SyncClient
 
 Read = Callable[..., Any]
 Write = Callable[..., None]
@@ -172,5 +172,22 @@ def test_a_null_is_refused(spark: Any, store: SyncClient, segment: str, write: W
 
     with pytest.raises(PySparkException, match="1 of 1 events are null"):
         write(spark.sql("SELECT CAST(NULL AS STRING) AS value"), segment)
+
+    assert store.segment_info(segment).length == 0
+
+
+def test_an_append_that_the_service_finds_too_large_is_told_with_the_option(url: str, store: SyncClient, segment: str) -> None:
+    if reason := missing():
+        pytest.skip(reason)
+
+    import pyarrow as pa
+    from pyspark.sql.types import BinaryType, StructField, StructType
+
+    from tierlog.spark_bridge import TierlogDataSource
+
+    given = {"endpoint": url, "segment": segment, "delivery": "at-least-once", "batchBytes": "16 MiB"}
+    writer = TierlogDataSource(given).writer(StructType([StructField("value", BinaryType())]), False)
+    with pytest.raises(InvalidArgument, match="batchBytes, 16777216, is more than the service takes: .* takes at most 8388608"):
+        writer.write(iter([pa.record_batch([pa.array([bytes(1 << 20)] * 9, pa.binary())], ["value"])]))
 
     assert store.segment_info(segment).length == 0
