@@ -95,11 +95,14 @@ def _equal_borders(data: Buffer) -> range | None:
     step = HEADER_BYTES + int(_LENGTH.unpack_from(data)[0])
     count, rest = divmod(len(data), step)
     end = count * step
-    if count < _EQUAL_MIN or any(data[at:end:step] != data[at : at + 1] * count for at in range(HEADER_BYTES)):
+    if step - HEADER_BYTES > EVENT_BYTES_MAX or count < _EQUAL_MIN:
         return None
 
-    if rest >= HEADER_BYTES and _LENGTH.unpack_from(data, end)[0] <= rest - HEADER_BYTES:
-        return None  # a shorter one follows
+    if any(data[at:end:step] != data[at : at + 1] * count for at in range(HEADER_BYTES)):
+        return None
+
+    if rest >= HEADER_BYTES and not rest - HEADER_BYTES < _LENGTH.unpack_from(data, end)[0] <= EVENT_BYTES_MAX:
+        return None  # a shorter one follows, or what is none
 
     return range(0, end + 1, step)
 
@@ -194,11 +197,11 @@ def decode_arrow(data: Buffer, borders: Sequence[int]) -> pa.BinaryArray:
     import numpy as np
     import pyarrow as pa
 
-    count = len(borders) - 1
-    if isinstance(borders, range):
-        return _equal_events(data, count, borders.step)
+    if isinstance(borders, range) and borders.start == 0:
+        return _equal_events(data, borders)
 
     # Headers and values take turns in one column over the same bytes, so that Arrow copies every second one.
+    count = len(borders) - 1
     bounds = np.empty(2 * count + 1, np.int32)
     bounds[::2] = borders
     bounds[1::2] = bounds[:-1:2] + HEADER_BYTES
@@ -206,11 +209,13 @@ def decode_arrow(data: Buffer, borders: Sequence[int]) -> pa.BinaryArray:
     return both.take(pa.array(np.arange(1, 2 * count, 2)))
 
 
-def _equal_events(data: Buffer, count: int, step: int) -> pa.BinaryArray:
-    """The same for frames of ``step`` bytes each, from the first byte on: a table whose first columns are the headers."""
+def _equal_events(data: Buffer, borders: range) -> pa.BinaryArray:
+    """The same for frames that are equally long, from the first byte on: a table whose first columns are the headers."""
     import numpy as np
     import pyarrow as pa
 
-    values = np.ascontiguousarray(np.frombuffer(data, np.uint8, count * step).reshape(count, step)[:, HEADER_BYTES:])
+    count, step = len(borders) - 1, borders.step
+    table = np.frombuffer(data, np.uint8, count * step).reshape(count, step)
+    values = np.ascontiguousarray(table[:, HEADER_BYTES:])
     bounds = np.arange(count + 1, dtype=np.int32) * np.int32(step - HEADER_BYTES)
     return pa.BinaryArray.from_buffers(pa.binary(), count, [None, pa.py_buffer(bounds), pa.py_buffer(values)])

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from tierlog import events
@@ -36,7 +39,7 @@ def test_pieces_cut_anywhere_give_the_same_events(given_events: list[bytes], dra
     rest = list(events.iterate(data[taken:], 100 + taken))
 
     assert [event.data for event in first + rest] == given_events
-    assert [event.offset - 100 for event in first + rest] == events.borders(data)[:-1]
+    assert [event.offset - 100 for event in first + rest] == list(events.borders(data))[:-1]
 
 
 def test_bytes_that_end_inside_a_frame_are_refused_as_a_whole() -> None:
@@ -62,6 +65,96 @@ def test_a_header_tells_the_size_of_its_frame() -> None:
         events.frame_bytes(b"\0\0\0")
 
 
+# --- events that are equally long -----------------------------------------------------------------------------
+
+NO_EVENT = (events.EVENT_BYTES_MAX + 1).to_bytes(4, "big")
+contents_like_headers = st.lists(st.sampled_from([0, 1, 4, 8]), max_size=24).map(bytes)
+"""Bytes that can be taken for a header where a frame is taken to begin."""
+
+
+def equally_long(size: int, count: int) -> bytes:
+    return events.encode([bytes([number % 3]) * size for number in range(count)])
+
+
+def found_or_refused(find: Callable[[bytes], Sequence[int] | None], data: bytes) -> list[int] | str | None:
+    try:
+        found = find(data)
+    except DecodeError as error:
+        return str(error)
+
+    return None if found is None else list(found)
+
+
+@given(
+    content=contents_like_headers,
+    count=st.integers(0, 40),
+    tail=st.one_of(
+        some_events.map(events.encode), contents_like_headers, st.binary(max_size=40), st.just(NO_EVENT), st.just(NO_EVENT + bytes(40))
+    ),
+    cut=st.integers(0, 30),
+)
+@example(content=b"", count=16, tail=b"", cut=0)
+@example(content=b"", count=16, tail=NO_EVENT, cut=0)
+@example(content=bytes(8), count=16, tail=NO_EVENT, cut=0)
+@example(content=bytes(8), count=16, tail=bytes(4), cut=0)
+@example(content=bytes(8), count=17, tail=b"", cut=3)
+@example(content=bytes(8), count=17, tail=b"", cut=9)
+@example(content=bytes(8), count=17, tail=events.encode([bytes(7)]), cut=0)
+@example(content=bytes(8), count=17, tail=events.encode([bytes(9)]), cut=0)
+@example(content=bytes(8), count=17, tail=events.encode([bytes(9)]), cut=1)
+def test_a_quick_look_finds_what_a_walk_finds_or_nothing(content: bytes, count: int, tail: bytes, cut: int) -> None:
+    data = events.encode([content] * count) + tail
+    data = data[: len(data) - cut]
+
+    quick = found_or_refused(events._equal_borders, data)
+    walked = found_or_refused(events._walked_borders, data)
+
+    assert quick in (None, walked)
+    assert found_or_refused(events.borders, data) == walked
+
+
+@pytest.mark.parametrize("size", [0, 1, 250, 70_000])
+@pytest.mark.parametrize("count", [16, 17, 40])
+def test_where_equally_long_events_begin_is_a_range(size: int, count: int) -> None:
+    step = 4 + size
+    whole = range(0, count * step + 1, step)
+
+    assert events.borders(equally_long(size, count)) == whole
+    assert events.borders(equally_long(size, count + 1)[:-1]) == whole, "the last one is cut off"
+    assert events.borders(equally_long(size, count) + (size + 1).to_bytes(4, "big")[: step - 1]) == whole, "a longer one is cut off"
+
+
+@pytest.mark.parametrize("other", [0, 7, 9, 10, 300])
+@pytest.mark.parametrize("at", [0, 1, 16, 31, 32])
+def test_one_event_of_another_length_is_seen_wherever_it_is(other: int, at: int) -> None:
+    lengths = [8] * 32
+    lengths.insert(at, other)
+    found = events.borders(events.encode([bytes(length) for length in lengths]))
+
+    assert list(found) == [0, *accumulate(4 + length for length in lengths)]
+
+
+def test_a_few_equally_long_events_are_walked() -> None:
+    assert events._equal_borders(equally_long(8, 15)) is None
+    assert list(events.borders(equally_long(8, 15))) == list(range(0, 181, 12))
+
+
+@pytest.mark.parametrize("size", [0, 3, 4, 5, 100])
+@pytest.mark.parametrize("more", [b"", b"a", bytes(100)])
+def test_a_length_that_no_event_has_is_refused_behind_equally_long_ones(size: int, more: bytes) -> None:
+    data = equally_long(size, 20)
+    with pytest.raises(DecodeError, match=f"no frame begins at {len(data)}:"):
+        events.borders(data + NO_EVENT + more)
+
+
+def test_equally_long_events_that_are_too_long_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = equally_long(8, 20)
+    monkeypatch.setattr(events, "EVENT_BYTES_MAX", 7)
+
+    with pytest.raises(DecodeError, match="no frame begins at 0: an event of 8 bytes"):
+        events.borders(data)
+
+
 # --- Arrow ----------------------------------------------------------------------------------------------------
 
 NEEDS_ARROW = "needs pyarrow: pip install -e '.[dev,spark]'"
@@ -76,7 +169,7 @@ def test_an_arrow_column_is_framed_as_its_events_are(given_events: list[bytes], 
     frames = events.encode_arrow(column)
 
     assert bytes(frames.data) == events.encode(given_events[skipped:])
-    assert [0, *frames.ends] == events.borders(frames.data)
+    assert [0, *frames.ends] == list(events.borders(frames.data))
 
 
 def test_text_is_framed_as_its_utf_8() -> None:
@@ -94,6 +187,23 @@ def test_a_block_of_frames_becomes_an_arrow_column(given_events: list[bytes]) ->
     column = events.decode_arrow(data + b"\0\0", events.borders(data))
 
     assert column.equals(pa.array(given_events, pa.binary()))
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@given(size=st.integers(0, 40), count=st.integers(16, 40), skipped=st.integers(0, 16), rest=st.binary(max_size=3))
+def test_equally_long_events_become_the_same_column(kind: type, size: int, count: int, skipped: int, rest: bytes) -> None:
+    """Whatever their bytes are in, and from any of the borders on."""
+    pa = pytest.importorskip("pyarrow", reason=NEEDS_ARROW)
+    assume(skipped < count)
+    data = equally_long(size, count) + rest
+    found = events.borders(data)
+    assert isinstance(found, range)
+
+    column = events.decode_arrow(kind(data), found[skipped:])
+
+    assert column.equals(events.decode_arrow(kind(data), list(found[skipped:])))
+    assert column.equals(pa.array(events.decode(data[: found[-1]])[skipped:], pa.binary()))
+    column.validate(full=True)
 
 
 def test_nulls_are_refused_with_their_row() -> None:

@@ -18,7 +18,7 @@ from tierlog.storage_backends.base.transactions import TransactionInfo, Transact
 def _iterated(data: bytes) -> list[bytes]:
     """The whole frames that the bytes begin with, found in three ways that must agree."""
     found = list(events.iterate(data, 7))
-    borders = events.borders(data)
+    borders = list(events.borders(data))
     assert [event.offset - 7 for event in found] == borders[:-1]
     assert [event.end - 7 for event in found] == borders[1:]
     assert all(events.frame_bytes(data[start : start + events.HEADER_BYTES]) == end - start for start, end in pairwise(borders))
@@ -58,7 +58,12 @@ SPARK_TARGETS = [
         values=st.lists(st.binary(max_size=64)),
         hostile=[b"\xff\xff\xff\xff", b"\0\0\0\5abc", b"\0" * 4096],
     ),
-    Target("whole frames", _iterated, [events.encode([b"first", b""]) + b"\0\0\0\5ab"], hostile=[b"\x01\xff\xff\xfc", b"\x02\0\0\0"]),
+    Target(
+        "whole frames",
+        _iterated,
+        [events.encode([b"first", b""]) + b"\0\0\0\5ab", events.encode([b"equal"] * 17)],
+        hostile=[b"\x01\xff\xff\xfc", b"\x02\0\0\0"],
+    ),
     Target(
         "data source options",
         _options,

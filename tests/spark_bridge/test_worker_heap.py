@@ -19,16 +19,38 @@ from tierlog.spark_bridge.worker_heap import WorkerHeap
 DAEMON = "pyspark.daemon"
 
 
-@pytest.mark.parametrize(("program", "expected"), [(DAEMON, [0, 1, 1, 1]), ("notebook", [0, 0, 0, 0]), ("", [0, 0, 0, 0])])
-def test_a_worker_of_sparks_daemon_freezes_its_heap_when_its_second_piece_of_work_begins(program: str, expected: list[int]) -> None:
-    freezes: list[str] = []
-    heap = WorkerHeap(lambda: freezes.append("frozen"), lambda: program)
+@pytest.mark.parametrize(
+    ("program", "expected"),
+    [(DAEMON, [["kept"], ["kept", "frozen"], ["kept", "frozen"], ["kept", "frozen"]]), ("notebook", [[]] * 4), ("", [[]] * 4)],
+)
+def test_a_worker_of_sparks_daemon_keeps_memory_at_once_and_freezes_its_heap_at_its_second_piece_of_work(
+    program: str, expected: list[list[str]]
+) -> None:
+    """Each once. Nobody else's process is changed."""
+    done: list[str] = []
+    heap = WorkerHeap(lambda: done.append("frozen"), lambda: done.append("kept"), lambda: program)
     found = []
     for _ in range(4):
         heap.begin()
-        found.append(len(freezes))
+        found.append(list(done))
 
     assert found == expected
+
+
+def test_arrow_takes_memory_from_the_c_library_from_there_on(tmp_path: Path) -> None:
+    """In a process of its own, because that holds for all of a process."""
+    pytest.importorskip("pyarrow", reason="needs pyarrow: pip install -e '.[dev,spark]'")
+    (tmp_path / "starter.py").write_text(
+        "import pyarrow as pa\n"
+        "from tierlog.spark_bridge.worker_heap import keep_memory\n"
+        "keep_memory()\n"
+        "kept = pa.array([1, 2, 3])\n"
+        "print(pa.default_memory_pool().backend_name, pa.system_memory_pool().bytes_allocated() > 0)\n"
+    )
+    environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}  # whatever the tests run with
+    told = subprocess.run([sys.executable, "starter.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+
+    assert told == "system True\n"
 
 
 def test_a_program_is_known_by_the_module_it_was_started_with(tmp_path: Path) -> None:
@@ -78,8 +100,11 @@ def test_each_piece_of_work_says_once_that_it_begins(url: str, store: SyncClient
     assert sum(found.num_rows for found in once(lambda: list(source.streamReader(schema).read(part)))) == 4
 
 
-def test_workers_that_spark_uses_again_have_a_frozen_heap(spark: Any, url: str, segment: str, tmp_path: Path) -> None:
-    """On the driver and in tasks."""
+def test_workers_that_spark_uses_again_have_a_frozen_heap_and_keep_memory(spark: Any, url: str, segment: str, tmp_path: Path) -> None:
+    """On the driver and in tasks. The program that Spark is used from is left as it is."""
+    import pyarrow as pa
+
+    own_pool = pa.default_memory_pool().backend_name
     notes = tmp_path / "notes"
     notes.touch()
     spark.dataSource.register(noting(str(notes)))
@@ -87,9 +112,13 @@ def test_workers_that_spark_uses_again_have_a_frozen_heap(spark: Any, url: str, 
         support.numbered(spark, 100, 1).write.format("noting").option("endpoint", url).mode("append").save(segment)
 
     frozen: dict[tuple[str, str], list[int]] = defaultdict(list)
+    pools = set()
     for line in notes.read_text().splitlines():
-        what, pid, count = line.split()
+        what, pid, count, pool = line.split()
         frozen[what, pid].append(int(count))
+        pools.add((what, pool))
+    assert pools == {("plan", "system"), ("write", "system"), ("commit", "system")}
+    assert pa.default_memory_pool().backend_name == own_pool
     assert {what for what, _ in frozen} == {"plan", "write", "commit"}
     again = {key: counts[1:] for key, counts in frozen.items() if len(counts) > 1}
     assert {what for what, _ in again} == {"plan", "write", "commit"}
@@ -97,15 +126,20 @@ def test_workers_that_spark_uses_again_have_a_frozen_heap(spark: Any, url: str, 
 
 
 def noting(path: str) -> type:
-    """A data source that also writes down how much was frozen where its work was done. Spark pickles it, so all of it is in here."""
+    """A data source that also writes down, where its work was done, how much was frozen and what Arrow takes its memory from.
+
+    Spark pickles it, so all of it is in here.
+    """
     from tierlog.spark_bridge.source import TierlogDataSource
     from tierlog.spark_bridge.writer import BatchArrowWriter, Message, Messages
 
     def note(what: str) -> None:
         import gc
 
+        import pyarrow as pa
+
         with open(path, "a") as stream:
-            stream.write(f"{what} {os.getpid()} {gc.get_freeze_count()}\n")
+            stream.write(f"{what} {os.getpid()} {gc.get_freeze_count()} {pa.default_memory_pool().backend_name}\n")
 
     class Writer(BatchArrowWriter):
         def write(self, iterator: Iterator[Any]) -> Message:

@@ -224,7 +224,7 @@ class Owner:
     async def content(self, sid: int = SID) -> bytes:
         """Everything that can be read."""
         info = await self.storage.info(sid)
-        return await self.storage.read(sid, info.start_offset, info.length)
+        return bytes(await self.storage.read(sid, info.start_offset, info.length))
 
     async def lengths(self, sid: int = SID) -> list[int]:
         """The lengths of the segment's chunks."""

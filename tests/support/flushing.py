@@ -51,7 +51,7 @@ class FlushWorld:
     async def stored(self, segment: SegmentState) -> bytes:
         """What long-term storage gives back."""
         info = await self.storage.info(segment.sid)
-        return await self.storage.read(segment.sid, info.start_offset, info.length)
+        return bytes(await self.storage.read(segment.sid, info.start_offset, info.length))
 
     # --- FlushSource ----------------------------------------------------------------------------------------------
 

@@ -84,7 +84,9 @@ class LargeBody(BufferedProtocol):
     def taken(self) -> bytes:
         """All of it; once, when it is whole."""
         self._view.release()
-        return self._memory.getvalue()
+        # Not kept here: uvloop's transport has a reference to this object until its connection ends or takes another such body.
+        memory, self._memory = self._memory, BytesIO()
+        return memory.getvalue()
 
     # --- what the transport calls -----------------------------------------------------------------------------
 

@@ -295,7 +295,7 @@ async def test_h10_a_slow_reader_of_a_gibibyte_costs_a_few_blocks(tmp_path: Path
 
     async with (
         open_store(tmp_path / "data", containers=1) as store,
-        serving(Wrapped(store, segment_info=segment_info, read=read)) as served,
+        serving(Wrapped(store, segment_info=segment_info, read_view=read)) as served,
     ):
         before = _rss()
         stream = await served.raw(b"GET /v1/segments/big/bytes HTTP/1.1\r\nhost: x\r\n\r\n")

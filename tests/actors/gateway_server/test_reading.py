@@ -15,6 +15,7 @@ from tierlog import open_store
 from tierlog.actors.gateway.server.app import make_app
 from tierlog.actors.gateway.server.front import ServerLimits
 from tierlog.actors.node import system_world
+from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -115,10 +116,10 @@ async def test_h10_a_slow_reader_costs_a_few_blocks(small: Service) -> None:
     taken: list[bytes] = []
     may_take = anyio.Semaphore(0)
 
-    async def read(name: str, offset: int, size: int) -> bytes:
+    async def read(name: str, offset: int, size: int) -> Buffer:
         nonlocal reads
         reads += 1
-        return await small.store.read(name, offset, size)
+        return await small.store.read_view(name, offset, size)
 
     async def receive() -> dict[str, object]:
         await anyio.sleep_forever()
@@ -129,7 +130,7 @@ async def test_h10_a_slow_reader_costs_a_few_blocks(small: Service) -> None:
             await may_take.acquire()
             taken.append(message["body"])
 
-    app = make_app(Wrapped(small.store, read=read), system_world(), limits=SMALL)
+    app = make_app(Wrapped(small.store, read_view=read), system_world(), limits=SMALL)
     path = "/v1/segments/a/bytes"
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(app, {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b""}, receive, send)
@@ -153,7 +154,7 @@ async def test_h10_what_fails_after_the_answer_began_breaks_the_connection(tmp_p
 
         await store.create_segment("a")
         await store.append("a", DATA)
-        async with serving(Wrapped(store, read=read), SMALL) as served:
+        async with serving(Wrapped(store, read_view=read), SMALL) as served:
             with pytest.raises(httpx.RemoteProtocolError):
                 await served.http.get("/v1/segments/a/bytes")
 
@@ -172,7 +173,7 @@ async def test_h10_a_stream_never_goes_on_with_another_segment_of_the_name(tmp_p
 
         await store.create_segment("a")
         await store.append("a", DATA)
-        async with serving(Wrapped(store, read=read), SMALL) as served:
+        async with serving(Wrapped(store, read_view=read), SMALL) as served:
             with pytest.raises(httpx.RemoteProtocolError):
                 await served.http.get("/v1/segments/a/bytes")
 

@@ -13,6 +13,7 @@ from anyio.lowlevel import checkpoint
 
 from tierlog.actors.reading.read_ahead import ReadAhead, ReadAheadOptions
 from tierlog.actors.reading.read_ahead_budget import ReadAheadBudget
+from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import InvalidArgument, Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -97,6 +98,29 @@ async def test_a_read_ahead_of_nothing_reads_exactly_what_was_asked() -> None:
 
     assert source.asked == [(1, offset, min(30, 1000 - offset)) for offset in [*range(0, 1000, 30), 990]]
     assert (statistics.streams, statistics.windows, statistics.hits, statistics.misses) == (0, 0, 0, len(source.asked))
+
+
+async def test_reads_of_a_window_are_views_of_it() -> None:
+    """However many they are, its bytes are in memory once; a read of all of it is the window."""
+    source, given = Source(), dict[int, bytes]()
+
+    async def fetch(sid: int, offset: int, size: int) -> bytes:
+        given[offset] = await source.fetch(sid, offset, size)
+        return given[offset]
+
+    ahead = ReadAhead(fetch, attrs.evolve(OPTIONS, block_bytes=100, window_bytes=100, ahead_bytes=200))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(ahead.run)
+        await anyio.wait_all_tasks_blocked()
+        await ahead.read(1, 0, 100, len(DATA))
+        pieces = [await ahead.read(1, offset, 7, len(DATA)) for offset in range(100, 198, 7)]
+        tail = await ahead.read(1, 198, 7, len(DATA))
+        whole = await ahead.read(1, 200, 100, len(DATA))
+        tasks.cancel_scope.cancel()
+
+    assert b"".join([*pieces, tail]) == DATA[100:200]
+    assert all(isinstance(piece, memoryview) and piece.obj is given[100] for piece in [*pieces, tail])
+    assert whole is given[200]
 
 
 async def test_what_is_kept_ahead_grows_with_what_was_read() -> None:
@@ -220,7 +244,7 @@ async def test_reading_the_same_again_is_no_sequence() -> None:
 async def test_a_reader_that_asks_ahead_is_in_sequence() -> None:
     """It does not wait for the answer before it asks for what comes next."""
     source = Source(holds=lambda offset: True)
-    found: dict[int, bytes] = {}
+    found: dict[int, Buffer] = {}
     async with running(source) as ahead:
 
         async def read(offset: int) -> None:
@@ -392,7 +416,7 @@ async def test_a_cancelled_reader_takes_its_windows_with_it() -> None:
 
 async def test_two_that_wait_for_one_window_do_not_cancel_it_for_each_other() -> None:
     source = Source(holds=lambda offset: offset > 0)
-    found: list[bytes] = []
+    found: list[Buffer] = []
     async with running(source, attrs.evolve(OPTIONS, block_bytes=20)) as ahead:
         await ahead.read(1, 0, 10, 200)
 
@@ -436,7 +460,7 @@ async def test_without_its_task_every_read_goes_to_storage() -> None:
 
 async def test_a_stop_leaves_no_reader_waiting_and_no_memory_taken() -> None:
     """Not even for a fetch that cannot be cancelled: who waits for it reads for itself, and so does who comes later."""
-    source, budget, fetched, found = Source(), ReadAheadBudget(), anyio.Event(), list[bytes]()
+    source, budget, fetched, found = Source(), ReadAheadBudget(), anyio.Event(), list[Buffer]()
 
     async def fetch(sid: int, offset: int, size: int) -> bytes:
         is_first = (sid, offset, size) not in source.asked

@@ -50,6 +50,23 @@ async def test_whole_blocks_are_handed_on_without_a_copy() -> None:
     assert data == LARGE[BLOCK : 4 * BLOCK]
 
 
+async def test_a_part_of_a_block_is_a_view_of_what_was_read_and_verified() -> None:
+    owner = await large(ChunkedOptions(), rolling_size=len(LARGE))
+    seen: list[bytes] = []
+    read = owner.chunks.read
+
+    async def remember(name: str, offset: int, size: int) -> bytes:
+        seen.append(await read(name, offset, size))
+        return seen[-1]
+
+    owner.chunks.read = remember  # type: ignore[method-assign]
+    data = await owner.storage.read(SID, BLOCK + 5, BLOCK)
+
+    assert isinstance(data, memoryview)
+    assert data.obj is seen[0]
+    assert data == LARGE[BLOCK + 5 : 2 * BLOCK + 5]
+
+
 async def test_a_truncated_first_chunk_is_still_read_by_its_own_blocks() -> None:
     owner = await large()
     await owner.truncate(BLOCK + 17)
