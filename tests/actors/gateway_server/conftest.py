@@ -19,3 +19,10 @@ def anyio_backend() -> str:
 async def served(tmp_path: Path, anyio_backend: str) -> AsyncIterator[Service]:
     async with service(tmp_path) as running:
         yield running
+
+
+@pytest.fixture
+async def a(served: Service) -> Service:
+    """The same with a segment, ``a``."""
+    await served.store.create_segment("a")
+    return served

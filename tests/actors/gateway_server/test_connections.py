@@ -35,12 +35,6 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
     return "asyncio", {"use_uvloop": request.param}
 
 
-@pytest.fixture
-async def a(served: Service) -> Service:
-    await served.store.create_segment("a")
-    return served
-
-
 async def ask(served: Service, request: bytes) -> bytes:
     """The whole answer to a connection that ends after it."""
     return await everything(await served.raw(request))

@@ -50,12 +50,6 @@ def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]
 
 
 @pytest.fixture
-async def a(served: Service) -> Service:
-    await served.store.create_segment("a")
-    return served
-
-
-@pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[LargeBody]:
     """The bodies that came past the parser."""
     found: list[LargeBody] = []

@@ -22,12 +22,6 @@ RAW = {"Content-Type": "application/octet-stream"}
 HEAD = b"POST /v1/segments/a/append HTTP/1.1\r\nhost: x\r\ncontent-type: application/octet-stream\r\n"
 
 
-@pytest.fixture
-async def a(served: Service) -> Service:
-    await served.store.create_segment("a")
-    return served
-
-
 async def length(served: Service) -> int:
     return (await served.store.segment_info("a")).length
 
