@@ -57,7 +57,7 @@ def test_every_verb_exists_and_every_verb_is_named() -> None:
     named = set(re.findall(r"\bstore\.(\w+)", README))
 
     assert named - public == set()
-    assert public - named == {"container_of", "containers", "mark_closed", "on_container"}
+    assert public - named == {"container_of", "containers", "mark_closed", "on_container", "read_view"}
 
 
 def test_every_error_is_in_the_table() -> None:

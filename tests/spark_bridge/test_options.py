@@ -42,7 +42,7 @@ def test_two_options_are_enough() -> None:
 
     assert (options.endpoint, options.segment) == (URL, "app/events")
     assert (options.starting_offsets, options.ending_offsets) == (Edge.EARLIEST, Edge.LATEST)
-    assert (options.delivery, options.rows, options.batch_bytes) == (Delivery.EXACTLY_ONCE, Rows.ARROW, 1 << 20)
+    assert (options.delivery, options.rows, options.batch_bytes) == (Delivery.EXACTLY_ONCE, Rows.ARROW, 4 << 20)
     assert options.fail_on_data_loss
     assert options.include_metadata
 

@@ -24,8 +24,8 @@ from tierlog.storage_backends.base.names import container_of
 
 pytestmark = pytest.mark.anyio
 
-NOT_OF_A_CLIENT = {"mark_closed", "on_container"}
-"""The store's own business with ``open_store`` and with tools."""
+NOT_OF_A_CLIENT = {"mark_closed", "on_container", "read_view"}
+"""The store's own business with ``open_store``, with tools, and with a server."""
 
 
 def verbs(kind: type) -> dict[str, Callable[..., Any]]:
