@@ -275,7 +275,7 @@ class SegmentStore(TransactionVerbs):
         return found if type(found) is bytes else bytes(found)
 
     async def read_view(self, name: str, offset: int, size: int) -> Buffer:
-        """As ``read``, for a server, which passes the bytes on at once: perhaps a view of a larger piece of memory, which it keeps alive."""
+        """As ``read``, for a server, which passes the bytes on at once: perhaps a view of more memory, which it keeps alive."""
         check_offset(offset)
         check_size(size)
         host = self._host(name)
