@@ -114,7 +114,7 @@ def test_a_host_that_cannot_bind_does_not_keep_the_others_from_serving(folder: P
         config = tmp_path / "tierlog.toml"
         config.write_text(f"[server]\nhost_port = {port - 1}\nrestarts = 2\n")
         with Service(folder, f"--config={config}") as service:
-            assert {host for host, _ in service.places().values()} == {"host-0"}
+            wait_until(lambda: {host for host, _ in service.places().values()} == {"host-0"}, "the other one serves")
             wait_until(lambda: service.host("host-1")["phase"] == "given up", "it is given up")
             assert service.host("host-1")["last_exit"] == "exited with code 1"
             assert f"cannot listen on 127.0.0.1:{port}" in service.log
