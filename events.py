@@ -75,7 +75,7 @@ def iterate(data: Buffer, offset: int = 0) -> Iterator[Event]:
     A frame that is cut off at the end is left out: put the bytes from the last event's ``end`` on before those that come next.
     """
     view = memoryview(data)
-    found = borders(view)
+    found = borders(data)
     for begin, end in pairwise(found):
         yield Event(offset + begin, bytes(view[begin + HEADER_BYTES : end]))
 

@@ -86,3 +86,20 @@ async def everything(stream: anyio.abc.SocketStream) -> bytes:
     except (anyio.EndOfStream, anyio.BrokenResourceError):
         await stream.aclose()
         return bytes(received)
+
+
+async def everything_while_it_drips(stream: anyio.abc.SocketStream) -> bytes:
+    """The same for a client that sends a byte every 10 ms, and so is never silent for long."""
+    answers: list[bytes] = []
+    async with anyio.create_task_group() as tasks:
+
+        async def listen() -> None:
+            answers.append(await everything(stream))
+            tasks.cancel_scope.cancel()
+
+        tasks.start_soon(listen)
+        while True:
+            await stream.send(b"x")
+            await anyio.sleep(0.01)
+
+    return answers[0]

@@ -2,7 +2,8 @@
 
 Owns: the bounds of a request's head in bytes and in time, what happens to bytes behind a request that is being answered, wishes to change
 the protocol (they are passed over), answers to nonsense, and the end after a last answer. It extends uvicorn's protocol over httptools,
-which owns the parsing, the keep-alive and the answers' form. Does not own: bodies' limits (``call.py``).
+which owns the parsing, the keep-alive and the answers' form. Does not own: bodies' limits (``call.py``), nor how a large one comes in
+(``large_body.py``).
 
 Order: requests of one connection are answered one after the other. What comes behind the one that is being answered waits, and reading
 pauses, unless somebody looks whether its client is still there (a parked tail does): a paused connection cannot tell. Then reading goes on,

@@ -18,7 +18,7 @@ import attrs
 import pytest
 from anyio.abc import SocketAttribute, SocketStream
 
-from support.http_server import Service, Wrapped, everything, service, serving, until
+from support.http_server import Service, Wrapped, everything, everything_while_it_drips, service, serving, until
 from tierlog import open_store
 from tierlog.actors.gateway.server import connection
 from tierlog.actors.gateway.server.app import gateway_of, make_app
@@ -334,20 +334,9 @@ async def test_h9_what_comes_after_a_body_was_given_up_is_no_request(tmp_path: P
 async def test_h9_a_large_body_that_drips_in_is_given_up(tmp_path: Path, made: list[LargeBody]) -> None:
     async with service(tmp_path, ServerLimits(body_timeout=0.2, body_rate=100 * MIB)) as served:
         await served.store.create_segment("a")
-        stream = await served.raw(head(MIB))
-        answers: list[bytes] = []
-        async with anyio.create_task_group() as tasks:
+        answer = await everything_while_it_drips(await served.raw(head(MIB)))  # so that only the rate can end it
 
-            async def listen() -> None:
-                answers.append(await everything(stream))
-                tasks.cancel_scope.cancel()
-
-            tasks.start_soon(listen)
-            while True:  # never silent for long, so that only the rate can end it
-                await stream.send(b"x")
-                await anyio.sleep(0.01)
-
-        assert answers[0].startswith(b"HTTP/1.1 408 ")
+        assert answer.startswith(b"HTTP/1.1 408 ")
         assert len(made) == 1
         assert await contents(served) == b""
 

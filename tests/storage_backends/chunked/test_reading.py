@@ -34,8 +34,8 @@ async def test_any_range_comes_back_exactly() -> None:
         assert await owner.storage.read(SID, offset, end - offset) == LARGE[offset:end]
 
 
-async def test_whole_blocks_are_handed_on_without_a_copy() -> None:
-    owner = await large(ChunkedOptions(), rolling_size=len(LARGE))
+def noted_reads(owner: Owner) -> list[bytes]:
+    """What the chunk storage gives from now on."""
     seen: list[bytes] = []
     read = owner.chunks.read
 
@@ -44,6 +44,12 @@ async def test_whole_blocks_are_handed_on_without_a_copy() -> None:
         return seen[-1]
 
     owner.chunks.read = remember  # type: ignore[method-assign]
+    return seen
+
+
+async def test_whole_blocks_are_handed_on_without_a_copy() -> None:
+    owner = await large(ChunkedOptions(), rolling_size=len(LARGE))
+    seen = noted_reads(owner)
     data = await owner.storage.read(SID, BLOCK, 3 * BLOCK)
 
     assert data is seen[0]
@@ -52,14 +58,7 @@ async def test_whole_blocks_are_handed_on_without_a_copy() -> None:
 
 async def test_a_part_of_a_block_is_a_view_of_what_was_read_and_verified() -> None:
     owner = await large(ChunkedOptions(), rolling_size=len(LARGE))
-    seen: list[bytes] = []
-    read = owner.chunks.read
-
-    async def remember(name: str, offset: int, size: int) -> bytes:
-        seen.append(await read(name, offset, size))
-        return seen[-1]
-
-    owner.chunks.read = remember  # type: ignore[method-assign]
+    seen = noted_reads(owner)
     data = await owner.storage.read(SID, BLOCK + 5, BLOCK)
 
     assert isinstance(data, memoryview)
