@@ -1,21 +1,23 @@
 """tierlog: a tiered segment store.
 
-``async with tierlog.open_store("data") as store: await store.append("app/events", b"...")``; the README shows the rest.
+``async with tierlog.open_store("data") as store: await store.append("app/events", b"...")``; the README shows
+the rest.
 
-This is the public door and nothing else. Names are loaded at their first use, so that ``import tierlog`` stays quick.
+This is the public door and nothing else. Names are loaded at their first use, so that ``import tierlog``
+stays quick.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from .actors.config import StoreConfig, load_config
     from .actors.gateway.client.async_client import Client
     from .actors.gateway.client.connecting import connect, connect_sync
     from .actors.gateway.client.sync_client import SyncClient
-    from .actors.node import open_store
-    from .actors.otel import opentelemetry_tracing
-    from .actors.store import SegmentStore, StoreStatistics
+    from .actors.settings.configuration import StoreConfig, load_config
+    from .actors.store.opening import open_store
+    from .actors.store.store import SegmentStore, StoreStatistics
+    from .actors.telemetry.opentelemetry import opentelemetry_tracing
     from .storage_backends.base.errors import (
         AttributeConflict,
         BadOffset,
@@ -42,18 +44,30 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from .storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind, SegmentInfo
-    from .storage_backends.base.transactions import CommitResult, StagedPart, TransactionInfo, TransactionState, TransactionToken
+    from .storage_backends.base.transactions import (
+        CommitResult,
+        StagedPart,
+        TransactionInfo,
+        TransactionState,
+        TransactionToken,
+    )
 
 _HOMES = {
-    "actors.config": ("StoreConfig", "load_config"),
+    "actors.settings.configuration": ("StoreConfig", "load_config"),
     "actors.gateway.client.async_client": ("Client",),
     "actors.gateway.client.connecting": ("connect", "connect_sync"),
     "actors.gateway.client.sync_client": ("SyncClient",),
-    "actors.node": ("open_store",),
-    "actors.otel": ("opentelemetry_tracing",),
-    "actors.store": ("SegmentStore", "StoreStatistics"),
+    "actors.store.opening": ("open_store",),
+    "actors.telemetry.opentelemetry": ("opentelemetry_tracing",),
+    "actors.store.store": ("SegmentStore", "StoreStatistics"),
     "storage_backends.base.segments": ("AttributeUpdate", "AttributeUpdateKind", "SegmentInfo"),
-    "storage_backends.base.transactions": ("CommitResult", "StagedPart", "TransactionInfo", "TransactionState", "TransactionToken"),
+    "storage_backends.base.transactions": (
+        "CommitResult",
+        "StagedPart",
+        "TransactionInfo",
+        "TransactionState",
+        "TransactionToken",
+    ),
 }
 
 __all__ = [

@@ -1,8 +1,7 @@
 """``scripts/bench``: run benchmarks of the embedded store and show each figure beside its reference.
 
-Exit status: 0 when every benchmark ran, 1 when one failed (or, with ``--strict``, missed its goal), 2 for wrong arguments, 130 after
-Ctrl-C.
-Results go to standard output, progress and failures to standard error.
+Exit status: 0 when every benchmark ran, 1 when one failed (or, with ``--strict``, missed its goal), 2 for
+wrong arguments, 130 after Ctrl-C. Results go to standard output, progress and failures to standard error.
 """
 
 from __future__ import annotations
@@ -20,10 +19,21 @@ from typing import NoReturn
 import anyio
 from rich.console import Console
 
-from tierlog.actors.core.lifecycle import first_leaf
-
-from . import appends, history, http_parked, metadata, reading, recovery, report, s3, service, spark, starting
-from .harness import Benchmark, BenchmarkError, Result, Setting, is_interactive
+from benchmarks import (
+    appends,
+    history,
+    http_parked,
+    metadata,
+    reading,
+    recovery,
+    report,
+    s3,
+    service,
+    spark,
+    starting,
+)
+from benchmarks.harness import Benchmark, BenchmarkError, Result, Setting, is_interactive
+from tierlog.actors.kernel.lifecycle import first_leaf
 
 MODULES = (appends, recovery, reading, history, metadata, starting, service, http_parked, s3, spark)
 BENCHMARKS = {benchmark.name: benchmark for module in MODULES for benchmark in module.BENCHMARKS}
@@ -55,19 +65,42 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser() -> Parser:
-    made = Parser(prog="scripts/bench", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("names", nargs="*", metavar="NAME", help="benchmarks to run (default: all; --list shows them)")
-    made.add_argument("--json", action="store_true", help="print one JSON object a line, each as soon as it is known")
-    made.add_argument("--list", action="store_true", help="show the benchmarks, what they measure and their goals, and run none")
+    made = Parser(
+        prog="scripts/bench",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument(
+        "names", nargs="*", metavar="NAME", help="benchmarks to run (default: all; --list shows them)"
+    )
+    made.add_argument(
+        "--json", action="store_true", help="print one JSON object a line, each as soon as it is known"
+    )
+    made.add_argument(
+        "--list",
+        action="store_true",
+        help="show the benchmarks, what they measure and their goals, and run none",
+    )
     made.add_argument("--quick", action="store_true", help="tiny sizes and one round: does it run?")
     made.add_argument("--strict", action="store_true", help="exit with 1 when a goal is missed")
     made.add_argument(
-        "--megabytes", type=int, metavar="N", help="data of spark_write, spark_read and historical_read (default: about 1000)"
+        "--megabytes",
+        type=int,
+        metavar="N",
+        help="data of spark_write, spark_read and historical_read (default: about 1000)",
     )
     made.add_argument(
-        "--data", metavar="FOLDER", default=".", help="where to put a folder with the data, removed afterwards (default: here)"
+        "--data",
+        metavar="FOLDER",
+        default=".",
+        help="where to put a folder with the data, removed afterwards (default: here)",
     )
-    made.add_argument("--backend", choices=("asyncio+uvloop", "asyncio", "trio"), help="event loop (default: asyncio+uvloop if installed)")
+    made.add_argument(
+        "--backend",
+        choices=("asyncio+uvloop", "asyncio", "trio"),
+        help="event loop (default: asyncio+uvloop if installed)",
+    )
     made.add_argument("--from", dest="start", default=".", help=argparse.SUPPRESS)
     return made
 
@@ -105,7 +138,10 @@ def make_folder(options: argparse.Namespace, made: Parser) -> str:
         made.error(f"no data can be put into {parent}: {error.strerror}; name another folder with --data")
 
     if file_system(folder) in {"tmpfs", "ramfs"}:
-        print(f"bench: {parent} is in memory, where a sync costs nothing: these figures say little; see --data", file=sys.stderr)
+        print(
+            f"bench: {parent} is in memory, where a sync costs nothing: these figures say little; see --data",
+            file=sys.stderr,
+        )
     return os.path.abspath(folder)
 
 
@@ -137,10 +173,14 @@ def run_one(benchmark: Benchmark, folder: str, options: argparse.Namespace, back
     """One benchmark in an event loop and a folder of its own."""
     own = f"{folder}/{benchmark.name}"
     os.mkdir(own)
-    setting = Setting(own, options.quick, backend, lambda text: show_progress(benchmark.name, text), options.megabytes)
+    setting = Setting(
+        own, options.quick, backend, lambda text: show_progress(benchmark.name, text), options.megabytes
+    )
     loop, _, variant = backend.partition("+")
     try:
-        pairs = anyio.run(benchmark.run, setting, backend=loop, backend_options={"use_uvloop": True} if variant else {})
+        pairs = anyio.run(
+            benchmark.run, setting, backend=loop, backend_options={"use_uvloop": True} if variant else {}
+        )
     finally:
         show_progress(benchmark.name, "")
         shutil.rmtree(own)
@@ -148,7 +188,9 @@ def run_one(benchmark: Benchmark, folder: str, options: argparse.Namespace, back
     return benchmark.result(pairs)
 
 
-def run_all(benchmarks: Sequence[Benchmark], folder: str, options: argparse.Namespace, backend: str) -> tuple[list[Result], int]:
+def run_all(
+    benchmarks: Sequence[Benchmark], folder: str, options: argparse.Namespace, backend: str
+) -> tuple[list[Result], int]:
     """(results, how many failed). One that fails does not keep the others from running."""
     results: list[Result] = []
     failed = 0
@@ -197,7 +239,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         shutil.rmtree(folder, ignore_errors=True)
 
     if results and not options.json:
-        report.print_table(results, BENCHMARKS, console, f"tierlog, {backend}{', quick: figures mean nothing' if options.quick else ''}")
+        report.print_table(
+            results,
+            BENCHMARKS,
+            console,
+            f"tierlog, {backend}{', quick: figures mean nothing' if options.quick else ''}",
+        )
     missed = options.strict and not all(result.is_met for result in results)
     return 1 if failed or missed or unable else 0
 

@@ -1,8 +1,8 @@
 """Benchmarks of appends: many in flight, in batches, large, one after the other, and over many segments.
 
-All run the store as it is configured by default, with one container. Flush cycles start by themselves while the clock runs (a segment
-is flushed for each 4 MiB) and take their share of both cores; what is left unflushed at a round's end is flushed before the next round,
-off the clock.
+All run the store as it is configured by default, with one container. Flush cycles start by themselves while
+the clock runs (a segment is flushed for each 4 MiB) and take their share of both cores; what is left
+unflushed at a round's end is flushed before the next round, off the clock.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import anyio
 import attrs
 
 import tierlog
-
-from .ceiling import bare_log
-from .harness import (
+from benchmarks.ceiling import bare_log
+from benchmarks.harness import (
     Benchmark,
     BenchmarkError,
     Measure,
@@ -74,7 +73,9 @@ class Load:
 class AppendRounds:
     """Rounds of one load on a store with one segment, against the bare loop."""
 
-    def __init__(self, setting: Setting, store: tierlog.SegmentStore, load: Load, size: int, scale: float) -> None:
+    def __init__(
+        self, setting: Setting, store: tierlog.SegmentStore, load: Load, size: int, scale: float
+    ) -> None:
         """``size``: bytes of one item; ``scale``: what one item counts for in the figure."""
         self._folder = setting.folder
         self._store = store
@@ -87,7 +88,11 @@ class AppendRounds:
     async def value(self) -> float:
         store, load = self._store, self._load
         many = type(load.items[0]) is list
-        append: Append = (lambda item: store.append_many(SEGMENT, item)) if many else (lambda item: store.append(SEGMENT, item))
+        append: Append = (
+            (lambda item: store.append_many(SEGMENT, item))
+            if many
+            else (lambda item: store.append(SEGMENT, item))
+        )
         seconds, last = await load.drive(append)
         self._expected += load.total * self._size
         self.samples = [Written(SEGMENT, offset, _joined(item)) for offset, item in last[:16]]
@@ -137,7 +142,9 @@ async def append_many(setting: Setting) -> Sequence[Pair]:
 
 
 async def append_256k(setting: Setting) -> Sequence[Pair]:
-    return await _against_ceiling(setting, Load(16, setting.size(240, 32), payloads(256 << 10, 16)), 256 << 10, 0.262144)
+    return await _against_ceiling(
+        setting, Load(16, setting.size(240, 32), payloads(256 << 10, 16)), 256 << 10, 0.262144
+    )
 
 
 async def sequential(setting: Setting) -> Sequence[Pair]:
@@ -195,7 +202,9 @@ async def segments_1000(setting: Setting) -> Sequence[Pair]:
 
             return rate
 
-        return await alternate(setting, measure(spread, names), measure(lambda item: store.append(SEGMENT, item), [SEGMENT]), 6)
+        return await alternate(
+            setting, measure(spread, names), measure(lambda item: store.append(SEGMENT, item), [SEGMENT]), 6
+        )
 
 
 async def _create(store: tierlog.SegmentStore, names: Sequence[str]) -> None:
@@ -208,8 +217,14 @@ async def _total(store: tierlog.SegmentStore, names: Sequence[str]) -> int:
     return sum([(await store.segment_info(name)).length for name in names[:: max(1, len(names) // 1000)]])
 
 
-_FLUSH = "Flush cycles run in the background as by default; what a round leaves unflushed is flushed off the clock."
-_CEILING = "the bare loop: frame, CRC32C, one event per append, one pwritev and one fdatasync per group in a worker thread"
+_FLUSH = (
+    "Flush cycles run in the background as by default; what a round leaves unflushed is flushed off "
+    "the clock."
+)
+_CEILING = (
+    "the bare loop: frame, CRC32C, one event per append, one pwritev and one fdatasync per group in "
+    "a worker thread"
+)
 
 BENCHMARKS = (
     Benchmark(
@@ -220,16 +235,31 @@ BENCHMARKS = (
         0.5,
         append_1k,
     ),
-    Benchmark("append_1k_64", "appends of 1 KiB, 64 in flight", "As append_1k, with smaller groups.", "appends/s", 0.5, append_1k_64),
+    Benchmark(
+        "append_1k_64",
+        "appends of 1 KiB, 64 in flight",
+        "As append_1k, with smaller groups.",
+        "appends/s",
+        0.5,
+        append_1k_64,
+    ),
     Benchmark(
         "append_many",
         "batches of 200 x 1 KiB, 4 in flight",
-        f"append_many, against the bare loop with one frame and one event per batch, joined before the clock starts. {_FLUSH}",
+        f"append_many, against the bare loop with one frame and one event per batch, joined before the "
+        f"clock starts. {_FLUSH}",
         "events/s",
         0.5,
         append_many,
     ),
-    Benchmark("append_256k", "appends of 256 KiB, 16 in flight", f"Against {_CEILING}. {_FLUSH}", "MB/s", 0.6, append_256k),
+    Benchmark(
+        "append_256k",
+        "appends of 256 KiB, 16 in flight",
+        f"Against {_CEILING}. {_FLUSH}",
+        "MB/s",
+        0.6,
+        append_256k,
+    ),
     Benchmark(
         "sequential",
         "one writer, 1 KiB, p50 latency",
@@ -242,7 +272,8 @@ BENCHMARKS = (
     Benchmark(
         "segments_1000",
         "appends of 1 KiB over 1,000 segments, 256 in flight",
-        "Against the same load on one segment of the same container. The one segment is flushed as it grows, the many are not yet due.",
+        "Against the same load on one segment of the same container. The one segment is flushed as it "
+        "grows, the many are not yet due.",
         "appends/s",
         0.8,
         segments_1000,

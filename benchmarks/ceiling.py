@@ -1,7 +1,8 @@
 """The ceiling: the least that any group-committing log in Python must do, and nothing else.
 
-Per append: a frame with a CRC32C and one event. Per group: one pwritev and one fdatasync in a worker thread. No validation, no offsets per
-segment, no idempotence, no fencing, no cache, no flush. The file's blocks are allocated before the clock starts.
+Per append: a frame with a CRC32C and one event. Per group: one pwritev and one fdatasync in a worker thread.
+No validation, no offsets per segment, no idempotence, no fencing, no cache, no flush. The file's blocks are
+allocated before the clock starts.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import anyio
 import anyio.to_thread
 from crc32c import crc32c
 
-from .harness import BenchmarkError, event_class
+from benchmarks.harness import BenchmarkError, event_class
 
 _HEAD = struct.Struct(">IQI")
 _BUFFERS_MAX = 1000

@@ -1,11 +1,12 @@
 """What every benchmark shares: what it declares, how it measures in pairs, and what comes out.
 
-Owns: the records, the alternation of store and reference, the medians, the check that what was written is there. Does not own: any
-workload.
+Owns: the records, the alternation of store and reference, the medians, the check that what was written is
+there. Does not own: any workload.
 
-A figure alone says little on a shared machine. So each round measures the reference and then the store (A B A B ...), each round gives one
-ratio, and the ratio that is reported is the median of them: a slow minute of the machine slows both halves of a round alike.
-The first round warms up and does not count; ``--quick``, whose figures mean nothing, does without it.
+A figure alone says little on a shared machine. So each round measures the reference and then the store (A B A
+B ...), each round gives one ratio, and the ratio that is reported is the median of them: a slow minute of the
+machine slows both halves of a round alike. The first round warms up and does not count; ``--quick``, whose
+figures mean nothing, does without it.
 """
 
 from __future__ import annotations
@@ -133,7 +134,9 @@ async def alternate(setting: Setting, value: Measure, reference: Measure, rounds
 
 
 @asynccontextmanager
-async def store_in(folder: str, *, containers: int = 1, config: tierlog.StoreConfig | None = None) -> AsyncIterator[tierlog.SegmentStore]:
+async def store_in(
+    folder: str, *, containers: int = 1, config: tierlog.StoreConfig | None = None
+) -> AsyncIterator[tierlog.SegmentStore]:
     async with tierlog.open_store(folder, containers=containers, config=config) as store:
         yield store
 
@@ -155,7 +158,9 @@ async def verify(store: tierlog.SegmentStore, samples: Sequence[Written]) -> Non
     for sample in samples:
         found = bytearray()
         while len(found) < len(sample.data):
-            block = await store.read(sample.segment, sample.offset + len(found), len(sample.data) - len(found))
+            block = await store.read(
+                sample.segment, sample.offset + len(found), len(sample.data) - len(found)
+            )
             if not block:
                 break
             found += block
@@ -183,7 +188,8 @@ def is_interactive() -> bool:
 
 
 def event_class() -> Any:
-    """The running loop's own event, without a layer over it: the reference must not pay for our portability."""
+    """The running loop's own event, without a layer over it: the reference must not pay for our
+    portability."""
     import sniffio
 
     if sniffio.current_async_library() == "trio":

@@ -1,4 +1,5 @@
-"""Benchmarks of old data: a long segment read from its first byte to its last, and one large read from a slow storage."""
+"""Benchmarks of old data: a long segment read from its first byte to its last, and one large read from a slow
+storage."""
 
 from __future__ import annotations
 
@@ -12,17 +13,16 @@ from contextlib import asynccontextmanager
 import anyio
 import attrs
 
-from tierlog.actors.storage.actor import StorageActor
-from tierlog.actors.storage.client import StorageClient
-from tierlog.actors.storage.options import StorageOptions
+from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate, payloads, store_in
+from benchmarks.reading import SMALL_CACHE, check, check_cache, chunk_files, fill, read_segment
+from tierlog.actors.chunk_io.actor import StorageActor
+from tierlog.actors.chunk_io.client import StorageClient
+from tierlog.actors.chunk_io.options import StorageOptions
 from tierlog.storage_backends.base.world import World
-from tierlog.storage_backends.chunked.memory_store import MemoryMetadataState, MemoryMetadataStore
-from tierlog.storage_backends.chunked.storage import ChunkedSegmentStorage
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
+from tierlog.storage_backends.segments.memory_store import MemoryMetadataState, MemoryMetadataStore
+from tierlog.storage_backends.segments.storage import ChunkedSegmentStorage
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, FaultyChunkStorage, every
-
-from .harness import Benchmark, BenchmarkError, Pair, Setting, alternate, payloads, store_in
-from .reading import SMALL_CACHE, check, check_cache, chunk_files, fill, read_segment
 
 MIB = 1 << 20
 CHUNKS = 64
@@ -30,7 +30,7 @@ DELAY = 0.02
 WAYS = 16
 
 
-# --- one segment from end to end ------------------------------------------------------------------------------
+# --- one segment from end to end ----------------------------------------------------------------
 
 
 async def historical_read(setting: Setting) -> Sequence[Pair]:
@@ -95,10 +95,14 @@ def _forget_pages(file: str) -> None:
 
 
 def _no_fadvise() -> str:
-    return "" if hasattr(os, "posix_fadvise") else "this system cannot drop files from its page cache (posix_fadvise)"
+    return (
+        ""
+        if hasattr(os, "posix_fadvise")
+        else "this system cannot drop files from its page cache (posix_fadvise)"
+    )
 
 
-# --- a storage that takes its time ----------------------------------------------------------------------------
+# --- a storage that takes its time --------------------------------------------------------------
 
 
 async def parallel_read_20ms(setting: Setting) -> Sequence[Pair]:
@@ -136,13 +140,21 @@ class _NoGarbage:
 
 @asynccontextmanager
 async def _slow_segment(size: int, chunk: int) -> AsyncIterator[tuple[ChunkedSegmentStorage, bytes]]:
-    """Segment 1 in chunks in memory, behind the storage actor; each request of a read takes ``DELAY`` seconds longer."""
-    slow = FaultyChunkStorage(MemoryChunkStorage(MemoryChunkState()), every(Fault(FaultKind.DELAY, seconds=DELAY), "read"))
+    """Segment 1 in chunks in memory, behind the storage actor; each request of a read takes ``DELAY`` seconds
+    longer."""
+    slow = FaultyChunkStorage(
+        MemoryChunkStorage(MemoryChunkState()), every(Fault(FaultKind.DELAY, seconds=DELAY), "read")
+    )
     actor = StorageActor(slow, StorageOptions(reads_max=WAYS), random.Random(1))
     client = StorageClient(actor)
     world = World(wall_clock=time.time, random=random.Random(1), new_id=lambda: uuid.uuid4().hex)
     storage = ChunkedSegmentStorage(
-        client, MemoryMetadataStore(MemoryMetadataState()), container=0, epoch=1, world=world, garbage=_NoGarbage()
+        client,
+        MemoryMetadataStore(MemoryMetadataState()),
+        container=0,
+        epoch=1,
+        world=world,
+        garbage=_NoGarbage(),
     )
     content = b"".join(payloads(chunk, size // chunk))
     async with anyio.create_task_group() as tasks:
@@ -158,7 +170,8 @@ BENCHMARKS = (
     Benchmark(
         "historical_read",
         "a segment of 1 GiB in 64 chunks, not in the page cache",
-        "Through the embedded store, in reads of a chunk's size; checksums are verified. Against `readinto` of one buffer over the same "
+        "Through the embedded store, in reads of a chunk's size; checksums are verified. Against `readinto` "
+        "of one buffer over the same "
         "files. The system's page cache is emptied of these files before each side, and so is the store's.",
         "MB/s",
         0.8,
@@ -168,7 +181,8 @@ BENCHMARKS = (
     Benchmark(
         "historical_read_warm",
         "the same, all of it in the page cache",
-        "As historical_read, but no byte comes from the disk: the reference copies memory into a buffer that it uses again and again, "
+        "As historical_read, but no byte comes from the disk: the reference copies memory into a buffer "
+        "that it uses again and again, "
         "the store copies it into new bytes, verifies them, and leaves its thread for each window.",
         "MB/s",
         0.4,
@@ -177,7 +191,8 @@ BENCHMARKS = (
     Benchmark(
         "parallel_read_20ms",
         "one read over 128 chunks of 256 KiB, 16 requests at a time",
-        "Each request to the chunk storage takes 20 ms longer. Against reading the chunks one after the other from the same storage.",
+        "Each request to the chunk storage takes 20 ms longer. Against reading the chunks one after the "
+        "other from the same storage.",
         "MB/s",
         12.0,
         parallel_read_20ms,

@@ -1,6 +1,8 @@
-"""Benchmark of parked long polls: what one of 10,000 readers that wait for the next append costs the server in memory.
+"""Benchmark of parked long polls: what one of 10,000 readers that wait for the next append costs the server
+in memory.
 
-The clients are plain sockets of this process, one for each poll. In the end one append wakes all of them, and each must get its bytes.
+The clients are plain sockets of this process, one for each poll. In the end one append wakes all of them, and
+each must get its bytes.
 """
 
 from __future__ import annotations
@@ -16,9 +18,8 @@ import anyio.abc
 import anyio.to_thread
 
 import tierlog
-
-from .harness import Benchmark, BenchmarkError, Pair, Setting
-from .service import line_of, start
+from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting
+from benchmarks.service import line_of, start
 
 SEGMENT = "bench/parked"
 REQUEST = f"GET /v1/segments/{SEGMENT}/tail?wait=60 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode()
@@ -85,7 +86,9 @@ def _allow_descriptors(count: int) -> None:
     """For this process and, inherited, for the server."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < count:
-        raise BenchmarkError(f"{count} connections need as many descriptors, and the limit is {hard}: see ulimit -Hn")
+        raise BenchmarkError(
+            f"{count} connections need as many descriptors, and the limit is {hard}: see ulimit -Hn"
+        )
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, count), hard))
 
@@ -94,7 +97,8 @@ BENCHMARKS = (
     Benchmark(
         "http_parked_polls",
         "memory of each of 10,000 parked long polls",
-        "What the server's process grew by while they came, by their number; the reference is 1 GB for all. One append then wakes them.",
+        "What the server's process grew by while they came, by their number; the reference is 1 GB for all. "
+        "One append then wakes them.",
         "bytes",
         1.0,
         parked_polls,

@@ -1,8 +1,8 @@
 """The other processes of the HTTP benchmarks: servers, and clients that load them.
 
-``python -m benchmarks.http_programs store FOLDER`` serves a store, ``swallow`` is bare uvicorn that reads a body and answers,
-``static FILE`` serves one file; each prints its URL and serves until its stdin ends.
-``load URL SEGMENT COUNT SIZE IN_FLIGHT`` appends through a client, ``post`` sends the same bytes to ``swallow``;
+``python -m benchmarks.http_programs store FOLDER`` serves a store, ``swallow`` is bare uvicorn that reads a
+body and answers, ``static FILE`` serves one file; each prints its URL and serves until its stdin ends. ``load
+URL SEGMENT COUNT SIZE IN_FLIGHT`` appends through a client, ``post`` sends the same bytes to ``swallow``;
 both connect, print a line, wait for one, work, and print another.
 """
 
@@ -23,7 +23,7 @@ import tierlog
 async def serve_store(folder: str) -> None:
     from tierlog.actors.gateway.server.app import make_app
     from tierlog.actors.gateway.server.running import bind, serve_http
-    from tierlog.actors.node import system_world
+    from tierlog.actors.store.opening import system_world
 
     async with tierlog.open_store(folder, containers=4) as store:
         with bind("127.0.0.1", 0) as listener:
@@ -37,7 +37,9 @@ async def serve_bare(app: Any) -> None:
     from tierlog.actors.gateway.server.running import bind
 
     with bind("127.0.0.1", 0) as listener:
-        config = uvicorn.Config(app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False)
+        config = uvicorn.Config(
+            app, http="httptools", ws="none", lifespan="off", log_config=None, access_log=False
+        )
         server = uvicorn.Server(config)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(server.serve, [listener])
@@ -50,7 +52,9 @@ async def told_to_stop(url: str) -> None:
     await anyio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
 
 
-async def swallow(scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]) -> None:
+async def swallow(
+    scope: Any, receive: Callable[[], Awaitable[Any]], send: Callable[[Any], Awaitable[None]]
+) -> None:
     while (await receive()).get("more_body"):
         pass
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
@@ -85,7 +89,9 @@ async def bare(url: str, segment: str) -> AsyncIterator[Post]:
         yield post
 
 
-async def load(open_post: Callable[[str, str], Any], url: str, segment: str, count: int, size: int, in_flight: int) -> None:
+async def load(
+    open_post: Callable[[str, str], Any], url: str, segment: str, count: int, size: int, in_flight: int
+) -> None:
     data = os.urandom(size)
     async with open_post(url, segment) as post:
         print("ready", flush=True)

@@ -1,8 +1,9 @@
-"""Benchmarks of tier 2's records: what one commit costs, and how fast any offset of a segment of very many chunks is found.
+"""Benchmarks of tier 2's records: what one commit costs, and how fast any offset of a segment of very many
+chunks is found.
 
-Owns: two workloads on the record store in memory, without a disk and without chunk I/O. Both are on one instance of chunked storage, as
-the storage writer and readers use it. Time is the thread's time on a processor: nothing here waits for anything, so what other programs
-take of the machine is left out.
+Owns: two workloads on the record store in memory, without a disk and without chunk I/O. Both are on one
+instance of chunked storage, as the storage writer and readers use it. Time is the thread's time on a
+processor: nothing here waits for anything, so what other programs take of the machine is left out.
 """
 
 from __future__ import annotations
@@ -14,15 +15,14 @@ from collections.abc import Sequence
 
 import attrs
 
+from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate, quantile
 from tierlog.storage_backends.base.world import World
-from tierlog.storage_backends.chunked.layout import Layout
-from tierlog.storage_backends.chunked.memory_store import MemoryMetadataStore
-from tierlog.storage_backends.chunked.records import ChunkRecord, Record
-from tierlog.storage_backends.chunked.rolling.chain import Chain
-from tierlog.storage_backends.chunked.storage import ChunkedSegmentStorage
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
-
-from .harness import Benchmark, BenchmarkError, Pair, Setting, alternate, quantile
+from tierlog.storage_backends.segments.chain import Chain
+from tierlog.storage_backends.segments.layout import Layout
+from tierlog.storage_backends.segments.memory_store import MemoryMetadataStore
+from tierlog.storage_backends.segments.records import ChunkRecord, Record
+from tierlog.storage_backends.segments.storage import ChunkedSegmentStorage
 
 SID = 1
 CHUNK = 4 << 20
@@ -44,7 +44,9 @@ class _NoGarbage:
 
 def _storage(store: MemoryMetadataStore) -> ChunkedSegmentStorage:
     world = World(wall_clock=time.time, random=random.Random(1), new_id=lambda: uuid.uuid4().hex)
-    return ChunkedSegmentStorage(MemoryChunkStorage(), store, container=0, epoch=1, world=world, garbage=_NoGarbage())
+    return ChunkedSegmentStorage(
+        MemoryChunkStorage(), store, container=0, epoch=1, world=world, garbage=_NoGarbage()
+    )
 
 
 def _name(number: int) -> str:
@@ -60,7 +62,9 @@ async def _segment(chunks: int, length: int) -> tuple[MemoryMetadataStore, int]:
     linked = tuple((number * length, _chunk(number, length)) for number in range(chunks))
     records: list[Record] = Chain(chunks * length, 0, False, 1 << 30, linked).records(SID, 1, SPACING)
     store = MemoryMetadataStore()
-    await store.commit({record.key: 0 for record in records}, {record.key: record.encode() for record in records})
+    await store.commit(
+        {record.key: 0 for record in records}, {record.key: record.encode() for record in records}
+    )
     return store, chunks * length
 
 
@@ -157,7 +161,8 @@ BENCHMARKS = (
     Benchmark(
         "metadata_commit",
         "transactions that add one chunk, one after the other",
-        "In memory, without chunk I/O: a transaction reads the segment's and the last chunk's record, adds one, and commits. Against the "
+        "In memory, without chunk I/O: a transaction reads the segment's and the last chunk's record, adds "
+        "one, and commits. Against the "
         "record store alone, with values made before.",
         "commits/s",
         20_000,

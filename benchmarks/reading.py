@@ -1,4 +1,5 @@
-"""Benchmarks of reads: flushed data that is in no cache of the store, and the way of a fresh append to a waiting reader."""
+"""Benchmarks of reads: flushed data that is in no cache of the store, and the way of a fresh append to a
+waiting reader."""
 
 from __future__ import annotations
 
@@ -12,9 +13,18 @@ import anyio.to_thread
 from crc32c import crc32c
 
 import tierlog
-from tierlog.actors.config import CacheConfig
-
-from .harness import Benchmark, BenchmarkError, Pair, Setting, alternate, event_class, payloads, quantile, store_in
+from benchmarks.harness import (
+    Benchmark,
+    BenchmarkError,
+    Pair,
+    Setting,
+    alternate,
+    event_class,
+    payloads,
+    quantile,
+    store_in,
+)
+from tierlog.actors.settings.configuration import CacheConfig
 
 SEGMENT = "bench/reading"
 BLOCK = 4 << 20
@@ -22,7 +32,7 @@ SMALL_CACHE = tierlog.StoreConfig(append_bytes_max=1 << 20, cache=CacheConfig(by
 """Recovery brings back into the tail cache what the log still holds; a small cache drops what is flushed."""
 
 
-# --- cold reads -----------------------------------------------------------------------------------------------
+# --- cold reads ---------------------------------------------------------------------------------
 
 
 async def cold_read(setting: Setting) -> Sequence[Pair]:
@@ -74,14 +84,21 @@ async def fill(folder: str, size: int, rolling_size: int | None = None) -> int:
         await store.flush()
         info = await store.segment_info(SEGMENT)
         if info.flushed_length != size:
-            raise BenchmarkError(f"{info.flushed_length} of {size} bytes are in long-term storage after a flush")
+            raise BenchmarkError(
+                f"{info.flushed_length} of {size} bytes are in long-term storage after a flush"
+            )
 
     return crc
 
 
 def chunk_files(folder: str, size: int) -> list[str]:
     """The files that hold user bytes: all but the store's own small ones."""
-    paths = [os.path.join(parent, name) for parent, _, names in os.walk(folder) for name in names if "_system" not in parent]
+    paths = [
+        os.path.join(parent, name)
+        for parent, _, names in os.walk(folder)
+        for name in names
+        if "_system" not in parent
+    ]
     found = sum(os.path.getsize(path) for path in paths)
     if found != size:
         raise BenchmarkError(f"the chunk files in {folder} hold {found} bytes, not {size}")
@@ -100,7 +117,8 @@ async def read_segment(store: tierlog.SegmentStore, size: int, piece: int) -> As
 
 
 def check_cache(store: tierlog.SegmentStore, size: int) -> None:
-    """What the log still held came into the tail cache at recovery; it must have been evicted, or the reads would not be cold."""
+    """What the log still held came into the tail cache at recovery; it must have been evicted, or the reads
+    would not be cold."""
     current = store.statistics().containers[0].current
     cached = current.cache.total_bytes if current else 0
     if cached > max(size // 16, 8 << 20):
@@ -115,7 +133,7 @@ def check(blocks: Iterable[bytes], expected: int) -> None:
         raise BenchmarkError("what was read is not what was written")
 
 
-# --- tail wake-up ---------------------------------------------------------------------------------------------
+# --- tail wake-up -------------------------------------------------------------------------------
 
 
 async def tail_wakeup(setting: Setting) -> Sequence[Pair]:
@@ -135,7 +153,9 @@ async def tail_wakeup(setting: Setting) -> Sequence[Pair]:
                 async for block in store.tail(SEGMENT, start):
                     now = time.perf_counter()
                     if block != items[(position - start) // 1024 % len(items)]:
-                        raise BenchmarkError(f"the tail reader got other bytes than were appended at {position}")
+                        raise BenchmarkError(
+                            f"the tail reader got other bytes than were appended at {position}"
+                        )
                     position += len(block)
                     seen.append(now)
                     progress.set()
@@ -183,8 +203,10 @@ BENCHMARKS = (
     Benchmark(
         "cold_read",
         "flushed bytes, in blocks of 4 MiB",
-        "The store is opened afresh with a tiny tail cache for each round, so that only the system's page cache helps both sides; "
-        "checksums are verified. Against reading the same chunk files in a worker thread with blocks of the same size and no checks.",
+        "The store is opened afresh with a tiny tail cache for each round, so that only the system's page "
+        "cache helps both sides; "
+        "checksums are verified. Against reading the same chunk files in a worker thread with blocks of the "
+        "same size and no checks.",
         "MB/s",
         0.7,
         cold_read,
@@ -192,7 +214,8 @@ BENCHMARKS = (
     Benchmark(
         "tail_wakeup",
         "from an append's ack to the tail reader's block, p99",
-        "One writer and one tail reader in one process, each append on its own. Against the p99 of a bare event between two tasks.",
+        "One writer and one tail reader in one process, each append on its own. Against the p99 of a bare "
+        "event between two tasks.",
         "ms",
         1.0,
         tail_wakeup,

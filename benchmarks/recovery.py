@@ -1,8 +1,8 @@
 """The benchmark of recovery: how fast a container's state comes back out of its log.
 
-The log is written straight into the folder, with the store's own vocabulary and log but without its pipeline: half a million acks would
-take longer than the recovery that is measured. Each round opens its own copy, because an open store begins to flush, and the next recovery
-would find less to do.
+The log is written straight into the folder, with the store's own vocabulary and log but without its pipeline:
+half a million acks would take longer than the recovery that is measured. Each round opens its own copy,
+because an open store begins to flush, and the next recovery would find less to do.
 """
 
 from __future__ import annotations
@@ -15,16 +15,25 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from tierlog.actors.config import StoreConfig
-from tierlog.actors.identity import read_identity
-from tierlog.actors.node import log_options
+from benchmarks.harness import (
+    Benchmark,
+    BenchmarkError,
+    Pair,
+    Setting,
+    Written,
+    alternate,
+    payloads,
+    store_in,
+    verify,
+)
+from tierlog.actors.folder.identity import read_identity
+from tierlog.actors.settings.configuration import StoreConfig
+from tierlog.actors.store.opening import log_options
+from tierlog.journal.group import PayloadBuilder, decode_group
+from tierlog.journal.log.local import LocalLog
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.create_segment import CreateSegment
-from tierlog.journal.wal.payload import PayloadBuilder, decode_group
 from tierlog.storage_backends.files.local import LocalFiles
-from tierlog.storage_backends.logs.local import LocalLog
-
-from .harness import Benchmark, BenchmarkError, Pair, Setting, Written, alternate, payloads, store_in, verify
 
 SIZE = 100
 PER_GROUP = 2000
@@ -70,14 +79,17 @@ async def _time_open(folder: str, count: int, samples: Sequence[Written]) -> flo
         seconds = time.perf_counter() - begin
         current = store.statistics().containers[0].current
         if current is None or current.recovery.operations != count + len(SEGMENTS):
-            raise BenchmarkError(f"{count} operations are in the log, recovery reports {current and current.recovery}")
+            raise BenchmarkError(
+                f"{count} operations are in the log, recovery reports {current and current.recovery}"
+            )
 
         await verify(store, samples)
         return count / seconds
 
 
 async def _build(folder: str, count: int) -> tuple[list[bytes], list[Written]]:
-    """A folder whose log holds ``count`` appends; returns the payloads of its groups, and some of the appends."""
+    """A folder whose log holds ``count`` appends; returns the payloads of its groups, and some of the
+    appends."""
     async with store_in(folder) as store:
         for name in SEGMENTS:
             await store.create_segment(name)
@@ -108,7 +120,9 @@ async def _segments(log: LocalLog) -> tuple[int, list[int]]:
     return sequence, sids
 
 
-async def _append_all(log: LocalLog, count: int, sequence: int, sids: Sequence[int]) -> tuple[list[bytes], list[Written]]:
+async def _append_all(
+    log: LocalLog, count: int, sequence: int, sids: Sequence[int]
+) -> tuple[list[bytes], list[Written]]:
     """Every second append has a writer and an event number, as an idempotent writer's have."""
     blocks = payloads(SIZE)
     groups: list[bytes] = []
@@ -155,7 +169,8 @@ BENCHMARKS = (
     Benchmark(
         "recovery",
         "replay of 100-byte appends at open",
-        "From open_store to a store that answers: reading and checking the log, decoding, applying, caching. Every second append carries "
+        "From open_store to a store that answers: reading and checking the log, decoding, applying, "
+        "caching. Every second append carries "
         "an event number. Against decoding the same operations in memory with struct alone.",
         "ops/s",
         250_000,

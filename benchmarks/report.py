@@ -10,12 +10,14 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from .harness import Benchmark, Result
+from benchmarks.harness import Benchmark, Result
 
 
 def json_line(result: Result) -> str:
     values = attrs.asdict(result)
-    return json.dumps({key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in values.items()})
+    return json.dumps(
+        {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in values.items()}
+    )
 
 
 def number(value: float) -> str:
@@ -31,7 +33,9 @@ def goal_text(benchmark: Benchmark | Result) -> str:
     return f"{sign} {benchmark.goal:,g}" if benchmark.goal_of == "value" else f"{sign} {benchmark.goal:g}x"
 
 
-def print_table(results: Sequence[Result], benchmarks: dict[str, Benchmark], console: Console, title: str) -> None:
+def print_table(
+    results: Sequence[Result], benchmarks: dict[str, Benchmark], console: Console, title: str
+) -> None:
     table = Table(title=title, title_justify="left", header_style="bold", caption_justify="left")
     table.add_column("benchmark", no_wrap=True)
     for heading in ("store", "reference", "unit", "ratio", "goal", "met"):
@@ -55,5 +59,7 @@ def print_table(results: Sequence[Result], benchmarks: dict[str, Benchmark], con
 
 def print_list(benchmarks: Sequence[Benchmark], console: Console) -> None:
     for benchmark in benchmarks:
-        console.print(f"[bold]{benchmark.name}[/]: {benchmark.summary} (goal {goal_text(benchmark)})", highlight=False)
+        console.print(
+            f"[bold]{benchmark.name}[/]: {benchmark.summary} (goal {goal_text(benchmark)})", highlight=False
+        )
         console.print(Padding(benchmark.detail, (0, 0, 0, 4)), highlight=False)

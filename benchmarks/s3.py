@@ -1,7 +1,9 @@
-"""Benchmarks of chunks in S3: puts and gets of the binding, against bare aiobotocore doing the same with the same server.
+"""Benchmarks of chunks in S3: puts and gets of the binding, against bare aiobotocore doing the same with the
+same server.
 
-The server is the small one of ``tierlog.testing``, in a process of its own, with everything in memory: what is measured is the client's
-side. On trio the bare client runs on an asyncio loop in a thread, as a whole; the binding crosses to it with each call.
+The server is the small one of ``tierlog.testing``, in a process of its own, with everything in memory: what
+is measured is the client's side. On trio the bare client runs on an asyncio loop in a thread, as a whole; the
+binding crosses to it with each call.
 """
 
 from __future__ import annotations
@@ -19,10 +21,9 @@ from unittest import mock
 import anyio
 import attrs
 
-from tierlog.actors.node import system_world
+from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate, payloads
+from tierlog.actors.store.opening import system_world
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
-
-from .harness import Benchmark, BenchmarkError, Pair, Setting, alternate, payloads
 
 BUCKET = "chunks"
 IN_FLIGHT = 8
@@ -119,7 +120,9 @@ class Bare:
         return data
 
 
-async def _measured(setting: Setting, rounds: Callable[[Rounds], Awaitable[Sequence[Pair]]]) -> Sequence[Pair]:
+async def _measured(
+    setting: Setting, rounds: Callable[[Rounds], Awaitable[Sequence[Pair]]]
+) -> Sequence[Pair]:
     load = Load(setting.size(240, 16), payloads(OBJECT_BYTES, 16))
     with _server() as url:
         async with _storage(url) as storage, Bare(url).running() as bare:
@@ -162,7 +165,9 @@ class Rounds:
         async def get_bare(number: int) -> None:
             self._check(number, await self.bare.get(f"bench/ours/{number}", OBJECT_BYTES))
 
-        return await alternate(self.setting, lambda: self.load.drive(get), lambda: self.bare.drive(self.load, get_bare))
+        return await alternate(
+            self.setting, lambda: self.load.drive(get), lambda: self.bare.drive(self.load, get_bare)
+        )
 
     def _check(self, number: int, data: bytes) -> None:
         if len(data) != OBJECT_BYTES or data[-64:] != self.load.item(number)[-64:]:
@@ -192,10 +197,28 @@ def _missing() -> str:
 
 
 _DETAIL = (
-    "{what} of 1 MiB, 8 in flight, against bare aiobotocore doing the same with the same server: the small one of tierlog.testing, in "
-    "memory, in a process of its own, on loopback without TLS. The storage actor and the network of a real service are left out."
+    "{what} of 1 MiB, 8 in flight, against bare aiobotocore doing the same with the same server: the small "
+    "one of tierlog.testing, in "
+    "memory, in a process of its own, on loopback without TLS. The storage actor and the network of a real "
+    "service are left out."
 )
 BENCHMARKS = (
-    Benchmark("s3_put", "new chunks in S3", _DETAIL.format(what="Conditional puts"), "MB/s", 0.85, s3_put, missing=_missing),
-    Benchmark("s3_get", "reads of chunks in S3", _DETAIL.format(what="Ranged gets"), "MB/s", 0.85, s3_get, missing=_missing),
+    Benchmark(
+        "s3_put",
+        "new chunks in S3",
+        _DETAIL.format(what="Conditional puts"),
+        "MB/s",
+        0.85,
+        s3_put,
+        missing=_missing,
+    ),
+    Benchmark(
+        "s3_get",
+        "reads of chunks in S3",
+        _DETAIL.format(what="Ranged gets"),
+        "MB/s",
+        0.85,
+        s3_get,
+        missing=_missing,
+    ),
 )

@@ -1,7 +1,8 @@
 """Benchmarks over loopback HTTP: a server process, and this process or others as its clients.
 
-Each reference is measured in the same round, with the same clients' HTTP library: bare uvicorn that swallows the same posts, a server of
-static files. All clients and servers share the machine's cores, so figures here are of the whole, not of one side.
+Each reference is measured in the same round, with the same clients' HTTP library: bare uvicorn that swallows
+the same posts, a server of static files. All clients and servers share the machine's cores, so figures here
+are of the whole, not of one side.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ import anyio.to_thread
 import httpx
 
 import tierlog
-
-from .appends import Append, Load
-from .harness import Benchmark, BenchmarkError, Pair, Setting, alternate, payloads
+from benchmarks.appends import Append, Load
+from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate, payloads
 
 SEGMENTS = [f"bench/http-{number}" for number in range(8)]
 MIB = 1 << 20
@@ -29,7 +29,11 @@ MIB = 1 << 20
 def start(*arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "benchmarks.http_programs", *arguments]
     return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=os.path.dirname(os.path.dirname(__file__))
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=os.path.dirname(os.path.dirname(__file__)),
     )
 
 
@@ -63,7 +67,7 @@ async def lengths(client: tierlog.Client) -> int:
     return sum([(await client.segment_info(name)).length for name in SEGMENTS])
 
 
-# --- appends --------------------------------------------------------------------------------------------------
+# --- appends ------------------------------------------------------------------------------------
 
 
 async def append_1m(setting: Setting) -> Sequence[Pair]:
@@ -86,7 +90,9 @@ async def _together(role: str, url: str, clients: int, count: int) -> float:
     """MB/s of processes that begin together."""
 
     def run() -> float:
-        programs = [start(role, url, SEGMENTS[number], str(count), str(MIB), "2") for number in range(clients)]
+        programs = [
+            start(role, url, SEGMENTS[number], str(count), str(MIB), "2") for number in range(clients)
+        ]
         for each in programs:
             line_of(each)
         begin = time.perf_counter()
@@ -113,7 +119,9 @@ async def append_batches(setting: Setting) -> Sequence[Pair]:
     items = payloads(1024)
     batches = [[items[(index * 7 + number) % len(items)] for number in range(200)] for index in range(8)]
     load = Load(4, setting.size(400, 8), batches)
-    return await _small(setting, load, lambda client: lambda item: client.append_many(SEGMENTS[0], item), 200, 200 * 1024)
+    return await _small(
+        setting, load, lambda client: lambda item: client.append_many(SEGMENTS[0], item), 200, 200 * 1024
+    )
 
 
 async def _small(
@@ -123,7 +131,11 @@ async def _small(
     events: int,
     size: int,
 ) -> Sequence[Pair]:
-    async with served(setting) as (client, _), program("swallow") as bare, httpx.AsyncHTTPTransport(verify=False) as transport:
+    async with (
+        served(setting) as (client, _),
+        program("swallow") as bare,
+        httpx.AsyncHTTPTransport(verify=False) as transport,
+    ):
 
         async def value() -> float:
             before = await lengths(client)
@@ -145,7 +157,7 @@ async def _small(
         return await alternate(setting, value, reference, 5)
 
 
-# --- reads ----------------------------------------------------------------------------------------------------
+# --- reads --------------------------------------------------------------------------------------
 
 
 async def cold_read(setting: Setting) -> Sequence[Pair]:
@@ -167,7 +179,9 @@ async def cold_read(setting: Setting) -> Sequence[Pair]:
 
             async def of_file(offset: int) -> bytes:
                 headers = {"Range": f"bytes={offset}-{offset + 4 * MIB - 1}"}
-                response = await transport.handle_async_request(httpx.Request("GET", url + "/file", headers=headers))
+                response = await transport.handle_async_request(
+                    httpx.Request("GET", url + "/file", headers=headers)
+                )
                 return await response.aread()
 
             def rate(read: Callable[[int], Awaitable[bytes]]) -> Callable[[], Awaitable[float]]:
@@ -193,7 +207,8 @@ BENCHMARKS = (
     Benchmark(
         "http_append_1m",
         "appends of 1 MiB over HTTP, from 4 processes",
-        "Durable, two in flight each, against bare uvicorn that swallows the same posts from the same processes.",
+        "Durable, two in flight each, against bare uvicorn that swallows the same posts from the same "
+        "processes.",
         "MB/s",
         0.4,
         append_1m,
@@ -201,7 +216,8 @@ BENCHMARKS = (
     Benchmark(
         "http_append_1k",
         "appends of 1 KiB over HTTP, 256 in flight, one client",
-        "One await for each append; the client puts them together. Reference: bare uvicorn swallowing the same bytes in posts of 256 KiB.",
+        "One await for each append; the client puts them together. Reference: bare uvicorn swallowing the "
+        "same bytes in posts of 256 KiB.",
         "appends/s",
         25_000,
         append_1k,
@@ -210,7 +226,8 @@ BENCHMARKS = (
     Benchmark(
         "http_append_batches",
         "batches of 200 x 1 KiB over HTTP, 4 in flight",
-        "append_many through one client. Reference: bare uvicorn swallowing the same bytes in posts of 256 KiB.",
+        "append_many through one client. Reference: bare uvicorn swallowing the same bytes in posts of 256 "
+        "KiB.",
         "events/s",
         100_000,
         append_batches,

@@ -1,7 +1,9 @@
-"""Benchmarks of the Spark bridge: a session with two tasks at a time, a server process with durable appends, and the same cores for all.
+"""Benchmarks of the Spark bridge: a session with two tasks at a time, a server process with durable appends,
+and the same cores for all.
 
-The session is this process's and is shared by all of them: a JVM takes ten seconds to start. Spark's own parquet, uncompressed, and its
-`noop` sink are the references, with the same rows in the same round. Parquet files are not synced; the store's appends are.
+The session is this process's and is shared by all of them: a JVM takes ten seconds to start. Spark's own
+parquet, uncompressed, and its `noop` sink are the references, with the same rows in the same round. Parquet
+files are not synced; the store's appends are.
 """
 
 from __future__ import annotations
@@ -20,10 +22,9 @@ from importlib.util import find_spec
 from typing import Any
 
 import tierlog
+from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate
+from benchmarks.service import MIB, line_of, start
 from tierlog.storage_backends.base.transactions import StagedPart
-
-from .harness import Benchmark, BenchmarkError, Pair, Setting, alternate
-from .service import MIB, line_of, start
 
 ROW_BYTES = 1024
 PARTITIONS = 4
@@ -51,7 +52,12 @@ def session() -> Any:
 
     root = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
-    os.environ.update(PYSPARK_PYTHON=sys.executable, PYSPARK_DRIVER_PYTHON=sys.executable, SPARK_LOCAL_IP="127.0.0.1", PYTHONPATH=path)
+    os.environ.update(
+        PYSPARK_PYTHON=sys.executable,
+        PYSPARK_DRIVER_PYTHON=sys.executable,
+        SPARK_LOCAL_IP="127.0.0.1",
+        PYTHONPATH=path,
+    )
     builder = SparkSession.builder.master("local[2]").appName("tierlog benchmarks")
     for key, value in {
         "spark.driver.host": "127.0.0.1",
@@ -94,7 +100,11 @@ def served(setting: Setting) -> Iterator[Served]:
 def cached_rows(setting: Setting) -> Iterator[tuple[Any, int]]:
     """Rows of 1 KiB that no dictionary and no run makes smaller, in memory; and how many."""
     count = setting.megabytes_of(1_000, 8) * 1_000_000 // ROW_BYTES
-    frame = session().range(0, count, 1, PARTITIONS).selectExpr("CAST(repeat(sha2(CAST(id AS STRING), 512), 8) AS BINARY) AS value")
+    frame = (
+        session()
+        .range(0, count, 1, PARTITIONS)
+        .selectExpr("CAST(repeat(sha2(CAST(id AS STRING), 512), 8) AS BINARY) AS value")
+    )
     frame.cache()
     try:
         if frame.count() != count:
@@ -115,7 +125,7 @@ def written_bytes(pid: int) -> int:
     return int(fields["write_bytes"])
 
 
-# --- write and read -------------------------------------------------------------------------------------------
+# --- write and read -----------------------------------------------------------------------------
 
 
 async def write(setting: Setting) -> Sequence[Pair]:
@@ -147,18 +157,27 @@ async def write(setting: Setting) -> Sequence[Pair]:
 
 
 async def read(setting: Setting) -> Sequence[Pair]:
-    """What is read was flushed. It comes out of the page cache, except for the store's side of the first round (decision 10)."""
+    """What is read was flushed. It comes out of the page cache, except for the store's side of the first
+    round (decision 10)."""
     with served(setting) as server:
         folder = os.path.join(setting.fresh("parquet"), "rows")
         with cached_rows(setting) as (frame, count):
             server.write(frame, "bench/read")
             frame.write.parquet(folder)
         server.client.flush()
-        reader = session().read.format("tierlog").option("endpoint", server.url).option("minPartitions", PARTITIONS).schema("value binary")
+        reader = (
+            session()
+            .read.format("tierlog")
+            .option("endpoint", server.url)
+            .option("minPartitions", PARTITIONS)
+            .schema("value binary")
+        )
 
         def rate(make: Any) -> float:
             found: list[Any] = []
-            seconds = timed(lambda: found.extend(make().selectExpr("count(value)", "sum(length(value))").collect()))
+            seconds = timed(
+                lambda: found.extend(make().selectExpr("count(value)", "sum(length(value))").collect())
+            )
             if tuple(found[0]) != (count, count * ROW_BYTES):
                 raise BenchmarkError(f"{found[0]} was read, {count} rows were written")
             return count * ROW_BYTES / 1e6 / seconds
@@ -178,29 +197,43 @@ def timed(act: Any) -> float:
     return time.perf_counter() - begin
 
 
-# --- micro-batches and commits --------------------------------------------------------------------------------
+# --- micro-batches and commits ------------------------------------------------------------------
 
 
 async def batches(setting: Setting) -> Sequence[Pair]:
     """The median micro-batch of a query, without its first ones."""
     wanted = setting.size(12, 3)
     with served(setting) as server:
-        rows = session().readStream.format("rate-micro-batch").option("rowsPerBatch", BATCH_ROWS).option("numPartitions", 2).load()
+        rows = (
+            session()
+            .readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", BATCH_ROWS)
+            .option("numPartitions", 2)
+            .load()
+        )
         rows = rows.selectExpr("CAST(rpad(CAST(value AS STRING), 1024, 'x') AS BINARY) AS value")
 
         def milliseconds(sink: Any) -> float:
             query = sink.option("checkpointLocation", setting.fresh("checkpoint")).start()
             try:
-                while query.exception() is None and (query.lastProgress is None or query.lastProgress.batchId < wanted + 2):
+                while query.exception() is None and (
+                    query.lastProgress is None or query.lastProgress.batchId < wanted + 2
+                ):
                     time.sleep(0.02)
                 if query.exception() is not None:
                     raise BenchmarkError(f"the query failed: {query.exception()}")
-                return statistics.median(float(each.durationMs["triggerExecution"]) for each in query.recentProgress[3:])
+                return statistics.median(
+                    float(each.durationMs["triggerExecution"]) for each in query.recentProgress[3:]
+                )
             finally:
                 query.stop()
 
         async def value() -> float:
-            sink = rows.writeStream.format("tierlog").option("endpoint", server.url).option("segment", "bench/batches")
+            sink = (
+                rows.writeStream.format("tierlog")
+                .option("endpoint", server.url)
+                .option("segment", "bench/batches")
+            )
             took = milliseconds(sink)
             if server.client.segment_info("bench/batches").length < wanted * BATCH_ROWS * (ROW_BYTES + 4):
                 raise BenchmarkError("the segment does not have the rows of all micro-batches")
@@ -226,7 +259,11 @@ async def commit(setting: Setting) -> Sequence[Pair]:
             for each in staged:
                 client.append(each, data, expected_offset=0)
             before = client.segment_info("bench/commit").length
-            seconds = timed(lambda: client.commit_transaction("bench/commit", name, [StagedPart(each, MIB) for each in staged]))
+            seconds = timed(
+                lambda: client.commit_transaction(
+                    "bench/commit", name, [StagedPart(each, MIB) for each in staged]
+                )
+            )
             if client.segment_info("bench/commit").length != before + PARTS * MIB:
                 raise BenchmarkError("the commit did not move what was staged")
             return seconds * 1e3
@@ -257,7 +294,8 @@ BENCHMARKS = (
     Benchmark(
         "spark_write",
         "Spark writes 1 GB of rows of 1 KiB, exactly once",
-        "Cached rows, four partitions, two at a time, durable when it returns. Against uncompressed parquet, which is not synced.",
+        "Cached rows, four partitions, two at a time, durable when it returns. Against uncompressed "
+        "parquet, which is not synced.",
         "MB/s",
         0.5,
         write,

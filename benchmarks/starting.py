@@ -1,4 +1,5 @@
-"""Benchmarks of starting: the import, and a fresh folder's way to its first ack. Each measurement is a Python process of its own."""
+"""Benchmarks of starting: the import, and a fresh folder's way to its first ack. Each measurement is a Python
+process of its own."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 
 import anyio.to_thread
 
-from .harness import Benchmark, BenchmarkError, Pair, Setting, alternate
+from benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, alternate
 
 _FIRST_ACK = """\
 import sys, time
@@ -46,7 +47,8 @@ print((time.perf_counter() - begin) * 1000)
 
 
 def _run(folder: str, program: str, *arguments: str) -> str:
-    # Bytecode is cached as it is for an installed package, whatever the caller's environment says; the round that warms up fills the cache.
+    # Bytecode is cached as it is for an installed package, whatever the caller's environment says; the round
+    # that warms up fills the cache.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = f"{folder}/bytecode"
     command = [sys.executable, "-c", program, *arguments]
@@ -87,7 +89,8 @@ BENCHMARKS = (
     Benchmark(
         "open_first_ack",
         "open of a fresh folder to the first ack",
-        "In a fresh process that has imported tierlog: open_store with its default of 4 containers, create a segment, append; what is "
+        "In a fresh process that has imported tierlog: open_store with its default of 4 containers, create "
+        "a segment, append; what is "
         "imported at the first open counts. Against making a folder and a file and syncing one write.",
         "ms",
         150.0,
@@ -98,7 +101,8 @@ BENCHMARKS = (
     Benchmark(
         "import",
         "import tierlog, over bare Python",
-        "The time of a process that imports tierlog, with its bytecode cached, less that of one that does nothing; the reference is "
+        "The time of a process that imports tierlog, with its bytecode cached, less that of one that does "
+        "nothing; the reference is "
         "the latter.",
         "ms",
         150.0,

@@ -3,7 +3,8 @@
     tierlog serve data                                             # in another terminal
     python examples/batch_import.py --endpoint http://127.0.0.1:8470 README.md app/lines
 
-A job that failed may have been committed: its answer can be lost. The import has a name (``txnId``), so running it again adds nothing then.
+A job that failed may have been committed: its answer can be lost. The import has a name (``txnId``), so
+running it again adds nothing then.
 """
 
 from __future__ import annotations
@@ -23,13 +24,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("file")
     parser.add_argument("segment")
     given = parser.parse_args(arguments)
-    name = given.name or "import-" + "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in given.file)[-60:]
+    name = (
+        given.name
+        or "import-"
+        + "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in given.file)[-60:]
+    )
 
     spark = SparkSession.builder.appName("tierlog batch import").getOrCreate()
     spark.dataSource.register(TierlogDataSource)
 
     lines = spark.read.text(given.file)  # one column, `value`
-    lines.write.format("tierlog").option("endpoint", given.endpoint).option("txnId", name).mode("append").save(given.segment)
+    lines.write.format("tierlog").option("endpoint", given.endpoint).option("txnId", name).mode(
+        "append"
+    ).save(given.segment)
 
     events = spark.read.format("tierlog").option("endpoint", given.endpoint).load(given.segment)
     print(f"{given.segment} has {events.count()} events")

@@ -2,8 +2,9 @@
 
     python examples/foreach_batch.py --endpoint http://127.0.0.1:8470 --checkpoint sort.checkpoint app/lines app/errors app/rest
 
-A micro-batch may be done again after a crash, when one of its two writes is done and the other is not. So each write says who it is: an
-application (``txnAppId``) and the number of the micro-batch (``txnVersion``). One that was committed before adds nothing.
+A micro-batch may be done again after a crash, when one of its two writes is done and the other is not. So
+each write says who it is: an application (``txnAppId``) and the number of the micro-batch (``txnVersion``).
+One that was committed before adds nothing.
 """
 
 from __future__ import annotations
@@ -30,11 +31,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     spark.dataSource.register(TierlogDataSource)
 
     def save(batch: DataFrame, number: int) -> None:
-        for segment, condition in ((given.errors, "value LIKE '%ERROR%'"), (given.rest, "value NOT LIKE '%ERROR%'")):
+        for segment, condition in (
+            (given.errors, "value LIKE '%ERROR%'"),
+            (given.rest, "value NOT LIKE '%ERROR%'"),
+        ):
             writer = batch.where(condition).write.format("tierlog").option("endpoint", given.endpoint)
             writer.option("txnAppId", "sort").option("txnVersion", number).mode("append").save(segment)
 
-    lines = spark.readStream.format("tierlog").option("endpoint", given.endpoint).schema("value string").load(given.source)
+    lines = (
+        spark.readStream.format("tierlog")
+        .option("endpoint", given.endpoint)
+        .schema("value string")
+        .load(given.source)
+    )
     writer = lines.writeStream.foreachBatch(save).option("checkpointLocation", given.checkpoint)
     if given.once:
         writer = writer.trigger(availableNow=True)

@@ -2,8 +2,9 @@
 
     python examples/streaming_word_count.py --endpoint http://127.0.0.1:8470 --checkpoint counts.checkpoint app/lines app/counts
 
-Each micro-batch appends the whole table as it is then: the last event of a word has its count. Stop it, start it again, kill it: it goes on
-where it was, and no micro-batch is there twice. With ``--once`` it ends when it has read what is there.
+Each micro-batch appends the whole table as it is then: the last event of a word has its count. Stop it, start
+it again, kill it: it goes on where it was, and no micro-batch is there twice. With ``--once`` it ends when it
+has read what is there.
 """
 
 from __future__ import annotations
@@ -30,10 +31,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     spark.dataSource.register(TierlogDataSource)
 
     lines = spark.readStream.format("tierlog").option("endpoint", given.endpoint).load(given.source)
-    words = lines.select(F.explode(F.split(F.lower(F.col("value").cast("string")), r"\W+")).alias("word")).where("word != ''")
+    words = lines.select(
+        F.explode(F.split(F.lower(F.col("value").cast("string")), r"\W+")).alias("word")
+    ).where("word != ''")
     counts = words.groupBy("word").count().select(F.to_json(F.struct("word", "count")).alias("value"))
 
-    writer = counts.writeStream.format("tierlog").option("endpoint", given.endpoint).option("segment", given.target)
+    writer = (
+        counts.writeStream.format("tierlog")
+        .option("endpoint", given.endpoint)
+        .option("segment", given.target)
+    )
     writer = writer.outputMode("complete").option("checkpointLocation", given.checkpoint)
     if given.once:
         writer = writer.trigger(availableNow=True)

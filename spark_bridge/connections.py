@@ -1,9 +1,10 @@
-"""Connections of one process: a client for each endpoint, kept for the next task; and what the bridge takes from the machine.
+"""Connections of one process: a client for each endpoint, kept for the next task; and what the bridge takes
+from the machine.
 
 Owns: the pool, its end, chance, pauses. Does not own: what is said over a connection.
 
-Spark reuses its Python workers, so a kept-alive client saves each task its connections. Workers are forked: a client belongs to the process
-that opened it, and a child opens its own (hole 39). Safe from many threads.
+Spark reuses its Python workers, so a kept-alive client saves each task its connections. Workers are forked: a
+client belongs to the process that opened it, and a child opens its own. Safe from many threads.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Connections:
         with self._lock:
             client = self._clients.get(key)
             if client is None:
-                client = self._ends.enter_context(connect_sync(options.endpoint, deadline=options.call_timeout, transport=new_transport))
+                client = self._ends.enter_context(
+                    connect_sync(options.endpoint, deadline=options.call_timeout, transport=new_transport)
+                )
                 self._clients[key] = client
             return client
 
@@ -46,7 +49,8 @@ class Connections:
             self._ends.close()
 
     def forget(self) -> None:
-        """In the child of a fork: what is the parent's stays open and unused, its lock too, which another thread may have held."""
+        """In the child of a fork: what is the parent's stays open and unused, its lock too, which another
+        thread may have held."""
         self._inherited.append(self._ends)
         self._lock, self._clients, self._ends = threading.Lock(), {}, ExitStack()
 

@@ -1,11 +1,13 @@
 """Who writes: the transaction and the token of one write (rule T4).
 
-Owns: how a batch write and a micro-batch are named, so that every task, every attempt and every replay of one write says the same. Pure,
-but for the question which tries of a named write there were. Does not own: what is done under the name (``staging.py``).
+Owns: how a batch write and a micro-batch are named, so that every task, every attempt and every replay of one
+write says the same. Pure, but for the question which tries of a named write there were. Does not own: what is
+done under the name (``staging.py``).
 
-A batch writer is made once for each job and pickled to all its tasks, so an id drawn there names the job. A stream's writer is made anew
-for each micro-batch and once more for its commit, so an id drawn there would name nothing: what it is called comes from the task's local
-properties. They are Spark's internals. Where one is absent the write fails, because without it nobody could tell a replay.
+A batch writer is made once for each job and pickled to all its tasks, so an id drawn there names the job. A
+stream's writer is made anew for each micro-batch and once more for its commit, so an id drawn there would
+name nothing: what it is called comes from the task's local properties. They are Spark's internals. Where one
+is absent the write fails, because without it nobody could tell a replay.
 """
 
 from __future__ import annotations
@@ -17,7 +19,12 @@ import attrs
 
 from ..storage_backends.base.errors import InvalidArgument, Unsupported
 from ..storage_backends.base.segments import ATTRIBUTE_MAX
-from ..storage_backends.base.transactions import TransactionInfo, TransactionState, TransactionToken, check_transaction_id
+from ..storage_backends.base.transactions import (
+    TransactionInfo,
+    TransactionState,
+    TransactionToken,
+    check_transaction_id,
+)
 from .options import Options
 
 QUERY_ID = "sql.streaming.queryId"
@@ -37,7 +44,9 @@ class Identity:
     lease: float
 
 
-def batch_identity(options: Options, target: str, new_id: Callable[[], str], known: Callable[[], Iterable[TransactionInfo]]) -> Identity:
+def batch_identity(
+    options: Options, target: str, new_id: Callable[[], str], known: Callable[[], Iterable[TransactionInfo]]
+) -> Identity:
     """``known``: the transactions of the target, which are asked for only if the user named the write."""
     token = None
     if options.txn_app_id is not None and options.txn_version is not None:
@@ -47,9 +56,11 @@ def batch_identity(options: Options, target: str, new_id: Callable[[], str], kno
 
 
 def try_of(name: str, target: str, known: Iterable[TransactionInfo]) -> str:
-    """The transaction of the user's ``txnId``: the committed one if there is one, else the open one, else the next.
+    """The transaction of the user's ``txnId``: the committed one if there is one, else the open one, else the
+    next.
 
-    Numbered, so that a write whose first try failed can be tried again, and two drivers that do so at once share a transaction.
+    Numbered, so that a write whose first try failed can be tried again, and two drivers that do so at once
+    share a transaction.
     """
     tries: dict[int, TransactionState] = {}
     for info in known:
@@ -71,7 +82,10 @@ def stream_identity(options: Options, target: str, local_property: Callable[[str
         raise Unsupported(f"the task's local property {BATCH_ID} is {batch!r} and no batch id; {_WHY}")
 
     if not _UUID.fullmatch(query) or not _UUID.fullmatch(run):
-        raise Unsupported(f"the task's local properties {QUERY_ID} and {RUN_ID} are {query!r} and {run!r} and no ids; {_WHY}")
+        raise Unsupported(
+            f"the task's local properties {QUERY_ID} and {RUN_ID} are {query!r} and {run!r} and no ids; "
+            f"{_WHY}"
+        )
 
     # The run is part of the name: what an old driver aborts is then never what a new run writes.
     token = TransactionToken(options.txn_app_id or query, int(batch))
@@ -90,7 +104,10 @@ def agreed(identities: Iterable[Identity]) -> Identity:
     """The one identity that all tasks of a write found."""
     found = set(identities)
     if len(found) != 1:
-        raise InvalidArgument(f"the tasks of one write name {len(found)} transactions: {sorted(each.transaction_id for each in found)}")
+        raise InvalidArgument(
+            f"the tasks of one write name {len(found)} transactions: "
+            f"{sorted(each.transaction_id for each in found)}"
+        )
 
     return found.pop()
 

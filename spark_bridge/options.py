@@ -1,10 +1,10 @@
 """The options of the data source, parsed once into a frozen value.
 
-Owns: which options exist, their text forms and ranges, which go together for reading and for writing, and the answer to an unknown one.
-Pure. Does not own: what they lead to.
+Owns: which options exist, their text forms and ranges, which go together for reading and for writing, and the
+answer to an unknown one. Pure. Does not own: what they lead to.
 
-Spark hands over keys in lower case, and what was given to ``load`` or ``save`` as ``path``. An error names an option, never its value where
-that could hold a secret: a URL with a password is refused without being shown.
+Spark hands over keys in lower case, and what was given to ``load`` or ``save`` as ``path``. An error names an
+option, never its value where that could hold a secret: a URL with a password is refused without being shown.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ from typing import TypeVar
 
 import attrs
 
-from ..actors.config_units import GiB, KiB, MiB, Setting, duration, size
 from ..actors.gateway.client.transport import check_url
+from ..actors.settings.units import GiB, KiB, MiB, Setting, duration, size
 from ..storage_backends.base.errors import InvalidArgument, shown
 from ..storage_backends.base.names import check_segment_name
 from ..storage_backends.base.segments import ATTRIBUTE_MAX
-from ..storage_backends.base.transactions import LEASE_DEFAULT, LEASE_MAX, LEASE_MIN, TransactionToken, is_staged
+from ..storage_backends.base.transactions import (
+    LEASE_DEFAULT,
+    LEASE_MAX,
+    LEASE_MIN,
+    TransactionToken,
+    is_staged,
+)
 
 T = TypeVar("T")
 
@@ -138,23 +144,34 @@ def parse_options(given: Mapping[str, str]) -> Options:
     )
 
 
-# --- what goes together ---------------------------------------------------------------------------------------
+# --- what goes together -------------------------------------------------------------------------
 
 
 def check_batch_read(options: Options) -> None:
     if options.max_bytes_per_trigger is not None:
-        raise InvalidArgument("option maxBytesPerTrigger is for streams: a batch reads all there is, up to endingOffsets")
+        raise InvalidArgument(
+            "option maxBytesPerTrigger is for streams: a batch reads all there is, up to endingOffsets"
+        )
 
     if options.starting_offsets is Edge.LATEST:
-        raise InvalidArgument("option startingOffsets: a batch that begins at 'latest' would read nothing; use 'earliest' or offsets")
+        raise InvalidArgument(
+            "option startingOffsets: a batch that begins at 'latest' would read nothing; use 'earliest' or "
+            "offsets"
+        )
 
     if options.ending_offsets is Edge.EARLIEST:
-        raise InvalidArgument("option endingOffsets: a batch that ends at 'earliest' would read nothing; use 'latest' or offsets")
+        raise InvalidArgument(
+            "option endingOffsets: a batch that ends at 'earliest' would read nothing; use 'latest' or "
+            "offsets"
+        )
 
 
 def check_stream_read(options: Options) -> None:
     if options.ending_offsets is Edge.EARLIEST:
-        raise InvalidArgument("option endingOffsets: a stream that ends at 'earliest' would read nothing; use 'latest' or offsets")
+        raise InvalidArgument(
+            "option endingOffsets: a stream that ends at 'earliest' would read nothing; use 'latest' or "
+            "offsets"
+        )
 
 
 def check_batch_write(options: Options) -> str:
@@ -164,7 +181,10 @@ def check_batch_write(options: Options) -> str:
         raise InvalidArgument("options txnAppId and txnVersion go together: give both or neither")
 
     if options.txn_id is not None and options.txn_app_id is not None:
-        raise InvalidArgument("option txnId and the options txnAppId and txnVersion are two names for one write: give one of them")
+        raise InvalidArgument(
+            "option txnId and the options txnAppId and txnVersion are two names for one write: give one of "
+            "them"
+        )
 
     return segment
 
@@ -173,27 +193,37 @@ def check_stream_write(options: Options) -> str:
     """The segment that is written."""
     segment = _target(options)
     if options.txn_version is not None or options.txn_id is not None:
-        raise InvalidArgument("options txnVersion and txnId are for batch writes: a stream's version is the number of its micro-batch")
+        raise InvalidArgument(
+            "options txnVersion and txnId are for batch writes: a stream's version is the number of its "
+            "micro-batch"
+        )
 
     return segment
 
 
 def _target(options: Options) -> str:
     if options.segment is None:
-        raise InvalidArgument("option segmentPrefix is for reading: a write has one target, named by segment or save(...)")
+        raise InvalidArgument(
+            "option segmentPrefix is for reading: a write has one target, named by segment or save(...)"
+        )
 
     if is_staged(options.segment):
         raise InvalidArgument(f"option segment: {options.segment!r} is a name that only transactions give")
 
-    if options.delivery is Delivery.AT_LEAST_ONCE and (options.txn_app_id, options.txn_version, options.txn_id) != (None, None, None):
+    if options.delivery is Delivery.AT_LEAST_ONCE and (
+        options.txn_app_id,
+        options.txn_version,
+        options.txn_id,
+    ) != (None, None, None):
         raise InvalidArgument(
-            "options txnAppId, txnVersion and txnId mean nothing with delivery 'at-least-once': leave out one or the other"
+            "options txnAppId, txnVersion and txnId mean nothing with delivery 'at-least-once': leave out "
+            "one or the other"
         )
 
     return options.segment
 
 
-# --- single options -------------------------------------------------------------------------------------------
+# --- single options -----------------------------------------------------------------------------
 
 
 class _Taker:
@@ -230,7 +260,9 @@ def _check_known(key: str) -> None:
 
 def _endpoint(text: str | None) -> str:
     if not text:
-        raise InvalidArgument("option endpoint is missing: the URL of a tierlog service, like http://127.0.0.1:8470")
+        raise InvalidArgument(
+            "option endpoint is missing: the URL of a tierlog service, like http://127.0.0.1:8470"
+        )
 
     if "@" in text:
         raise InvalidArgument("option endpoint: a URL with a user name or a password is not taken")
@@ -241,11 +273,16 @@ def _endpoint(text: str | None) -> str:
 def _segment(texts: Mapping[str, str]) -> tuple[str | None, str]:
     segment, path, prefix = texts.get("segment"), texts.get("path"), texts.get("segmentprefix")
     if segment is not None and path is not None and segment != path:
-        raise InvalidArgument(f"option segment says {shown(segment)}, and load or save says {shown(path)}: give one of them")
+        raise InvalidArgument(
+            f"option segment says {shown(segment)}, and load or save says {shown(path)}: give one of them"
+        )
 
     name = path if segment is None else segment
     if (name is None) is (prefix is None):
-        raise InvalidArgument("name one segment (option segment, load(...) or save(...)), or for reading several give option segmentPrefix")
+        raise InvalidArgument(
+            "name one segment (option segment, load(...) or save(...)), or for reading several give option "
+            "segmentPrefix"
+        )
 
     if name is not None:
         check_segment_name(name)
@@ -263,7 +300,9 @@ def _offsets(text: str) -> Offsets:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise ValueError(f"'earliest', 'latest' or JSON like {{\"app/events\": 0}} is expected, not {shown(text)}")  # noqa: TRY004
+        raise ValueError(
+            f"'earliest', 'latest' or JSON like {{\"app/events\": 0}} is expected, not {shown(text)}"
+        )
 
     for name, offset in document.items():
         check_segment_name(name)
@@ -298,7 +337,11 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 def _size(setting: Setting) -> Callable[[str], int]:
     def parse(text: str) -> int:
         digits = text.strip()
-        value = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 20 else int(setting.read(digits))
+        value = (
+            int(digits)
+            if digits.isascii() and digits.isdigit() and len(digits) < 20
+            else int(setting.read(digits))
+        )
         setting.check(value)
         return value
 
@@ -332,7 +375,9 @@ def _writer(text: str) -> str:
 
 def _id(text: str) -> str:
     # The number of the try is put behind it (``identity.py``).
-    if not 0 < len(text) <= _ID_MAX or not all(letter.isascii() and (letter.isalnum() or letter in "._-:") for letter in text):
+    if not 0 < len(text) <= _ID_MAX or not all(
+        letter.isascii() and (letter.isalnum() or letter in "._-:") for letter in text
+    ):
         raise ValueError(f"1 to {_ID_MAX} letters, digits and . _ - : are expected, not {shown(text)}")
 
     return text

@@ -1,15 +1,16 @@
 """Ranges of whole events: what one task reads, and where a segment may be cut into such.
 
-Owns: walking a segment's frames, blocks of whole frames, cuts for tasks and for micro-batches. Does not own: where bytes come from
-(``bytes_source.py``), nor what becomes of them (``reader.py``).
+Owns: walking a segment's frames, blocks of whole frames, cuts for tasks and for micro-batches. Does not own:
+where bytes come from (``bytes_source.py``), nor what becomes of them (``reader.py``).
 
-A cut must be a border, and only the frames themselves say where one is. The service knows where appends begin, about one for each MiB,
-and there frames begin too: from the last one before the place of a cut on the frames are walked. So a cut costs about a MiB of reading,
-wherever it lies, and nothing is read where nothing has to be cut.
+A cut must be a border, and only the frames themselves say where one is. The service knows where appends
+begin, about one for each MiB, and there frames begin too: from the last one before the place of a cut on the
+frames are walked. So a cut costs about a MiB of reading, wherever it lies, and nothing is read where nothing
+has to be cut.
 
-Everything here depends on a segment's bytes alone, which never change: the same question has the same answer in a replay. Which starts the
-service still knows changes nothing but where a walk begins. Should one be no border, because something else than whole frames was appended,
-the task that reads there says so.
+Everything here depends on a segment's bytes alone, which never change: the same question has the same answer
+in a replay. Which starts the service still knows changes nothing but where a walk begins. Should one be no
+border, because something else than whole frames was appended, the task that reads there says so.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from typing import NamedTuple
 
 import attrs
 
-from .. import events
 from ..storage_backends.base.codec import DecodeError
 from ..storage_backends.base.errors import DataCorruption
+from . import events
 from .bytes_source import BytesSource
 
 WALK_BYTES = 4 << 20
@@ -66,7 +67,11 @@ def blocks(source: BytesSource, segment: str, start: int, end: int, size: int) -
     coming: Future[bytes] | None = None
     with ThreadPoolExecutor(1, "tierlog-read") as ahead:
         while position < end:
-            data = source.read(segment, position, min(wanted, end - position)) if coming is None else coming.result()
+            data = (
+                source.read(segment, position, min(wanted, end - position))
+                if coming is None
+                else coming.result()
+            )
             found, coming = borders_at(data, segment, position), None
             if found[-1] == 0:
                 wanted = _frame_size(data, segment, position, end)
@@ -94,14 +99,17 @@ def _frame_size(data: bytes, segment: str, offset: int, end: int) -> int:
         raise _no_events(segment, offset, str(error)) from error
 
     if size > end - offset:
-        raise _no_events(segment, offset, f"an event of {size - events.HEADER_BYTES} bytes reaches over the end at {end}")
+        raise _no_events(
+            segment, offset, f"an event of {size - events.HEADER_BYTES} bytes reaches over the end at {end}"
+        )
 
     return size
 
 
 def _no_events(segment: str, offset: int, why: str) -> DataCorruption:
     return DataCorruption(
-        f"segment {segment!r} has no framed events from byte {offset} on ({why}): something else was appended, or an offset that was given "
+        f"segment {segment!r} has no framed events from byte {offset} on ({why}): something else was "
+        f"appended, or an offset that was given "
         "or truncated at is not where an event begins",
         file=segment,
         offset=offset,
@@ -109,7 +117,8 @@ def _no_events(segment: str, offset: int, why: str) -> DataCorruption:
 
 
 def walk(source: BytesSource, segment: str, start: int, end: int, until: int | None = None) -> Iterator[int]:
-    """Every border behind ``start``, up to ``end``; or up to the first one that is not before ``until``, and perhaps one more."""
+    """Every border behind ``start``, up to ``end``; or up to the first one that is not before ``until``, and
+    perhaps one more."""
     position, until = start, end if until is None else until
     while position < until:
         size = min(WALK_BYTES, until + events.HEADER_BYTES - position, end - position)
@@ -139,7 +148,10 @@ def near(source: BytesSource, segment: str, start: int, position: int) -> int:
 def first_border(source: BytesSource, whole: Range, start: int, position: int) -> int:
     """The first border at or behind ``position``, which lies in ``whole``; ``start`` is one before it."""
     begin = near(source, whole.segment, start, position)
-    return next((border for border in walk(source, whole.segment, begin, whole.end, position) if border >= position), begin)
+    return next(
+        (border for border in walk(source, whole.segment, begin, whole.end, position) if border >= position),
+        begin,
+    )
 
 
 def split(source: BytesSource, whole: Range, size: int) -> Iterator[Range]:
@@ -154,7 +166,8 @@ def split(source: BytesSource, whole: Range, size: int) -> Iterator[Range]:
 
 
 def plan(source: BytesSource, wholes: Sequence[Range], least: int) -> list[Range]:
-    """At least about ``least`` ranges, where there are so many events: one for each segment, cut further only if that is not enough."""
+    """At least about ``least`` ranges, where there are so many events: one for each segment, cut further only
+    if that is not enough."""
     wanted = [whole for whole in wholes if whole.size > 0]
     if len(wanted) >= least or not wanted:
         return wanted
@@ -164,12 +177,17 @@ def plan(source: BytesSource, wholes: Sequence[Range], least: int) -> list[Range
 
 
 def admit(source: BytesSource, backlog: Sequence[Range], limit: int) -> Mapping[str, int]:
-    """How far to read of each segment, so that it is ``limit`` bytes in all: each gets its share of what waits, and at least one event."""
+    """How far to read of each segment, so that it is ``limit`` bytes in all: each gets its share of what
+    waits, and at least one event."""
     total = sum(whole.size for whole in backlog)
     if total <= limit:
         return {whole.segment: whole.end for whole in backlog}
 
-    return {whole.segment: _admitted(source, whole, whole.size * limit // total) for whole in backlog if whole.size}
+    return {
+        whole.segment: _admitted(source, whole, whole.size * limit // total)
+        for whole in backlog
+        if whole.size
+    }
 
 
 def _admitted(source: BytesSource, whole: Range, share: int) -> int:

@@ -1,9 +1,10 @@
 """Reading events: a range of a segment as Arrow batches, and the reader of a batch.
 
-Owns: what a task does with its range, what is done about bytes that are gone, and how a batch is planned. Does not own: where segments may
-be cut (``ranges.py``), nor streams (``stream_reader.py``).
+Owns: what a task does with its range, what is done about bytes that are gone, and how a batch is planned.
+Does not own: where segments may be cut (``ranges.py``), nor streams (``stream_reader.py``).
 
-A task reads between two offsets that were fixed when the read was planned, so a task that runs again gives the same rows.
+A task reads between two offsets that were fixed when the read was planned, so a task that runs again gives
+the same rows.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from .. import events
 from ..actors.gateway.client.sync_client import SyncClient
 from ..storage_backends.base.errors import InvalidArgument, SegmentNotFound, SegmentTruncated
 from ..storage_backends.base.segments import SegmentInfo
+from . import events
 from .bytes_source import ServiceBytes
 from .connections import connections
 from .options import Edge, Offsets, Options
@@ -56,7 +57,7 @@ class TierlogReader(DataSourceReader):
         return read_range(connections.client(self.options), self.options, self.columns, partition.range)
 
 
-# --- what there is to read ------------------------------------------------------------------------------------
+# --- what there is to read ----------------------------------------------------------------------
 
 
 def segments(client: SyncClient, options: Options) -> list[SegmentInfo]:
@@ -105,10 +106,12 @@ def gone(segment: str, offset: int, start: int) -> SegmentTruncated:
     )
 
 
-# --- what a task does -----------------------------------------------------------------------------------------
+# --- what a task does ---------------------------------------------------------------------------
 
 
-def read_range(client: SyncClient, options: Options, columns: Sequence[Column], part: Range) -> Iterator[pa.RecordBatch]:
+def read_range(
+    client: SyncClient, options: Options, columns: Sequence[Column], part: Range
+) -> Iterator[pa.RecordBatch]:
     worker_heap.begin()
     schema = arrow_schema(columns)
     try:
@@ -137,7 +140,9 @@ def _begin(client: SyncClient, options: Options, part: Range) -> Range:
 def _check_same(client: SyncClient, part: Range) -> SegmentInfo:
     info = client.segment_info(part.segment)
     if part.segment_id not in (None, info.segment_id):
-        raise SegmentNotFound(f"segment {part.segment!r} was deleted and made anew while it was read", segment=part.segment)
+        raise SegmentNotFound(
+            f"segment {part.segment!r} was deleted and made anew while it was read", segment=part.segment
+        )
 
     return info
 
@@ -145,7 +150,9 @@ def _check_same(client: SyncClient, part: Range) -> SegmentInfo:
 def _lost(part: Range, error: Exception) -> None:
     import logging
 
-    logging.getLogger(__name__).warning("the rest of bytes %d to %d of %r is gone: %s", part.start, part.end, part.segment, error)
+    logging.getLogger(__name__).warning(
+        "the rest of bytes %d to %d of %r is gone: %s", part.start, part.end, part.segment, error
+    )
 
 
 def record_batch(block: Block, segment: str, schema: pa.Schema) -> pa.RecordBatch:

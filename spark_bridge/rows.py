@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from .. import events
 from ..storage_backends.base.errors import InvalidArgument
+from . import events
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +43,10 @@ def _event(value: object) -> bytes:
     if isinstance(value, (bytes, bytearray)):
         return bytes(value)
 
-    raise InvalidArgument(f"an event is binary or a string, not {'null: filter such rows' if value is None else type(value).__name__}")
+    raise InvalidArgument(
+        f"an event is binary or a string, not "
+        f"{'null: filter such rows' if value is None else type(value).__name__}"
+    )
 
 
 def _frames(chunk: list[bytes]) -> events.Frames:

@@ -1,7 +1,7 @@
 """Columns: which one is written, and which are read.
 
-Owns: the choice of the column that holds the events, the columns that a read can give, and their Arrow forms; all errors come on the
-driver, before any task runs. Does not own: framing.
+Owns: the choice of the column that holds the events, the columns that a read can give, and their Arrow forms;
+all errors come on the driver, before any task runs. Does not own: framing.
 
 Spark's schemas are looked at by name and type name only, so that this module needs no Spark.
 """
@@ -46,7 +46,9 @@ def written_column(columns: Sequence[Column]) -> int:
         places = [0]
     if len(places) != 1:
         names = ", ".join(f"{column.name} {column.kind}" for column in columns) or "none"
-        raise InvalidArgument(f"a write needs one column called 'value', or a single column; there are: {names}")
+        raise InvalidArgument(
+            f"a write needs one column called 'value', or a single column; there are: {names}"
+        )
 
     column = columns[places[0]]
     if column.kind not in _WRITABLE:
@@ -68,7 +70,9 @@ def read_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
             )
 
     if not columns or len({column.name for column in columns}) != len(columns):
-        raise InvalidArgument("a read gives each of its columns once, and at least one: segment, offset, value")
+        raise InvalidArgument(
+            "a read gives each of its columns once, and at least one: segment, offset, value"
+        )
 
     return tuple(columns)
 

@@ -1,6 +1,7 @@
 """The data source itself: what Spark asks for a reader or a writer.
 
-Owns: the meeting of options and schemas, on the driver, so that mistakes are told before any task runs. Does not own: reading and writing.
+Owns: the meeting of options and schemas, on the driver, so that mistakes are told before any task runs. Does
+not own: reading and writing.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ class TierlogDataSource(DataSource):
 
     Name: ``tierlog``
 
-    Options: ``endpoint`` (the service's URL) and ``segment`` (or the argument of ``load`` and ``save``) are needed; ``docs/spark.md`` lists
-    all of them.
+    Options: ``endpoint`` (the service's URL) and ``segment`` (or the argument of ``load`` and ``save``) are
+    needed; ``docs/spark.md`` lists all of them.
 
     Examples
 
@@ -46,9 +47,8 @@ class TierlogDataSource(DataSource):
     The same as streams:
 
     >>> stream = spark.readStream.format("tierlog").option("endpoint", url).load("app/events")
-    >>> stream.select("value").writeStream.format("tierlog").option("endpoint", url).option("segment", "app/copy").option(
-    ...     "checkpointLocation", folder
-    ... ).start()
+    >>> stream.select("value").writeStream.format("tierlog").option("endpoint", url).option("segment",
+    "app/copy").option( ...     "checkpointLocation", folder ... ).start()
     """
 
     @classmethod
@@ -79,7 +79,8 @@ class TierlogDataSource(DataSource):
         return BatchArrowWriter(job, who) if options.rows is Rows.ARROW else BatchRowWriter(job, who)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamArrowWriter | StreamRowWriter:  # noqa: N802
-        """In complete mode (``overwrite``) each micro-batch appends the whole result again, as Spark's Kafka sink does."""
+        """In complete mode (``overwrite``) each micro-batch appends the whole result again, as Spark's Kafka
+        sink does."""
         options = self._options()
         job = self._job(options, rules.check_stream_write(options), schema)
         return StreamArrowWriter(job) if options.rows is Rows.ARROW else StreamRowWriter(job)

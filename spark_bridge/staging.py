@@ -1,16 +1,18 @@
 """One attempt of one task: its events, packed into appends, in a place of its own.
 
-Owns: the packing of frames into appends, the steps of an attempt, its message, and the two places that it can write to. Does not own: who
-writes (``identity.py``), nor what Spark calls when (``writer.py``).
+Owns: the packing of frames into appends, the steps of an attempt, its message, and the two places that it can
+write to. Does not own: who writes (``identity.py``), nor what Spark calls when (``writer.py``).
 
-Order: begin (get or create the transaction; one that is committed needs nothing more, so the rows are only drained), then at the first
-bytes stage a part, then conditional appends of whole frames. The message names the part and its length; the driver's commit takes exactly
-that. A few appends are under way at once, each at the offset where the one before will end: nobody else appends there, so it is known. One
-that overtakes the one before is refused by its offset and sent again; behind one that fails for good none is applied.
+Order: begin (get or create the transaction; one that is committed needs nothing more, so the rows are only
+drained), then at the first bytes stage a part, then conditional appends of whole frames. The message names
+the part and its length; the driver's commit takes exactly that. A few appends are under way at once, each at
+the offset where the one before will end: nobody else appends there, so it is known. One that overtakes the
+one before is refused by its offset and sent again; behind one that fails for good none is applied.
 
-Crash: an attempt that ends anywhere leaves a part that no message names; the commit drops it, and so does an abort or the end of the lease.
-An attempt that goes on after its transaction has ended is refused with ``TransactionEnded`` (rule T5) and fails, as it must.
-Attempts share nothing: each has a part of a new name, because Spark numbers attempts twice and runs two of them at once.
+Crash: an attempt that ends anywhere leaves a part that no message names; the commit drops it, and so does an
+abort or the end of the lease. An attempt that goes on after its transaction has ended is refused with
+``TransactionEnded`` (rule T5) and fails, as it must. Attempts share nothing: each has a part of a new name,
+because Spark numbers attempts twice and runs two of them at once.
 """
 
 from __future__ import annotations
@@ -22,12 +24,17 @@ from typing import Protocol
 
 import attrs
 
-from ..actors.arguments import WriterId
-from ..events import Frames
+from ..storage_backends.base.arguments import WriterId
 from ..storage_backends.base.checksum import Buffer, crc32c
 from ..storage_backends.base.errors import BadOffset, OutcomeUnknown, TransactionEnded
 from ..storage_backends.base.segments import SegmentInfo
-from ..storage_backends.base.transactions import StagedPart, TransactionInfo, TransactionState, TransactionToken
+from ..storage_backends.base.transactions import (
+    StagedPart,
+    TransactionInfo,
+    TransactionState,
+    TransactionToken,
+)
+from .events import Frames
 from .identity import Identity
 from .window import Window
 
@@ -72,11 +79,12 @@ class Staged:
         return (StagedPart(self.segment, self.length),) if self.segment else ()
 
 
-# --- packing --------------------------------------------------------------------------------------------------
+# --- packing ------------------------------------------------------------------------------------
 
 
 def pack(batches: Iterable[Frames], size: int) -> Iterator[bytes]:
-    """The frames of all batches in appends of about ``size`` bytes, each of whole frames: as many as fit, or a single larger one."""
+    """The frames of all batches in appends of about ``size`` bytes, each of whole frames: as many as fit, or
+    a single larger one."""
     waiting: list[memoryview] = []
     waiting_bytes = 0
     for batch in batches:
@@ -92,7 +100,8 @@ def pack(batches: Iterable[Frames], size: int) -> Iterator[bytes]:
 
 
 def cuts(ends: Sequence[int], size: int, waiting: int) -> Iterator[int]:
-    """Where to cut a batch with frames that end at ``ends``, when ``waiting`` bytes go before it; what is behind the last cut waits."""
+    """Where to cut a batch with frames that end at ``ends``, when ``waiting`` bytes go before it; what is
+    behind the last cut waits."""
     begin, last = 0, ends[-1] if ends else 0
     while waiting + last - begin >= size:
         fitting = bisect_right(ends, begin + size - waiting)
@@ -104,7 +113,7 @@ def cuts(ends: Sequence[int], size: int, waiting: int) -> Iterator[int]:
         begin, waiting = cut, 0
 
 
-# --- an attempt -----------------------------------------------------------------------------------------------
+# --- an attempt ---------------------------------------------------------------------------------
 
 
 def stage(store: Store, identity: Identity, part: str, batches: Iterable[Frames], size: int) -> Staged:
@@ -118,16 +127,23 @@ def stage(store: Store, identity: Identity, part: str, batches: Iterable[Frames]
     with Window(WIDTH) as window:
         for data in pack(batches, size):
             if place is None:
-                place = StagedPlace(store, store.stage_segment(identity.target, identity.transaction_id, part), window)
+                place = StagedPlace(
+                    store, store.stage_segment(identity.target, identity.transaction_id, part), window
+                )
             place.append(data)
         window.finish()
-    return Staged(identity, "", 0, 0) if place is None else Staged(identity, place.name, place.length, place.crc)
+    return (
+        Staged(identity, "", 0, 0) if place is None else Staged(identity, place.name, place.length, place.crc)
+    )
 
 
 def is_committed(store: Store, identity: Identity) -> bool:
-    """Begin the transaction. ``TransactionEnded`` if it was aborted: this task belongs to a write that is over."""
+    """Begin the transaction. ``TransactionEnded`` if it was aborted: this task belongs to a write that is
+    over."""
     try:
-        info = store.begin_transaction(identity.target, identity.transaction_id, token=identity.token, lease=identity.lease)
+        info = store.begin_transaction(
+            identity.target, identity.transaction_id, token=identity.token, lease=identity.lease
+        )
     except TransactionEnded as ended:
         if ended.state == TransactionState.COMMITTED.value:
             return True
@@ -163,8 +179,8 @@ class StagedPlace:
                 self._store.append(self.name, data, expected_offset=offset)
                 return
             except (OutcomeUnknown, BadOffset):
-                # Perhaps it overtook the one before. When that is applied, the length tells what became of this one; the offset makes a
-                # second try harmless.
+                # Perhaps it overtook the one before. When that is applied, the length tells what became of
+                # this one; the offset makes a second try harmless.
                 self._window.overtaken()
                 before()
                 if self._store.segment_info(self.name).length >= offset + len(data):
@@ -174,7 +190,8 @@ class StagedPlace:
 
 
 class DirectPlace:
-    """The target itself. Numbered appends of a writer of its own: a repeat over HTTP adds nothing, a second attempt adds all again."""
+    """The target itself. Numbered appends of a writer of its own: a repeat over HTTP adds nothing, a second
+    attempt adds all again."""
 
     def __init__(self, store: Store, target: str, writer_id: str) -> None:
         self._store = store

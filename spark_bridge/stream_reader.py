@@ -1,13 +1,13 @@
 """Reading a segment, or several, as a stream: offsets, how far each micro-batch reads, and its tasks.
 
-Owns: the offsets ``{segment: offset}``, admission, waiting for new bytes, and what is done about segments that are gone. Does not own: what
-a task does with its range (``reader.py``).
+Owns: the offsets ``{segment: offset}``, admission, waiting for new bytes, and what is done about segments
+that are gone. Does not own: what a task does with its range (``reader.py``).
 
-``partitions(start, end)`` depends on the offsets and on bytes that never change, so a replayed micro-batch has the same rows. Nothing is
-truncated when a micro-batch is done: others may read the segment too.
+``partitions(start, end)`` depends on the offsets and on bytes that never change, so a replayed micro-batch
+has the same rows. Nothing is truncated when a micro-batch is done: others may read the segment too.
 
-Spark asks an idle stream for its latest offset every few milliseconds. The question is held for a moment at the service, which answers
-as soon as there are bytes.
+Spark asks an idle stream for its latest offset every few milliseconds. The question is held for a moment at
+the service, which answers as soon as there are bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    SupportsTriggerAvailableNow,
+)
 
 from ..actors.gateway.client.sync_client import SyncClient
 from ..storage_backends.base.errors import SegmentNotFound, Unsupported
@@ -44,7 +49,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._until: Position | None = None
         """Where an available-now query ends."""
 
-    # --- offsets ----------------------------------------------------------------------------------------------
+    # --- offsets ---------------------------------------------------------------------------------
 
     def initialOffset(self) -> Position:  # noqa: N802 - Spark calls it so
         return {info.name: self._beginning(info) for info in self._segments()}
@@ -58,7 +63,10 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {**start, **admit(ServiceBytes(self._client()), backlog, limit.max_bytes)}
 
         if not isinstance(limit, ReadAllAvailable):
-            raise Unsupported(f"the data source tierlog limits a micro-batch by bytes only, not by {limit!r}: use maxBytesPerTrigger")
+            raise Unsupported(
+                f"the data source tierlog limits a micro-batch by bytes only, not by {limit!r}: use "
+                f"maxBytesPerTrigger"
+            )
 
         return {**start, **{whole.segment: whole.end for whole in backlog}}
 
@@ -72,17 +80,20 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._until = {info.name: info.length for info in self._segments()}
 
-    # --- a micro-batch ----------------------------------------------------------------------------------------
+    # --- a micro-batch ---------------------------------------------------------------------------
 
     def partitions(self, start: Position, end: Position) -> list[InputPartition]:
         wholes = [self._planned(name, start.get(name), until) for name, until in sorted(end.items())]
-        return [RangePartition(part) for part in plan(ServiceBytes(self._client()), wholes, self.options.min_partitions)]
+        return [
+            RangePartition(part)
+            for part in plan(ServiceBytes(self._client()), wholes, self.options.min_partitions)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, RangePartition)
         return read_range(self._client(), self.options, self.columns, partition.range)
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside ----------------------------------------------------------------------------------
 
     def _client(self) -> SyncClient:
         return connections.client(self.options)
@@ -94,7 +105,8 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return edge_offset(self.options.starting_offsets, info, Edge.EARLIEST)
 
     def _planned(self, name: str, start: int | None, end: int) -> Range:
-        """``start`` is None for a segment that was made after the query had begun: it is read from its first byte that there is."""
+        """``start`` is None for a segment that was made after the query had begun: it is read from its first
+        byte that there is."""
         if start is None:
             try:
                 start = self._client().segment_info(name).start_offset
@@ -107,8 +119,14 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What can be read now, behind ``start``."""
         infos = {info.name: info for info in self._segments()}
         for name in start.keys() - infos.keys():
-            self._check_loss(SegmentNotFound(f"segment {name!r} is gone; it was read up to {start[name]}. {_HINT}", segment=name))
-        return [whole for info in infos.values() if (whole := self._waiting(info, start.get(info.name))).size > 0]
+            self._check_loss(
+                SegmentNotFound(
+                    f"segment {name!r} is gone; it was read up to {start[name]}. {_HINT}", segment=name
+                )
+            )
+        return [
+            whole for info in infos.values() if (whole := self._waiting(info, start.get(info.name))).size > 0
+        ]
 
     def _waiting(self, info: SegmentInfo, start: int | None) -> Range:
         begin = 0 if start is None else start
@@ -117,9 +135,11 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._check_loss(gone(info.name, begin, info.start_offset))
             begin = info.start_offset
         if begin > info.length:
-            # Offsets of another segment say nothing about this one, and Spark's only go forward: there is no going on.
+            # Offsets of another segment say nothing about this one, and Spark's only go forward: there is no
+            # going on.
             raise SegmentNotFound(
-                f"segment {info.name!r} has {info.length} bytes and was read up to {begin}: it was deleted and made anew. "
+                f"segment {info.name!r} has {info.length} bytes and was read up to {begin}: it was deleted "
+                f"and made anew. "
                 "Begin a new query, with a new checkpoint",
                 segment=info.name,
             )

@@ -1,16 +1,19 @@
 """A window: several appends of one attempt under way at once.
 
-Owns: how many there are, the threads that carry them out, and their end. Does not own: what an append is (``staging.py``).
+Owns: how many there are, the threads that carry them out, and their end. Does not own: what an append is
+(``staging.py``).
 
-Appends are begun in the order in which they are given, and each can wait for the one before, with ``before()``. They travel by connections
-of their own, so one may overtake another: it says so with ``overtaken()``, and the next is begun only when all before it are done. Else the
-next would overtake the one that is sent again, and so on for ever.
+Appends are begun in the order in which they are given, and each can wait for the one before, with
+``before()``. They travel by connections of their own, so one may overtake another: it says so with
+``overtaken()``, and the next is begun only when all before it are done. Else the next would overtake the one
+that is sent again, and so on for ever.
 
-The first failure in that order is the one that is raised, by the next ``put`` or by ``finish``; what was begun behind it ends by itself,
-and nobody asks how.
+The first failure in that order is the one that is raised, by the next ``put`` or by ``finish``; what was
+begun behind it ends by itself, and nobody asks how.
 
-Cancellation, an exception in the body, the end of the interpreter: what is under way is waited for, what has not begun never does, and
-``is_over`` tells those that would try again not to. No thread is left when the ``with`` body has ended.
+Cancellation, an exception in the body, the end of the interpreter: what is under way is waited for, what has
+not begun never does, and ``is_over`` tells those that would try again not to. No thread is left when the
+``with`` body has ended.
 """
 
 from __future__ import annotations
@@ -22,7 +25,8 @@ from types import TracebackType
 from typing import Self
 
 Act = Callable[[Callable[[], None]], None]
-"""``act(before)``: one append. ``before()`` returns when the one before is done, and raises if that failed."""
+"""``act(before)``: one append. ``before()`` returns when the one before is done, and raises if that
+failed."""
 
 
 class Window:
@@ -37,7 +41,9 @@ class Window:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.is_over = kind is not None
         self._threads.shutdown(cancel_futures=True)
 

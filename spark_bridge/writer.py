@@ -1,12 +1,15 @@
 """Spark's writers: what is called on the driver and in tasks, for batches and for streams.
 
-Owns: the meeting of Spark's calls and the steps of ``staging.py``. Does not own: those steps, nor names (``identity.py``).
+Owns: the meeting of Spark's calls and the steps of ``staging.py``. Does not own: those steps, nor names
+(``identity.py``).
 
-Spark pickles a writer to every task and to ``commit`` and ``abort``: it is data, and connections come from ``connections.py``.
-Spark's part is two-phase: tasks prepare and return a message, the driver commits the messages that count, in the order of partitions.
+Spark pickles a writer to every task and to ``commit`` and ``abort``: it is data, and connections come from
+``connections.py``. Spark's part is two-phase: tasks prepare and return a message, the driver commits the
+messages that count, in the order of partitions.
 
-Crash: what a lost driver leaves is dropped when the lease ends. ``abort`` is called after a commit that raised, too; the service keeps a
-committed transaction committed, so a commit whose answer was lost stays whole.
+Crash: what a lost driver leaves is dropped when the lease ends. ``abort`` is called after a commit that
+raised, too; the service keeps a committed transaction committed, so a commit whose answer was lost stays
+whole.
 """
 
 from __future__ import annotations
@@ -27,10 +30,10 @@ from pyspark.sql.datasource import (
 
 from ..actors.gateway.client.sync_client import SyncClient
 from ..actors.gateway.wire.errors import TooLarge
-from ..events import Frames
 from ..storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, TierlogError
 from . import identity
 from .connections import connections, new_id
+from .events import Frames
 from .identity import Identity
 from .options import Delivery, Options
 from .rows import arrow_frames, row_frames
@@ -79,7 +82,8 @@ class Job:
             return self._write(connections.client(self.options), frames, name)
         except TooLarge as error:
             raise InvalidArgument(
-                f"an append of up to batchBytes, {self.options.batch_bytes}, is more than the service takes: set that option to less (no "
+                f"an append of up to batchBytes, {self.options.batch_bytes}, is more than the service "
+                f"takes: set that option to less (no "
                 f"event may be larger either), or raise the service's append_bytes_max; {error}"
             ) from error
 
@@ -99,7 +103,9 @@ class Job:
         staged = _staged(messages)
         who = identity.agreed(each.identity for each in staged)
         parts = [part for each in staged for part in each.parts]
-        result = connections.client(self.options).commit_transaction(who.target, who.transaction_id, parts, token=who.token)
+        result = connections.client(self.options).commit_transaction(
+            who.target, who.transaction_id, parts, token=who.token
+        )
         _log.info(
             "%s %s to %r: %d parts with %d bytes, CRC32Cs %s",
             "committed" if result.applied else "had been committed before:",
@@ -111,11 +117,16 @@ class Job:
         )
 
     def abort(self, who: Identity) -> None:
-        """Changes nothing about a committed one (rule T6). One that fails is left to the lease: Spark's own error is the one to show."""
+        """Changes nothing about a committed one (rule T6). One that fails is left to the lease: Spark's own
+        error is the one to show."""
         try:
-            connections.client(self.options).abort_transaction(who.target, who.transaction_id, reason="Spark aborted the write")
+            connections.client(self.options).abort_transaction(
+                who.target, who.transaction_id, reason="Spark aborted the write"
+            )
         except TierlogError as error:
-            _log.warning("could not abort %s of %r, its lease will: %s", who.transaction_id, who.target, error)
+            _log.warning(
+                "could not abort %s of %r, its lease will: %s", who.transaction_id, who.target, error
+            )
 
 
 def make_segment(client: SyncClient, name: str) -> None:
@@ -134,10 +145,12 @@ def task() -> TaskContext:
 
 
 def _staged(messages: Messages) -> list[Staged]:
-    return [message.staged for message in messages if isinstance(message, Message) and message.staged is not None]
+    return [
+        message.staged for message in messages if isinstance(message, Message) and message.staged is not None
+    ]
 
 
-# --- batches --------------------------------------------------------------------------------------------------
+# --- batches ------------------------------------------------------------------------------------
 
 
 class _BatchCommits:
@@ -170,10 +183,12 @@ class BatchRowWriter(_BatchCommits, DataSourceWriter):
 def batch_identity(job: Job) -> Identity:
     """Drawn once, on the driver: it names the whole job."""
     client = connections.client(job.options)
-    return identity.batch_identity(job.options, job.target, new_id, lambda: client.list_transactions(job.target))
+    return identity.batch_identity(
+        job.options, job.target, new_id, lambda: client.list_transactions(job.target)
+    )
 
 
-# --- streams --------------------------------------------------------------------------------------------------
+# --- streams ------------------------------------------------------------------------------------
 
 
 class _StreamCommits:

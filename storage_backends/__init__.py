@@ -1,1 +1,2 @@
-"""Where bytes rest: contracts in ``base``, and their implementations, which see only ``base`` and not each other."""
+"""Where bytes rest: contracts in ``base``, and their implementations, which see only ``base`` and not each
+other."""

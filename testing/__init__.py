@@ -1,23 +1,24 @@
 """Test tools for those who write a backend or embed a store.
 
-Conformance suites: subclass ``DurableDataLogConformance``, ``RegisterConformance``, ``ChunkStorageConformance`` or
-``MetadataStoreConformance`` and say how one is made; they need pytest. Fault wrappers, simulations and a server: ``FaultyChunkStorage``,
-``SimulatedDisk``, ``SimulatedFiles``, ``LocalS3Server``. The library itself never imports this package. Names are loaded at their first
-use.
+Conformance suites: subclass ``DurableDataLogConformance``, ``RegisterConformance``,
+``ChunkStorageConformance`` or ``MetadataStoreConformance`` and say how one is made; they need pytest. Fault
+wrappers, simulations and a server: ``FaultyChunkStorage``, ``SimulatedDisk``, ``SimulatedFiles``,
+``LocalS3Server``. The library itself never imports this package. Names are loaded at their first use.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from simulation.disk import SimulatedDisk
+    from simulation.file_layer import SimulatedFiles
+
     from .chunk_conformance import ChunkStorageConformance
     from .faulty_chunk_storage import FaultyChunkStorage
     from .log_conformance import DurableDataLogConformance
     from .metadata_store_conformance import MetadataStoreConformance
     from .register_conformance import RegisterConformance
     from .s3_server import LocalS3Server
-    from .simulated_disk import SimulatedDisk
-    from .simulated_files import SimulatedFiles
 
 _HOMES = {
     "ChunkStorageConformance": "chunk_conformance",

@@ -1,8 +1,9 @@
 """``FaultyChunkStorage``: a chunk storage that goes wrong on purpose, call by call.
 
-Owns: the script's vocabulary (``Fault``) and what each fault does to a call. Does not own: when, which a script decides from the
-call: its verb, its chunk and its number. Faults are honest to the contract: ``Unavailable`` and ``StorageFull`` come before any
-effect; whatever may have had one raises ``OutcomeUnknown``.
+Owns: the script's vocabulary (``Fault``) and what each fault does to a call. Does not own: when, which a
+script decides from the call: its verb, its chunk and its number. Faults are honest to the contract:
+``Unavailable`` and ``StorageFull`` come before any effect; whatever may have had one raises
+``OutcomeUnknown``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ import anyio
 import attrs
 
 from ..storage_backends.base.checksum import Buffer
-from ..storage_backends.base.chunk_storage import Capabilities, ChunkInfo, ChunkRange, ChunkStorage, ChunkStorageStatistics
+from ..storage_backends.base.chunk_storage import (
+    Capabilities,
+    ChunkInfo,
+    ChunkRange,
+    ChunkStorage,
+    ChunkStorageStatistics,
+)
 from ..storage_backends.base.errors import OutcomeUnknown, StorageFull, Unavailable
 
 T = TypeVar("T")
@@ -30,11 +37,13 @@ class FaultKind(Enum):
     LOST = "lost"
     """It did not happen, and the caller cannot know: ``OutcomeUnknown``."""
     PARTIAL = "partial"
-    """The first ``keep`` bytes of a ``write`` arrive, then ``OutcomeUnknown``; other verbs: as LOST, they are all or nothing."""
+    """The first ``keep`` bytes of a ``write`` arrive, then ``OutcomeUnknown``; other verbs: as LOST, they are
+    all or nothing."""
     FULL = "full"
     """``StorageFull``; nothing happened."""
     HANG = "hang"
-    """The call has no effect and never returns; a cancellation ends it, or the storage's ``hang``: then it is ``OutcomeUnknown``."""
+    """The call has no effect and never returns; a cancellation ends it, or the storage's ``hang``: then it is
+    ``OutcomeUnknown``."""
     DELAY = "delay"
     """The call waits ``seconds`` first."""
     FLIP = "flip"
@@ -80,10 +89,15 @@ def every(fault: Fault, *verbs: str) -> Script:
 
 
 class FaultyChunkStorage(ChunkStorage):
-    """``inner`` with faults. Set ``script`` at any time; None lets everything pass. ``hang`` is what a hanging call waits for."""
+    """``inner`` with faults. Set ``script`` at any time; None lets everything pass. ``hang`` is what a
+    hanging call waits for."""
 
     def __init__(
-        self, inner: ChunkStorage, script: Script | None = None, *, hang: Callable[[], Awaitable[object]] = anyio.sleep_forever
+        self,
+        inner: ChunkStorage,
+        script: Script | None = None,
+        *,
+        hang: Callable[[], Awaitable[object]] = anyio.sleep_forever,
     ) -> None:
         self.inner = inner
         self.script = script
@@ -111,7 +125,9 @@ class FaultyChunkStorage(ChunkStorage):
         await self._call("create", name, lambda: self.inner.create(name))
 
     async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
-        return await self._call("create_with_content", name, lambda: self.inner.create_with_content(name, data))
+        return await self._call(
+            "create_with_content", name, lambda: self.inner.create_with_content(name, data)
+        )
 
     async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
         async def prefix(keep: int) -> None:
@@ -158,7 +174,7 @@ class FaultyChunkStorage(ChunkStorage):
     def statistics(self) -> ChunkStorageStatistics:
         return self.inner.statistics()
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside ----------------------------------------------------------------------------------
 
     def _next(self, verb: str, name: str) -> Fault | None:
         call = Call(len(self.calls) + 1, verb, name)
@@ -166,12 +182,20 @@ class FaultyChunkStorage(ChunkStorage):
         return self.script(call) if self.script else None
 
     async def _call(
-        self, verb: str, name: str, act: Callable[[], Awaitable[T]], prefix: Callable[[int], Awaitable[None]] | None = None
+        self,
+        verb: str,
+        name: str,
+        act: Callable[[], Awaitable[T]],
+        prefix: Callable[[int], Awaitable[None]] | None = None,
     ) -> T:
         return await self._apply(self._next(verb, name), name, act, prefix)
 
     async def _apply(
-        self, fault: Fault | None, name: str, act: Callable[[], Awaitable[T]], prefix: Callable[[int], Awaitable[None]] | None
+        self,
+        fault: Fault | None,
+        name: str,
+        act: Callable[[], Awaitable[T]],
+        prefix: Callable[[int], Awaitable[None]] | None,
     ) -> T:
         kind = fault.kind if fault else None
         if kind is FaultKind.BEFORE:

@@ -1,6 +1,7 @@
 """The ``DurableDataLog`` contract as tests: subclass it, give it a factory, run it with pytest and anyio.
 
-Owns: what every log must do, whatever it is made of. Does not own: crashes and damage, which are each log's own business.
+Owns: what every log must do, whatever it is made of. Does not own: crashes and damage, which are each log's
+own business.
 
     class TestMyLog(DurableDataLogConformance):
         async def make_log(self) -> DurableDataLog:
@@ -16,7 +17,7 @@ from abc import ABC, abstractmethod
 import anyio
 import pytest
 
-from ..storage_backends.base.data_log import GROUP_BYTES_MAX, DurableDataLog, OpenedLog
+from ..journal.log.contract import GROUP_BYTES_MAX, DurableDataLog, OpenedLog
 from ..storage_backends.base.errors import ClosedError, InvalidArgument, NotOwner
 
 
@@ -53,11 +54,19 @@ class DurableDataLogConformance(ABC):
 
     async def test_groups_come_back_in_order_with_their_numbers_tags_and_sizes(self) -> None:
         log, _ = await self.opened()
-        assert [await log.append([b"one"], tag=7), await log.append([b"t", b"wo"]), await log.append([])] == [1, 2, 3]
+        assert [await log.append([b"one"], tag=7), await log.append([b"t", b"wo"]), await log.append([])] == [
+            1,
+            2,
+            3,
+        ]
         await log.close()
 
         log, found = await self.opened()
-        assert [(group.number, group.tag, group.size) for group in found.groups] == [(1, 7, 3), (2, 0, 3), (3, 0, 0)]
+        assert [(group.number, group.tag, group.size) for group in found.groups] == [
+            (1, 7, 3),
+            (2, 0, 3),
+            (3, 0, 0),
+        ]
         assert list((await contents(log)).items()) == [(1, b"one"), (2, b"two"), (3, b"")]
         assert list(await contents(log, 3)) == [3]
         await log.close()

@@ -1,6 +1,7 @@
 """``MetadataStoreConformance``: the contract of ``ChunkMetadataStore`` as tests.
 
-Subclass it and give ``make``: a fresh, empty store. Stores that need a running container around them may override the ``store`` fixture.
+Subclass it and give ``make``: a fresh, empty store. Stores that need a running container around them may
+override the ``store`` fixture.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import attrs
 import pytest
 
 from ..storage_backends.base.errors import InvalidArgument, MetadataConflict, Unavailable
-from ..storage_backends.chunked.metadata_store import ChunkMetadataStore
-from ..storage_backends.chunked.records import ChunkRecord
-from ..storage_backends.chunked.transaction import MetadataTransaction
+from ..storage_backends.segments.metadata_store import ChunkMetadataStore
+from ..storage_backends.segments.records import ChunkRecord
+from ..storage_backends.segments.transaction import MetadataTransaction
 
 
 class MetadataStoreConformance:
@@ -40,7 +41,11 @@ class MetadataStoreConformance:
 
     async def test_a_conflict_on_any_key_changes_nothing(self, store: ChunkMetadataStore) -> None:
         version = await store.commit({"a": 0, "b": 0}, {"a": b"1", "b": b"2"})
-        wrong = [{"a": 0, "b": version}, {"a": version, "b": version + 1}, {"a": version, "b": version, "c": version}]
+        wrong = [
+            {"a": 0, "b": version},
+            {"a": version, "b": version + 1},
+            {"a": version, "b": version, "c": version},
+        ]
         for expected in wrong:
             with pytest.raises(MetadataConflict):
                 await store.commit(expected, {"a": b"x", "b": b"x"})
@@ -113,9 +118,11 @@ class MetadataStoreConformance:
         assert await store.scan("") == sorted(keys)
         assert await store.scan("u") == []
 
-    # --- transactions over the store --------------------------------------------------------------------------
+    # --- transactions over the store -------------------------------------------------------------
 
-    async def test_a_hook_sees_the_writes_before_anything_is_published(self, store: ChunkMetadataStore) -> None:
+    async def test_a_hook_sees_the_writes_before_anything_is_published(
+        self, store: ChunkMetadataStore
+    ) -> None:
         seen: list[tuple[list[str], list[str]]] = []
 
         async def hook(writes: Mapping[str, bytes | None]) -> None:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import anyio
 import pytest
 
-from ..storage_backends.base.register import Register
+from ..journal.registers.contract import Register
 
 
 class RegisterConformance(ABC):
@@ -23,7 +23,11 @@ class RegisterConformance(ABC):
     async def test_raising_goes_above_the_value_and_above_the_floor(self) -> None:
         register = await self.make_register()
 
-        assert [await register.raise_above(0), await register.raise_above(0), await register.raise_above(9)] == [1, 2, 10]
+        assert [
+            await register.raise_above(0),
+            await register.raise_above(0),
+            await register.raise_above(9),
+        ] == [1, 2, 10]
         assert await register.raise_above(3) == 11
         assert await (await self.make_register()).load() == 11
 

@@ -1,7 +1,7 @@
 """Just enough HTTP/1.1 for a small S3 server, over streams that a fault can cut at any byte.
 
-Owns: reading a request, writing an answer, and the ways in which an answer may fail to arrive. Does not own: what is asked
-(``s3_server.py``).
+Owns: reading a request, writing an answer, and the ways in which an answer may fail to arrive. Does not own:
+what is asked (``s3_server.py``).
 """
 
 from __future__ import annotations
@@ -36,11 +36,14 @@ class Answer:
 
 
 async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Request | None:
-    """The next request, or None when the client is gone (also in the middle of one: nothing of it counts then)."""
+    """The next request, or None when the client is gone (also in the middle of one: nothing of it counts
+    then)."""
     try:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         line, *lines = head.rstrip("\r\n").split("\r\n")
-        headers = {name.strip().lower(): value.strip() for name, _, value in (each.partition(":") for each in lines)}
+        headers = {
+            name.strip().lower(): value.strip() for name, _, value in (each.partition(":") for each in lines)
+        }
         if headers.get("expect", "").lower() == "100-continue":
             writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         body = await reader.readexactly(int(headers.get("content-length", "0")))
@@ -49,13 +52,21 @@ async def read_request(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
 
     method, target, _ = line.split(" ", 2)
     parts = urlsplit(target)
-    return Request(method, unquote(parts.path), dict(parse_qsl(parts.query, keep_blank_values=True)), headers, body)
+    return Request(
+        method, unquote(parts.path), dict(parse_qsl(parts.query, keep_blank_values=True)), headers, body
+    )
 
 
 async def write_answer(
-    writer: asyncio.StreamWriter, request: Request, answer: Answer, *, body_bytes: int | None = None, rate: float = 0
+    writer: asyncio.StreamWriter,
+    request: Request,
+    answer: Answer,
+    *,
+    body_bytes: int | None = None,
+    rate: float = 0,
 ) -> None:
-    """Send ``answer``; only ``body_bytes`` of its body if that is given, at ``rate`` bytes a second if that is not 0."""
+    """Send ``answer``; only ``body_bytes`` of its body if that is given, at ``rate`` bytes a second if that
+    is not 0."""
     headers = {"Content-Length": str(len(answer.body)), "Server": "tierlog-testing", **answer.headers}
     head = f"HTTP/1.1 {answer.status} {HTTPStatus(answer.status).phrase}\r\n"
     head += "".join(f"{name}: {value}\r\n" for name, value in headers.items()) + "\r\n"

@@ -1,7 +1,9 @@
-"""``LocalS3Server``: a small S3 server on loopback that fails as it is told to, for tests and benchmarks of chunk storages.
+"""``LocalS3Server``: a small S3 server on loopback that fails as it is told to, for tests and benchmarks of
+chunk storages.
 
-Owns: the subset of the REST interface that chunk storage needs, the script of faults, and the thread that serves. Does not own: what
-objects are (``s3_state.py``), nor signatures: of a request's credentials only the access key is looked at.
+Owns: the subset of the REST interface that chunk storage needs, the script of faults, and the thread that
+serves. Does not own: what objects are (``s3_state.py``), nor signatures: of a request's credentials only the
+access key is looked at.
 
 ::
 
@@ -10,7 +12,8 @@ objects are (``s3_state.py``), nor signatures: of a request's credentials only t
         server.fail(Fault("PutObject", refuse=(503, "SlowDown"), times=2))
         ...  # an S3 client at server.url, with server.environment() as its AWS_... variables
 
-``python -m tierlog.testing.s3_server`` serves one bucket, ``chunks``, until it is told to end, and prints its URL first.
+``python -m tierlog.testing.s3_server`` serves one bucket, ``chunks``, until it is told to end, and prints its
+URL first.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 @attrs.define
 class Fault:
-    """What happens to the next ``times`` requests of one operation, such as ``PutObject``, whose key contains ``key``.
+    """What happens to the next ``times`` requests of one operation, such as ``PutObject``, whose key contains
+    ``key``.
 
     ``applied`` says whether the request takes effect before its answer goes wrong, as when a reply is lost.
     """
@@ -100,7 +104,9 @@ class LocalS3Server:
         self._ready.wait()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join()
 
@@ -111,7 +117,11 @@ class LocalS3Server:
     @staticmethod
     def environment() -> dict[str, str]:
         """The variables with which an AWS client finds the right credentials."""
-        return {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_DEFAULT_REGION": REGION}
+        return {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_DEFAULT_REGION": REGION,
+        }
 
     def add_bucket(self, name: str, **options: Any) -> S3Bucket:
         return self.buckets.setdefault(name, S3Bucket(**options))
@@ -127,7 +137,7 @@ class LocalS3Server:
         """How many requests of that operation were seen."""
         return sum(seen.operation == operation for seen in self.seen)
 
-    # --- serving --------------------------------------------------------------------------------------------
+    # --- serving ---------------------------------------------------------------------------------
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -165,7 +175,11 @@ class LocalS3Server:
         bucket, _, key = request.path.lstrip("/").partition("/")
         operation = _operation_of(request, key)
         fault = next((fault for fault in self._faults if fault.takes(operation, key)), None)
-        answer = self._perform(operation, bucket, key, request) if fault is None or _is_applied(fault) else Answer(500)
+        answer = (
+            self._perform(operation, bucket, key, request)
+            if fault is None or _is_applied(fault)
+            else Answer(500)
+        )
         if fault is not None and fault.refuse is not None:
             answer = _error(S3Refusal(*fault.refuse, "as the test wants it"), request.path)
         answered = fault is None or not (fault.drop or fault.stall)
@@ -175,16 +189,26 @@ class LocalS3Server:
         if not answered:
             return False
 
-        answer = attrs.evolve(answer, headers={**answer.headers, "Date": formatdate(time.time(), usegmt=True)})
+        answer = attrs.evolve(
+            answer, headers={**answer.headers, "Date": formatdate(time.time(), usegmt=True)}
+        )
         await write_answer(
-            writer, request, answer, body_bytes=fault.body_bytes if fault is not None else None, rate=fault.rate if fault is not None else 0
+            writer,
+            request,
+            answer,
+            body_bytes=fault.body_bytes if fault is not None else None,
+            rate=fault.rate if fault is not None else 0,
         )
         return fault is None or fault.body_bytes is None
 
     def _perform(self, operation: str, bucket: str, key: str, request: Request) -> Answer:
         try:
             if f"Credential={ACCESS_KEY}/" not in request.headers.get("authorization", ""):
-                raise S3Refusal(403, "InvalidAccessKeyId", "The AWS Access Key Id you provided does not exist in our records.")
+                raise S3Refusal(
+                    403,
+                    "InvalidAccessKeyId",
+                    "The AWS Access Key Id you provided does not exist in our records.",
+                )
             if operation == "CreateBucket":
                 self.add_bucket(bucket)
                 return Answer(200)
@@ -195,7 +219,7 @@ class LocalS3Server:
         except S3Refusal as refusal:
             return _error(refusal, request.path)
 
-    # --- operations -----------------------------------------------------------------------------------------
+    # --- operations ------------------------------------------------------------------------------
 
     def _head_bucket(self, bucket: S3Bucket, key: str, request: Request) -> Answer:
         return Answer(200)
@@ -222,7 +246,11 @@ class LocalS3Server:
             raise S3Refusal(416, "InvalidRange", "The requested range is not satisfiable")
 
         end = min(end, length)
-        return Answer(206, memoryview(found.data)[start:end], {**headers, "Content-Range": f"bytes {start}-{end - 1}/{length}"})
+        return Answer(
+            206,
+            memoryview(found.data)[start:end],
+            {**headers, "Content-Range": f"bytes {start}-{end - 1}/{length}"},
+        )
 
     def _head_object(self, bucket: S3Bucket, key: str, request: Request) -> Answer:
         found = bucket.find(key)
@@ -235,9 +263,13 @@ class LocalS3Server:
     def _list_objects(self, bucket: S3Bucket, key: str, request: Request) -> Answer:
         query = request.query
         count = min(self.page_size, int(query.get("max-keys", "1000")))
-        page = bucket.page(query.get("prefix", ""), query.get("continuation-token", query.get("start-after", "")), count)
+        page = bucket.page(
+            query.get("prefix", ""), query.get("continuation-token", query.get("start-after", "")), count
+        )
         shown = quote if query.get("encoding-type") == "url" else escape
-        parts = [f"<IsTruncated>{'true' if page.more_after else 'false'}</IsTruncated><KeyCount>{len(page.items)}</KeyCount>"]
+        parts = [
+            f"<IsTruncated>{'true' if page.more_after else 'false'}</IsTruncated><KeyCount>{len(page.items)}</KeyCount>"
+        ]
         parts += [
             f"<Contents><Key>{shown(name)}</Key><Size>{len(found.data)}</Size><LastModified>{_iso(found.modified)}</LastModified>"
             f"<ETag>{escape(found.etag)}</ETag></Contents>"
@@ -251,7 +283,9 @@ class LocalS3Server:
 
     def _create_upload(self, bucket: S3Bucket, key: str, request: Request) -> Answer:
         upload_id = bucket.begin_upload(key, _metadata_of(request), time.time())
-        return _document("InitiateMultipartUploadResult", f"<Key>{escape(key)}</Key><UploadId>{upload_id}</UploadId>")
+        return _document(
+            "InitiateMultipartUploadResult", f"<Key>{escape(key)}</Key><UploadId>{upload_id}</UploadId>"
+        )
 
     def _upload_part(self, bucket: S3Bucket, key: str, request: Request) -> Answer:
         part = _object_of(request)
@@ -261,9 +295,14 @@ class LocalS3Server:
     def _copy_object(self, bucket: S3Bucket, key: str, request: Request) -> Answer:
         source = self._source_of(request)
         replaced = request.headers.get("x-amz-metadata-directive", "") == "REPLACE"
-        made = attrs.evolve(source, metadata=_metadata_of(request) if replaced else source.metadata, modified=time.time())
+        made = attrs.evolve(
+            source, metadata=_metadata_of(request) if replaced else source.metadata, modified=time.time()
+        )
         bucket.put(key, made, if_none_match=_is_conditional(request))
-        return _document("CopyObjectResult", f"<ETag>{escape(made.etag)}</ETag><LastModified>{_iso(made.modified)}</LastModified>")
+        return _document(
+            "CopyObjectResult",
+            f"<ETag>{escape(made.etag)}</ETag><LastModified>{_iso(made.modified)}</LastModified>",
+        )
 
     def _source_of(self, request: Request) -> S3Object:
         """The object that a copy names, if it is the one that its condition means."""
@@ -273,22 +312,39 @@ class LocalS3Server:
 
         source = self.buckets[bucket].find(key)
         if request.headers.get("x-amz-copy-source-if-match", source.etag) != source.etag:
-            raise S3Refusal(412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold")
+            raise S3Refusal(
+                412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold"
+            )
 
         return source
 
     def _copy_part(self, bucket: S3Bucket, key: str, request: Request) -> Answer:
         source = self._source_of(request)
         span = request.headers.get("x-amz-copy-source-range")
-        part = bucket.copy_part(request.query["uploadId"], int(request.query["partNumber"]), source, _span_of(span) if span else None)
-        return _document("CopyPartResult", f"<ETag>{escape(part.etag)}</ETag><LastModified>{_iso(part.modified)}</LastModified>")
+        part = bucket.copy_part(
+            request.query["uploadId"],
+            int(request.query["partNumber"]),
+            source,
+            _span_of(span) if span else None,
+        )
+        return _document(
+            "CopyPartResult",
+            f"<ETag>{escape(part.etag)}</ETag><LastModified>{_iso(part.modified)}</LastModified>",
+        )
 
     def _complete_upload(self, bucket: S3Bucket, key: str, request: Request) -> Answer:
         root = ET.fromstring(request.body)
         space = root.tag.partition("}")[0] + "}" if root.tag.startswith("{") else ""
-        listed = [(int(part.findtext(f"{space}PartNumber", "0")), part.findtext(f"{space}ETag", "")) for part in root.iter(f"{space}Part")]
-        made = bucket.complete_upload(request.query["uploadId"], listed, time.time(), if_none_match=_is_conditional(request))
-        return _document("CompleteMultipartUploadResult", f"<Key>{escape(key)}</Key><ETag>{escape(made.etag)}</ETag>")
+        listed = [
+            (int(part.findtext(f"{space}PartNumber", "0")), part.findtext(f"{space}ETag", ""))
+            for part in root.iter(f"{space}Part")
+        ]
+        made = bucket.complete_upload(
+            request.query["uploadId"], listed, time.time(), if_none_match=_is_conditional(request)
+        )
+        return _document(
+            "CompleteMultipartUploadResult", f"<Key>{escape(key)}</Key><ETag>{escape(made.etag)}</ETag>"
+        )
 
     def _abort_upload(self, bucket: S3Bucket, key: str, request: Request) -> Answer:
         bucket.abort_upload(request.query["uploadId"])
@@ -297,12 +353,18 @@ class LocalS3Server:
     def _list_uploads(self, bucket: S3Bucket, key: str, request: Request) -> Answer:
         prefix = request.query.get("prefix", "")
         after = (request.query.get("key-marker", ""), request.query.get("upload-id-marker", ""))
-        waiting = sorted((upload.key, upload_id) for upload_id, upload in bucket.uploads.items() if upload.key.startswith(prefix))
+        waiting = sorted(
+            (upload.key, upload_id)
+            for upload_id, upload in bucket.uploads.items()
+            if upload.key.startswith(prefix)
+        )
         waiting = [each for each in waiting if each > after]
         shown, rest = waiting[: self.page_size], waiting[self.page_size :]
         parts = [f"<IsTruncated>{'true' if rest else 'false'}</IsTruncated>"]
         if rest:
-            parts.append(f"<NextKeyMarker>{escape(shown[-1][0])}</NextKeyMarker><NextUploadIdMarker>{shown[-1][1]}</NextUploadIdMarker>")
+            parts.append(
+                f"<NextKeyMarker>{escape(shown[-1][0])}</NextKeyMarker><NextUploadIdMarker>{shown[-1][1]}</NextUploadIdMarker>"
+            )
         parts += [
             f"<Upload><Key>{escape(name)}</Key><UploadId>{upload_id}</UploadId>"
             f"<Initiated>{_iso(bucket.uploads[upload_id].initiated)}</Initiated></Upload>"
@@ -372,7 +434,12 @@ def _metadata_of(request: Request) -> dict[str, str]:
 
 
 def _headers_of(found: S3Object) -> dict[str, str]:
-    return {**found.metadata, "ETag": found.etag, "Last-Modified": formatdate(found.modified, usegmt=True), "Accept-Ranges": "bytes"}
+    return {
+        **found.metadata,
+        "ETag": found.etag,
+        "Last-Modified": formatdate(found.modified, usegmt=True),
+        "Accept-Ranges": "bytes",
+    }
 
 
 def _span_of(text: str) -> tuple[int, int]:
@@ -392,7 +459,8 @@ def _document(root: str, *parts: str) -> Answer:
 
 def _error(refusal: S3Refusal, path: str) -> Answer:
     text = (
-        f'<?xml version="1.0" encoding="UTF-8"?>\n<Error><Code>{refusal.code}</Code><Message>{escape(refusal.message)}</Message>'
+        f'<?xml version="1.0" '
+        f'encoding="UTF-8"?>\n<Error><Code>{refusal.code}</Code><Message>{escape(refusal.message)}</Message>'
         f"<Resource>{escape(path)}</Resource></Error>"
     )
     return Answer(refusal.status, text.encode(), {"Content-Type": "application/xml"})
@@ -402,7 +470,8 @@ def main(arguments: Sequence[str] = ()) -> None:
     """Serve the bucket ``chunks`` until standard input ends."""
     parser = ArgumentParser(
         prog="python -m tierlog.testing.s3_server",
-        description="Serve the bucket `chunks` on loopback, in memory, until standard input ends. It prints its URL first. "
+        description="Serve the bucket `chunks` on loopback, in memory, until standard input ends. It prints "
+        "its URL first. "
         f"AWS_ACCESS_KEY_ID is {ACCESS_KEY!r}, AWS_SECRET_ACCESS_KEY anything.",
     )
     parser.add_argument("port", nargs="?", type=int, default=0, help="default: a free one")

@@ -1,8 +1,9 @@
-"""What a small S3 server holds and decides: buckets, objects, multipart uploads, and the refusals of the REST interface.
+"""What a small S3 server holds and decides: buckets, objects, multipart uploads, and the refusals of the REST
+interface.
 
-Owns: the rules that a chunk storage depends on: conditional creation, exact write offsets, byte ranges, lists in key order by pages,
-multipart uploads with their least part size. Every method is one synchronous step, so requests of several connections never see a half.
-Does not own: HTTP, faults, time (``s3_server.py``).
+Owns: the rules that a chunk storage depends on: conditional creation, exact write offsets, byte ranges, lists
+in key order by pages, multipart uploads with their least part size. Every method is one synchronous step, so
+requests of several connections never see a half. Does not own: HTTP, faults, time (``s3_server.py``).
 """
 
 from __future__ import annotations
@@ -80,16 +81,23 @@ class S3Bucket:
         self.objects[key] = made
 
     def append(self, key: str, offset: int, made: S3Object) -> None:
-        """Put ``made`` behind the ``offset`` bytes that are there; at 0 it makes the object, if it is missing."""
+        """Put ``made`` behind the ``offset`` bytes that are there; at 0 it makes the object, if it is
+        missing."""
         if not self.appendable:
-            raise S3Refusal(501, "NotImplemented", "A header you provided implies functionality that is not implemented.")
+            raise S3Refusal(
+                501, "NotImplemented", "A header you provided implies functionality that is not implemented."
+            )
 
         before: S3Object | None = self.objects.get(key)
         length = len(before.data) if before else 0
         if offset != length:
-            raise S3Refusal(400, "InvalidWriteOffset", f"The write offset is {offset}, the object has {length} bytes.")
+            raise S3Refusal(
+                400, "InvalidWriteOffset", f"The write offset is {offset}, the object has {length} bytes."
+            )
 
-        self.objects[key] = attrs.evolve(before, data=before.data + made.data, modified=made.modified) if before else made
+        self.objects[key] = (
+            attrs.evolve(before, data=before.data + made.data, modified=made.modified) if before else made
+        )
 
     def delete(self, key: str) -> None:
         self.objects.pop(key, None)
@@ -108,7 +116,9 @@ class S3Bucket:
 
     def _refuse_existing(self, key: str) -> None:
         if key in self.objects:
-            raise S3Refusal(412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold")
+            raise S3Refusal(
+                412, "PreconditionFailed", "At least one of the pre-conditions you specified did not hold"
+            )
 
     # --- multipart ------------------------------------------------------------------------------------------
 
@@ -121,29 +131,43 @@ class S3Bucket:
     def upload(self, upload_id: str) -> S3Upload:
         found = self.uploads.get(upload_id)
         if found is None:
-            raise S3Refusal(404, "NoSuchUpload", "The specified upload does not exist. It may have been aborted or completed.")
+            raise S3Refusal(
+                404,
+                "NoSuchUpload",
+                "The specified upload does not exist. It may have been aborted or completed.",
+            )
 
         return found
 
     def put_part(self, upload_id: str, number: int, part: S3Object) -> None:
         if not 1 <= number <= 10_000:
-            raise S3Refusal(400, "InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive")
+            raise S3Refusal(
+                400, "InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive"
+            )
 
         self.upload(upload_id).parts[number] = part
 
-    def copy_part(self, upload_id: str, number: int, source: S3Object, span: tuple[int, int] | None) -> S3Object:
-        """Make a part of all of ``source``, or of the bytes ``span[0] .. span[1]``, which must all be there."""
+    def copy_part(
+        self, upload_id: str, number: int, source: S3Object, span: tuple[int, int] | None
+    ) -> S3Object:
+        """Make a part of all of ``source``, or of the bytes ``span[0] .. span[1]``, which must all be
+        there."""
         data = source.data
         if span is not None:
             if len(data) <= self.part_min or span[1] > len(data):
-                raise S3Refusal(400, "InvalidRequest", "The specified copy range is invalid for the source object size.")
+                raise S3Refusal(
+                    400, "InvalidRequest", "The specified copy range is invalid for the source object size."
+                )
             data = data[span[0] : span[1]]
         part = S3Object(data, {}, source.modified)
         self.put_part(upload_id, number, part)
         return part
 
-    def complete_upload(self, upload_id: str, listed: Sequence[tuple[int, str]], now: float, *, if_none_match: bool) -> S3Object:
-        """Make the object of the listed (number, etag) parts. A refused completion leaves the upload as it was."""
+    def complete_upload(
+        self, upload_id: str, listed: Sequence[tuple[int, str]], now: float, *, if_none_match: bool
+    ) -> S3Object:
+        """Make the object of the listed (number, etag) parts. A refused completion leaves the upload as it
+        was."""
         upload = self.upload(upload_id)
         numbers = [number for number, _ in listed]
         if not numbers or numbers != sorted(set(numbers)):
@@ -154,7 +178,9 @@ class S3Bucket:
 
         parts = [upload.parts[number].data for number in numbers]
         if any(len(part) < self.part_min for part in parts[:-1]):
-            raise S3Refusal(400, "EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size")
+            raise S3Refusal(
+                400, "EntityTooSmall", "Your proposed upload is smaller than the minimum allowed size"
+            )
 
         made = S3Object(b"".join(parts), upload.metadata, now)
         self.put(upload.key, made, if_none_match=if_none_match)

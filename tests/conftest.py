@@ -1,4 +1,5 @@
-"""Every async test runs on asyncio and on trio; long tests only when asked for; those that share something costly come first."""
+"""Every async test runs on asyncio and on trio; long tests only when asked for; those that share something
+costly come first."""
 
 from __future__ import annotations
 
@@ -17,14 +18,22 @@ settings.register_profile("long", deadline=None, print_blob=True, max_examples=1
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="run the tests marked `long` too, and more examples of each property")
     parser.addoption(
-        "--fuzz", type=float, metavar="SECONDS", help="fuzz each decoder so long, guided by coverage (tests/fuzz; needs the extra `fuzz`)"
+        "--long",
+        action="store_true",
+        help="run the tests marked `long` too, and more examples of each property",
+    )
+    parser.addoption(
+        "--fuzz",
+        type=float,
+        metavar="SECONDS",
+        help="fuzz each decoder so long, guided by coverage (tests/fuzz; needs the extra `fuzz`)",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Tests start hundreds of processes. Each would compile every module anew where the environment keeps Python from writing bytecode.
+    # Tests start hundreds of processes. Each would compile every module anew where the environment keeps
+    # Python from writing bytecode.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     settings.load_profile("long" if config.getoption("--long") else "short")
 
@@ -41,7 +50,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    # So many tests are a large heap that stays to the end: a full collection that looks through it each time takes a second.
+    # So many tests are a large heap that stays to the end: a full collection that looks through it each time
+    # takes a second.
     gc.collect()
     gc.freeze()
 

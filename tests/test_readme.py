@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tierlog
-from tierlog.actors.config import parse_config
+from tierlog.actors.settings.configuration import parse_config
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -26,7 +26,15 @@ def blocks(language: str) -> list[str]:
 def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 @pytest.mark.parametrize("number", range(len(blocks("python"))))
@@ -40,7 +48,9 @@ def test_every_python_example_runs(number: int, tmp_path: Path) -> None:
 
 
 def test_there_are_examples_for_both_event_loops() -> None:
-    assert {loop for loop in ("asyncio", "trio") for text in blocks("python") if f"{loop}.run(main" in text} == {"asyncio", "trio"}
+    assert {
+        loop for loop in ("asyncio", "trio") for text in blocks("python") if f"{loop}.run(main" in text
+    } == {"asyncio", "trio"}
 
 
 def test_the_commands_run_in_the_order_in_which_they_stand(tmp_path: Path) -> None:
@@ -61,8 +71,17 @@ def test_every_verb_exists_and_every_verb_is_named() -> None:
 
 
 def test_every_error_is_in_the_table() -> None:
-    errors = {name for name in tierlog.__all__ if isinstance(kind := getattr(tierlog, name), type) and issubclass(kind, Exception)}
-    named = {name for line in README.splitlines() if line.startswith("| `") for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    errors = {
+        name
+        for name in tierlog.__all__
+        if isinstance(kind := getattr(tierlog, name), type) and issubclass(kind, Exception)
+    }
+    named = {
+        name
+        for line in README.splitlines()
+        if line.startswith("| `")
+        for name in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
 
     assert named == errors - {"TierlogError"}
 

@@ -1,4 +1,5 @@
-"""Checks of the text itself: sizes, charters, leftovers, links, and rule numbers that code, docs and tests share.
+"""Checks of the text itself: sizes, charters, leftovers, links, and rule numbers that code, docs and tests
+share.
 
 Each test gathers every violation before it fails, so that one run shows all there is to mend.
 """
@@ -43,11 +44,20 @@ def python_files() -> list[Path]:
 
 def scripts() -> list[Path]:
     """The shell scripts, which carry no suffix."""
-    return sorted(path for folder in ("scripts", ".ci") for path in (ROOT / folder).iterdir() if path.is_file() and not path.suffix)
+    return sorted(
+        path
+        for folder in ("scripts", ".ci")
+        for path in (ROOT / folder).iterdir()
+        if path.is_file() and not path.suffix
+    )
 
 
 def texts() -> list[Path]:
-    found = [path for pattern in TEXTS for path in [*ROOT.glob(pattern), *files((*PACKAGES, *PROGRAMS, "docs"), pattern)]]
+    found = [
+        path
+        for pattern in TEXTS
+        for path in [*ROOT.glob(pattern), *files((*PACKAGES, *PROGRAMS, "docs"), pattern)]
+    ]
 
     return sorted({*found, *scripts()})
 
@@ -86,7 +96,9 @@ def rules_in(paths: list[Path]) -> set[str]:
     single = {rule for path in paths for rule in RULE.findall(text_of(path))}
     ranges = [found for path in paths for found in RULE_RANGE.findall(text_of(path))]
 
-    return single | {f"{letter}{number}" for letter, first, last in ranges for number in range(int(first), int(last) + 1)}
+    return single | {
+        f"{letter}{number}" for letter, first, last in ranges for number in range(int(first), int(last) + 1)
+    }
 
 
 def rules_defined() -> set[str]:
@@ -157,21 +169,21 @@ def test_every_rule_that_code_cites_is_written_down() -> None:
 
 def test_every_rule_that_code_cites_is_cited_by_a_test() -> None:
     tests = [path for path in files(("tests", "testing")) if path != Path(__file__)]
-    in_names = {rule.upper() for path in tests for rule in re.findall(r"_([wcsfgjahtv]\d{1,2})_", text_of(path))}
+    in_names = {
+        rule.upper() for path in tests for rule in re.findall(r"_([wcsfgjahtv]\d{1,2})_", text_of(path))
+    }
 
     none(rules_in(source_modules()) - rules_in(tests) - in_names)
 
 
-def test_every_hole_that_code_cites_is_a_test() -> None:
-    cited = {int(number) for path in source_modules() for number in re.findall(r"\bholes? (\d{1,2})\b", text_of(path))}
-    tested = {int(number) for path in files(("tests", "testing")) for number in re.findall(r"test_hole_(\d{1,2})_", text_of(path))}
-
-    none(f"hole {number}" for number in cited - tested)
-
-
 def test_no_two_statistics_classes_share_a_name() -> None:
     """Metrics are named after them."""
-    classes = [node.name for path in source_modules() for node in ast.walk(tree_of(path)) if isinstance(node, ast.ClassDef)]
+    classes = [
+        node.name
+        for path in source_modules()
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.ClassDef)
+    ]
 
     none({kind for kind in classes if kind.endswith("Statistics") and classes.count(kind) > 1})
 

@@ -1,4 +1,5 @@
-"""Commands about chunks in long-term storage: which there are, which make a segment, whether they are whole."""
+"""Commands about chunks in long-term storage: which there are, which make a segment, whether they are
+whole."""
 
 from __future__ import annotations
 
@@ -12,21 +13,27 @@ from .options import DEFAULT_DATA, Config, Data, Json, Name, TakeOver
 from .running import FAILED, execute, viewing, writing
 
 if TYPE_CHECKING:
-    from ...storage_backends.chunked.operations.defrag import DefragResult
-    from ..chunk_report import Layout, ListedChunk, VerifyReport
+    from ...storage_backends.segments.operations.defrag import DefragResult
+    from ..maintenance.report import Layout, ListedChunk, VerifyReport
 
 
 def ls(
-    prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only chunks whose name begins with it.", show_default=False)] = "",
-    loose: Annotated[bool, typer.Option("--unreferenced", help="Only chunks that no segment refers to.")] = False,
+    prefix: Annotated[
+        str,
+        typer.Argument(metavar="[PREFIX]", help="Only chunks whose name begins with it.", show_default=False),
+    ] = "",
+    loose: Annotated[
+        bool, typer.Option("--unreferenced", help="Only chunks that no segment refers to.")
+    ] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
 ) -> None:
     """List what lies in long-term storage, and which segment refers to it.
 
-    Chunks that nothing refers to were left by a crash or a flush under way; whoever opens the folder next collects them.
+    Chunks that nothing refers to were left by a crash or a flush under way; whoever opens the folder next
+    collects them.
     """
-    from ..chunk_report import ChunkUse, list_chunks
+    from ..maintenance.report import ChunkUse, list_chunks
 
     async def command() -> list[ListedChunk]:
         async with viewing(data) as view:
@@ -37,7 +44,9 @@ def ls(
     if json:
         output.print_json([_fields(each) for each in found])
     else:
-        rows = [(each.length, each.committed, each.use.value, each.segment or "-", each.name) for each in found]
+        rows = [
+            (each.length, each.committed, each.use.value, each.segment or "-", each.name) for each in found
+        ]
         output.print_table(("length", "committed", "use", "segment", "name"), rows)
 
 
@@ -46,7 +55,7 @@ def layout(name: Name, json: Json = False, data: Data = DEFAULT_DATA) -> None:
 
     It shows what is flushed; the rest of the segment is in the write-ahead log.
     """
-    from ..chunk_report import lay_out
+    from ..maintenance.report import lay_out
 
     async def command() -> Layout:
         async with viewing(data) as view:
@@ -76,16 +85,18 @@ def _told(found: Layout) -> list[str]:
 
 def verify(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these segments; default: all.", show_default=False)
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Only these segments; default: all.", show_default=False),
     ] = None,
     json: Json = False,
     data: Data = DEFAULT_DATA,
 ) -> None:
     """Read all committed bytes and compare every checksum.
 
-    Exit code 0 if all chunks are whole, 1 if one is missing, too short or damaged. Chunks that nothing refers to are counted, not blamed.
+    Exit code 0 if all chunks are whole, 1 if one is missing, too short or damaged. Chunks that nothing refers
+    to are counted, not blamed.
     """
-    from ..chunk_report import verify as examine
+    from ..maintenance.report import verify as examine
 
     async def command() -> VerifyReport:
         async with viewing(data) as view:
@@ -102,7 +113,9 @@ def verify(
 
 
 def defrag(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="The segments' names.", show_default=False)] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="The segments' names.", show_default=False)
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Defragment all segments.")] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
@@ -111,15 +124,15 @@ def defrag(
 ) -> None:
     """Join small chunks of segments into large ones. It flushes first.
 
-    The bytes of a segment do not change. The old chunks are deleted in time by whoever has the folder open. What was joined when it is
-    interrupted stays joined.
+    The bytes of a segment do not change. The old chunks are deleted in time by whoever has the folder open.
+    What was joined when it is interrupted stays joined.
     """
     if bool(names) == everything:
         raise typer.BadParameter("name segments, or take --all")
 
     async def command() -> dict[str, DefragResult]:
-        from ..moving import defrag_segment
-        from ..store import SegmentStore
+        from ..maintenance.maintenance import defrag_segment
+        from ..store.store import SegmentStore
 
         done: dict[str, DefragResult] = {}
         async with writing(data, config, take_over=take_over) as store:
@@ -146,10 +159,17 @@ def _show(report: VerifyReport) -> None:
     screen = output.console()
     for problem in report.problems:
         where = f" of {problem.segment}" if problem.segment else ""
-        screen.print(f"problem: {problem.chunk}{where}, offset {problem.offset}: {problem.message}", style="red", soft_wrap=True)
+        screen.print(
+            f"problem: {problem.chunk}{where}, offset {problem.offset}: {problem.message}",
+            style="red",
+            soft_wrap=True,
+        )
     if report.unreferenced:
         loose, be = output.count(report.unreferenced, "chunk"), "is" if report.unreferenced == 1 else "are"
-        screen.print(f"{loose} with {output.show_bytes(report.unreferenced_bytes)} {be} not referred to", style="yellow")
+        screen.print(
+            f"{loose} with {output.show_bytes(report.unreferenced_bytes)} {be} not referred to",
+            style="yellow",
+        )
     chunks, segments = output.count(report.chunks, "chunk"), output.count(report.segments, "segment")
     screen.print(f"read {chunks} of {segments} with {output.show_bytes(report.bytes)}")
     verdict = "whole" if report.sound else f"not whole, problems: {len(report.problems)}"

@@ -10,8 +10,12 @@ from . import output
 from .options import DEFAULT_URL, Url
 from .running import ask_service, execute
 
-Index = Annotated[int, typer.Argument(metavar="CONTAINER", min=0, help="The container's number.", show_default=False)]
-Host = Annotated[str, typer.Argument(metavar="HOST", help="The host's id, such as host-0.", show_default=False)]
+Index = Annotated[
+    int, typer.Argument(metavar="CONTAINER", min=0, help="The container's number.", show_default=False)
+]
+Host = Annotated[
+    str, typer.Argument(metavar="HOST", help="The host's id, such as host-0.", show_default=False)
+]
 
 
 def move(container: Index, host: Host, url: Url = DEFAULT_URL) -> None:

@@ -15,19 +15,25 @@ from .running import FAILED, execute, fail, viewing
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..doctor import ContainerReport, Problem, StoreReport
+    from ..maintenance.doctor import ContainerReport, Problem, StoreReport
 
 _CONFIG_NAME = "tierlog.toml"
 
 
 def init(
     path: Annotated[
-        Path, typer.Argument(metavar="[PATH]", help="The file to write, or the folder to write a tierlog.toml in.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="[PATH]",
+            help="The file to write, or the folder to write a tierlog.toml in.",
+            show_default=False,
+        ),
     ] = Path(_CONFIG_NAME),
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
 ) -> None:
-    """Write a commented tierlog.toml with every setting and its default. Commands that write read it with --config."""
-    from ..config import StoreConfig, render_config
+    """Write a commented tierlog.toml with every setting and its default. Commands that write read it with
+    --config."""
+    from ..settings.configuration import StoreConfig, render_config
 
     file = path / _CONFIG_NAME if path.is_dir() else path
     try:
@@ -47,10 +53,11 @@ def doctor(
 ) -> None:
     """Show what is in a data folder, whether it is sound, and who has it open. It changes nothing.
 
-    Exit code 0 if everything is sound, 1 if not: each problem is listed with its file, its offset and what to do.
+    Exit code 0 if everything is sound, 1 if not: each problem is listed with its file, its offset and what to
+    do.
     """
     from ...storage_backends.files.local import LocalFiles
-    from ..doctor import examine
+    from ..maintenance.doctor import examine
 
     async def command() -> StoreReport:
         async with viewing(data) as view:
@@ -76,7 +83,13 @@ def _show(report: StoreReport) -> None:
     screen = output.console()
     screen.print(f"store {report.store_id} in {report.folder}, made {output.show_time(report.created_ms)}")
     for owner in report.owners:
-        how = f"served at {owner.url} by" if owner.url else f"open as {owner.role} in" if owner.role else "open in"
+        how = (
+            f"served at {owner.url} by"
+            if owner.url
+            else f"open as {owner.role} in"
+            if owner.role
+            else "open in"
+        )
         screen.print(f"{how} process {owner.pid} on {owner.host} since {output.show_time(owner.since_ms)}")
     if not report.owners:
         screen.print("not open anywhere")
@@ -86,10 +99,19 @@ def _show(report: StoreReport) -> None:
     _show_sums(screen, report)
     for problem in report.problems:
         _show_problem(screen, problem)
-    screen.print("sound" if report.sound else f"not sound, problems: {len(report.problems)}", style="green" if report.sound else "red")
+    screen.print(
+        "sound" if report.sound else f"not sound, problems: {len(report.problems)}",
+        style="green" if report.sound else "red",
+    )
 
 
-_LOG_COLUMNS = {"container": "index", "epoch": "epoch", "log files": "log_files", "log bytes": "log_bytes", "groups": "groups"}
+_LOG_COLUMNS = {
+    "container": "index",
+    "epoch": "epoch",
+    "log files": "log_files",
+    "log bytes": "log_bytes",
+    "groups": "groups",
+}
 _DATA_COLUMNS = {
     "container": "index",
     "segments": "segments",
@@ -104,7 +126,10 @@ _DATA_COLUMNS = {
 
 def _show_containers(screen: Console, containers: tuple[ContainerReport, ...]) -> None:
     """Two tables, so that each fits into a narrow terminal."""
-    logs = [(*(getattr(each, field) for field in _LOG_COLUMNS.values()), _listed(each.claims)) for each in containers]
+    logs = [
+        (*(getattr(each, field) for field in _LOG_COLUMNS.values()), _listed(each.claims))
+        for each in containers
+    ]
     output.print_table((*_LOG_COLUMNS, "claims"), logs)
     screen.print()
     data = [tuple(getattr(each, field) for field in _DATA_COLUMNS.values()) for each in containers]
@@ -127,7 +152,8 @@ def _show_sums(screen: Console, report: StoreReport) -> None:
 
 def _show_problem(screen: Console, problem: Problem) -> None:
     where = (
-        f"{os.path.relpath(problem.file) if problem.file.startswith('/') else problem.file}, offset {problem.offset}: "
+        f"{os.path.relpath(problem.file) if problem.file.startswith('/') else problem.file}, offset "
+        f"{problem.offset}: "
         if problem.file
         else ""
     )

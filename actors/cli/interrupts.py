@@ -2,14 +2,16 @@
 
 Owns: what SIGINT does to this process. Does not own: what a command puts in order when it is cancelled.
 
-``KeyboardInterrupt`` strikes between any two instructions: in the event loop, in the start of a thread, in a finalizer, and what it tears
-there can hang for ever. So no command is interrupted by it:
+``KeyboardInterrupt`` strikes between any two instructions: in the event loop, in the start of a thread, in a
+finalizer, and what it tears there can hang for ever. So no command is interrupted by it:
 
 - what owns something is cancelled like any task, and closes in order;
-- a second Ctrl-C ends the process at once, as a crash would: what was acked is durable, and the next owner puts the rest in order;
+- a second Ctrl-C ends the process at once, as a crash would: what was acked is durable, and the next owner
+  puts the rest in order;
 - what owns nothing ends at once at the first, also while a full pipe holds its output back.
 
-All of them exit with 130 and say nothing. Only the main thread is told of signals; elsewhere nothing here has an effect.
+All of them exit with 130 and say nothing. Only the main thread is told of signals; elsewhere nothing here has
+an effect.
 """
 
 from __future__ import annotations
@@ -35,12 +37,14 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 def end_at_once() -> None:
-    """From now on Ctrl-C ends this process where it stands: nothing is owned, so there is nothing to put in order."""
+    """From now on Ctrl-C ends this process where it stands: nothing is owned, so there is nothing to put in
+    order."""
     _obey(_end)
 
 
 def interrupt_once() -> None:
-    """The next Ctrl-C is a ``KeyboardInterrupt``, and what follows does not tear the end that it began. For code without an event loop."""
+    """The next Ctrl-C is a ``KeyboardInterrupt``, and what follows does not tear the end that it began. For
+    code without an event loop."""
     _obey(_raise_once)
 
 
@@ -92,7 +96,8 @@ class Interrupts:
             self._cancel()
 
     async def run(self, command: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """``command``, cancelled by the first Ctrl-C: then ``KeyboardInterrupt``, raised where it tears nothing."""
+        """``command``, cancelled by the first Ctrl-C: then ``KeyboardInterrupt``, raised where it tears
+        nothing."""
         import anyio
 
         with anyio.CancelScope() as scope:

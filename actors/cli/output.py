@@ -1,7 +1,7 @@
 """What commands put on stdout and stderr: bytes, tables, JSON, progress.
 
-Owns: how things look. Does not own: what is shown. Bytes go straight to the descriptor. Tables have colours only on a terminal and
-are never cut. Progress is shown on stderr, and only when that is a terminal.
+Owns: how things look. Does not own: what is shown. Bytes go straight to the descriptor. Tables have colours
+only on a terminal and are never cut. Progress is shown on stderr, and only when that is a terminal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ BROKEN_PIPE = 141
 """The exit code of a program whose output nobody reads any more, as the shell shows it."""
 _UNBOUNDED = 10_000
 _TIME_MAX = 253_402_300_799_999
-"""The last millisecond of the year 9999, in milliseconds since 1970: the calendar of the standard library ends there."""
+"""The last millisecond of the year 9999, in milliseconds since 1970: the calendar of the standard library
+ends there."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -37,7 +38,8 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 
 def leave() -> NoReturn:
-    """Nobody reads stdout any more: end quietly, and let what is left in its buffer go nowhere instead of failing again at exit."""
+    """Nobody reads stdout any more: end quietly, and let what is left in its buffer go nowhere instead of
+    failing again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, STDOUT)
     os.close(nowhere)
@@ -45,7 +47,8 @@ def leave() -> NoReturn:
 
 
 def console() -> Console:
-    """Stdout for tables and reports. A line is never cut or broken here: a terminal that is too narrow does that by itself."""
+    """Stdout for tables and reports. A line is never cut or broken here: a terminal that is too narrow does
+    that by itself."""
     from rich.console import Console
 
     class Quiet(Console):
@@ -99,7 +102,8 @@ def show_bytes(size: int) -> str:
 
 
 def show_time(milliseconds: int) -> str:
-    """Wall time for people; a clock that was wrong when it was written must not keep the rest from being shown."""
+    """Wall time for people; a clock that was wrong when it was written must not keep the rest from being
+    shown."""
     if milliseconds > _TIME_MAX:
         return f"{milliseconds} ms after 1970"
     return datetime.fromtimestamp(milliseconds / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -107,15 +111,29 @@ def show_time(milliseconds: int) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None, *, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr while the body runs: call what it yields with (bytes done, bytes more to do) since the last call."""
+    """A bar on stderr while the body runs: call what it yields with (bytes done, bytes more to do) since the
+    last call."""
     if not shown or not sys.stderr.isatty():
         yield lambda done, more: None
         return
 
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
-    columns = (TextColumn(what), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn(what),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total)
         known = total or 0

@@ -1,9 +1,10 @@
 """How a command is carried out: its event loop, its store or view, and what is said when it fails.
 
-Owns: ``execute``, ``reading``, ``writing``, exit codes, the one line on stderr. Does not own: what commands do.
+Owns: ``execute``, ``reading``, ``writing``, exit codes, the one line on stderr. Does not own: what commands
+do.
 
-Ctrl-C (``interrupts.py``): a command that writes is cancelled and closes its store in order; one that only reads ends at once.
-A reader that goes away ends a command with 141, quietly.
+Ctrl-C (``interrupts.py``): a command that writes is cancelled and closes its store in order; one that only
+reads ends at once. A reader that goes away ends a command with 141, quietly.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from .interrupts import INTERRUPTED, Interrupts, end_at_once
 from .output import leave
 
 if TYPE_CHECKING:
-    from ..config import StoreConfig
-    from ..folder import StoreFolder
+    from ..folder.lock_files import Owner
+    from ..folder.paths import StoreFolder
     from ..gateway.client.async_client import Client
-    from ..inspection import StoreView
-    from ..presence import Owner
-    from ..store import SegmentStore
+    from ..settings.configuration import StoreConfig
+    from ..store.read_only import StoreView
+    from ..store.store import SegmentStore
 
 T = TypeVar("T")
 FAILED = 1
@@ -90,7 +91,7 @@ def _hint(error: TierlogError) -> str:
 @asynccontextmanager
 async def viewing(data: Path) -> AsyncIterator[StoreView]:
     """The read-only view of a data folder."""
-    from ..inspection import open_reader
+    from ..store.read_only import open_reader
 
     end_at_once()
     async with open_reader(data) as view:
@@ -99,7 +100,8 @@ async def viewing(data: Path) -> AsyncIterator[StoreView]:
 
 @asynccontextmanager
 async def reading(data: Path, url: str | None) -> AsyncIterator[StoreView | Client]:
-    """What reads: the view of a data folder, or with ``url`` a client of the service there, and no folder is touched."""
+    """What reads: the view of a data folder, or with ``url`` a client of the service there, and no folder is
+    touched."""
     if url is None:
         async with viewing(data) as view:
             yield view
@@ -117,11 +119,19 @@ def _client(url: str) -> AbstractAsyncContextManager[Client]:
 
 @asynccontextmanager
 async def writing(
-    data: Path, config_file: Path | None, *, take_over: bool, create: bool = False, url: str | None = None, chunks: str | None = None
+    data: Path,
+    config_file: Path | None,
+    *,
+    take_over: bool,
+    create: bool = False,
+    url: str | None = None,
+    chunks: str | None = None,
 ) -> AsyncIterator[SegmentStore | Client]:
-    """The store in a data folder, opened as its owner; refused while somebody else has it open, unless ``take_over``.
+    """The store in a data folder, opened as its owner; refused while somebody else has it open, unless
+    ``take_over``.
 
-    With ``url`` a client of the service there, and no folder is touched. ``chunks``: where a new folder's long-term storage is.
+    With ``url`` a client of the service there, and no folder is touched. ``chunks``: where a new folder's
+    long-term storage is.
     """
     if url is not None:
         if take_over:
@@ -131,8 +141,8 @@ async def writing(
             yield client
         return
 
-    from ..folder import check_path
-    from ..node import open_store
+    from ..folder.paths import check_path
+    from ..store.opening import open_store
 
     config = read_settings(config_file, chunks)
     folder = check_path(data)
@@ -142,14 +152,17 @@ async def writing(
 
 
 def read_settings(config_file: Path | None, chunks: str | None) -> StoreConfig:
-    """The file's settings, or the defaults, with ``chunks`` for the place that was named on the command line."""
+    """The file's settings, or the defaults, with ``chunks`` for the place that was named on the command
+    line."""
     import attrs
 
-    from ..config import StoreConfig, load_config
+    from ..settings.configuration import StoreConfig, load_config
 
     config = StoreConfig() if config_file is None else load_config(config_file)
     if chunks and config.chunks not in {"", chunks}:
-        raise InvalidArgument(f"--chunks says {chunks}, and {config_file} says {config.chunks}: leave one of them out")
+        raise InvalidArgument(
+            f"--chunks says {chunks}, and {config_file} says {config.chunks}: leave one of them out"
+        )
 
     return attrs.evolve(config, chunks=chunks) if chunks else config
 
@@ -157,19 +170,22 @@ def read_settings(config_file: Path | None, chunks: str | None) -> StoreConfig:
 async def check_new_folder(folder: StoreFolder) -> None:
     """Refuse to make a store in a folder that holds other files."""
     from ...storage_backends.files.local import LocalFiles
-    from ..folder import existing_identity, list_files, run_program
+    from ..folder.paths import existing_identity, list_files, run_program
 
     files = LocalFiles()
     entries = [entry.name for entry in await run_program(files, list_files(folder.path), folder.path)]
     if "wal" in entries:
         await existing_identity(files, folder)
     elif strangers := [name for name in entries if name not in _MAY_STAND_IN_A_NEW_FOLDER]:
-        raise InvalidArgument(f"{folder.path} holds {strangers[0]!r} and no store: name a new or an empty folder for a new store")
+        raise InvalidArgument(
+            f"{folder.path} holds {strangers[0]!r} and no store: name a new or an empty folder for a new "
+            f"store"
+        )
 
 
 async def _check_folder(folder: StoreFolder, *, take_over: bool, create: bool) -> None:
     from ...storage_backends.files.local import LocalFiles
-    from ..folder import existing_identity, living_owners
+    from ..folder.paths import existing_identity, living_owners
 
     files = LocalFiles()
     if create:
@@ -187,11 +203,15 @@ def _open_elsewhere(folder: StoreFolder, owners: Sequence[Owner]) -> str:
         return f"{folder.path} is served at {url}: use --url {url}"
 
     first = owners[0]
-    return f"{folder.path} is open in process {first.pid} on {first.host}: stop that one, or fence it on purpose with --take-over"
+    return (
+        f"{folder.path} is open in process {first.pid} on {first.host}: stop that one, or fence it on "
+        f"purpose with --take-over"
+    )
 
 
 async def ask_service(url: str, method: str, path: str, body: dict[str, str] | None = None) -> dict[str, Any]:
-    """Ask the supervisor at ``url``; returns its document. Raises what it refused, ``Unavailable`` if nobody answers there.
+    """Ask the supervisor at ``url``; returns its document. Raises what it refused, ``Unavailable`` if nobody
+    answers there.
 
     As for every client of the service, the environment's proxies are not for it.
     """
@@ -204,7 +224,9 @@ async def ask_service(url: str, method: str, path: str, body: dict[str, str] | N
         async with httpx.AsyncClient(base_url=url, timeout=_ASK_SECONDS, trust_env=False) as client:
             answer = await client.request(method, path, json=body)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        raise Unavailable(f"no service answers at {url} ({str(error) or type(error).__name__}); is `tierlog serve` running?") from error
+        raise Unavailable(
+            f"no service answers at {url} ({str(error) or type(error).__name__}); is `tierlog serve` running?"
+        ) from error
 
     if not answer.is_success:
         raise from_problem(answer.status_code, answer.headers, answer.content, maybe_applied=False)

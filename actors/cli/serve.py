@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ...storage_backends.base.errors import InvalidArgument
-from ..core.startup import importing
+from ..kernel.process_memory import importing
 from .options import DEFAULT_DATA, Chunks, Config, Data
 from .output import count
 from .running import check_new_folder, complain, execute, read_settings
@@ -22,18 +22,35 @@ if TYPE_CHECKING:
 
 def serve(
     context: typer.Context,
-    path: Annotated[Path | None, typer.Argument(metavar="[PATH]", help="The data folder; --data says it too.", show_default=False)] = None,
+    path: Annotated[
+        Path | None,
+        typer.Argument(metavar="[PATH]", help="The data folder; --data says it too.", show_default=False),
+    ] = None,
     data: Data = DEFAULT_DATA,
     config: Config = None,
-    listen: Annotated[str | None, typer.Option(metavar="ADDRESS:PORT", help="Where to listen; port 0 lets the system choose.")] = None,
-    hosts: Annotated[int | None, typer.Option(min=1, max=256, help="Host processes. Default: one for each core.")] = None,
-    containers: Annotated[int | None, typer.Option(min=1, max=1024, help="Containers of a new folder; fixed from then on.")] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS:PORT", help="Where to listen; port 0 lets the system choose."),
+    ] = None,
+    hosts: Annotated[
+        int | None, typer.Option(min=1, max=256, help="Host processes. Default: one for each core.")
+    ] = None,
+    containers: Annotated[
+        int | None, typer.Option(min=1, max=1024, help="Containers of a new folder; fixed from then on.")
+    ] = None,
     chunks: Chunks = None,
     take_over: Annotated[
-        bool, typer.Option("--take-over", help="Go on although an app has the folder open: it is fenced and loses its store.")
+        bool,
+        typer.Option(
+            "--take-over", help="Go on although an app has the folder open: it is fenced and loses its store."
+        ),
     ] = False,
     adopt: Annotated[
-        bool, typer.Option("--adopt", help="Serve a copied or restored folder although long-term storage knows a newer owner.")
+        bool,
+        typer.Option(
+            "--adopt",
+            help="Serve a copied or restored folder although long-term storage knows a newer owner.",
+        ),
     ] = False,
 ) -> None:
     """Serve a data folder over HTTP: start host processes, watch them, and replace those that fail.
@@ -44,8 +61,8 @@ def serve(
 
     async def command() -> None:
         with importing():
-            from ..folder import check_path
-            from ..service import ServiceOptions, host_count, listen_of, run_service
+            from ..folder.paths import check_path
+            from ..supervisor.service import ServiceOptions, host_count, listen_of, run_service
 
         settings = read_settings(config, chunks)
         address, port = listen_of(listen, settings.server)
@@ -64,7 +81,7 @@ def serve(
         )
         await run_service(options, _announce)
 
-    from ..core.log import log_json_lines
+    from ..telemetry.logging import log_json_lines
 
     log_json_lines(host="supervisor", pid=os.getpid())
     execute(command, uvloop=True)
@@ -77,7 +94,9 @@ def _one_folder(context: typer.Context, path: Path | None, data: Path) -> Path:
 
     source = context.get_parameter_source("data")
     if source is not None and source.name == "COMMANDLINE":
-        raise InvalidArgument(f"the data folder is given twice, as {path} and as --data {data}: leave one out")
+        raise InvalidArgument(
+            f"the data folder is given twice, as {path} and as --data {data}: leave one out"
+        )
 
     return path
 
@@ -85,7 +104,13 @@ def _one_folder(context: typer.Context, path: Path | None, data: Path) -> Path:
 def _announce(served: Served, supervisor: Supervisor) -> None:
     for place in supervisor.view().document()["containers"]:
         if place["phase"] != "serving":
-            complain(f"container {place['container']} is not served, it is {place['phase']}: {place['reason'] or 'see the log'}")
-    hosts, places = count(len(supervisor.fleet.hosts), "host"), count(len(supervisor.fleet.places), "container")
+            complain(
+                f"container {place['container']} is not served, it is {place['phase']}: "
+                f"{place['reason'] or 'see the log'}"
+            )
+    hosts, places = (
+        count(len(supervisor.fleet.hosts), "host"),
+        count(len(supervisor.fleet.places), "container"),
+    )
     sys.stdout.write(f"serving {places} on {hosts} at {served.url}\n")
     sys.stdout.flush()

@@ -21,7 +21,9 @@ _CONTAINER_COLUMNS = ("container", "phase", "host", "epoch", "segments", "WAL", 
 
 def status(
     url: Url = DEFAULT_URL,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Show a service's hosts, containers and failovers."""
@@ -60,7 +62,10 @@ def _shown(status: dict[str, Any]) -> RenderableType:
     tail = f", the last ones took {times}" if times else ""
     return Group(
         Text.assemble(f"{status['folder']}: ", (word, "green" if status["ready"] else "red")),
-        Text(f"supervisor: process {status['pid']}, term {status['term']}; failovers: {status['failovers']}{tail}"),
+        Text(
+            f"supervisor: process {status['pid']}, term {status['term']}; failovers: "
+            f"{status['failovers']}{tail}"
+        ),
         Text(),
         output.table(_HOST_COLUMNS, [_host_row(host) for host in status["hosts"]]),
         Text(),
@@ -75,7 +80,10 @@ def _troubles(status: dict[str, Any]) -> list[RenderableType]:
 
     told = [(host["id"], host["storage"]) for host in status["hosts"] if host["storage"]["cause"]]
     lines = [
-        Text.assemble(f"\n{host}: long-term storage is ", (storage["trouble"], "red"), f": {storage['cause']}") for host, storage in told
+        Text.assemble(
+            f"\n{host}: long-term storage is ", (storage["trouble"], "red"), f": {storage['cause']}"
+        )
+        for host, storage in told
     ]
     return list(lines)
 
@@ -88,4 +96,12 @@ def _host_row(host: dict[str, Any]) -> tuple[Any, ...]:
 
 def _container_row(place: dict[str, Any]) -> tuple[Any, ...]:
     sizes = (output.show_bytes(place["wal_bytes"]), output.show_bytes(place["unflushed_bytes"]))
-    return (place["container"], place["phase"], place["host"], place["epoch"], place["segments"], *sizes, place["reason"])
+    return (
+        place["container"],
+        place["phase"],
+        place["host"],
+        place["epoch"],
+        place["segments"],
+        *sizes,
+        place["reason"],
+    )

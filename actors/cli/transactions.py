@@ -1,4 +1,5 @@
-"""Commands about transactions, of a folder or of a service: see what writers have begun, and end what they left behind.
+"""Commands about transactions, of a folder or of a service: see what writers have begun, and end what they
+left behind.
 
 Does not own: beginning and committing one, which only a writer can do, who knows its parts.
 """
@@ -17,13 +18,23 @@ from .running import execute, reading, writing
 if TYPE_CHECKING:
     from ...storage_backends.base.transactions import TransactionInfo
 
-Target = Annotated[str, typer.Argument(metavar="TARGET", help="The segment that gets the bytes at the commit.", show_default=False)]
-Id = Annotated[str, typer.Argument(metavar="ID", help="The transaction's id, as `txn ls` shows it.", show_default=False)]
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET", help="The segment that gets the bytes at the commit.", show_default=False
+    ),
+]
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="The transaction's id, as `txn ls` shows it.", show_default=False)
+]
 
 
 def ls(
     prefix: Annotated[
-        str, typer.Argument(metavar="[PREFIX]", help="Only those whose target's name begins with it.", show_default=False)
+        str,
+        typer.Argument(
+            metavar="[PREFIX]", help="Only those whose target's name begins with it.", show_default=False
+        ),
     ] = "",
     json: Json = False,
     data: Data = DEFAULT_DATA,
@@ -43,7 +54,9 @@ def ls(
         output.print_table(("bytes", "staged", "state", "target", "id"), rows)
 
 
-def show(target: Target, transaction_id: Id, json: Json = False, data: Data = DEFAULT_DATA, url: Service = None) -> None:
+def show(
+    target: Target, transaction_id: Id, json: Json = False, data: Data = DEFAULT_DATA, url: Service = None
+) -> None:
     """Show a transaction: its state, its token, its lease, how it ended, and what it has staged."""
 
     async def command() -> TransactionInfo:
@@ -56,7 +69,9 @@ def show(target: Target, transaction_id: Id, json: Json = False, data: Data = DE
 def abort(
     target: Target,
     transaction_id: Id,
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why: its writers are told.")] = "aborted by hand",
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="Why: its writers are told.")
+    ] = "aborted by hand",
     json: Json = False,
     data: Data = DEFAULT_DATA,
     config: Config = None,
@@ -85,7 +100,9 @@ def _print(info: TransactionInfo, json: bool) -> None:
     fields |= {"token": token and f"{token['writer']} at epoch {token['epoch']}"}
     told = {name: value for name, value in fields.items() if value not in (None, "")}
     width = max(map(len, told))
-    output.print_lines([f"{name.replace('_', ' '):<{width}}  {_shown(name, value)}" for name, value in told.items()])
+    output.print_lines(
+        [f"{name.replace('_', ' '):<{width}}  {_shown(name, value)}" for name, value in told.items()]
+    )
     output.print_lines([f"{'staged':<{width}}  {part['name']} {part['length']}" for part in staged])
 
 

@@ -1,11 +1,13 @@
 """Admission: what a client append must pass before it enters the mailbox (rule C6).
 
-Owns: the three gates, in this order: free disk (rule W6), a segment that cannot be flushed (rule F4), and unflushed memory. Does not
-own: the mailbox's own bounds, nor internal requests, which pass no gate because they relieve what the gates measure (hole 17).
+Owns: the three gates, in this order: free disk (rule W6), a segment that cannot be flushed (rule F4), and
+unflushed memory. Does not own: the mailbox's own bounds, nor internal requests, which pass no gate because
+they relieve what the gates measure.
 
-Between the soft and the hard limit an append waits in proportion, until a flush cycle makes progress or its delay is over; above the
-hard limit it is refused as Throttled, or as StorageFull if flushes fail because long-term storage has no room: waiting makes none.
-Nothing was done for a refused append. Cancellation: nothing is held.
+Between the soft and the hard limit an append waits in proportion, until a flush cycle makes progress or its
+delay is over; above the hard limit it is refused as Throttled, or as StorageFull if flushes fail because
+long-term storage has no room: waiting makes none. Nothing was done for a refused append. Cancellation:
+nothing is held.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from __future__ import annotations
 import anyio
 import attrs
 
-from ...storage_backends.base.data_log import DurableDataLog
+from ...journal.log.contract import DurableDataLog
 from ...storage_backends.base.errors import StorageFull, Throttled
 from ...storage_backends.base.statistics import counter
-from ..reading.tail_cache import TailCache
-from ..writer.writer import StorageWriter
+from ..flush.writer import StorageWriter
+from ..read.tail_cache import TailCache
 from .state import ContainerState
 
 
@@ -28,7 +30,8 @@ class AdmissionOptions:
     hard_bytes: int
     """Unflushed bytes above which appends are refused."""
     segment_bytes: int
-    """Unflushed bytes of one segment that keeps failing to flush, above which only its own appends are refused."""
+    """Unflushed bytes of one segment that keeps failing to flush, above which only its own appends are
+    refused."""
     delay_max: float = 2.0
     """Seconds, just below the hard limit."""
     space_interval: float = 1.0
@@ -44,7 +47,12 @@ class AdmissionStatistics:
 
 class Admission:
     def __init__(
-        self, state: ContainerState, cache: TailCache, log: DurableDataLog, writer: StorageWriter, options: AdmissionOptions
+        self,
+        state: ContainerState,
+        cache: TailCache,
+        log: DurableDataLog,
+        writer: StorageWriter,
+        options: AdmissionOptions,
     ) -> None:
         self._state = state
         self._cache = cache
@@ -55,15 +63,23 @@ class Admission:
         self._delayed = self._throttled = self._full = 0
 
     def is_open(self, size: int) -> bool:
-        """Whether an append of ``size`` bytes may go on at once, whichever segment it is for. Cheap: it is asked for every append."""
-        return self._cache.pinned_bytes < self._options.soft_bytes and not self._writer.failing and self._log.has_room(size)
+        """Whether an append of ``size`` bytes may go on at once, whichever segment it is for. Cheap: it is
+        asked for every append."""
+        return (
+            self._cache.pinned_bytes < self._options.soft_bytes
+            and not self._writer.failing
+            and self._log.has_room(size)
+        )
 
     async def admit(self, name: str, size: int) -> None:
-        """Return when an append of ``size`` bytes may go on; ``StorageFull`` or ``Throttled`` otherwise. Does not suspend when all is
-        well."""
+        """Return when an append of ``size`` bytes may go on; ``StorageFull`` or ``Throttled`` otherwise. Does
+        not suspend when all is well."""
         if not self._log.has_room(size) and not await self._has_room_after_all(size):
             self._full += 1
-            raise StorageFull("free disk space is below the low-water mark: appends are refused; free space, truncate or delete segments")
+            raise StorageFull(
+                "free disk space is below the low-water mark: appends are refused; free space, truncate or "
+                "delete segments"
+            )
 
         if self._cache.pinned_bytes >= self._options.soft_bytes:
             await self._delay()
@@ -71,7 +87,8 @@ class Admission:
             self._check_segment(name)
 
     async def _has_room_after_all(self, size: int) -> bool:
-        """Refused appends look at no disk, so look for them from time to time: appends resume when space was freed (rule W6)."""
+        """Refused appends look at no disk, so look for them from time to time: appends resume when space was
+        freed (rule W6)."""
         now = anyio.current_time()
         if now < self._look_again:
             return False
@@ -87,7 +104,10 @@ class Admission:
 
         if segment.length - segment.flushed > self._options.segment_bytes:
             self._throttled += 1
-            raise self._refusal(f"segment {name!r} cannot be flushed and has {segment.length - segment.flushed} unflushed bytes")
+            raise self._refusal(
+                f"segment {name!r} cannot be flushed and has {segment.length - segment.flushed} unflushed "
+                f"bytes"
+            )
 
     async def _delay(self) -> None:
         options = self._options
@@ -95,7 +115,9 @@ class Admission:
         self._writer.request_cycle()  # many small segments may fill memory long before one of them is due by size or age
         if pinned >= options.hard_bytes:
             self._throttled += 1
-            raise self._refusal(f"{pinned} bytes wait to be flushed (limit {options.hard_bytes}): slow down and try again")
+            raise self._refusal(
+                f"{pinned} bytes wait to be flushed (limit {options.hard_bytes}): slow down and try again"
+            )
 
         self._delayed += 1
         share = (pinned - options.soft_bytes) / max(1, options.hard_bytes - options.soft_bytes)
@@ -103,7 +125,9 @@ class Admission:
             await self._writer.progress.wait()
 
     def _refusal(self, why: str) -> StorageFull | Throttled:
-        full = next((error for error in self._writer.failing.values() if isinstance(error, StorageFull)), None)
+        full = next(
+            (error for error in self._writer.failing.values() if isinstance(error, StorageFull)), None
+        )
         return Throttled(why) if full is None else StorageFull(f"{why}; flushes wait for room: {full}")
 
     def statistics(self) -> AdmissionStatistics:

@@ -1,15 +1,17 @@
 """The segment container: one ownership of one container, from opening its log to its exit.
 
-Owns: the parts (log, state, cache, pipeline, writer, collector, checkpointer), their start and stop order, and the verbs that clients call.
-Does not own: restarts (``host.py``), rules (``decisions.py``), placement of names (the store).
+Owns: the parts (log, state, cache, pipeline, writer, collector, checkpointer), their start and stop order,
+and the verbs that clients call. Does not own: restarts (``host.py``), rules (``decisions.py``), placement of
+names (the store).
 
-Start: open the log (fences every earlier owner), judge and place the claim in long-term storage (rule W8), recover, then start the
-pipeline, the writer, the collector and the checkpointer, then answer. Long-term storage may be down at the start: the claim is then
-placed before the first write there. Stop: refuse new requests, let the pipeline finish what it has, stop the others, close the log with
-its footer. ``close`` does not flush.
+Start: open the log (fences every earlier owner), judge and place the claim in long-term storage (rule W8),
+recover, then start the pipeline, the writer, the collector and the checkpointer, then answer. Long-term
+storage may be down at the start: the claim is then placed before the first write there. Stop: refuse new
+requests, let the pipeline finish what it has, stop the others, close the log with its footer. ``close`` does
+not flush.
 
-Any failure ends the ownership; recovery is the only way back (crash-only). After a torn sync step nothing more is written, no footer either
-(rule C5). Every waiter is answered whatever happens.
+Any failure ends the ownership; recovery is the only way back (crash-only). After a torn sync step nothing
+more is written, no footer either (rule C5). Every waiter is answered whatever happens.
 """
 
 from __future__ import annotations
@@ -21,38 +23,45 @@ from typing import Any, TypeVar
 import anyio
 import attrs
 
+from ...journal.log.contract import DurableDataLog, OpenedLog
 from ...journal.operations.barrier import Barrier
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.data_log import DurableDataLog, OpenedLog
-from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, SegmentNotFound, StorageFull, TierlogError, Unavailable
+from ...storage_backends.base.errors import (
+    ClosedError,
+    OutcomeUnknown,
+    SegmentNotFound,
+    StorageFull,
+    TierlogError,
+    Unavailable,
+)
 from ...storage_backends.base.transactions import TransactionInfo
 from ...storage_backends.base.world import World
-from ...storage_backends.chunked.core import ChunkedOptions
-from ...storage_backends.chunked.rolling.modes import LayoutMode
-from ...storage_backends.chunked.storage import ChunkedSegmentStorage
-from ..core.events import Answer, EventSource
-from ..core.log import get_logger
-from ..core.mailbox import Lane, Mailbox, MailboxOptions
-from ..core.reply import Reply, fail_all
-from ..core.shutdown import finish_within
+from ...storage_backends.segments.core import ChunkedOptions
+from ...storage_backends.segments.storage import ChunkedSegmentStorage
+from ..flush.segment_flusher import SegmentFlusher
+from ..flush.writer import StorageWriter, WriterOptions
 from ..gc.collector import Collector, CollectorOptions
-from ..reading.append_starts import AppendStarts
-from ..reading.read_ahead import ReadAhead, ReadAheadOptions
-from ..reading.read_ahead_budget import ReadAheadBudget
-from ..reading.reader import Reader
-from ..reading.tail_cache import TailCache
-from ..tracing import SpanHook
-from ..writer.segment_flusher import SegmentFlusher
-from ..writer.writer import StorageWriter, WriterOptions
+from ..kernel.mailbox import Lane, Mailbox, MailboxOptions
+from ..kernel.one_shot import Answer, EventSource
+from ..kernel.reply import Reply, fail_all
+from ..kernel.shutdown import finish_within
+from ..legacy_rolling.header_updates import HeaderKeeper
+from ..legacy_rolling.legacy_segments import LegacySegments
+from ..read.append_starts import AppendStarts
+from ..read.read_ahead import ReadAhead, ReadAheadOptions
+from ..read.read_ahead_budget import ReadAheadBudget
+from ..read.reader import Reader
+from ..read.tail_cache import TailCache
+from ..settings.layout_mode import LayoutMode
+from ..telemetry.logging import get_logger
+from ..telemetry.tracing import SpanHook
 from .admission import Admission, AdmissionOptions
-from .checkpointer import Checkpointer, CheckpointOptions
-from .claim import Identity, claim_late, claim_prefix, judge, place, survey
-from .headers import HeaderKeeper
+from .checkpoint import Checkpointer, CheckpointOptions
+from .claims import Identity, claim_late, claim_prefix, judge, place, survey
 from .leases import Leases
 from .metadata_store import LoggedMetadataStore
-from .older import OlderSegments
 from .pipeline import Pipeline, PipelineOptions, Protect, unprotected
 from .publish import Publisher
 from .recovery import Recovery, RecoveryReport
@@ -90,13 +99,14 @@ class ContainerOptions:
     events: Callable[[], EventSource] = EventSource
     """Makes what replies wait on: the running loop's cheapest way."""
     protect: Protect = unprotected
-    """Keeps Ctrl-C out of the container's tasks (rule C5, hole 42)."""
+    """Keeps Ctrl-C out of the container's tasks (rule C5)."""
     span: SpanHook | None = None
     """Called around each group's append to the log, where an append in it is traced."""
     layout: LayoutMode = LayoutMode.INSTALL_NEW
     chunked: ChunkedOptions = ChunkedOptions()
     adopt: bool = False
-    """Go on although long-term storage was claimed by another log's owner (a restored or copied folder, on purpose)."""
+    """Go on although long-term storage was claimed by another log's owner (a restored or copied folder, on
+    purpose)."""
 
 
 @attrs.frozen
@@ -121,7 +131,13 @@ class Container:
     """One ownership. Made for one ``run``; a restart is a new object with a new log."""
 
     def __init__(
-        self, index: int, log: DurableDataLog, chunks: ChunkStorage, identity: Identity, world: World, options: ContainerOptions
+        self,
+        index: int,
+        log: DurableDataLog,
+        chunks: ChunkStorage,
+        identity: Identity,
+        world: World,
+        options: ContainerOptions,
     ) -> None:
         self.index = index
         self.log = log
@@ -131,19 +147,23 @@ class Container:
         self._world = world
         self._claimed = False
         self.follows: Collection[int] | None = None
-        """The epochs of this host's own attempts before: only from these it may take over by itself. None: it opens on order (hole 26)."""
+        """The epochs of this host's own attempts before: only from these it may take over by itself. None: it
+        opens on order."""
         self._stop = anyio.Event()
         self._logged = anyio.Event()
         self._look_at = 0
         self._look_every = options.checkpoint.wal_bytes // 64
-        """Payload bytes between two looks at whether a checkpoint is due: asking after every group would cost more than the answer."""
+        """Payload bytes between two looks at whether a checkpoint is due: asking after every group would cost
+        more than the answer."""
         self._built: _Parts | None = None
         self._recovery = RecoveryReport(0, 0, 0)
         self.mailbox: Mailbox[Request] = Mailbox(options.mailbox, events=options.events())
         events = self.mailbox.events
         self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
         self.state = ContainerState()
-        self.older = OlderSegments(chunks, self.state, self.ask_internal, self._claim_late, lambda: self._parts, options)
+        self.legacy = LegacySegments(
+            chunks, self.state, self.ask_internal, self._claim_late, lambda: self._parts, options
+        )
         self.cache = TailCache(options.cache_bytes)
 
     @property
@@ -163,12 +183,13 @@ class Container:
 
         return self._built
 
-    # --- life -------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------
 
     async def run(self, started: Callable[[], None], ending: Callable[[], None]) -> None:
         """Own the container until ``stop`` is called (returns) or something fails (raises).
 
-        ``started()`` is called when it can answer, ``ending()`` before the first request is refused because of the end.
+        ``started()`` is called when it can answer, ``ending()`` before the first request is refused because
+        of the end.
         """
         clean = False
         try:
@@ -182,7 +203,9 @@ class Container:
         finally:
             ending()
             self._answer_everybody(clean)
-            if not await finish_within(self.options.close_timeout, lambda: self.log.close(clean=clean and not self.is_poisoned)):
+            if not await finish_within(
+                self.options.close_timeout, lambda: self.log.close(clean=clean and not self.is_poisoned)
+            ):
                 _log.error("log_close_timed_out", container=self.index)
 
     def stop(self) -> None:
@@ -213,8 +236,8 @@ class Container:
             while not await place(self._chunks, self.index, epoch, self._identity):
                 epoch = await self.log.raise_epoch(epoch)
         except (Unavailable, OutcomeUnknown, StorageFull) as error:
-            # Without room too: what is read and deleted meanwhile is what makes room. And where the answer was lost: the late claim finds
-            # its own, or makes it.
+            # Without room too: what is read and deleted meanwhile is what makes room. And where the answer
+            # was lost: the late claim finds its own, or makes it.
             _log.warning("claim_postponed", container=self.index, error=str(error))
             return epoch
 
@@ -225,7 +248,9 @@ class Container:
         """Before the first write to long-term storage, if it was down at the start."""
         if not self._claimed:
             adopt = self.options.adopt
-            await claim_late(self._chunks, self.index, self.state.epoch, self._identity, self.log.check_owner, adopt=adopt)
+            await claim_late(
+                self._chunks, self.index, self.state.epoch, self._identity, self.log.check_owner, adopt=adopt
+            )
             self._claimed = True
 
     def _build(self) -> _Parts:
@@ -259,7 +284,9 @@ class Container:
         publisher = Publisher(state, self.cache, due_bytes=options.flush_bytes, on_due=writer.segment_due)
         leases = Leases(state, self.ask_internal, tombstone=options.tombstone)
         publisher.on_transaction = leases.note
-        headers = HeaderKeeper(state, self.older, storage, self._chunks, publisher, active=options.layout.writes_headers)
+        headers = HeaderKeeper(
+            state, self.legacy, storage, self._chunks, publisher, active=options.layout.writes_headers
+        )
         return _Parts(
             self._pipeline(publisher),
             publisher,
@@ -316,10 +343,16 @@ class Container:
             ending()  # in the step in which it failed its waiters: they find this ownership gone and ask the next one
 
     def _answer_everybody(self, clean: bool) -> None:
-        error = ClosedError("the store is closed") if clean else Unavailable(f"container {self.index} stopped; it is being recovered")
+        error = (
+            ClosedError("the store is closed")
+            if clean
+            else Unavailable(f"container {self.index} stopped; it is being recovered")
+        )
         self._fail_requests(self.mailbox.close(error))
         if self._built is not None:
-            self._built.writer.stop(Unavailable(f"container {self.index} stopped before the flush was complete: flush again"))
+            self._built.writer.stop(
+                Unavailable(f"container {self.index} stopped before the flush was complete: flush again")
+            )
         for segment in self.state.segments.by_id.values():
             segment.wake()
 
@@ -337,11 +370,14 @@ class Container:
                 self._logged.set()
                 self._logged = anyio.Event()
 
-    # --- asking -----------------------------------------------------------------------------------------------
+    # --- asking ----------------------------------------------------------------------------------
 
     async def ask(self, request: Request, size: int = 0) -> Any:
-        """Put a client's request into the pipeline and wait for its answer. Cancelled: the outcome is unknown."""
-        return await (self.older.ask(self._ask, request, size) if self.older.looks else self._ask(request, size))
+        """Put a client's request into the pipeline and wait for its answer. Cancelled: the outcome is
+        unknown."""
+        return await (
+            self.legacy.ask(self._ask, request, size) if self.legacy.looks else self._ask(request, size)
+        )
 
     async def _ask(self, request: Request, size: int) -> Any:
         request.reply = reply = self._make_answer()
@@ -363,9 +399,14 @@ class Container:
         return await reply.wait()
 
     def offer(self, request: AppendRequest) -> bool:
-        """Take an append in at once if every gate is open and the mailbox has room; its answer comes in ``request.reply``."""
+        """Take an append in at once if every gate is open and the mailbox has room; its answer comes in
+        ``request.reply``."""
         parts = self._built  # not ``_parts``: every append comes here, and a property is one call more
-        if parts is None or not parts.admission.is_open(request.size) or (self.older.looks and self.older.may_know(request.name)):
+        if (
+            parts is None
+            or not parts.admission.is_open(request.size)
+            or (self.legacy.looks and self.legacy.may_know(request.name))
+        ):
             return False
 
         request.reply = self._make_answer()
@@ -379,7 +420,7 @@ class Container:
 
     async def take_in(self, request: AppendRequest) -> None:
         """Return when the append is admitted and in the mailbox; its answer comes in ``request.reply``."""
-        await self.older.bring(request.name)
+        await self.legacy.bring(request.name)
         await self._parts.admission.admit(request.name, request.size)
         request.reply = self._make_answer()
         await self.mailbox.put(request, request.size)
@@ -404,14 +445,14 @@ class Container:
         """Return once everything that was given a sequence so far is durable."""
         await self.ask_internal(SettleRequest(), 0)
 
-    # --- reading ----------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     async def find_durable(self, name: str) -> SegmentState:
         """The segment of that name, once its existence is durable; a "not found" is as durable (rule C1)."""
         segment = self.state.segments.find(name)
         # Again for one that came into being after what was settled.
         while segment is None or segment.durable_length < 0:
-            await self.older.bring(name)
+            await self.legacy.bring(name)
             await self.settle()
             segment = self.state.segments.find(name)
             if segment is None:
@@ -432,9 +473,10 @@ class Container:
         return await self._as_owner(self._parts.starts.find(segment, start, end))
 
     async def _as_owner(self, look: Awaitable[T]) -> T:
-        """What ``look`` finds. The owner looks at the register before it answers (hole 16).
+        """What ``look`` finds. The owner looks at the register before it answers.
 
-        Refusals too: to one who was fenced, a chunk that the newer owner has collected looks like a damaged store.
+        Refusals too: to one who was fenced, a chunk that the newer owner has collected looks like a damaged
+        store.
         """
         try:
             found = await look
@@ -446,7 +488,8 @@ class Container:
         return found
 
     async def wait_beyond(self, name: str, offset: int) -> bool:
-        """Return True when the segment has bytes past ``offset``, False when it is sealed at or before it and has none.
+        """Return True when the segment has bytes past ``offset``, False when it is sealed at or before it and
+        has none.
 
         ``SegmentNotFound`` if it is deleted meanwhile; ``Unavailable`` if the container stops.
         """
@@ -467,7 +510,9 @@ class Container:
             if segment.waiter is None:
                 segment.waiter = anyio.Event()
             await segment.waiter.wait()
-            segment = self.state.segments.find(name)  # a fresh look: an idle segment may have been evicted and come back
+            segment = self.state.segments.find(
+                name
+            )  # a fresh look: an idle segment may have been evicted and come back
             if segment is None or segment.sid != sid:
                 await self.settle()  # its end may not be durable yet
                 raise SegmentNotFound(f"segment {name!r} is gone", segment=name)

@@ -1,10 +1,12 @@
 """Decisions: what a request means in the present state. Pure and synchronous.
 
-Owns: every rule of admission to the log: existence, seals, offsets, idempotence (C3), attribute conditions, merges, metadata versions (S6).
-Does not own: applying (``state.py``), logging (``pipeline.py``), nor argument checks (the store's door does those).
+Owns: every rule of admission to the log: existence, seals, offsets, idempotence (C3), attribute conditions,
+merges, metadata versions (S6). Does not own: applying (``state.py``), logging (``pipeline.py``), nor argument
+checks (the store's door does those).
 
-A decision returns ``(operation, answer)``; without an operation the answer is still given only when everything it depends on is durable
-(rule C1, hole 12). A refusal is raised as the error that the caller gets. Whatever is returned can be applied (rule C5).
+A decision returns ``(operation, answer)``; without an operation the answer is still given only when
+everything it depends on is durable (rule C1). A refusal is raised as the error that the caller gets.
+Whatever is returned can be applied (rule C5).
 """
 
 from __future__ import annotations
@@ -37,9 +39,15 @@ from ...storage_backends.base.errors import (
     TierlogError,
     UnknownWriter,
 )
-from ...storage_backends.base.segments import ATTRIBUTE_MAX, ATTRIBUTE_MIN, ATTRIBUTES_MAX, AttributeUpdate, AttributeUpdateKind
+from ...storage_backends.base.segments import (
+    ATTRIBUTE_MAX,
+    ATTRIBUTE_MIN,
+    ATTRIBUTES_MAX,
+    AttributeUpdate,
+    AttributeUpdateKind,
+)
 from ...storage_backends.base.transactions import is_staged, split_staged
-from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX, segment_of_key
+from ...storage_backends.segments.records.segment import SEGMENT_PREFIX, segment_of_key
 from .requests import (
     AppendRequest,
     AttributesRequest,
@@ -74,7 +82,8 @@ def refuse_staged(name: str, hint: str) -> None:
 
 
 def _no_segment(state: ContainerState, name: str) -> TierlogError:
-    """Why nothing can be appended to ``name``: a staged segment went with its transaction, and its writer is told so (rule T5)."""
+    """Why nothing can be appended to ``name``: a staged segment went with its transaction, and its writer is
+    told so (rule T5)."""
     if is_staged(name):
         target, transaction = split_staged(name)
         record = state.transactions.find(target, transaction, state.segments.sid_of(target))
@@ -87,7 +96,8 @@ def _no_segment(state: ContainerState, name: str) -> TierlogError:
 
 
 def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
-    """The offset of the data; for a repeat its first offset, or None if it is not the writer's latest (rule C3, hole 1)."""
+    """The offset of the data; for a repeat its first offset, or None if it is not the writer's latest (rule
+    C3)."""
     segment = state.segments.find(request.name)
     if segment is None:
         raise _no_segment(state, request.name)
@@ -97,7 +107,9 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
         if known is None:
             _check_new_writer(segment, request)
         elif _is_repeat(segment, request, known):
-            return None, known.offset if request.first_event == known.first_event and _last_event(request) == known.last_event else None
+            return None, known.offset if request.first_event == known.first_event and _last_event(
+                request
+            ) == known.last_event else None
 
     if segment.sealed:
         raise SegmentSealed(f"{segment.name!r} is sealed at {segment.length}", segment=segment.name)
@@ -114,7 +126,9 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
     if request.writer and not request.size and not request.event_count:
         raise InvalidArgument("an append by a writer carries at least one event number")
 
-    return Append(segment.sid, offset, request.data, request.writer, request.first_event, request.event_count), offset
+    return Append(
+        segment.sid, offset, request.data, request.writer, request.first_event, request.event_count
+    ), offset
 
 
 def _last_event(request: AppendRequest) -> int:
@@ -123,11 +137,14 @@ def _last_event(request: AppendRequest) -> int:
 
 def _check_new_writer(segment: SegmentState, request: AppendRequest) -> None:
     if request.writer in segment.expired:
-        raise UnknownWriter(f"the state of writer {request.writer!r} in {segment.name!r} was expired", segment=segment.name)
+        raise UnknownWriter(
+            f"the state of writer {request.writer!r} in {segment.name!r} was expired", segment=segment.name
+        )
 
     if request.previous_event is not None:
         raise UnknownWriter(
-            f"writer {request.writer!r} names event {request.previous_event} as its previous one, but {segment.name!r} knows none of it",
+            f"writer {request.writer!r} names event {request.previous_event} as its previous one, but "
+            f"{segment.name!r} knows none of it",
             segment=segment.name,
         )
 
@@ -140,14 +157,16 @@ def _is_repeat(segment: SegmentState, request: AppendRequest, known: WriterState
 
     if request.first_event <= last:
         raise InvalidArgument(
-            f"events {request.first_event} to {_last_event(request)} of writer {request.writer!r} are partly applied (up to {last}): "
+            f"events {request.first_event} to {_last_event(request)} of writer {request.writer!r} are "
+            f"partly applied (up to {last}): "
             f"a batch is sent again as it was, or new from {last + 1} on"
         )
 
     previous = request.first_event - 1 if request.previous_event is None else request.previous_event
     if previous != last:
         raise OutOfOrder(
-            f"event {request.first_event} of writer {request.writer!r} follows {previous}, but the last applied one is {last}: "
+            f"event {request.first_event} of writer {request.writer!r} follows {previous}, but the last "
+            f"applied one is {last}: "
             f"retry once its predecessor is acked",
             segment=segment.name,
             last_event_number=last,
@@ -182,11 +201,16 @@ def decide_truncate(state: ContainerState, request: TruncateRequest) -> Decision
             given=request.offset,
         )
 
-    return (TruncateSegment(segment.sid, request.offset) if request.offset > segment.start_offset else None), None
+    return (
+        TruncateSegment(segment.sid, request.offset) if request.offset > segment.start_offset else None
+    ), None
 
 
 def decide_delete(state: ContainerState, request: DeleteRequest) -> Decision:
-    refuse_staged(request.name, "a commit that does not name it deletes it, abort_transaction deletes all of a transaction")
+    refuse_staged(
+        request.name,
+        "a commit that does not name it deletes it, abort_transaction deletes all of a transaction",
+    )
     return DeleteSegment(require(state, request.name).sid), None
 
 
@@ -204,7 +228,10 @@ def resolve_updates(segment: SegmentState, updates: Sequence[AttributeUpdate]) -
         current = values.get(update.name, segment.attributes.get(update.name))
         values[update.name] = _resolve(segment, update, current)
 
-    if len(segment.attributes) + len(values) > ATTRIBUTES_MAX and len(segment.attributes.keys() | values) > ATTRIBUTES_MAX:
+    if (
+        len(segment.attributes) + len(values) > ATTRIBUTES_MAX
+        and len(segment.attributes.keys() | values) > ATTRIBUTES_MAX
+    ):
         raise InvalidArgument(f"{segment.name!r} would have more than {ATTRIBUTES_MAX} attributes")
 
     return tuple(values.items())
@@ -215,7 +242,10 @@ def _resolve(segment: SegmentState, update: AttributeUpdate, current: int | None
     if kind is AttributeUpdateKind.ACCUMULATE:
         total = (current or 0) + update.value
         if not ATTRIBUTE_MIN <= total <= ATTRIBUTE_MAX:
-            raise AttributeConflict(f"attribute {update.name!r} of {segment.name!r} would leave 64 bits: {total}", segment=segment.name)
+            raise AttributeConflict(
+                f"attribute {update.name!r} of {segment.name!r} would leave 64 bits: {total}",
+                segment=segment.name,
+            )
 
         return total
 
@@ -228,7 +258,8 @@ def _resolve(segment: SegmentState, update: AttributeUpdate, current: int | None
     if not holds:
         wanted = f" (expected {update.expected})" if kind is AttributeUpdateKind.REPLACE_IF_EQUALS else ""
         raise AttributeConflict(
-            f"attribute {update.name!r} of {segment.name!r} is {current}: {kind.value} with {update.value}{wanted} does not apply",
+            f"attribute {update.name!r} of {segment.name!r} is {current}: {kind.value} with "
+            f"{update.value}{wanted} does not apply",
             segment=segment.name,
         )
 
@@ -236,7 +267,7 @@ def _resolve(segment: SegmentState, update: AttributeUpdate, current: int | None
 
 
 def decide_merge(state: ContainerState, request: MergeRequest) -> Decision:
-    """The target offset of the first source's bytes. Sources are locked by being unnamed in this very step (hole 22)."""
+    """The target offset of the first source's bytes. Sources are locked by being unnamed in this very step."""
     for name in (request.target, *request.sources):
         refuse_staged(name, "commit_transaction moves those to their target")
 
@@ -249,7 +280,9 @@ def decide_merge(state: ContainerState, request: MergeRequest) -> Decision:
         _check_source(target, source)
 
     values = resolve_updates(target, request.updates)
-    return MergeSegments(target.sid, target.length, tuple((s.sid, s.length) for s in sources), values), target.length
+    return MergeSegments(
+        target.sid, target.length, tuple((s.sid, s.length) for s in sources), values
+    ), target.length
 
 
 def _check_source(target: SegmentState, source: SegmentState) -> None:
@@ -260,7 +293,9 @@ def _check_source(target: SegmentState, source: SegmentState) -> None:
         raise SegmentNotSealed(f"{source.name!r} must be sealed before it is merged", segment=source.name)
 
     if source.start_offset:
-        raise InvalidArgument(f"{source.name!r} was truncated at {source.start_offset}: only whole segments can be merged")
+        raise InvalidArgument(
+            f"{source.name!r} was truncated at {source.start_offset}: only whole segments can be merged"
+        )
 
 
 def decide_expire_writers(state: ContainerState, request: ExpireWritersRequest) -> Decision:
@@ -277,11 +312,14 @@ def decide_writer(state: ContainerState, request: WriterRequest) -> Decision:
 
 
 def decide_commit(state: ContainerState, request: CommitRequest) -> Decision:
-    """The version that the written keys get. Metadata of a segment that is gone cannot be written any more."""
+    """The version that the written keys get. Metadata of a segment that is gone cannot be written any
+    more."""
     for key, version in request.expected.items():
         entry = state.metadata.get(key)
         if (entry[0] if entry else 0) != version:
-            raise MetadataConflict(f"metadata {key!r} is at version {entry[0] if entry else 0}, the transaction read {version}")
+            raise MetadataConflict(
+                f"metadata {key!r} is at version {entry[0] if entry else 0}, the transaction read {version}"
+            )
 
     for key, value in request.writes.items():
         if key.startswith(SEGMENT_PREFIX):

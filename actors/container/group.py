@@ -1,17 +1,18 @@
 """A group being built: the operations and the answers that become durable together.
 
-Owns: the answers that wait for the group. Does not own: the payload's bytes (``journal/wal``) nor when a group is closed (``pipeline.py``).
-Answers without an operation wait for the group too (rule C1): an empty group is answered once the groups before it are durable.
+Owns: the answers that wait for the group. Does not own: the payload's bytes (``journal/wal``) nor when a
+group is closed (``pipeline.py``). Answers without an operation wait for the group too (rule C1): an empty
+group is answered once the groups before it are durable.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from ...journal.wal.payload import PayloadBuilder
+from ...journal.group import PayloadBuilder
 from ...storage_backends.base.errors import TierlogError
-from ..core.events import Answer
-from ..core.reply import fail_all
+from ..kernel.one_shot import Answer
+from ..kernel.reply import fail_all
 
 
 class Group(PayloadBuilder):
@@ -21,7 +22,8 @@ class Group(PayloadBuilder):
         super().__init__(first_sequence)
         self.replies: list[Answer] = []
         self.values: list[Any] = []
-        """What each of ``replies`` is answered with: two lists, because a pair for each append would be one more object for each."""
+        """What each of ``replies`` is answered with: two lists, because a pair for each append would be one
+        more object for each."""
         self.looks: list[tuple[Answer, Any]] = []
         """Answers of requests that change nothing."""
         self.group_answers: list[tuple[Answer, Any]] = []
@@ -51,6 +53,7 @@ class Group(PayloadBuilder):
             reply.fail(error)
 
     def fail(self, error: BaseException, unchanged: BaseException) -> None:
-        """The group's fate is not known to be good: ``error`` for who changes something, ``unchanged`` for who can simply ask again."""
+        """The group's fate is not known to be good: ``error`` for who changes something, ``unchanged`` for
+        who can simply ask again."""
         fail_all((*self.replies, *(reply for reply, _ in self.group_answers)), error)
         fail_all((reply for reply, _ in (*self.looks, *self.errors)), unchanged)

@@ -1,12 +1,13 @@
 """The time of transactions: when a lease or a tombstone is over (rules T5 and T7).
 
-Owns: deadlines on the owner's monotone clock, and asking for the abort or the forgetting that is due. Does not own: whether it happens (the
-pipeline decides, with ``transactions.py``), nor the records.
+Owns: deadlines on the owner's monotone clock, and asking for the abort or the forgetting that is due. Does
+not own: whether it happens (the pipeline decides, with ``transactions.py``), nor the records.
 
-An append costs nothing here: each open transaction is looked at every quarter of its lease, and whether something came since the last look
-is seen by the number and the durable lengths of its staged segments. So a lease is never ended early, and at most a quarter late.
-Deadlines live in memory only, so after a takeover every lease and every tombstone is whole again. Without transactions nothing is due,
-and the task sleeps until one begins.
+An append costs nothing here: each open transaction is looked at every quarter of its lease, and whether
+something came since the last look is seen by the number and the durable lengths of its staged segments. So a
+lease is never ended early, and at most a quarter late. Deadlines live in memory only, so after a takeover
+every lease and every tombstone is whole again. Without transactions nothing is due, and the task sleeps until
+one begins.
 
 Cancellation: nothing is held. Crash: nothing is kept.
 """
@@ -61,14 +62,18 @@ class _Watch:
 
 
 class Leases:
-    def __init__(self, state: ContainerState, ask: Callable[[Request, int], Awaitable[Any]], *, tombstone: float) -> None:
-        """``ask`` puts an internal request into the pipeline; ``tombstone``: seconds for which an ended transaction is remembered."""
+    def __init__(
+        self, state: ContainerState, ask: Callable[[Request, int], Awaitable[Any]], *, tombstone: float
+    ) -> None:
+        """``ask`` puts an internal request into the pipeline; ``tombstone``: seconds for which an ended
+        transaction is remembered."""
         self._state = state
         self._ask = ask
         self._tombstone = tombstone
         self._open: dict[Key, _Watch] = {}
         self._looks: list[tuple[float, int, _Watch]] = []
-        """(time, a number that breaks ties, what to look at); a watch that is not in ``_open`` any more is passed over."""
+        """(time, a number that breaks ties, what to look at); a watch that is not in ``_open`` any more is
+        passed over."""
         self._numbers = itertools.count()
         self._ended: dict[Key, tuple[TransactionImage, float]] = {}
         """(tombstone, when it is over), the oldest first: all have the same time."""
@@ -117,9 +122,11 @@ class Leases:
 
     def statistics(self) -> TransactionStatistics:
         table = self._state.transactions
-        return TransactionStatistics(table.open_count, table.tombstones, self._committed, self._aborted, self._expired)
+        return TransactionStatistics(
+            table.open_count, table.tombstones, self._committed, self._aborted, self._expired
+        )
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside ----------------------------------------------------------------------------------
 
     def _watch(self, key: Key, now: float) -> None:
         record = self._state.transactions.records.get(key)
@@ -146,7 +153,8 @@ class Leases:
         self._wake_by(at)
 
     def _drop_looks(self) -> None:
-        """Once most of the looks are at what has ended, those go: there are never many more than open transactions."""
+        """Once most of the looks are at what has ended, those go: there are never many more than open
+        transactions."""
         if len(self._looks) > 2 * len(self._open):
             self._looks = [entry for entry in self._looks if self._is_open(entry[2])]
             heapq.heapify(self._looks)
@@ -180,7 +188,9 @@ class Leases:
                 if await self._ask(ExpireTransactionRequest(watch.record, seen), _REQUEST_BYTES):
                     self._expired += 1
                     continue
-                watch.deadline = now + watch.record.lease / 1000  # something came to it that is not durable yet
+                watch.deadline = (
+                    now + watch.record.lease / 1000
+                )  # something came to it that is not durable yet
 
             self._look_again(watch, now)
 
@@ -192,14 +202,21 @@ class Leases:
             await self._ask(ForgetTransactionsRequest(due), _REQUEST_BYTES * len(due))
 
     def _due(self, now: float) -> Iterator[TransactionImage]:
-        return (record for record, deadline in itertools.takewhile(lambda entry: entry[1] <= now, self._ended.values()))
+        return (
+            record
+            for record, deadline in itertools.takewhile(lambda entry: entry[1] <= now, self._ended.values())
+        )
 
     def _time_left(self, info: TransactionInfo) -> float:
         now, key = anyio.current_time(), (info.target, info.transaction_id)
         if info.state is TransactionState.OPEN:
             watch = self._open.get(key)
             # What came since the last look makes the lease whole; the next look will see it.
-            return info.lease if watch is None or self._seen(watch.record) != watch.staged else watch.deadline - now
+            return (
+                info.lease
+                if watch is None or self._seen(watch.record) != watch.staged
+                else watch.deadline - now
+            )
 
         tombstone = self._ended.get(key)
         return 0.0 if tombstone is None else tombstone[1] - now

@@ -1,7 +1,9 @@
-"""The chunk metadata store that rides in the container's own log (section 5 of the design, until table segments exist).
+"""The chunk metadata store that rides in the container's own log (section 5 of the design, until table
+segments exist).
 
-Owns: the ``ChunkMetadataStore`` contract over the container's state. A commit is one internal operation: conditional because it is
-decided in sequence with everything else, durable and fenced because it is logged, and part of every checkpoint (rule S6).
+Owns: the ``ChunkMetadataStore`` contract over the container's state. A commit is one internal operation:
+conditional because it is decided in sequence with everything else, durable and fenced because it is logged,
+and part of every checkpoint (rule S6).
 
 Reads see the newest commit that was given a sequence; ``commit`` returns once it is durable.
 """
@@ -11,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from ...storage_backends.base.errors import InvalidArgument
-from ...storage_backends.chunked.metadata_store import ChunkMetadataStore
+from ...storage_backends.segments.metadata_store import ChunkMetadataStore
 from .requests import CommitRequest, Request
 from .state import ContainerState
 

@@ -1,17 +1,19 @@
 """The pipeline: mailbox -> decide and apply (sync) -> one log group -> publish and answer (sync).
 
-Owns: the order of everything that enters the log, and the moment when an effect may be seen. Does not own: rules (``decisions.py``), state
-changes (``state.py``), bytes on disk (the log).
+Owns: the order of everything that enters the log, and the moment when an effect may be seen. Does not own:
+rules (``decisions.py``), state changes (``state.py``), bytes on disk (the log).
 
-Two tasks: ``_prepare`` drains the mailbox in batches, decides each request against the speculative state, applies it and adds it to the
-group being built; ``_commit`` takes that group, makes it durable, then publishes it: durable lengths, tail cache, waiters, answers.
-While one group is in the disk's hands the next is built. A group starts only after the one before is durable (rule W2).
+Two tasks: ``_prepare`` drains the mailbox in batches, decides each request against the speculative state,
+applies it and adds it to the group being built; ``_commit`` takes that group, makes it durable, then
+publishes it: durable lengths, tail cache, waiters, answers. While one group is in the disk's hands the next
+is built. A group starts only after the one before is durable (rule W2).
 
-Rules: C1 (nothing is readable or answered before it is durable, refusals included; hole 12), C5 (an exception out of a sync step poisons
-the container: no answer says success, nothing more is logged; hole 42), C6 (internal requests come in their own lane).
+Rules: C1 (nothing is readable or answered before it is durable, refusals included), C5 (an exception
+out of a sync step poisons the container: no answer says success, nothing more is logged), C6
+(internal requests come in their own lane).
 
-Cancellation: an append that was cancelled leaves its group in doubt; the pipeline ends and every waiter gets ``OutcomeUnknown``.
-Crash: recovery reads the log.
+Cancellation: an append that was cancelled leaves its group in doubt; the pipeline ends and every waiter gets
+``OutcomeUnknown``. Crash: recovery reads the log.
 """
 
 from __future__ import annotations
@@ -22,18 +24,18 @@ from typing import Any
 import anyio
 import attrs
 
+from ...journal.log.contract import DurableDataLog
 from ...journal.operations.checkpoint import CheckpointBegin
 from ...journal.operations.vocabulary import Operation
-from ...storage_backends.base.data_log import DurableDataLog
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter
-from ..core.events import OneShot
-from ..core.mailbox import Mailbox
-from ..core.reply import fail_all
-from ..tracing import SpanHook
+from ..kernel.mailbox import Mailbox
+from ..kernel.one_shot import OneShot
+from ..kernel.reply import fail_all
+from ..legacy_rolling.legacy_segments import ImportRequest, decide_import
+from ..telemetry.tracing import SpanHook
 from . import decisions, transactions
 from .group import Group
-from .older import ImportRequest, decide_import
 from .publish import Publisher
 from .requests import (
     AppendRequest,
@@ -104,8 +106,9 @@ class Pipeline:
         protect: Protect = unprotected,
         span: SpanHook | None = None,
     ) -> None:
-        """``on_published()`` is called after each group that logged something; ``protect`` keeps Ctrl-C out of the sync steps (rule C5);
-        ``span`` is called around the log's append of a group that holds traced appends."""
+        """``on_published()`` is called after each group that logged something; ``protect`` keeps Ctrl-C out
+        of the sync steps (rule C5); ``span`` is called around the log's append of a group that holds traced
+        appends."""
         self._protect = protect
         self._span = span
         self._on_published = on_published
@@ -121,7 +124,8 @@ class Pipeline:
         self._taken: OneShot | None = None
         self._closing = False
         self.poisoned = False
-        """A sync step was torn: nothing in memory may be written any more (no checkpoint, no flush, no footer)."""
+        """A sync step was torn: nothing in memory may be written any more (no checkpoint, no flush, no
+        footer)."""
         self._operations = self._groups = self._refused = 0
         self.payload_bytes = 0
         """Made durable by this owner."""
@@ -152,8 +156,11 @@ class Pipeline:
         }
 
     async def run(self) -> None:
-        """Work until the mailbox is closed and everything in it is answered, or until something fails (the error is raised)."""
-        self._building = Group(self._state.sequence + 1)  # recovery may have moved it since this object was made
+        """Work until the mailbox is closed and everything in it is answered, or until something fails (the
+        error is raised)."""
+        self._building = Group(
+            self._state.sequence + 1
+        )  # recovery may have moved it since this object was made
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._protect(self._commit))
@@ -164,13 +171,17 @@ class Pipeline:
             self._answer_the_rest()
 
     def _answer_the_rest(self) -> None:
-        error = OutcomeUnknown("the container stopped before this was known to be durable: it may or may not have been applied")
-        unchanged = Unavailable("the container stopped before what this answer depends on was known to be durable: ask again")
+        error = OutcomeUnknown(
+            "the container stopped before this was known to be durable: it may or may not have been applied"
+        )
+        unchanged = Unavailable(
+            "the container stopped before what this answer depends on was known to be durable: ask again"
+        )
         for group in (self._in_flight, self._building):
             if group is not None:
                 group.fail(error, unchanged)
 
-    # --- prepare: decide and apply ----------------------------------------------------------------------------
+    # --- prepare: decide and apply ---------------------------------------------------------------
 
     async def _prepare(self) -> None:
         options = self._options
@@ -199,7 +210,9 @@ class Pipeline:
             self._step_all(batch)
         except BaseException:
             self.poisoned = True
-            error = OutcomeUnknown("the container failed while it worked on this: it may or may not have been applied")
+            error = OutcomeUnknown(
+                "the container failed while it worked on this: it may or may not have been applied"
+            )
             fail_all((request.reply for request in batch), error)
             raise
 
@@ -260,7 +273,8 @@ class Pipeline:
         return decision
 
     def _end_transactions(self, *targets: str) -> None:
-        """Targets that go take their open transactions with them: those end right before, in the same group (rule T8)."""
+        """Targets that go take their open transactions with them: those end right before, in the same group
+        (rule T8)."""
         for abort in transactions.ended_with(self._state, targets):
             self._state.apply(abort)
             self._building.add(abort)
@@ -268,7 +282,7 @@ class Pipeline:
     def _info(self, state: ContainerState, request: InfoRequest) -> decisions.Decision:
         return None, decisions.require(state, request.name).info(self._container)
 
-    # --- commit: make durable, then publish -------------------------------------------------------------------
+    # --- commit: make durable, then publish ------------------------------------------------------
 
     async def _commit(self) -> None:
         while not self.poisoned:  # what was built in a torn step is never written
@@ -293,7 +307,8 @@ class Pipeline:
         if group.operations:
             number = await (self._append_traced(group) if group.links else self._append(group))
         else:
-            # Nothing to log, so nothing that proves ownership: look at the register before answering (hole 16).
+            # Nothing to log, so nothing that proves ownership: look at the register before answering (hole
+            # 16).
             self._log.check_owner()
             number = self._log.next_group - 1
 

@@ -1,7 +1,9 @@
-"""Publishing: what a durable operation makes visible. The only writer of durable lengths, the tail cache and the log marks.
+"""Publishing: what a durable operation makes visible. The only writer of durable lengths, the tail cache and
+the log marks.
 
-Owns: the step from "durable" to "readable" (rule C1), live and in replay. Does not own: the state's other fields (``state.py`` set them
-when the operation was given its sequence). Synchronous; an exception poisons the container.
+Owns: the step from "durable" to "readable" (rule C1), live and in replay. Does not own: the state's other
+fields (``state.py`` set them when the operation was given its sequence). Synchronous; an exception poisons
+the container.
 """
 
 from __future__ import annotations
@@ -26,13 +28,14 @@ from ...journal.operations.seal_segment import SealSegment
 from ...journal.operations.segment_image import SegmentStatus
 from ...journal.operations.truncate_segment import TruncateSegment
 from ...journal.operations.vocabulary import Operation
-from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX, segment_of_key
-from ..reading.tail_cache import TailCache
+from ...storage_backends.segments.records.segment import SEGMENT_PREFIX, segment_of_key
+from ..read.tail_cache import TailCache
 from .segments import SegmentState
 from .state import ContainerState
 
 BORDER_BYTES = 1 << 20
-"""Append starts are kept about this often (rule S5), so that readers can split a segment where an append begins."""
+"""Append starts are kept about this often (rule S5), so that readers can split a segment where an append
+begins."""
 JOIN_BYTES_MAX = 16 << 10
 """Up to this size on average, appends of one group are joined before they are cached."""
 _GROUPS_PER_MARK = 16
@@ -40,9 +43,13 @@ _GROUPS_PER_MARK = 16
 
 
 class Publisher:
-    def __init__(self, state: ContainerState, cache: TailCache, *, due_bytes: int, on_due: Callable[[int], None]) -> None:
+    def __init__(
+        self, state: ContainerState, cache: TailCache, *, due_bytes: int, on_due: Callable[[int], None]
+    ) -> None:
         """``on_due(sid)`` is called when a segment has at least ``due_bytes`` unflushed bytes."""
-        self.on_transaction: Callable[[BeginTransaction | CommitTransaction | AbortTransaction], None] = lambda op: None
+        self.on_transaction: Callable[[BeginTransaction | CommitTransaction | AbortTransaction], None] = (
+            lambda op: None
+        )
         """Called with each durable operation that begins or ends a transaction."""
         self.on_record: Callable[[int], None] = lambda sid: None
         """Called with each segment whose record in long-term storage was committed or removed."""
@@ -75,8 +82,9 @@ class Publisher:
     def publish(self, operations: Iterable[Operation], group: int) -> None:
         """Make the operations of durable group ``group`` visible, in order.
 
-        Hot path: appends to one segment with nothing but appends between them become visible as one run. All of it happens in one step,
-        so nobody sees the difference, and what a group costs depends on its segments and bytes more than on its appends.
+        Hot path: appends to one segment with nothing but appends between them become visible as one run. All
+        of it happens in one step, so nobody sees the difference, and what a group costs depends on its
+        segments and bytes more than on its appends.
         """
         runs: dict[int, list[Append]] = {}
         for op in operations:
@@ -107,18 +115,21 @@ class Publisher:
         self._cache.open_segment(segment.sid, segment.flushed)
 
     def evict_idle(self, active_max: int) -> None:
-        """Keep about ``active_max`` segments in full: drop a tenth of them, idle ones, when there are more."""
+        """Keep about ``active_max`` segments in full: drop a tenth of them, idle ones, when there are
+        more."""
         if len(self._segments) <= max(active_max, self._evict_above):
             return
 
         for sid in self._table.evict(len(self._segments) - active_max + active_max // 10):
             self._cache.drop_segment(sid)
 
-        # If few were idle, do not search them all again after every group: only a flush cycle makes many of them idle.
+        # If few were idle, do not search them all again after every group: only a flush cycle makes many of
+        # them idle.
         self._evict_above = len(self._segments) + active_max // 10
 
     def restore_data(self, op: Append | RelogData, group: int) -> None:
-        """Recovery: bytes from before the checkpoint that it counts, but that long-term storage may not have yet."""
+        """Recovery: bytes from before the checkpoint that it counts, but that long-term storage may not have
+        yet."""
         segment, end = self._table.get(op.sid), op.offset + len(op.data)
         if op.data and segment is not None and op.sid in self._cache and end > segment.flushed:
             self._cache.append(op.sid, op.offset, op.data)
@@ -171,7 +182,8 @@ class Publisher:
             borders.append(offset)
 
     def _mark(self, segment: SegmentState, end: int, group: int) -> None:
-        """Note that the bytes up to ``end`` need ``group``, or an older one: a mark for every few groups keeps their number small (C9)."""
+        """Note that the bytes up to ``end`` need ``group``, or an older one: a mark for every few groups
+        keeps their number small (C9)."""
         marks = segment.marks
         if marks and group - marks[-1][1] < _GROUPS_PER_MARK:
             # In recovery, re-logged bytes may end before others that were appended earlier.

@@ -1,13 +1,15 @@
 """Recovery: a container's state out of its log.
 
-Owns: the way from recovered groups to a state in which every acked append is readable. Does not own: fencing, sealing or torn tails (the
-log has done that before ``read``), nor long-term storage.
+Owns: the way from recovered groups to a state in which every acked append is readable. Does not own: fencing,
+sealing or torn tails (the log has done that before ``read``), nor long-term storage.
 
-Order: find the newest complete checkpoint by its tag; load its parts; then read from the truncation address on. What lies at or before the
-checkpoint's sequence only gives bytes that are not flushed yet, the rest is applied and published with the very code that does it live.
-At the end every unflushed byte must be in the cache, or the log is refused as corrupt.
+Order: find the newest complete checkpoint by its tag; load its parts; then read from the truncation address
+on. What lies at or before the checkpoint's sequence only gives bytes that are not flushed yet, the rest is
+applied and published with the very code that does it live. At the end every unflushed byte must be in the
+cache, or the log is refused as corrupt.
 
-An operation that cannot be decoded or applied is corruption, with its address; nothing is written, so nothing is made worse (hole 36).
+An operation that cannot be decoded or applied is corruption, with its address; nothing is written, so nothing
+is made worse.
 """
 
 from __future__ import annotations
@@ -17,19 +19,19 @@ from contextlib import aclosing
 import anyio.lowlevel
 import attrs
 
+from ...journal.group import decode_group
+from ...journal.log.contract import DurableDataLog, OpenedLog
 from ...journal.operations.append import Append
 from ...journal.operations.checkpoint import CheckpointEnd, CheckpointPart
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus, decode_image
 from ...journal.operations.transaction_image import decode_transaction
 from ...journal.operations.vocabulary import Operation
-from ...journal.wal.payload import decode_group
 from ...storage_backends.base.codec import DecodeError
-from ...storage_backends.base.data_log import DurableDataLog, OpenedLog
 from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.statistics import gauge
-from ..reading.tail_cache import TailCache
-from .checkpointer import TAG_CHECKPOINT_END
+from ..read.tail_cache import TailCache
+from .checkpoint import TAG_CHECKPOINT_END
 from .publish import Publisher
 from .segments import SegmentState
 from .state import ContainerState
@@ -38,19 +40,32 @@ from .state import ContainerState
 @attrs.frozen
 class RecoveryReport:
     groups: int = attrs.field(metadata=gauge("Log groups read at the last recovery."))
-    operations: int = attrs.field(metadata=gauge("Operations applied after the checkpoint at the last recovery."))
-    checkpoint_sequence: int = attrs.field(metadata=gauge("The operation sequence of the checkpoint that was loaded; 0 for none."))
+    operations: int = attrs.field(
+        metadata=gauge("Operations applied after the checkpoint at the last recovery.")
+    )
+    checkpoint_sequence: int = attrs.field(
+        metadata=gauge("The operation sequence of the checkpoint that was loaded; 0 for none.")
+    )
 
 
 def _decode(number: int, payload: memoryview) -> tuple[int, list[Operation]]:
     try:
         return decode_group(payload)
     except (DecodeError, ValueError) as error:
-        raise DataCorruption(f"group {number} of the log does not decode: {error}", file=f"group {number}") from error
+        raise DataCorruption(
+            f"group {number} of the log does not decode: {error}", file=f"group {number}"
+        ) from error
 
 
 class Recovery:
-    def __init__(self, log: DurableDataLog, opened: OpenedLog, state: ContainerState, publisher: Publisher, cache: TailCache) -> None:
+    def __init__(
+        self,
+        log: DurableDataLog,
+        opened: OpenedLog,
+        state: ContainerState,
+        publisher: Publisher,
+        cache: TailCache,
+    ) -> None:
         self._log = log
         self._opened = opened
         self._state = state
@@ -64,7 +79,9 @@ class Recovery:
             await self._load(end)
         elif self._opened.groups and self._opened.groups[0].number != 1:
             first = self._opened.groups[0].number
-            raise DataCorruption(f"the log begins at group {first} and holds no checkpoint", file=f"group {first}")
+            raise DataCorruption(
+                f"the log begins at group {first} and holds no checkpoint", file=f"group {first}"
+            )
 
         groups = operations = 0
         async with aclosing(self._log.read()) as recovered:
@@ -92,7 +109,10 @@ class Recovery:
                         return op
                 break
 
-        raise DataCorruption(f"group {tagged[-1]} is tagged as the end of a checkpoint and holds none", file=f"group {tagged[-1]}")
+        raise DataCorruption(
+            f"group {tagged[-1]} is tagged as the end of a checkpoint and holds none",
+            file=f"group {tagged[-1]}",
+        )
 
     async def _load(self, end: CheckpointEnd) -> None:
         """The state as it was at the checkpoint's begin."""
@@ -105,7 +125,9 @@ class Recovery:
                     if type(op) is CheckpointPart and op.checkpoint == end.checkpoint:
                         images.extend(op.images)
                         transactions.extend(op.transactions)
-                        self._state.metadata.update((key, (version, value)) for key, version, value in op.entries)
+                        self._state.metadata.update(
+                            (key, (version, value)) for key, version, value in op.entries
+                        )
                     done = done or (type(op) is CheckpointEnd and op.checkpoint == end.checkpoint)
 
                 if done:
@@ -118,7 +140,8 @@ class Recovery:
                 self._restore_segment(data)
         except (DecodeError, ValueError) as error:
             raise DataCorruption(
-                f"the checkpoint at group {end.begin_group} is damaged: {error}", file=f"group {end.begin_group}"
+                f"the checkpoint at group {end.begin_group} is damaged: {error}",
+                file=f"group {end.begin_group}",
             ) from error
 
         self._state.restored(end.begin_sequence, end.cycle)
@@ -134,7 +157,8 @@ class Recovery:
                 self._publisher.restore_data(op, number)
 
     def _replay(self, number: int, first: int, ops: list[Operation], begin_sequence: int) -> int:
-        """Apply and publish what comes after the checkpoint's begin; returns how many operations that were."""
+        """Apply and publish what comes after the checkpoint's begin; returns how many operations that
+        were."""
         skip = max(0, begin_sequence - first + 1)
         if skip:
             self._restore_data(number, ops[:skip])
@@ -143,7 +167,8 @@ class Recovery:
         apply = self._state.apply
         if ops and self._state.sequence != first + skip - 1:
             raise DataCorruption(
-                f"group {number} begins with operation {first + skip}, after {self._state.sequence}", file=f"group {number}"
+                f"group {number} begins with operation {first + skip}, after {self._state.sequence}",
+                file=f"group {number}",
             )
 
         try:
@@ -154,7 +179,9 @@ class Recovery:
         except (DecodeError, ValueError, KeyError) as error:
             sequence = self._state.sequence
             raise DataCorruption(
-                f"operation {sequence} in group {number} of the log cannot be applied: {error!r}", file=f"group {number}", offset=sequence
+                f"operation {sequence} in group {number} of the log cannot be applied: {error!r}",
+                file=f"group {number}",
+                offset=sequence,
             ) from error
 
         return len(ops)
@@ -176,7 +203,8 @@ class Recovery:
             gap = self._cache.first_gap(segment.sid, start, end)
             if gap < end:
                 raise DataCorruption(
-                    f"segment {segment.name!r} ({segment.sid:#x}): bytes from {gap} are not in the log, nor flushed (to {segment.flushed})",
+                    f"segment {segment.name!r} ({segment.sid:#x}): bytes from {gap} are not in the log, nor "
+                    f"flushed (to {segment.flushed})",
                     file=f"segment {segment.sid:#x}",
                     offset=gap,
                 )

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.segments import AttributeUpdate
-from ..core.events import Answer
+from ..kernel.one_shot import Answer
 
 
 class Request:
@@ -22,7 +22,16 @@ class Request:
 
 
 class AppendRequest(Request):
-    __slots__ = ("data", "event_count", "expected_offset", "first_event", "name", "previous_event", "size", "writer")
+    __slots__ = (
+        "data",
+        "event_count",
+        "expected_offset",
+        "first_event",
+        "name",
+        "previous_event",
+        "size",
+        "writer",
+    )
 
     def __init__(
         self,
@@ -142,7 +151,8 @@ class ListRequest(Request):
 
 
 class SettleRequest(Request):
-    """Answered once everything before it is durable: a negative answer that was found outside the pipeline waits for it (rule C1)."""
+    """Answered once everything before it is durable: a negative answer that was found outside the pipeline
+    waits for it (rule C1)."""
 
     __slots__ = ()
 

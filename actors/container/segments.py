@@ -1,11 +1,11 @@
 """A container's segments in memory: ``SegmentState`` and the one table that maps names to ids.
 
-Owns: the fields, the maps (rule C2: only this table knows names), and the eviction of idle segments. Does not own: when they change
-(``state.py`` applies operations) nor what is allowed (``decisions.py``).
+Owns: the fields, the maps (rule C2: only this table knows names), and the eviction of idle segments. Does not
+own: when they change (``state.py`` applies operations) nor what is allowed (``decisions.py``).
 
-There is one state, the *speculative* one: it includes every operation that was given a sequence. ``durable_length`` alone lags behind and
-is what readers see; it is -1 until the creation itself is durable. No rollback exists: if the log fails, the container stops and
-recovery builds the state again.
+There is one state, the *speculative* one: it includes every operation that was given a sequence.
+``durable_length`` alone lags behind and is what readers see; it is -1 until the creation itself is durable.
+No rollback exists: if the log fails, the container stops and recovery builds the state again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,21 @@ from collections.abc import Callable
 
 import anyio
 
-from ...journal.operations.segment_image import MergedRange, SegmentImage, SegmentStatus, WriterState, decode_image, encode_image
+from ...journal.operations.segment_image import (
+    MergedRange,
+    SegmentImage,
+    SegmentStatus,
+    WriterState,
+    decode_image,
+    encode_image,
+)
 from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.base.transactions import is_staged
 
 
 class SegmentState:
-    """One segment. ``length >= durable_length >= flushed``; ``merges`` are in offset order, all above ``flushed``'s record."""
+    """One segment. ``length >= durable_length >= flushed``; ``merges`` are in offset order, all above
+    ``flushed``'s record."""
 
     __slots__ = (
         "attributes",
@@ -68,14 +76,18 @@ class SegmentState:
         self.flushed_start = 0
         self.flushed_sealed = False
         self.marks: deque[tuple[int, int]] = deque()
-        """(end offset, log group) of durable unflushed bytes, oldest first: what truncation of the log must keep."""
+        """(end offset, log group) of durable unflushed bytes, oldest first: what truncation of the log must
+        keep."""
         self.borders: deque[int] = deque()
         """Where appends begin, about one for each MiB that is not flushed yet (rule S5)."""
         self.waiter: anyio.Event | None = None
         """Set when the durable length, the seal flag or the life of the segment changes."""
 
     def __repr__(self) -> str:
-        return f"<SegmentState {self.name!r} {self.sid:#x} {self.status.name} {self.start_offset}..{self.flushed}..{self.length}>"
+        return (
+            f"<SegmentState {self.name!r} {self.sid:#x} {self.status.name} "
+            f"{self.start_offset}..{self.flushed}..{self.length}>"
+        )
 
     @property
     def is_flushed(self) -> bool:
@@ -90,18 +102,26 @@ class SegmentState:
 
     @property
     def is_gone(self) -> bool:
-        """Deleted or merged away: its name leads elsewhere, and its bytes may vanish from long-term storage at any time."""
+        """Deleted or merged away: its name leads elsewhere, and its bytes may vanish from long-term storage
+        at any time."""
         return self.status is not SegmentStatus.LIVE
 
     @property
     def needs_flush(self) -> bool:
         """A flush cycle has work here. A merged segment is its target's work."""
-        return self.status is SegmentStatus.DELETED or (self.status is SegmentStatus.LIVE and not self.is_flushed)
+        return self.status is SegmentStatus.DELETED or (
+            self.status is SegmentStatus.LIVE and not self.is_flushed
+        )
 
     @property
     def is_idle(self) -> bool:
         """Nothing but the fields of its image and of long-term storage's record is known of it."""
-        return self.status is SegmentStatus.LIVE and self.durable_length == self.length and self.waiter is None and self.is_flushed
+        return (
+            self.status is SegmentStatus.LIVE
+            and self.durable_length == self.length
+            and self.waiter is None
+            and self.is_flushed
+        )
 
     def wake(self) -> None:
         if self.waiter is not None:
@@ -166,8 +186,8 @@ class _ById(dict[int, SegmentState]):
 class SegmentTable:
     """Every segment by id, and the live ones by name.
 
-    Idle segments can be evicted: what is left of one is its image, the very bytes that a checkpoint keeps. It is thawed in the sync step
-    that needs it, so nothing is ever parked and nothing can overtake (hole 23 is closed by construction; rule C4).
+    Idle segments can be evicted: what is left of one is its image, the very bytes that a checkpoint keeps. It
+    is thawed in the sync step that needs it, so nothing is ever parked and nothing can overtake (rule C4).
     """
 
     def __init__(self) -> None:
@@ -229,7 +249,9 @@ class SegmentTable:
 
     def evict(self, count: int) -> list[int]:
         """Evict up to ``count`` idle segments, least recently changed first; returns their ids."""
-        idle = heapq.nsmallest(count, (s for s in self.by_id.values() if s.is_idle), key=lambda segment: segment.touched)
+        idle = heapq.nsmallest(
+            count, (s for s in self.by_id.values() if s.is_idle), key=lambda segment: segment.touched
+        )
         for segment in idle:
             self.evicted[segment.sid] = segment.image()
             del self.by_id[segment.sid]

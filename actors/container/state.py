@@ -1,11 +1,12 @@
 """The state of a container, and what each operation does to it: the same code live and in replay.
 
-Owns: segments, transactions, chunk metadata entries, sequence and id counters, the newest complete flush cycle, and the copy-on-write
-snapshot of a checkpoint under way. Does not own: whether an operation is allowed (decisions made sure of that; apply is total, rule C5),
-durability (``pipeline.py``), or bytes (``TailCache``).
+Owns: segments, transactions, chunk metadata entries, sequence and id counters, the newest complete flush
+cycle, and the copy-on-write snapshot of a checkpoint under way. Does not own: whether an operation is allowed
+(decisions made sure of that; apply is total, rule C5), durability (``pipeline.py``), or bytes
+(``TailCache``).
 
-Ordering: operations are applied in sequence order, each once, synchronously. An exception out of ``apply`` poisons the container live and
-is corruption in replay (holes 36 and 42).
+Ordering: operations are applied in sequence order, each once, synchronously. An exception out of ``apply``
+poisons the container live and is corruption in replay.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from ...journal.operations.update_attributes import UpdateAttributes
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.ids import counter_of, epoch_of, segment_id
 from ...storage_backends.base.transactions import is_staged
-from ...storage_backends.chunked.records.segment import SEGMENT_PREFIX, SegmentRecord, segment_of_key
+from ...storage_backends.segments.records.segment import SEGMENT_PREFIX, SegmentRecord, segment_of_key
 from .segments import SegmentState, SegmentTable
 from .transaction_table import Key, TransactionTable
 
@@ -62,7 +63,8 @@ NO_CYCLE = CycleComplete(0, 0, 0, False)
 
 
 class Snapshot:
-    """The state at one sequence, kept while it is encoded in parts: a segment is encoded before its first change (rule C7, hole 29)."""
+    """The state at one sequence, kept while it is encoded in parts: a segment is encoded before its first
+    change (rule C7)."""
 
     def __init__(
         self,
@@ -83,8 +85,11 @@ class Snapshot:
         if self._pending.pop(segment.sid, None) is not None:
             self._saved.append(segment.image())
 
-    def take(self, limit: int) -> tuple[tuple[bytes, ...], tuple[tuple[str, int, bytes], ...], tuple[bytes, ...]]:
-        """The next at most ``limit`` records: (images, entries, transactions). All empty once all were taken."""
+    def take(
+        self, limit: int
+    ) -> tuple[tuple[bytes, ...], tuple[tuple[str, int, bytes], ...], tuple[bytes, ...]]:
+        """The next at most ``limit`` records: (images, entries, transactions). All empty once all were
+        taken."""
         images = self._saved[:limit]
         del self._saved[:limit]
         while len(images) < limit and self._pending:
@@ -144,7 +149,8 @@ class ContainerState:
         return segment_id(self.epoch, self._created + 1)
 
     def take_segment_id(self) -> int:
-        """A fresh id for good, before anything durable has it: the ids of an epoch that is over are never given again (rule C2)."""
+        """A fresh id for good, before anything durable has it: the ids of an epoch that is over are never
+        given again (rule C2)."""
         self._created += 1
         return segment_id(self.epoch, self._created)
 
@@ -161,7 +167,9 @@ class ContainerState:
         if self.snapshot is not None:
             raise RuntimeError("a checkpoint is under way already")
 
-        self.snapshot = Snapshot(self.sequence, self.segments, dict(self.metadata), dict(self.transactions.records))
+        self.snapshot = Snapshot(
+            self.sequence, self.segments, dict(self.metadata), dict(self.transactions.records)
+        )
         self.snapshot.cycle = self.cycle
         return self.snapshot
 
@@ -177,7 +185,7 @@ class ContainerState:
 
         return segment
 
-    # --- one method per operation -----------------------------------------------------------------------------
+    # --- one method per operation ----------------------------------------------------------------
 
     def _nothing(self, op: Operation) -> None:
         """Changes no state; its place in the log is its meaning."""
@@ -189,7 +197,9 @@ class ContainerState:
 
         segment.length += len(op.data)
         if op.writer:
-            segment.writers[op.writer] = WriterState(op.first_event, op.first_event + op.event_count - 1, op.offset)
+            segment.writers[op.writer] = WriterState(
+                op.first_event, op.first_event + op.event_count - 1, op.offset
+            )
 
     def _create(self, op: CreateSegment) -> None:
         self._count_id(op.sid)
@@ -321,7 +331,8 @@ class ContainerState:
         segment.flushed_sealed = record.sealed
 
     def restore(self, segment: SegmentState) -> None:
-        """Recovery: put a segment of a checkpoint into place; metadata entries and transactions are there already."""
+        """Recovery: put a segment of a checkpoint into place; metadata entries and transactions are there
+        already."""
         self.load_record(segment)
         self.segments.add(segment)
         if not segment.is_gone and is_staged(segment.name):

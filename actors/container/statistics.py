@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import attrs
 
-from ...storage_backends.base.data_log import LogStatistics
+from ...journal.log.contract import LogStatistics
 from ...storage_backends.base.statistics import gauge, label
-from ...storage_backends.chunked.core import ChunkedStatistics
-from ..core.mailbox import MailboxStatistics
+from ...storage_backends.segments.core import ChunkedStatistics
+from ..flush.writer import WriterStatistics
 from ..gc.collector import CollectorStatistics
-from ..reading.read_ahead import ReadAheadStatistics
-from ..reading.tail_cache import TailCacheStatistics
-from ..writer.writer import WriterStatistics
+from ..kernel.mailbox import MailboxStatistics
+from ..read.read_ahead import ReadAheadStatistics
+from ..read.tail_cache import TailCacheStatistics
 from .admission import AdmissionStatistics
-from .checkpointer import CheckpointStatistics
+from .checkpoint import CheckpointStatistics
 from .leases import TransactionStatistics
 from .pipeline import PipelineStatistics
 from .recovery import RecoveryReport

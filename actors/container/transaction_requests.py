@@ -1,4 +1,5 @@
-"""What a container can be asked about transactions: one message per verb, and the two that its own clock asks (rules T5 and T7).
+"""What a container can be asked about transactions: one message per verb, and the two that its own clock asks
+(rules T5 and T7).
 
 Owns: the messages. Does not own: their meaning (``transactions.py``).
 """
@@ -44,7 +45,9 @@ class StageSegmentRequest(TransactionRequest):
 class CommitTransactionRequest(TransactionRequest):
     __slots__ = ("parts", "token")
 
-    def __init__(self, target: str, transaction: str, parts: Sequence[StagedPart], token: TransactionToken | None) -> None:
+    def __init__(
+        self, target: str, transaction: str, parts: Sequence[StagedPart], token: TransactionToken | None
+    ) -> None:
         super().__init__(target, transaction)
         self.parts = parts
         self.token = token

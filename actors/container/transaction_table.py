@@ -1,10 +1,13 @@
-"""What a container remembers of transactions: the records, and which staged segments belong to which (rules T1 to T9).
+"""What a container remembers of transactions: the records, and which staged segments belong to which (rules
+T1 to T9).
 
-Owns: one immutable record for each transaction, open or ended, and the maps derived from it and from the names of staged segments. Does not
-own: the segments themselves (``state.py``), what is allowed (``transactions.py``), nor time (``leases.py``).
+Owns: one immutable record for each transaction, open or ended, and the maps derived from it and from the
+names of staged segments. Does not own: the segments themselves (``state.py``), what is allowed
+(``transactions.py``), nor time (``leases.py``).
 
-Records are what checkpoints keep, so a checkpoint's snapshot is a shallow copy of the dict. The maps are never persisted: a staged
-segment's name says whose it is. A change that makes no sense raises ``ValueError``: only a damaged log can ask for it (rule C5).
+Records are what checkpoints keep, so a checkpoint's snapshot is a shallow copy of the dict. The maps are
+never persisted: a staged segment's name says whose it is. A change that makes no sense raises ``ValueError``:
+only a damaged log can ask for it (rule C5).
 """
 
 from __future__ import annotations
@@ -37,7 +40,8 @@ class TransactionTable:
         return len(self.records) - self.open_count
 
     def find(self, target: str, transaction: str, sid: int | None) -> TransactionImage | None:
-        """What is known of it; ``sid`` is the segment that has the target's name now, which knows nothing of an earlier one's (rule T8)."""
+        """What is known of it; ``sid`` is the segment that has the target's name now, which knows nothing of
+        an earlier one's (rule T8)."""
         record = self.records.get((target, transaction))
         return None if record is None or (sid is not None and sid != record.sid) else record
 
@@ -45,7 +49,7 @@ class TransactionTable:
         """Its staged segments: name -> segment id."""
         return self._staged.get((record.target, record.id), {})
 
-    # --- changes ----------------------------------------------------------------------------------------------
+    # --- changes ---------------------------------------------------------------------------------
 
     def restore(self, record: TransactionImage) -> None:
         """Recovery: a record out of a checkpoint."""
@@ -123,15 +127,20 @@ def unbegun(target: str, op: AbortTransaction) -> TransactionImage:
     return TransactionImage(op.target, target, op.id, TransactionStatus.ABORTED, None, 0, op.reason)
 
 
-# --- refusals -------------------------------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------
 
 
 def ended(record: TransactionImage) -> TransactionEnded:
     """Whoever asks for more is late (rule T5)."""
     state = record.status.name.lower()
     why = f": {record.reason}" if record.reason else ""
-    return TransactionEnded(f"transaction {record.id!r} on {record.target!r} was {state}{why}", segment=record.target, state=state)
+    return TransactionEnded(
+        f"transaction {record.id!r} on {record.target!r} was {state}{why}", segment=record.target, state=state
+    )
 
 
 def unknown(target: str, transaction: str) -> TransactionNotFound:
-    return TransactionNotFound(f"no transaction {transaction!r} on {target!r} is known: it never began, or was forgotten", segment=target)
+    return TransactionNotFound(
+        f"no transaction {transaction!r} on {target!r} is known: it never began, or was forgotten",
+        segment=target,
+    )

@@ -1,9 +1,12 @@
-"""Decisions about transactions: what each verb means in the present state (rules T1 to T9). Pure and synchronous.
+"""Decisions about transactions: what each verb means in the present state (rules T1 to T9). Pure and
+synchronous.
 
-Owns: get-or-create, tokens, the checks of a commit, and what ends with a target. Does not own: the records (``transaction_table.py``),
-applying (``state.py``), time (``leases.py`` fills in what is left of it: decisions have no clock), nor argument checks (the store's door).
+Owns: get-or-create, tokens, the checks of a commit, and what ends with a target. Does not own: the records
+(``transaction_table.py``), applying (``state.py``), time (``leases.py`` fills in what is left of it:
+decisions have no clock), nor argument checks (the store's door).
 
-As for every decision: a refusal is raised as the error that the caller gets, and whatever is returned can be applied (rule C5).
+As for every decision: a refusal is raised as the error that the caller gets, and whatever is returned can be
+applied (rule C5).
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ TARGET_GONE = "its target was deleted"
 _STATES = {status: TransactionState[status.name] for status in TransactionStatus}
 
 
-# --- verbs ----------------------------------------------------------------------------------------------------
+# --- verbs --------------------------------------------------------------------------------------
 
 
 def decide_begin(state: ContainerState, request: BeginTransactionRequest) -> Decision:
@@ -65,7 +68,9 @@ def decide_begin(state: ContainerState, request: BeginTransactionRequest) -> Dec
         return None, _info(state, _open(request, record))
 
     target = require(state, request.target)
-    op = BeginTransaction(target.sid, request.transaction, None if token is None else (token.writer, token.epoch), request.lease)
+    op = BeginTransaction(
+        target.sid, request.transaction, None if token is None else (token.writer, token.epoch), request.lease
+    )
     return op, _info(state, begun(target.name, op))
 
 
@@ -79,7 +84,8 @@ def decide_stage(state: ContainerState, request: StageSegmentRequest) -> Decisio
 
     if len(staged) >= request.staged_max:  # rule T9
         raise InvalidArgument(
-            f"transaction {record.id!r} on {record.target!r} has {len(staged)} staged segments, and transactions.staged_max allows no "
+            f"transaction {record.id!r} on {record.target!r} has {len(staged)} staged segments, and "
+            f"transactions.staged_max allows no "
             "more: write fewer and larger parts, or raise it"
         )
 
@@ -137,16 +143,18 @@ def decide_list_transactions(state: ContainerState, request: ListTransactionsReq
     found = [
         record
         for (target, transaction), record in sorted(state.transactions.records.items())
-        if target.startswith(request.prefix) and state.transactions.find(target, transaction, state.segments.sid_of(target)) is record
+        if target.startswith(request.prefix)
+        and state.transactions.find(target, transaction, state.segments.sid_of(target)) is record
     ]
     return None, [_info(state, record) for record in found]
 
 
-# --- what ends by itself ----------------------------------------------------------------------------------------
+# --- what ends by itself ------------------------------------------------------------------------
 
 
 def decide_expire(state: ContainerState, request: ExpireTransactionRequest) -> Decision:
-    """Whether it was aborted: not if it ended meanwhile, or if something came that was not seen yet (rule T7)."""
+    """Whether it was aborted: not if it ended meanwhile, or if something came that was not seen yet (rule
+    T7)."""
     record = request.record
     if state.transactions.records.get((record.target, record.id)) is not record:
         return None, False
@@ -161,7 +169,11 @@ def decide_expire(state: ContainerState, request: ExpireTransactionRequest) -> D
 def decide_forget(state: ContainerState, request: ForgetTransactionsRequest) -> Decision:
     """How many tombstones were over: a record that took the place of one has a time of its own (rule T5)."""
     records = state.transactions.records
-    keys = tuple((record.target, record.id) for record in request.records if records.get((record.target, record.id)) is record)
+    keys = tuple(
+        (record.target, record.id)
+        for record in request.records
+        if records.get((record.target, record.id)) is record
+    )
     return (ForgetTransactions(keys) if keys else None), len(keys)
 
 
@@ -182,13 +194,18 @@ def abort_of(state: ContainerState, record: TransactionImage, reason: str) -> Ab
     return AbortTransaction(record.sid, record.id, reason, tuple(state.transactions.staged(record).values()))
 
 
-# --- inside ---------------------------------------------------------------------------------------------------
+# --- inside -------------------------------------------------------------------------------------
 
 
-def _look(state: ContainerState, request: TransactionRequest) -> tuple[SegmentState | None, TransactionImage | None]:
-    """The live target, and what it knows of the transaction; of a deleted target the record is all that is left (rule T8)."""
+def _look(
+    state: ContainerState, request: TransactionRequest
+) -> tuple[SegmentState | None, TransactionImage | None]:
+    """The live target, and what it knows of the transaction; of a deleted target the record is all that is
+    left (rule T8)."""
     target = state.segments.find(request.target)
-    return target, state.transactions.find(request.target, request.transaction, None if target is None else target.sid)
+    return target, state.transactions.find(
+        request.target, request.transaction, None if target is None else target.sid
+    )
 
 
 def _open(request: TransactionRequest, record: TransactionImage | None) -> TransactionImage:
@@ -209,7 +226,8 @@ def _check_token(record: TransactionImage, token: TransactionToken | None) -> No
     if token is not None and record.token is not None and record.token != (token.writer, token.epoch):
         writer, epoch = record.token
         raise InvalidArgument(
-            f"transaction {record.id!r} on {record.target!r} has the token of {writer!r} at epoch {epoch}, not of {token.writer!r} at "
+            f"transaction {record.id!r} on {record.target!r} has the token of {writer!r} at epoch {epoch}, "
+            f"not of {token.writer!r} at "
             f"{token.epoch}: each token needs a transaction of its own"
         )
 
@@ -219,8 +237,11 @@ def _is_reached(target: SegmentState, token: TransactionToken) -> bool:
     return newest is not None and newest >= token.epoch
 
 
-def _superseded(state: ContainerState, record: TransactionImage | None, token: TransactionToken) -> AbortTransaction | None:
-    """Another transaction committed this epoch: what an open one has staged can never be committed, so it ends now (rule T9)."""
+def _superseded(
+    state: ContainerState, record: TransactionImage | None, token: TransactionToken
+) -> AbortTransaction | None:
+    """Another transaction committed this epoch: what an open one has staged can never be committed, so it
+    ends now (rule T9)."""
     if record is None or record.status is not TransactionStatus.OPEN:
         return None
 
@@ -243,14 +264,19 @@ def _commit(
         segment = state.segments.by_id[sid]
         if segment.length != part.length:
             raise BadOffset(  # rule T3
-                f"{part.name!r} is {segment.length} bytes long, the commit of {record.id!r} expects {part.length}",
+                f"{part.name!r} is {segment.length} bytes long, the commit of {record.id!r} expects "
+                f"{part.length}",
                 segment=part.name,
                 expected=segment.length,
                 given=part.length,
             )
         sources.append((sid, segment.length))
 
-    updates = () if token is None else (AttributeUpdate(token.attribute, token.epoch, AttributeUpdateKind.REPLACE_IF_GREATER),)
+    updates = (
+        ()
+        if token is None
+        else (AttributeUpdate(token.attribute, token.epoch, AttributeUpdateKind.REPLACE_IF_GREATER),)
+    )
     values = resolve_updates(target, updates)
     op = CommitTransaction(target.sid, target.length, record.id, tuple(sources), tuple(left.values()), values)
     return op, CommitResult(True, target.length, sum(length for _, length in sources))
@@ -263,7 +289,9 @@ def _refuse_part(record: TransactionImage, part: StagedPart, state: ContainerSta
     if is_staged(part.name) and split_staged(part.name) == (record.target, record.id):
         raise SegmentNotFound(f"{part.name!r} was never staged", segment=part.name)
 
-    raise InvalidArgument(f"{part.name!r} is no staged segment of transaction {record.id!r} on {record.target!r}")
+    raise InvalidArgument(
+        f"{part.name!r} is no staged segment of transaction {record.id!r} on {record.target!r}"
+    )
 
 
 def _info(state: ContainerState, record: TransactionImage) -> TransactionInfo:
@@ -287,4 +315,14 @@ def _info(state: ContainerState, record: TransactionImage) -> TransactionInfo:
 
 def _settled(request: BeginTransactionRequest, token: TransactionToken) -> TransactionInfo:
     """The answer when only the token is known: its bytes came with an earlier commit (rule T4)."""
-    return TransactionInfo(request.transaction, request.target, TransactionState.COMMITTED, token, request.lease / 1000, 0.0, "", None, 0)
+    return TransactionInfo(
+        request.transaction,
+        request.target,
+        TransactionState.COMMITTED,
+        token,
+        request.lease / 1000,
+        0.0,
+        "",
+        None,
+        0,
+    )

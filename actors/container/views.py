@@ -1,4 +1,5 @@
-"""The container as its own parts see it: the storage writer's source, what the collector must not delete, and what it must.
+"""The container as its own parts see it: the storage writer's source, what the collector must not delete, and
+what it must.
 
 Owns: three narrow views. Does not own: the state behind them, nor what the parts do with it.
 """
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING
 from ...journal.operations.forget_segment import ForgetSegment
 from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.errors import DataCorruption
-from ...storage_backends.chunked.metadata_store import ChunkMetadataStore
-from ...storage_backends.chunked.records import ReleasedRecord, released_key, released_names
-from ...storage_backends.chunked.transaction import decode_record
-from ..core.log import get_logger
-from ..writer.aggregation import FlushableSegment
+from ...storage_backends.segments.metadata_store import ChunkMetadataStore
+from ...storage_backends.segments.records import ReleasedRecord, released_key, released_names
+from ...storage_backends.segments.transaction import decode_record
+from ..flush.aggregation import FlushableSegment
+from ..telemetry.logging import get_logger
 from .state import ContainerState
 
 if TYPE_CHECKING:
@@ -51,7 +52,9 @@ class ReleasedRecords:
         key = released_key(name)
         try:
             decode_record(ReleasedRecord, key, self._metadata[key][1])
-        except DataCorruption as error:  # or of a version that this code does not know: kept, and left to one that does
+        except (
+            DataCorruption
+        ) as error:  # or of a version that this code does not know: kept, and left to one that does
             _log.error("released_unreadable", record=key, error=str(error))
             return False
 

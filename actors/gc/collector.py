@@ -1,20 +1,21 @@
 """The collector: deletes chunks that nothing refers to, late and only while it is the owner.
 
-Owns: the queue of garbage in memory, its delay, and the names of transactions under way. It is the ``GarbageSink`` of chunked storage.
-Does not own: what is garbage (``rules.py``), nor the durable queue (its own issue): until then the queue is rebuilt by listing at open,
-so that a crash leaks nothing.
+Owns: the queue of garbage in memory, its delay, and the names of transactions under way. It is the
+``GarbageSink`` of chunked storage. Does not own: what is garbage (``rules.py``), nor the durable queue (its
+own issue): until then the queue is rebuilt by listing at open, so that a crash leaks nothing.
 
-Files outside the container's prefix are not found by that listing: a durable record names each that was released (rules G3, S19). They
-join the queue at the open, and their records go after them, here: nobody else changes these records once the file is released, and one
-commit for each batch needs no cycle.
+Files outside the container's prefix are not found by that listing: a durable record names each that was
+released (rules G3, S19). They join the queue at the open, and their records go after them, here: nobody else
+changes these records once the file is released, and one commit for each batch needs no cycle.
 
-Order (rule G1): decide on durable state; claim long-term storage, if that was not possible yet: an owner whose folder is a copy must not
-delete what the original made since; append a barrier to the log; only when that is durable under this owner's epoch, delete. Nothing goes
-before the flush cycle that made it garbage is complete (rule F2). A missing chunk is done; a failing delete is tried again later, and
-after ``attempts`` ever more rarely (``aside.py``); one slow or failing name does not hold up the others of its batch (rule G2).
+Order (rule G1): decide on durable state; claim long-term storage, if that was not possible yet: an owner
+whose folder is a copy must not delete what the original made since; append a barrier to the log; only when
+that is durable under this owner's epoch, delete. Nothing goes before the flush cycle that made it garbage is
+complete (rule F2). A missing chunk is done; a failing delete is tried again later, and after ``attempts``
+ever more rarely (``aside.py``); one slow or failing name does not hold up the others of its batch (rule G2).
 
-Cancellation and crash: what was not deleted is found again by the next owner, in its listing or its records. A record whose file is gone
-already is taken out by the next owner.
+Cancellation and crash: what was not deleted is found again by the next owner, in its listing or its records.
+A record whose file is gone already is taken out by the next owner.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.codec import DecodeError, hex_number
 from ...storage_backends.base.errors import CLAIM_REFUSED, ChunkNotFound, TierlogError
 from ...storage_backends.base.statistics import counter, gauge
-from ..core.log import get_logger
-from .aside import SetAside
+from ..telemetry.logging import get_logger
+from .retry_later import RetryLater
 from .rules import Garbage, is_ready, orphans
 
 _log = get_logger("gc")
@@ -58,8 +59,14 @@ class CollectorStatistics:
     deleted: int = attrs.field(metadata=counter("Chunks deleted."))
     already_gone: int = attrs.field(metadata=counter("Chunks that were gone when they were to be deleted."))
     retried: int = attrs.field(metadata=counter("Failed deletions that are tried again."))
-    set_aside: int = attrs.field(metadata=gauge("Names whose deletion failed too often; they are tried again after ever longer pauses."))
-    given_up: int = attrs.field(metadata=counter("Names too many to be set aside; the next opening finds them again."))
+    set_aside: int = attrs.field(
+        metadata=gauge(
+            "Names whose deletion failed too often; they are tried again after ever longer pauses."
+        )
+    )
+    given_up: int = attrs.field(
+        metadata=counter("Names too many to be set aside; the next opening finds them again.")
+    )
     orphans_found: int = attrs.field(metadata=gauge("Names of dead owners found at the opening."))
 
 
@@ -74,7 +81,8 @@ class ReleasedFiles(Protocol):
 
 
 def epoch_in(name: str) -> int | None:
-    """The epoch in ``.../<epoch>-<offset>-<id>`` or in a claim's ``.../epoch.<epoch>``; None for any other name: it is nobody's garbage."""
+    """The epoch in ``.../<epoch>-<offset>-<id>`` or in a claim's ``.../epoch.<epoch>``; None for any other
+    name: it is nobody's garbage."""
     try:
         return hex_number(name.rsplit("/", 1)[-1].removeprefix("epoch.").partition("-")[0])
     except DecodeError:
@@ -96,10 +104,11 @@ class Collector:
         request_cycle: Callable[[], None],
         options: CollectorOptions,
     ) -> None:
-        """``claims_prefix``: where owners claim long-term storage; claims of dead owners are garbage. ``referenced``: the chunk names
-        that durable metadata knows; ``released``: the files that it says were released; ``claim()`` returns once this owner may change
-        long-term storage (rule W8), ``barrier()`` once a fenced append is durable; ``request_cycle()`` asks for a flush
-        cycle, because what a dead owner left may belong to one that was never completed."""
+        """``claims_prefix``: where owners claim long-term storage; claims of dead owners are garbage.
+        ``referenced``: the chunk names that durable metadata knows; ``released``: the files that it says were
+        released; ``claim()`` returns once this owner may change long-term storage (rule W8), ``barrier()``
+        once a fenced append is durable; ``request_cycle()`` asks for a flush cycle, because what a dead owner
+        left may belong to one that was never completed."""
         self._chunks = chunks
         self._claims = claims_prefix
         self._prefix = f"containers/{container:04d}/"
@@ -112,17 +121,18 @@ class Collector:
         self._options = options
         self._queue: dict[str, Garbage] = {}
         self._attempts: dict[str, int] = {}
-        self._aside = SetAside(options.aside_pause, options.aside_pause_max, options.aside_max)
+        self._aside = RetryLater(options.aside_pause, options.aside_pause_max, options.aside_max)
         self._open: dict[str, None] = {}
         self._cycle = 0
         self._completed = 0
         self._wake = anyio.Event()
         self._deleted = self._gone = self._retried = self._given_up = self._orphans = 0
 
-    # --- GarbageSink ------------------------------------------------------------------------------------------
+    # --- GarbageSink -----------------------------------------------------------------------------
 
     async def track(self, names: Sequence[str]) -> None:
-        """Nothing durable is needed yet: an untracked chunk of a dead owner is found by its successor's listing."""
+        """Nothing durable is needed yet: an untracked chunk of a dead owner is found by its successor's
+        listing."""
         self._open.update(dict.fromkeys(names))
 
     def keep(self, names: Sequence[str]) -> None:
@@ -139,9 +149,10 @@ class Collector:
             self._wake.set()
 
     def doubt(self, names: Sequence[str]) -> None:
-        """A commit of unknown outcome ends this ownership; its names stay in ``_open`` and only the next owner can tell."""
+        """A commit of unknown outcome ends this ownership; its names stay in ``_open`` and only the next
+        owner can tell."""
 
-    # --- the writer's side ------------------------------------------------------------------------------------
+    # --- the writer's side -----------------------------------------------------------------------
 
     def cycle_begins(self, cycle: int) -> None:
         self._cycle = cycle
@@ -150,7 +161,7 @@ class Collector:
         self._completed = cycle
         self._wake.set()
 
-    # --- collecting -------------------------------------------------------------------------------------------
+    # --- collecting ------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Find what dead owners left, then delete what becomes ready, until cancelled."""
@@ -173,7 +184,13 @@ class Collector:
         now = anyio.current_time()
         found = []
         for garbage in self._queue.values():
-            if is_ready(garbage, now=now, completed_cycle=self._completed, referenced=self._referenced, in_transaction=self._open):
+            if is_ready(
+                garbage,
+                now=now,
+                completed_cycle=self._completed,
+                referenced=self._referenced,
+                in_transaction=self._open,
+            ):
                 found.append(garbage)
                 if len(found) == self._options.batch:
                     break
@@ -187,7 +204,8 @@ class Collector:
             self._attempts[garbage.name] = self._options.attempts
 
     def _wait_seconds(self) -> float:
-        """Until the next delay is over, or the next round of what was set aside; what waits for a cycle is woken by its end."""
+        """Until the next delay is over, or the next round of what was set aside; what waits for a cycle is
+        woken by its end."""
         now = anyio.current_time()
         return min([self._aside.due - now, *(g.due - now for g in self._queue.values() if g.due > now)])
 
@@ -206,7 +224,8 @@ class Collector:
         return True
 
     def _take_over(self, names: Sequence[str]) -> None:
-        """Chunks and files that dead owners left. They may belong to a cycle that was never completed: wait for one of ours (rule F2)."""
+        """Chunks and files that dead owners left. They may belong to a cycle that was never completed: wait
+        for one of ours (rule F2)."""
         if not names:
             return
 

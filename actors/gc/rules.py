@@ -2,8 +2,9 @@
 
 Owns: the two decisions. Does not own: time, storage, the queue.
 
-A chunk is garbage if durable metadata has no record of it and the transaction that could add one is over. Garbage is monotone: names are
-never used twice and no owner adds another's chunk, so what is garbage once stays garbage, and a delete that is delayed does no harm.
+A chunk is garbage if durable metadata has no record of it and the transaction that could add one is over.
+Garbage is monotone: names are never used twice and no owner adds another's chunk, so what is garbage once
+stays garbage, and a delete that is delayed does no harm.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ class Garbage:
     """The flush cycle of this owner that made it garbage."""
 
 
-def is_ready(garbage: Garbage, *, now: float, completed_cycle: int, referenced: Container[str], in_transaction: Container[str]) -> bool:
+def is_ready(
+    garbage: Garbage,
+    *,
+    now: float,
+    completed_cycle: int,
+    referenced: Container[str],
+    in_transaction: Container[str],
+) -> bool:
     """Whether it may be deleted, once a barrier proves the ownership (rule G1)."""
     return (
         now >= garbage.due
@@ -35,5 +43,6 @@ def is_ready(garbage: Garbage, *, now: float, completed_cycle: int, referenced: 
 
 
 def orphans(listed: Iterable[tuple[str, int]], *, epoch: int, referenced: Container[str]) -> list[str]:
-    """Of (chunk name, creating epoch): what dead owners left behind. Their transactions are over, because the log fenced them."""
+    """Of (chunk name, creating epoch): what dead owners left behind. Their transactions are over, because the
+    log fenced them."""
     return [name for name, created in listed if created < epoch and name not in referenced]

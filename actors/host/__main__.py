@@ -2,7 +2,7 @@
 
 import sys
 
-from ..core.startup import importing, leave_the_rest_to_the_system
+from ..kernel.process_memory import importing, leave_the_rest_to_the_system
 
 with importing():
     from .main import main

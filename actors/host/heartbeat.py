@@ -1,10 +1,12 @@
 """What a host says, from a thread of its own: reports as they come, a heartbeat at each interval.
 
-Owns: the writing end of one connection to the supervisor. Does not own: the reading end (``link.py``), nor what is said.
+Owns: the writing end of one connection to the supervisor. Does not own: the reading end (``link.py``), nor
+what is said.
 
-The thread beats while the event loop is busy, and says how late the loop is: a host that works hard is told from one that is stuck
-(rule V5, hole 35). A frozen process does not beat, for its threads are frozen too. A supervisor that does not read for ``WRITE_SECONDS`` is
-given up: the connection is cut, so that the reading end hears of it and looks for another supervisor.
+The thread beats while the event loop is busy, and says how late the loop is: a host that works hard is told
+from one that is stuck (rule V5). A frozen process does not beat, for its threads are frozen too. A
+supervisor that does not read for ``WRITE_SECONDS`` is given up: the connection is cut, so that the reading
+end hears of it and looks for another supervisor.
 """
 
 from __future__ import annotations
@@ -23,8 +25,9 @@ from ..supervisor.control.messages import Heartbeat, Report, encode
 WRITE_SECONDS = 10.0
 
 
-class Vitals:
-    """What the event loop notes about itself for the thread to tell. Plain assignments: one writer, one reader."""
+class LoopMonitor:
+    """What the event loop notes about itself for the thread to tell. Plain assignments: one writer, one
+    reader."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -40,7 +43,8 @@ class Vitals:
         return max(0.0, self.clock() - self._noted - self.interval)
 
     async def watch(self, look: Callable[[float], None]) -> None:
-        """Note each round of the loop; ``look(late)`` is called in each, with the seconds that it came late."""
+        """Note each round of the loop; ``look(late)`` is called in each, with the seconds that it came
+        late."""
         while True:
             await anyio.sleep(self.interval)
             late = self.lag
@@ -48,10 +52,10 @@ class Vitals:
             look(late)
 
 
-class Speaker:
+class HeartbeatWriter:
     """The thread that writes to one connection, from ``start`` until ``stop`` or a broken connection."""
 
-    def __init__(self, connection: socket.socket, vitals: Vitals) -> None:
+    def __init__(self, connection: socket.socket, vitals: LoopMonitor) -> None:
         self._connection = connection
         self._vitals = vitals
         self._waiting: queue.SimpleQueue[Report | None] = queue.SimpleQueue()

@@ -1,10 +1,12 @@
 """The host's link to its supervisor, whichever process that is at the time.
 
-Owns: connecting, again and again; the welcome; the grace without a supervisor; the highest term seen. Does not own: what is said on the
-writing thread (``heartbeat.py``), nor how orders are carried out (``orders.py``).
+Owns: connecting, again and again; the welcome; the grace without a supervisor; the highest term seen. Does
+not own: what is said on the writing thread (``heartbeat.py``), nor how orders are carried out
+(``orders.py``).
 
-A lost supervisor is no reason to stop: the host serves on and looks for the next one at the same path, for as long as the last welcome
-allowed (rule V4). A supervisor with a lower term than one seen before is left alone (rule V1). Cancellation cuts the connection.
+A lost supervisor is no reason to stop: the host serves on and looks for the next one at the same path, for as
+long as the last welcome allowed (rule V4). A supervisor with a lower term than one seen before is left alone
+(rule V1). Cancellation cuts the connection.
 """
 
 from __future__ import annotations
@@ -14,9 +16,21 @@ from collections.abc import Callable
 
 import anyio
 
-from ..core.log import get_logger
-from ..supervisor.control.messages import Close, Drain, Hello, Lines, Message, Open, Owners, ProtocolError, Refuse, Report, Welcome
-from .heartbeat import Speaker, Vitals
+from ..supervisor.control.messages import (
+    Close,
+    Drain,
+    Hello,
+    Lines,
+    Message,
+    Open,
+    Owners,
+    ProtocolError,
+    Refuse,
+    Report,
+    Welcome,
+)
+from ..telemetry.logging import get_logger
+from .heartbeat import HeartbeatWriter, LoopMonitor
 
 _log = get_logger("host")
 _PAUSE_FIRST, _PAUSE_MAX = 0.02, 0.25
@@ -25,7 +39,8 @@ _WELCOME_SECONDS = 5.0
 
 
 class Refused(Exception):
-    """The supervisor does not want this host: there is another process in its place, or it is of another version."""
+    """The supervisor does not want this host: there is another process in its place, or it is of another
+    version."""
 
 
 class Link:
@@ -36,7 +51,7 @@ class Link:
         hello: Callable[[int], Hello],
         obey: Callable[[Open | Close | Drain], None],
         redirect: Callable[[Owners], None],
-        vitals: Vitals,
+        vitals: LoopMonitor,
         grace: float,
     ) -> None:
         """``hello(term)`` says who is here and what it serves, checked at that moment."""
@@ -46,7 +61,7 @@ class Link:
         self._redirect = redirect
         self._vitals = vitals
         self._grace = grace
-        self._speaker: Speaker | None = None
+        self._speaker: HeartbeatWriter | None = None
         self.term = 0
         """The highest supervisor's term seen."""
 
@@ -73,7 +88,8 @@ class Link:
             self._speaker.say(report)
 
     def leave(self) -> bool:
-        """Ask to be relieved of all containers and then dismissed; whether there is a supervisor now who may do it."""
+        """Ask to be relieved of all containers and then dismissed; whether there is a supervisor now who may
+        do it."""
         self._vitals.leaving = self._vitals.leaving or self._speaker is not None
         return self._speaker is not None
 
@@ -84,7 +100,7 @@ class Link:
             return False
 
         # The thread closes it, after its last write.
-        speaker = Speaker(connection, self._vitals)
+        speaker = HeartbeatWriter(connection, self._vitals)
         speaker.start()
         speaker.say(self._hello(self.term))
         try:
@@ -96,7 +112,7 @@ class Link:
             self._speaker = None
             speaker.stop()
 
-    async def _listen(self, connection: socket.socket, speaker: Speaker) -> bool:
+    async def _listen(self, connection: socket.socket, speaker: HeartbeatWriter) -> bool:
         lines = Lines()
         welcomed = False
         while True:
@@ -112,7 +128,7 @@ class Link:
                 welcomed = True
                 self._take(message)
 
-    def _is_welcome(self, message: Message, speaker: Speaker) -> bool:
+    def _is_welcome(self, message: Message, speaker: HeartbeatWriter) -> bool:
         if isinstance(message, Refuse):
             raise Refused(message.reason)
         if not isinstance(message, Welcome) or message.term < self.term:

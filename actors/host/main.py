@@ -1,13 +1,16 @@
-"""The host process: wires the store's parts, the gateway and the link to the supervisor, and brings them to an end in order.
+"""The host process: wires the store's parts, the gateway and the link to the supervisor, and brings them to
+an end in order.
 
-Owns: arguments, logging, signals, exit codes, the order of start and end. Does not own: anything that the parts do.
+Owns: arguments, logging, signals, exit codes, the order of start and end. Does not own: anything that the
+parts do.
 
-Start: bind, open the folder, link to the supervisor, which orders the rest. SIGTERM is a hand-over: the supervisor is asked to open the
-containers elsewhere and then to dismiss this host (rule V10). End (its order, a second SIGTERM or one without a supervisor, no relief in
-half of ``drain_limit``, no supervisor for the grace, refused): take no new requests, finish those in flight, close the containers, exit
-with 0. A signal while that lasts gives it half a second more; what is not closed by then is left to recovery, which is always right. A
-start that fails tells why in one line and exits with 1.
-The process is started by exec and runs asyncio on uvloop; it may ask for the machine's clock.
+Start: bind, open the folder, link to the supervisor, which orders the rest. SIGTERM is a hand-over: the
+supervisor is asked to open the containers elsewhere and then to dismiss this host (rule V10). End (its order,
+a second SIGTERM or one without a supervisor, no relief in half of ``drain_limit``, no supervisor for the
+grace, refused): take no new requests, finish those in flight, close the containers, exit with 0. A signal
+while that lasts gives it half a second more; what is not closed by then is left to recovery, which is always
+right. A start that fails tells why in one line and exits with 1. The process is started by exec and runs
+asyncio on uvloop; it may ask for the machine's clock.
 """
 
 from __future__ import annotations
@@ -27,16 +30,16 @@ import anyio.abc
 import attrs
 
 from ...storage_backends.base.errors import TierlogError
-from ..config import StoreConfig, load_config
-from ..core.log import get_logger, log_json_lines
 from ..gateway.server.app import gateway_of, make_app
 from ..gateway.server.running import Served, bind, serve_http
-from ..gateway.wire.documents import ContainerMap, ContainerPlace
-from ..node import open_host, system_world
-from ..otel import tracing_of_process
-from ..serving import Hosting
+from ..gateway.wire.documents import ContainerAssignment, ContainerMap
+from ..settings.configuration import StoreConfig, load_config
+from ..store.opening import open_host, system_world
+from ..store.runtime import ContainerRuntime
 from ..supervisor.control.messages import Hello, Owners
-from .heartbeat import Vitals
+from ..telemetry.logging import get_logger, log_json_lines
+from ..telemetry.opentelemetry import tracing_of_process
+from .heartbeat import LoopMonitor
 from .link import Link
 from .orders import Orders
 
@@ -61,11 +64,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m tierlog.actors.host", description="A host process; `tierlog serve` starts them.")
+    parser = argparse.ArgumentParser(
+        prog="python -m tierlog.actors.host", description="A host process; `tierlog serve` starts them."
+    )
     parser.add_argument("--data", required=True, help="the data folder")
     parser.add_argument("--id", required=True, help="the host's id, such as host-0")
     parser.add_argument("--control", required=True, help="the supervisor's socket")
-    parser.add_argument("--listen", default="127.0.0.1:0", help="address and port; port 0 lets the system choose")
+    parser.add_argument(
+        "--listen", default="127.0.0.1:0", help="address and port; port 0 lets the system choose"
+    )
     parser.add_argument("--advertise", default="", help="the address under which clients reach this machine")
     parser.add_argument("--config", help="a tierlog.toml")
     parser.add_argument("--adopt", action="store_true", help="open a restored or copied folder on purpose")
@@ -73,7 +80,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 class Places:
-    """Where the containers are: what is here by this host's own word, all else by the supervisor's last one."""
+    """Where the containers are: what is here by this host's own word, all else by the supervisor's last
+    one."""
 
     def __init__(self) -> None:
         self.own = ""
@@ -88,11 +96,15 @@ class Places:
     def url_of(self, index: int) -> str | None:
         return self.urls.get(index)
 
-    def map(self, hosting: Hosting) -> ContainerMap:
-        """All containers; the epochs only of those that are here, which counts while the supervisor says nothing."""
+    def map(self, hosting: ContainerRuntime) -> ContainerMap:
+        """All containers; the epochs only of those that are here, which counts while the supervisor says
+        nothing."""
         epochs = hosting.epochs()
         urls = {**self.urls, **dict.fromkeys(epochs, self.own)} if self.own else self.urls
-        places = (ContainerPlace(index, urls.get(index), epochs.get(index)) for index in range(hosting.containers))
+        places = (
+            ContainerAssignment(index, urls.get(index), epochs.get(index))
+            for index in range(hosting.containers)
+        )
         return ContainerMap(self._version, tuple(places))
 
 
@@ -116,11 +128,11 @@ class HostMain:
                 tasks.cancel_scope.cancel()
         _log.info("host_ended")
 
-    def _opened(self) -> AbstractAsyncContextManager[Hosting]:
+    def _opened(self) -> AbstractAsyncContextManager[ContainerRuntime]:
         given = self._given
         return open_host(given.data, given.id, config=self._config, adopt=given.adopt, span=self._tracing)
 
-    async def _serve(self, hosting: Hosting, listener: socket.socket) -> None:
+    async def _serve(self, hosting: ContainerRuntime, listener: socket.socket) -> None:
         app = make_app(
             hosting.store,
             system_world(),
@@ -133,13 +145,14 @@ class HostMain:
                 self._link(hosting, served, tasks)
                 await self._draining.wait()
                 gateway_of(app).drain()
-            # The heartbeats go on until here; the containers are closed behind this block, and the supervisor sees the process end.
+            # The heartbeats go on until here; the containers are closed behind this block, and the supervisor
+            # sees the process end.
             tasks.cancel_scope.cancel()
 
-    def _link(self, hosting: Hosting, served: Served, tasks: anyio.abc.TaskGroup) -> None:
+    def _link(self, hosting: ContainerRuntime, served: Served, tasks: anyio.abc.TaskGroup) -> None:
         """Connect to the supervisor and do what it says."""
         url = self._places.own = attrs.evolve(served, host=self._given.advertise or served.host).url
-        vitals = Vitals(time.monotonic)
+        vitals = LoopMonitor(time.monotonic)
         link = Link(
             self._given.control,
             hello=lambda term: Hello(self._given.id, os.getpid(), url, hosting.epochs(), term),
@@ -153,8 +166,9 @@ class HostMain:
         tasks.start_soon(self._run_link, link)
         tasks.start_soon(vitals.watch, partial(self._look, orders, vitals, {"looked": 0.0, "told": 0.0}))
 
-    def _look(self, orders: Orders, vitals: Vitals, last: dict[str, float], late: float) -> None:
-        """In each round of the loop: what costs little is done at its pace; after a pause, which may have been a freeze, at once."""
+    def _look(self, orders: Orders, vitals: LoopMonitor, last: dict[str, float], late: float) -> None:
+        """In each round of the loop: what costs little is done at its pace; after a pause, which may have
+        been a freeze, at once."""
         now = vitals.clock()
         if late > vitals.interval or now - last["looked"] >= _LOOK_SECONDS:
             last["looked"] = now

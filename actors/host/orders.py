@@ -1,11 +1,13 @@
-"""Orders carried out: containers opened and closed, and the supervisor told how that went and what ends by itself.
+"""Orders carried out: containers opened and closed, and the supervisor told how that went and what ends by
+itself.
 
-Owns: the order of orders about one container, the answers, and the watch over what was opened. Does not own: which supervisor is obeyed
-(``link.py``), nor the containers (``serving.py``).
+Owns: the order of orders about one container, the answers, and the watch over what was opened. Does not own:
+which supervisor is obeyed (``link.py``), nor the containers (``serving.py``).
 
-Orders about one container are carried out one after the other, those about different ones at the same time. An order to open what is
-served already, and not fenced, is answered with its present epoch. An answer goes only to the supervisor whose order it was: the next one
-counts its orders anew. What a later owner has fenced is closed and reported as soon as it is seen, at the latest a second after (rule V3).
+Orders about one container are carried out one after the other, those about different ones at the same time.
+An order to open what is served already, and not fenced, is answered with its present epoch. An answer goes
+only to the supervisor whose order it was: the next one counts its orders anew. What a later owner has fenced
+is closed and reported as soon as it is seen, at the latest a second after (rule V3).
 """
 
 from __future__ import annotations
@@ -19,18 +21,23 @@ import anyio.abc
 
 from ...storage_backends.base.errors import NotOwner, StoreMismatch, TierlogError
 from ..container.container import Container
-from ..container.host import ContainerHost
-from ..core.lifecycle import ActorExit, ExitKind, first_leaf
-from ..core.log import get_logger
-from ..serving import Hosting
+from ..container.local import LocalContainer
+from ..kernel.lifecycle import ActorExit, ExitKind, first_leaf
+from ..store.runtime import ContainerRuntime
 from ..supervisor.control.messages import Close, Closed, Drain, Ended, Failed, Fenced, Open, Opened, Report
+from ..telemetry.logging import get_logger
 
 _log = get_logger("host")
 
 
 class Orders:
     def __init__(
-        self, hosting: Hosting, *, say: Callable[[Report], None], drain: Callable[[str], None], tasks: anyio.abc.TaskGroup
+        self,
+        hosting: ContainerRuntime,
+        *,
+        say: Callable[[Report], None],
+        drain: Callable[[str], None],
+        tasks: anyio.abc.TaskGroup,
     ) -> None:
         """``drain(reason)`` lets the process come to its end."""
         self._hosting = hosting
@@ -45,7 +52,12 @@ class Orders:
 
     def obey(self, order: Open | Close | Drain) -> None:
         """Begin to carry an order out; answers come later."""
-        _log.info("order", kind=type(order).__name__.lower(), container=getattr(order, "index", None), term=order.term)
+        _log.info(
+            "order",
+            kind=type(order).__name__.lower(),
+            container=getattr(order, "index", None),
+            term=order.term,
+        )
         self._term = order.term
         match order:
             case Open() | Close():
@@ -60,21 +72,24 @@ class Orders:
         """See whether something was fenced meanwhile, and let go of it."""
         for index in list(self._epochs):
             host = self._hosting.host(index)
-            if host.active is not None and isinstance(host, ContainerHost):
+            if host.active is not None and isinstance(host, LocalContainer):
                 if _is_fenced(host.active):
                     self._tasks.start_soon(self._let_go, index, host)
                 else:
                     self._epochs[index] = host.active.state.epoch
 
     def statistics(self) -> dict[str, Any]:
-        """For the heartbeats: what the supervisor shows of each container, and of long-term storage as this host sees it."""
-        active = [host.active for host in map(self._hosting.host, sorted(self._epochs)) if host.active is not None]
+        """For the heartbeats: what the supervisor shows of each container, and of long-term storage as this
+        host sees it."""
+        active = [
+            host.active for host in map(self._hosting.host, sorted(self._epochs)) if host.active is not None
+        ]
         return {
             "containers": {str(container.index): _facts(container) for container in active},
             "storage": self._hosting.trouble.document(),
         }
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside ----------------------------------------------------------------------------------
 
     async def _work(self, waiting: deque[Open | Close]) -> None:
         """Carry out the orders about one container in the order in which they came."""
@@ -91,7 +106,7 @@ class Orders:
             await self._hosting.close(index)
         if not self._hosting.serves(index):
             host = self._hosting.begin(index)
-        assert isinstance(host, ContainerHost)
+        assert isinstance(host, LocalContainer)
         try:
             await host.wait_started()
         except TierlogError as error:
@@ -110,7 +125,7 @@ class Orders:
         await self._forget(order.index)
         self._answer(order, Closed(order.index))
 
-    async def _let_go(self, index: int, host: ContainerHost) -> None:
+    async def _let_go(self, index: int, host: LocalContainer) -> None:
         async with self._locks[index]:
             if self._hosting.host(index) is not host or host.is_closing:
                 return
@@ -119,7 +134,7 @@ class Orders:
             await self._forget(index)
             self._say(Fenced(index, epoch, "another owner opened it"))
 
-    async def _watch(self, index: int, host: ContainerHost) -> None:
+    async def _watch(self, index: int, host: LocalContainer) -> None:
         """Report the end of a container that nobody ordered."""
         ended = await host.wait_ended()
         if host.is_closing:
@@ -143,7 +158,12 @@ class Orders:
         self._epochs.pop(index, None)
 
     def _answer(self, order: Open | Close, report: Report) -> None:
-        _log.info("done", kind=type(report).__name__.lower(), container=order.index, epoch=getattr(report, "epoch", None))
+        _log.info(
+            "done",
+            kind=type(report).__name__.lower(),
+            container=order.index,
+            epoch=getattr(report, "epoch", None),
+        )
         if order.term == self._term:
             self._say(report)
 

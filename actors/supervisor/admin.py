@@ -1,12 +1,14 @@
 """The supervisor's HTTP side: what operators, clients and scrapers ask it.
 
-Owns: the endpoints' handlers, the redirect of data requests to the host that has the container. Does not own: any decision (``fleet.py``),
-the table of endpoints (``admin_app.py``), the status page's look (``page.py``), the form of maps and problems (``gateway/wire``), limits,
-request ids and spans (``gateway/server``, which serves this table as it serves a host's).
+Owns: the endpoints' handlers, the redirect of data requests to the host that has the container. Does not own:
+any decision (``fleet.py``), the table of endpoints (``admin_app.py``), the status page's look (``page.py``),
+the form of maps and problems (``gateway/wire``), limits, request ids and spans (``gateway/server``, which
+serves this table as it serves a host's).
 
-Every change is a POST, and refused when a page of another site sends it: a browser on this machine reaches this port too. A long poll for
-the map ends with a change, with its time, with its client or with the server. Data never passes through here; two requests that concern
-all hosts (the list of segments, the flush) are put to each of them.
+Every change is a POST, and refused when a page of another site sends it: a browser on this machine reaches
+this port too. A long poll for the map ends with a change, with its time, with its client or with the server.
+Data never passes through here; two requests that concern all hosts (the list of segments, the flush) are put
+to each of them.
 """
 
 from __future__ import annotations
@@ -24,11 +26,11 @@ from ..gateway.server.call import Answer, CallOf, document
 from ..gateway.server.front import Front, ServerLimits
 from ..gateway.wire import documents, paths
 from ..gateway.wire.documents import JSON_TYPE, map_document
-from ..gateway.wire.errors import ForeignPage, NoSuchPath
-from ..metrics import CONTENT_TYPE
-from ..tracing import Tracing
+from ..gateway.wire.errors import CrossOrigin, NoSuchPath
+from ..telemetry.metrics import CONTENT_TYPE
+from ..telemetry.tracing import Tracing
 from .page import status_page
-from .phases import PlacePhase
+from .phases import AssignmentPhase
 from .supervisor import Supervisor
 
 _ASK_SECONDS = 30.0
@@ -37,7 +39,14 @@ _ASK_SECONDS = 30.0
 class AdminFront(Front):
     """What the endpoints share: the supervisor."""
 
-    def __init__(self, supervisor: Supervisor, facts: dict[str, Any], world: World, limits: ServerLimits, tracing: Tracing | None) -> None:
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        facts: dict[str, Any],
+        world: World,
+        limits: ServerLimits,
+        tracing: Tracing | None,
+    ) -> None:
         super().__init__(world, limits, tracing)
         self.supervisor = supervisor
         self._facts = facts
@@ -49,7 +58,7 @@ class AdminFront(Front):
 AdminCall = CallOf[AdminFront]
 
 
-# --- looking --------------------------------------------------------------------------------------------------
+# --- looking ------------------------------------------------------------------------------------
 
 
 async def health(call: AdminCall) -> Answer:
@@ -59,8 +68,12 @@ async def health(call: AdminCall) -> Answer:
 
 async def ready(call: AdminCall) -> Answer:
     supervisor = call.gateway.supervisor
-    missing = [place.index for place in supervisor.fleet.places if place.phase is not PlacePhase.SERVING]
-    told = {"ready": supervisor.is_ready, "draining": supervisor.is_stopping, "containers_not_served": missing}
+    missing = [place.index for place in supervisor.fleet.places if place.phase is not AssignmentPhase.SERVING]
+    told = {
+        "ready": supervisor.is_ready,
+        "draining": supervisor.is_stopping,
+        "containers_not_served": missing,
+    }
     return document(told, 200 if supervisor.is_ready else 503)
 
 
@@ -97,7 +110,7 @@ async def _wait_for_change(call: AdminCall, known: int, seconds: float) -> None:
                 await supervisor.changed.wait()
 
 
-# --- orders ---------------------------------------------------------------------------------------------------
+# --- orders -------------------------------------------------------------------------------------
 
 
 async def move(call: AdminCall) -> Answer:
@@ -131,10 +144,11 @@ async def roll(call: AdminCall) -> Answer:
 
 
 async def _order_body(call: AdminCall) -> bytes:
-    """The body of an order, which has no query. A browser sends an empty one to any server without asking it first, hence the check."""
+    """The body of an order, which has no query. A browser sends an empty one to any server without asking it
+    first, hence the check."""
     origin = call.header("Origin")
     if origin is not None and urlsplit(origin).netloc != call.header("Host"):
-        raise ForeignPage(f"a page of {origin} may not give orders here")
+        raise CrossOrigin(f"a page of {origin} may not give orders here")
 
     call.query()
     return await call.body(JSON_TYPE, call.gateway.limits.json_bytes)
@@ -152,7 +166,7 @@ def _container(call: AdminCall) -> int:
     return int(text)
 
 
-# --- data -----------------------------------------------------------------------------------------------------
+# --- data ---------------------------------------------------------------------------------------
 
 
 async def redirect(call: AdminCall) -> Answer:
@@ -190,14 +204,21 @@ async def segments(call: AdminCall) -> Answer:
 
 async def transactions(call: AdminCall) -> Answer:
     """All known ones, of all hosts."""
-    prefix = paths.query_text(call.query(prefix="what the names of their targets begin with").get("prefix", ""))
+    prefix = paths.query_text(
+        call.query(prefix="what the names of their targets begin with").get("prefix", "")
+    )
     answers = await _ask_all(call.gateway.supervisor, "GET", paths.transactions_path(prefix))
-    found = {(info["target"], info["transaction_id"]): info for answer in answers for info in answer["transactions"]}
+    found = {
+        (info["target"], info["transaction_id"]): info
+        for answer in answers
+        for info in answer["transactions"]
+    }
     return document({"transactions": [found[key] for key in sorted(found)]})
 
 
 async def batch(call: AdminCall) -> Answer:
-    """Clients send a batch here while they know no owner of its containers. Nothing is applied, and they look at the map (H13)."""
+    """Clients send a batch here while they know no owner of its containers. Nothing is applied, and they look
+    at the map (H13)."""
     raise NotOwner("the supervisor serves no container: ask it for the container map")
 
 
@@ -208,7 +229,8 @@ async def flush(call: AdminCall) -> Answer:
 
 
 async def _ask_all(supervisor: Supervisor, method: str, path: str) -> list[dict[str, Any]]:
-    """The documents that the hosts answer, each asked once. ``Unavailable`` if a container has no host now."""
+    """The documents that the hosts answer, each asked once. ``Unavailable`` if a container has no host
+    now."""
     import httpx
 
     places = supervisor.map().containers
@@ -217,7 +239,10 @@ async def _ask_all(supervisor: Supervisor, method: str, path: str) -> list[dict[
             raise _unserved(supervisor, place.container)
 
     answers: list[dict[str, Any]] = []
-    async with httpx.AsyncClient(timeout=_ASK_SECONDS, trust_env=False) as client, anyio.create_task_group() as tasks:
+    async with (
+        httpx.AsyncClient(timeout=_ASK_SECONDS, trust_env=False) as client,
+        anyio.create_task_group() as tasks,
+    ):
         for url in sorted({place.url for place in places if place.url is not None}):
             tasks.start_soon(_ask, client, method, url + path, answers)
     if any(not answer for answer in answers):

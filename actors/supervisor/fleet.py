@@ -1,13 +1,15 @@
-"""What the supervisor knows and decides: hosts, containers, and the next order to each. Sync and pure; clock and chance are arguments.
+"""What the supervisor knows and decides: hosts, containers, and the next order to each. Sync and pure; clock
+and chance are arguments.
 
-Owns: the state of hosts and containers' places, and the commands that follow from what happened. Does not own: the tables of phases
-(``phases.py``), who should have what (``placing.py``), processes, sockets and timers (``supervisor.py`` carries commands out and tells
-what happened).
+Owns: the state of hosts and containers' places, and the commands that follow from what happened. Does not
+own: the tables of phases (``phases.py``), who should have what (``placing.py``), processes, sockets and
+timers (``supervisor.py`` carries commands out and tells what happened).
 
-A container has one host at a time as far as orders go; whether an earlier host still believes that it serves it does not matter, because
-an opening fences it in the log (rule W1). So a silent host's containers are opened elsewhere at once, and nobody waits for its death.
-A container that was fenced by somebody whom the supervisor did not order stays closed until an operator says otherwise: two masters
-would fence each other for ever (rule V3, hole 26). A container that takes its hosts down while it opens is set aside, the others go on
+A container has one host at a time as far as orders go; whether an earlier host still believes that it serves
+it does not matter, because an opening fences it in the log (rule W1). So a silent host's containers are
+opened elsewhere at once, and nobody waits for its death. A container that was fenced by somebody whom the
+supervisor did not order stays closed until an operator says otherwise: two masters would fence each other for
+ever (rule V3). A container that takes its hosts down while it opens is set aside, the others go on
 (rule V8).
 
 Nothing here is kept on disk: a supervisor that starts again learns from its hosts what they serve.
@@ -20,13 +22,13 @@ from random import Random
 
 import attrs
 
-from ..core.backoff import Backoff
+from ..kernel.backoff import Backoff
 from .commands import CloseContainer, Command, DrainHost, KillHost, SpawnHost
-from .phases import HostEvent, HostPhase, PlaceEvent, PlacePhase
-from .placing import Host, Place, Placing
+from .phases import AssignmentEvent, AssignmentPhase, HostEvent, HostPhase
+from .placement import Assignment, Host, Placement
 
 FOR_EVER = frozenset({"corrupt", "mismatch", "poisoned"})
-"""Kinds of failure that another try cannot heal (hole 36)."""
+"""Kinds of failure that another try cannot heal."""
 HOUR = 3600.0
 
 
@@ -43,7 +45,8 @@ class FleetOptions:
     drain_limit: float = 30
     """A host that has not exited this long after it was told to drain is killed."""
     adoption: float = 1.5
-    """How long a supervisor that starts waits for hosts of an earlier one before it starts new ones in their place."""
+    """How long a supervisor that starts waits for hosts of an earlier one before it starts new ones in their
+    place."""
     restart: Backoff = Backoff(first=0.05, maximum=10)
     exits_max: int = 10
     """Exits of a host within ``exits_period`` before it is given up."""
@@ -53,19 +56,21 @@ class FleetOptions:
     crashes_max: int = 3
     """Hosts in a row that a container may take down while it opens, before it is quarantined."""
     failovers_max: int = 30
-    """Failovers of one container within a minute; more of them wait (hole 35)."""
+    """Failovers of one container within a minute; more of them wait."""
 
 
 class Fleet:
     """Tell it what happened; carry out what it answers, in order."""
 
-    def __init__(self, containers: int, hosts: Collection[str], options: FleetOptions, random: Random, now: float) -> None:
+    def __init__(
+        self, containers: int, hosts: Collection[str], options: FleetOptions, random: Random, now: float
+    ) -> None:
         self.options = options
         self.hosts = {host: Host(host, start_due=now + options.adoption, since=now) for host in sorted(hosts)}
-        self.places = [Place(index, since=now) for index in range(containers)]
+        self.places = [Assignment(index, since=now) for index in range(containers)]
         self.stopping = False
         self._random = random
-        self._placing = Placing(self.hosts, self.places, options.failovers_max)
+        self._placing = Placement(self.hosts, self.places, options.failovers_max)
         self._placing.not_before = now + options.adoption
         self._rolling: list[str] = []
 
@@ -74,17 +79,19 @@ class Fleet:
         """Openings that the loss of a host made necessary."""
         return self._placing.failovers
 
-    # --- hosts ------------------------------------------------------------------------------------------------
+    # --- hosts -----------------------------------------------------------------------------------
 
     def start_at_once(self, now: float) -> list[Command]:
-        """There is no earlier supervisor whose hosts could be found: start all, and give orders when all are there, or most."""
+        """There is no earlier supervisor whose hosts could be found: start all, and give orders when all are
+        there, or most."""
         for host in self.hosts.values():
             host.start_due = now
         return self.tick(now)
 
     def hello(self, host_id: str, pid: int, url: str, served: Mapping[int, int], now: float) -> list[Command]:
-        """A host connected. ``served``: the epochs of the containers that it serves, by an earlier supervisor's order or ours, each just
-        checked against its log: what somebody else has opened since is not named, and so nobody is taken for an outsider.
+        """A host connected. ``served``: the epochs of the containers that it serves, by an earlier
+        supervisor's order or ours, each just checked against its log: what somebody else has opened since is
+        not named, and so nobody is taken for an outsider.
 
         Orders that went out on an earlier connection are void: what it does not name it does not have.
         """
@@ -97,7 +104,11 @@ class Fleet:
         for place in self._placing.held(host_id):
             if place.index not in served:
                 self._placing.lose(place, now)
-        closes = [CloseContainer(host_id, index, 0) for index, epoch in sorted(served.items()) if not self._adopt(host, index, epoch, now)]
+        closes = [
+            CloseContainer(host_id, index, 0)
+            for index, epoch in sorted(served.items())
+            if not self._adopt(host, index, epoch, now)
+        ]
         if not self._are_others_worth_waiting_for():
             self._placing.not_before = now
         return [*closes, *self.tick(now)]
@@ -121,7 +132,11 @@ class Fleet:
         recent = [at for at in host.exits if at > now - self.options.exits_period]
         host.exits = recent if expected else [*recent, now]
         # The first exit after a quiet time is made good at once.
-        host.start_due = now if len(host.exits) <= 1 else now + self.options.restart.delay(len(host.exits) - 2, self._random)
+        host.start_due = (
+            now
+            if len(host.exits) <= 1
+            else now + self.options.restart.delay(len(host.exits) - 2, self._random)
+        )
         if len(host.exits) > self.options.exits_max:
             host.step(HostEvent.TOO_MANY_EXITS, now)
         return [*self._lose(host, now), *self.tick(now)]
@@ -131,7 +146,8 @@ class Fleet:
         return self._silence(self.hosts[host_id], now)
 
     def drain(self, host_id: str, now: float) -> list[Command]:
-        """Let a host finish and exit, its containers moved away first; it is then started again unless the fleet stops."""
+        """Let a host finish and exit, its containers moved away first; it is then started again unless the
+        fleet stops."""
         self.hosts[host_id].step(HostEvent.DRAIN, now)
         return self._spread(now)
 
@@ -152,16 +168,20 @@ class Fleet:
         self.stopping = self._placing.stopping = True
         for host in self.hosts.values():
             host.step(HostEvent.DRAIN, now)
-        return [*self._spread(now), *(KillHost(host.id, host.pid) for host in self.hosts.values() if host.phase is HostPhase.SILENT)]
+        return [
+            *self._spread(now),
+            *(KillHost(host.id, host.pid) for host in self.hosts.values() if host.phase is HostPhase.SILENT),
+        ]
 
     def forgive(self, seconds: float) -> None:
-        """The supervisor itself was late by so much: what hosts said meanwhile waits unread, so it is no silence of theirs (rule V7)."""
+        """The supervisor itself was late by so much: what hosts said meanwhile waits unread, so it is no
+        silence of theirs (rule V7)."""
         for host in self.hosts.values():
             host.last_heard += seconds
             if host.phase is HostPhase.STARTING:
                 host.since += seconds
 
-    # --- containers -------------------------------------------------------------------------------------------
+    # --- containers ------------------------------------------------------------------------------
 
     def opened(self, host_id: str, index: int, request: int, epoch: int, now: float) -> list[Command]:
         place = self.places[index]
@@ -173,10 +193,12 @@ class Fleet:
             return self._fail(index, "fenced", f"epoch {epoch} was fenced by our own epoch {newest}", now)
 
         place.epoch, place.failures, place.reason = epoch, 0, ""
-        place.step(PlaceEvent.OPENED, now)
+        place.step(AssignmentEvent.OPENED, now)
         return self._spread(now)
 
-    def failed(self, host_id: str, index: int, request: int, kind: str, reason: str, now: float) -> list[Command]:
+    def failed(
+        self, host_id: str, index: int, request: int, kind: str, reason: str, now: float
+    ) -> list[Command]:
         """An opening failed; ``kind`` is one of ``FOR_EVER``, or it is tried again."""
         return self._fail(index, kind, reason, now) if self.places[index].awaits(host_id, request) else []
 
@@ -186,13 +208,14 @@ class Fleet:
 
     def closed(self, host_id: str, index: int, now: float) -> list[Command]:
         place = self.places[index]
-        if place.host == host_id and place.phase is PlacePhase.CLOSING:
-            place.step(PlaceEvent.CLOSED, now)
+        if place.host == host_id and place.phase is AssignmentPhase.CLOSING:
+            place.step(AssignmentEvent.CLOSED, now)
             place.host = ""
         return self._spread(now)
 
     def fenced(self, host_id: str, index: int, epoch: int, reason: str, now: float) -> list[Command]:
-        """A host lost a container to another owner: after a failover that is as it should be, else somebody outside has it."""
+        """A host lost a container to another owner: after a failover that is as it should be, else somebody
+        outside has it."""
         place = self.places[index]
         if not place.is_served_by(host_id) or epoch < place.epoch:
             return []
@@ -200,7 +223,7 @@ class Fleet:
             return self._fail(index, "fenced", reason, now)
 
         place.host, place.reason = "", reason
-        place.step(PlaceEvent.FENCED, now)
+        place.step(AssignmentEvent.FENCED, now)
         return []
 
     def move(self, index: int, host_id: str, now: float) -> list[Command]:
@@ -213,7 +236,7 @@ class Fleet:
         """An operator says that a fenced or quarantined container may be opened again."""
         place = self.places[index]
         place.failures, place.crashes, place.due = 0, 0, now
-        place.step(PlaceEvent.RELEASED, now)
+        place.step(AssignmentEvent.RELEASED, now)
         return self._spread(now)
 
     def _check_move(self, index: int, host_id: str) -> None:
@@ -224,14 +247,16 @@ class Fleet:
         if not self.hosts[host_id].takes:
             raise ValueError(f"{host_id} is {self.hosts[host_id].phase.value} and takes no containers now")
 
-    # --- time -------------------------------------------------------------------------------------------------
+    # --- time ------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Command]:
         """What is due. Call it at ``next_due``, and whenever something seems to have happened."""
         commands: list[Command] = []
         for host in self.hosts.values():
             commands += self._tick(host, now)
-        if self._rolling and all(host.phase in (HostPhase.SERVING, HostPhase.GIVEN_UP) for host in self.hosts.values()):
+        if self._rolling and all(
+            host.phase in (HostPhase.SERVING, HostPhase.GIVEN_UP) for host in self.hosts.values()
+        ):
             commands += self.drain(self._rolling.pop(0), now)
         return [*commands, *self._spread(now)]
 
@@ -271,20 +296,25 @@ class Fleet:
         dues = [due for due in map(self._due, self.hosts.values()) if due is not None]
         return min([now + HOUR, *dues, *self._placing.dues()])
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside ----------------------------------------------------------------------------------
 
     def _spread(self, now: float) -> list[Command]:
         commands: list[Command] = list(self._placing.orders(now))
         # Without anybody to give them to, a host that drains keeps its containers to the end.
         nobody = self.stopping or not any(host.takes for host in self.hosts.values())
         for host in self.hosts.values():
-            if host.phase is HostPhase.DRAINING and not host.dismissed and (nobody or not self._placing.held(host.id)):
+            if (
+                host.phase is HostPhase.DRAINING
+                and not host.dismissed
+                and (nobody or not self._placing.held(host.id))
+            ):
                 host.dismissed = True
                 commands.append(DrainHost(host.id))
         return commands
 
     def _are_others_worth_waiting_for(self) -> bool:
-        """Hosts that may still say what they serve are. At a fresh start so are all: what the first one got would move to the others."""
+        """Hosts that may still say what they serve are. At a fresh start so are all: what the first one got
+        would move to the others."""
         fresh = not any(place.host for place in self.places)
         awaited = (HostPhase.DOWN, HostPhase.STARTING) if fresh else (HostPhase.DOWN,)
         return any(host.phase in awaited for host in self.hosts.values())
@@ -298,23 +328,28 @@ class Fleet:
             self._placing.lose(place, now)
             if place.crashes >= self.options.crashes_max:
                 place.reason = f"took down its host {place.crashes} times in a row while it opened"
-                place.step(PlaceEvent.HOST_KILLER, now)
+                place.step(AssignmentEvent.HOST_KILLER, now)
         return self._spread(now)
 
     def _blame(self, host: Host, now: float) -> None:
         for place in self._placing.held(host.id):
-            place.crashes = place.crashes + 1 if place.phase is PlacePhase.OPENING else 0
+            place.crashes = place.crashes + 1 if place.phase is AssignmentPhase.OPENING else 0
 
-    def _opened_late(self, host_id: str, place: Place, epoch: int, now: float) -> list[Command]:
+    def _opened_late(self, host_id: str, place: Assignment, epoch: int, now: float) -> list[Command]:
         """An order that was overtaken (rule V2) was carried out all the same.
 
-        It fenced whoever had the container, so where a place looks served, or lost to somebody outside, this host is the owner.
+        It fenced whoever had the container, so where a place looks served, or lost to somebody outside, this
+        host is the owner.
         """
         if place.host == host_id:
             return []
-        if place.phase in (PlacePhase.SERVING, PlacePhase.FENCED) and epoch > place.epoch and self.hosts[host_id].takes:
+        if (
+            place.phase in (AssignmentPhase.SERVING, AssignmentPhase.FENCED)
+            and epoch > place.epoch
+            and self.hosts[host_id].takes
+        ):
             place.host, place.epoch, place.reason = host_id, epoch, ""
-            place.step(PlaceEvent.ADOPTED, now)
+            place.step(AssignmentEvent.ADOPTED, now)
             return self._spread(now)
         return [CloseContainer(host_id, place.index, 0)]
 
@@ -324,8 +359,10 @@ class Fleet:
 
         place = self.places[index]
         # Two hosts may say that they serve it; the higher epoch has fenced the other.
-        known = place.host in ("", host.id) or (place.phase is PlacePhase.SERVING and epoch > place.epoch)
-        if not known or not place.step(PlaceEvent.ADOPTED, now):
+        known = place.host in ("", host.id) or (
+            place.phase is AssignmentPhase.SERVING and epoch > place.epoch
+        )
+        if not known or not place.step(AssignmentEvent.ADOPTED, now):
             return place.host == host.id
 
         place.host, place.epoch, place.newest = host.id, epoch, max(place.newest, epoch)
@@ -336,5 +373,5 @@ class Fleet:
         place.host, place.reason = "", reason
         place.due = now + self.options.retry.delay(place.failures, self._random)
         place.failures += 1
-        place.step(PlaceEvent.DAMAGED if kind in FOR_EVER else PlaceEvent.FAILED, now)
+        place.step(AssignmentEvent.DAMAGED if kind in FOR_EVER else AssignmentEvent.FAILED, now)
         return self._spread(now)

@@ -42,7 +42,13 @@ _CONTAINER_COLUMNS = (
 
 def status_page(status: dict[str, Any], escape: Callable[[str], str]) -> str:
     hosts = [_host_row(host) for host in status["hosts"]]
-    word, mood = ("ready", "good") if status["ready"] else ("stopping", "dim") if status["stopping"] else ("not ready", "bad")
+    word, mood = (
+        ("ready", "good")
+        if status["ready"]
+        else ("stopping", "dim")
+        if status["stopping"]
+        else ("not ready", "bad")
+    )
     recent = ", ".join(f"{seconds * 1000:.0f} ms" for seconds in status["failover_seconds"][-5:]) or "none"
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>tierlog: {word}</title>
@@ -59,10 +65,17 @@ def status_page(status: dict[str, Any], escape: Callable[[str], str]) -> str:
 def _host_row(host: dict[str, Any]) -> dict[str, Any]:
     storage = host["storage"]
     told = f"{storage['trouble']}: {storage['cause']}" if storage["cause"] else storage["trouble"]
-    return {**host, "lag_ms": round(host["lag_seconds"] * 1000), "containers": len(host["containers"]), "storage": told}
+    return {
+        **host,
+        "lag_ms": round(host["lag_seconds"] * 1000),
+        "containers": len(host["containers"]),
+        "storage": told,
+    }
 
 
-def _table(columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], escape: Callable[[str], str]) -> str:
+def _table(
+    columns: Sequence[tuple[str, str]], rows: Sequence[dict[str, Any]], escape: Callable[[str], str]
+) -> str:
     head = "".join(f"<th{_kind(rows, key)}>{escape(title)}</th>" for title, key in columns)
     body = "".join(f"<tr>{''.join(_cell(rows, row, key, escape) for _, key in columns)}</tr>" for row in rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -1,7 +1,8 @@
 """Failover as two tables: which event leads a host, and a container's place, to which phase.
 
-Owns: the phases, the events and the tables. Does not own: when an event happens, or what is done about it (``fleet.py``).
-An event that the table does not name for a phase changes nothing: it is late, repeated, or about something that was overtaken.
+Owns: the phases, the events and the tables. Does not own: when an event happens, or what is done about it
+(``fleet.py``). An event that the table does not name for a phase changes nothing: it is late, repeated, or
+about something that was overtaken.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ class HostPhase(Enum):
     STARTING = "starting"
     SERVING = "serving"
     SILENT = "silent"
-    """Its heartbeats stopped: frozen, cut off, or too busy. Its containers are elsewhere; it is killed after a grace."""
+    """Its heartbeats stopped: frozen, cut off, or too busy. Its containers are elsewhere; it is killed after
+    a grace."""
     DRAINING = "draining"
     """It takes nothing new, gives away what it has, and exits."""
     GIVEN_UP = "given up"
@@ -57,8 +59,8 @@ HOST_TABLE: Mapping[tuple[HostPhase, HostEvent], HostPhase] = {
 }
 
 
-class PlacePhase(Enum):
-    NOWHERE = "nowhere"
+class AssignmentPhase(Enum):
+    UNASSIGNED = "unassigned"
     """No host serves it; one is ordered to as soon as there is one."""
     OPENING = "opening"
     SERVING = "serving"
@@ -70,7 +72,7 @@ class PlacePhase(Enum):
     """It is damaged, or takes its hosts down. It stays closed until an operator opens it."""
 
 
-class PlaceEvent(Enum):
+class AssignmentEvent(Enum):
     ORDERED = "ordered"
     ADOPTED = "adopted"
     """A host says that it serves it, by an earlier supervisor's order."""
@@ -86,27 +88,27 @@ class PlaceEvent(Enum):
     """An operator's order."""
 
 
-PLACE_TABLE: Mapping[tuple[PlacePhase, PlaceEvent], PlacePhase] = {
-    (PlacePhase.NOWHERE, PlaceEvent.ORDERED): PlacePhase.OPENING,
-    (PlacePhase.NOWHERE, PlaceEvent.ADOPTED): PlacePhase.SERVING,
-    (PlacePhase.NOWHERE, PlaceEvent.HOST_KILLER): PlacePhase.QUARANTINED,
-    (PlacePhase.OPENING, PlaceEvent.OPENED): PlacePhase.SERVING,
+ASSIGNMENT_TABLE: Mapping[tuple[AssignmentPhase, AssignmentEvent], AssignmentPhase] = {
+    (AssignmentPhase.UNASSIGNED, AssignmentEvent.ORDERED): AssignmentPhase.OPENING,
+    (AssignmentPhase.UNASSIGNED, AssignmentEvent.ADOPTED): AssignmentPhase.SERVING,
+    (AssignmentPhase.UNASSIGNED, AssignmentEvent.HOST_KILLER): AssignmentPhase.QUARANTINED,
+    (AssignmentPhase.OPENING, AssignmentEvent.OPENED): AssignmentPhase.SERVING,
     # Its host connected again: an order, or the answer to it, was lost with the old connection.
-    (PlacePhase.OPENING, PlaceEvent.ADOPTED): PlacePhase.SERVING,
-    (PlacePhase.CLOSING, PlaceEvent.ADOPTED): PlacePhase.SERVING,
-    (PlacePhase.OPENING, PlaceEvent.FAILED): PlacePhase.NOWHERE,
-    (PlacePhase.OPENING, PlaceEvent.DAMAGED): PlacePhase.QUARANTINED,
-    (PlacePhase.OPENING, PlaceEvent.HOST_LOST): PlacePhase.NOWHERE,
-    (PlacePhase.SERVING, PlaceEvent.ADOPTED): PlacePhase.SERVING,
-    (PlacePhase.SERVING, PlaceEvent.FAILED): PlacePhase.NOWHERE,
-    (PlacePhase.SERVING, PlaceEvent.DAMAGED): PlacePhase.QUARANTINED,
-    (PlacePhase.SERVING, PlaceEvent.FENCED): PlacePhase.FENCED,
-    (PlacePhase.SERVING, PlaceEvent.HOST_LOST): PlacePhase.NOWHERE,
-    (PlacePhase.SERVING, PlaceEvent.TOLD_TO_CLOSE): PlacePhase.CLOSING,
-    (PlacePhase.CLOSING, PlaceEvent.CLOSED): PlacePhase.NOWHERE,
-    (PlacePhase.CLOSING, PlaceEvent.HOST_LOST): PlacePhase.NOWHERE,
+    (AssignmentPhase.OPENING, AssignmentEvent.ADOPTED): AssignmentPhase.SERVING,
+    (AssignmentPhase.CLOSING, AssignmentEvent.ADOPTED): AssignmentPhase.SERVING,
+    (AssignmentPhase.OPENING, AssignmentEvent.FAILED): AssignmentPhase.UNASSIGNED,
+    (AssignmentPhase.OPENING, AssignmentEvent.DAMAGED): AssignmentPhase.QUARANTINED,
+    (AssignmentPhase.OPENING, AssignmentEvent.HOST_LOST): AssignmentPhase.UNASSIGNED,
+    (AssignmentPhase.SERVING, AssignmentEvent.ADOPTED): AssignmentPhase.SERVING,
+    (AssignmentPhase.SERVING, AssignmentEvent.FAILED): AssignmentPhase.UNASSIGNED,
+    (AssignmentPhase.SERVING, AssignmentEvent.DAMAGED): AssignmentPhase.QUARANTINED,
+    (AssignmentPhase.SERVING, AssignmentEvent.FENCED): AssignmentPhase.FENCED,
+    (AssignmentPhase.SERVING, AssignmentEvent.HOST_LOST): AssignmentPhase.UNASSIGNED,
+    (AssignmentPhase.SERVING, AssignmentEvent.TOLD_TO_CLOSE): AssignmentPhase.CLOSING,
+    (AssignmentPhase.CLOSING, AssignmentEvent.CLOSED): AssignmentPhase.UNASSIGNED,
+    (AssignmentPhase.CLOSING, AssignmentEvent.HOST_LOST): AssignmentPhase.UNASSIGNED,
     # An order of ours that was overtaken had fenced it, and not somebody outside.
-    (PlacePhase.FENCED, PlaceEvent.ADOPTED): PlacePhase.SERVING,
-    (PlacePhase.FENCED, PlaceEvent.RELEASED): PlacePhase.NOWHERE,
-    (PlacePhase.QUARANTINED, PlaceEvent.RELEASED): PlacePhase.NOWHERE,
+    (AssignmentPhase.FENCED, AssignmentEvent.ADOPTED): AssignmentPhase.SERVING,
+    (AssignmentPhase.FENCED, AssignmentEvent.RELEASED): AssignmentPhase.UNASSIGNED,
+    (AssignmentPhase.QUARANTINED, AssignmentEvent.RELEASED): AssignmentPhase.UNASSIGNED,
 }

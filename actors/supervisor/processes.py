@@ -1,11 +1,13 @@
-"""Processes of hosts: started by exec, watched until they end, killed by a handle that a reused process id cannot mislead.
+"""Processes of hosts: started by exec, watched until they end, killed by a handle that a reused process id
+cannot mislead.
 
-Owns: the start (own session, no descriptor but stderr), the wait for the end, signals, and the look at a process's state. Does not own: why
-any of that happens (``fleet.py`` decides, ``supervisor.py`` asks).
+Owns: the start (own session, no descriptor but stderr), the wait for the end, signals, and the look at a
+process's state. Does not own: why any of that happens (``fleet.py`` decides, ``supervisor.py`` asks).
 
-A host is not bound to its supervisor's life: it may be found by the next one (rule V4), which watches it without being its parent. The end
-of a process is an event (a pidfd becomes readable), not a poll; where the system has no pidfds it is looked for every 20 ms.
-Nothing here waits for a process in its destructor: a supervisor that ends leaves its hosts alone unless it stopped them.
+A host is not bound to its supervisor's life: it may be found by the next one (rule V4), which watches it
+without being its parent. The end of a process is an event (a pidfd becomes readable), not a poll; where the
+system has no pidfds it is looked for every 20 ms. Nothing here waits for a process in its destructor: a
+supervisor that ends leaves its hosts alone unless it stopped them.
 """
 
 from __future__ import annotations
@@ -83,7 +85,8 @@ class HostProcess:
 
 
 def spawn(command: Sequence[str]) -> HostProcess:
-    """Start ``command`` by exec, in a session of its own: a terminal's Ctrl-C passes it by (hole 39). ``OSError`` if it cannot be."""
+    """Start ``command`` by exec, in a session of its own: a terminal's Ctrl-C passes it by.
+    ``OSError`` if it cannot be."""
     nothing = subprocess.DEVNULL
     child = subprocess.Popen(command, stdin=nothing, stdout=nothing, start_new_session=True)  # noqa: S603
     return HostProcess(child.pid, child)

@@ -1,6 +1,7 @@
 """What the supervisor tells about itself: the status document, the container map, and numbers for metrics.
 
-Owns: the forms of these, and the histogram of failovers. Does not own: any state; everything is made from the fleet when it is asked for.
+Owns: the forms of these, and the histogram of failovers. Does not own: any state; everything is made from the
+fleet when it is asked for.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ...storage_backends.base.statistics import counter, gauge, label, state
-from ..gateway.wire.documents import ContainerMap, ContainerPlace
+from ..gateway.wire.documents import ContainerAssignment, ContainerMap
 from .fleet import Fleet
-from .phases import HostPhase, PlacePhase
-from .placing import Host, Place
+from .phases import AssignmentPhase, HostPhase
+from .placement import Assignment, Host
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import HistogramMetricFamily
@@ -30,30 +31,40 @@ NO_TROUBLE = "none"
 @attrs.frozen
 class SupervisedHostStatistics:
     host: str = attrs.field(metadata=label())
-    phase: str = attrs.field(metadata=state("Where the host is: down, starting, serving, silent, draining, given up."))
+    phase: str = attrs.field(
+        metadata=state("Where the host is: down, starting, serving, silent, draining, given up.")
+    )
     containers: int = attrs.field(metadata=gauge("Containers that it was ordered to serve."))
     lag_seconds: float = attrs.field(metadata=gauge("How late its event loop runs."))
-    storage: str = attrs.field(metadata=state("Its trouble with long-term storage: none, full, unreachable, slow."))
+    storage: str = attrs.field(
+        metadata=state("Its trouble with long-term storage: none, full, unreachable, slow.")
+    )
     starts: int = attrs.field(metadata=counter("Processes started for it."))
     exits: int = attrs.field(metadata=counter("Ends of its processes that nobody asked for."))
 
 
 @attrs.frozen
-class PlaceStatistics:
+class AssignmentStatistics:
     container: int = attrs.field(metadata=label())
-    phase: str = attrs.field(metadata=state("Where the container is: nowhere, opening, serving, closing, fenced, quarantined."))
+    phase: str = attrs.field(
+        metadata=state("Where the container is: nowhere, opening, serving, closing, fenced, quarantined.")
+    )
     epoch: int = attrs.field(metadata=gauge("The epoch of its newest known owner."))
 
 
 @attrs.frozen
 class SupervisorStatistics:
     term: int = attrs.field(metadata=gauge("This supervisor's term."))
-    failovers: int = attrs.field(metadata=counter("Containers that lost their host and were to be opened elsewhere."))
+    failovers: int = attrs.field(
+        metadata=counter("Containers that lost their host and were to be opened elsewhere.")
+    )
     serving_containers: int = attrs.field(metadata=gauge("Containers that are served now."))
     map_version: int = attrs.field(metadata=gauge("The version of the container map."))
-    loop_lag_seconds: float = attrs.field(metadata=gauge("How late the supervisor's own event loop ran last."))
+    loop_lag_seconds: float = attrs.field(
+        metadata=gauge("How late the supervisor's own event loop ran last.")
+    )
     hosts: tuple[SupervisedHostStatistics, ...]
-    places: tuple[PlaceStatistics, ...]
+    places: tuple[AssignmentStatistics, ...]
 
 
 class FailoverTimes:
@@ -65,10 +76,14 @@ class FailoverTimes:
         self.recent: list[float] = []
         self._seen: dict[int, float] = {}
 
-    def look(self, places: Sequence[Place], now: float) -> None:
+    def look(self, places: Sequence[Assignment], now: float) -> None:
         """Note the failovers that have come to their end since the last look."""
         for place in places:
-            if place.phase is PlacePhase.SERVING and place.failovers and self._seen.get(place.index) != place.failovers[-1]:
+            if (
+                place.phase is AssignmentPhase.SERVING
+                and place.failovers
+                and self._seen.get(place.index) != place.failovers[-1]
+            ):
                 self._seen[place.index] = place.failovers[-1]
                 self._note(now - place.failovers[-1])
 
@@ -85,7 +100,10 @@ class FailoverTimes:
         for bound, count in zip((*map(str, _BUCKETS), "+Inf"), self.counts, strict=True):
             total += count
             buckets.append((bound, total))
-        help = "From the loss of a container's host to the answer of the next one; the time to notice the loss is not in it."
+        help = (
+            "From the loss of a container's host to the answer of the next one; the time to notice the "
+            "loss is not in it."
+        )
         yield HistogramMetricFamily("tierlog_failover_seconds", help, buckets=buckets, sum_value=self.sum)
 
 
@@ -103,7 +121,8 @@ class HostFacts:
 
 
 def storage_facts(told: object) -> dict[str, str]:
-    """What a heartbeat says about long-term storage; of an older host, which says nothing, that there is no trouble."""
+    """What a heartbeat says about long-term storage; of an older host, which says nothing, that there is no
+    trouble."""
     found = told if isinstance(told, dict) else {}
     return {"trouble": str(found.get("trouble", NO_TROUBLE)), "cause": str(found.get("cause", ""))}
 
@@ -114,13 +133,17 @@ def container_map(fleet: Fleet, version: int) -> ContainerMap:
 
 def owners(fleet: Fleet) -> dict[int, str]:
     """The URL of each container that is served."""
-    return {place.index: fleet.hosts[place.host].url for place in fleet.places if place.phase is PlacePhase.SERVING}
+    return {
+        place.index: fleet.hosts[place.host].url
+        for place in fleet.places
+        if place.phase is AssignmentPhase.SERVING
+    }
 
 
-def _place(fleet: Fleet, place: Place) -> ContainerPlace:
-    if place.phase is not PlacePhase.SERVING:
-        return ContainerPlace(place.index, None, None)
-    return ContainerPlace(place.index, fleet.hosts[place.host].url, place.epoch)
+def _place(fleet: Fleet, place: Assignment) -> ContainerAssignment:
+    if place.phase is not AssignmentPhase.SERVING:
+        return ContainerAssignment(place.index, None, None)
+    return ContainerAssignment(place.index, fleet.hosts[place.host].url, place.epoch)
 
 
 @attrs.frozen
@@ -151,10 +174,14 @@ class View:
         }
 
     def statistics(self) -> SupervisorStatistics:
-        places = tuple(PlaceStatistics(place.index, place.phase.value, place.epoch) for place in self.fleet.places)
-        serving = sum(place.phase is PlacePhase.SERVING for place in self.fleet.places)
+        places = tuple(
+            AssignmentStatistics(place.index, place.phase.value, place.epoch) for place in self.fleet.places
+        )
+        serving = sum(place.phase is AssignmentPhase.SERVING for place in self.fleet.places)
         hosts = tuple(self._host_statistics(host) for host in self.fleet.hosts.values())
-        return SupervisorStatistics(self.term, self.fleet.failovers, serving, self.map_version, self.lag, hosts, places)
+        return SupervisorStatistics(
+            self.term, self.fleet.failovers, serving, self.map_version, self.lag, hosts, places
+        )
 
     def storage_troubles(self) -> dict[str, dict[str, str]]:
         """The trouble with long-term storage of each host that serves and has some."""
@@ -168,7 +195,9 @@ class View:
     def _host_statistics(self, host: Host) -> SupervisedHostStatistics:
         facts = self.facts[host.id]
         held, trouble = len(self._held(host)), facts.storage["trouble"]
-        return SupervisedHostStatistics(host.id, host.phase.value, held, host.lag, trouble, facts.starts, facts.exits)
+        return SupervisedHostStatistics(
+            host.id, host.phase.value, held, host.lag, trouble, facts.starts, facts.exits
+        )
 
     def _host(self, host: Host) -> dict[str, Any]:
         facts = self.facts[host.id]
@@ -186,7 +215,7 @@ class View:
             "storage": dict(facts.storage),
         }
 
-    def _container(self, place: Place) -> dict[str, Any]:
+    def _container(self, place: Assignment) -> dict[str, Any]:
         facts: Facts = self.facts[place.host].containers.get(place.index, {}) if place.host else {}
         return {
             "container": place.index,

@@ -1,14 +1,16 @@
 """The supervisor: tells the fleet what happens to processes and connections, and carries out what it decides.
 
-Owns: the host processes, their connections, the clock's ticks, the container map's version. Does not own: any decision (``fleet.py``), the
-messages' form (``control/``), HTTP (``admin.py``).
+Owns: the host processes, their connections, the clock's ticks, the container map's version. Does not own: any
+decision (``fleet.py``), the messages' form (``control/``), HTTP (``admin.py``).
 
-Everything that happens goes through ``_then``: the fleet's answer is carried out in order, in one sync step, so that no two events
-interleave. A host's exit is known from its process, a lost connection from the socket, a frozen host from its silence or, sooner, from
-its state in /proc (rules V5 and V6). Time that the supervisor itself was late is no host's silence (rule V7).
+Everything that happens goes through ``_then``: the fleet's answer is carried out in order, in one sync step,
+so that no two events interleave. A host's exit is known from its process, a lost connection from the socket,
+a frozen host from its silence or, sooner, from its state in /proc (rules V5 and V6). Time that the supervisor
+itself was late is no host's silence (rule V7).
 
-Stop (rule V10): the hosts are told to drain, and ``run`` returns when the last process has ended. Cancellation, and the end as a superseded
-supervisor: the hosts are left alone, to serve on until the next supervisor finds them (rule V4). Crash: as that.
+Stop (rule V10): the hosts are told to drain, and ``run`` returns when the last process has ended.
+Cancellation, and the end as a superseded supervisor: the hosts are left alone, to serve on until the next
+supervisor finds them (rule V4). Crash: as that.
 """
 
 from __future__ import annotations
@@ -23,9 +25,9 @@ import anyio
 import anyio.abc
 import attrs
 
-from ..core.log import get_logger
 from ..gateway.wire.documents import ContainerMap
-from ..gateway.wire.errors import NoSuchContainer, NoSuchHost, OrderRefused
+from ..gateway.wire.errors import Conflict, NoSuchContainer, NoSuchHost
+from ..telemetry.logging import get_logger
 from .commands import CloseContainer, Command, DrainHost, KillHost, OpenContainer, SpawnHost
 from .control.channel import Connection, listen
 from .control.messages import (
@@ -47,14 +49,15 @@ from .control.messages import (
     Welcome,
 )
 from .fleet import Fleet, FleetOptions
-from .phases import HostPhase, PlacePhase
+from .phases import AssignmentPhase, HostPhase
 from .processes import HostProcess, spawn
 from .statistics import FailoverTimes, HostFacts, View, container_map, owners, storage_facts
 from .term import Term, superseded
 
 _log = get_logger("supervisor")
 _EXIT_FIRST = 0.05
-"""A dying process loses its connection a moment before its end can be seen: how long the lost connection waits for that."""
+"""A dying process loses its connection a moment before its end can be seen: how long the lost connection
+waits for that."""
 _BEATS_MISSED = 2.5
 """Heartbeats after which a host's state in /proc is looked at."""
 _LATE = 0.02
@@ -84,7 +87,8 @@ class Supervisor:
         options: SupervisorOptions,
         random: Random,
     ) -> None:
-        """``command(host)`` starts a host; ``orphans``: the process ids of hosts that live on from an earlier supervisor."""
+        """``command(host)`` starts a host; ``orphans``: the process ids of hosts that live on from an earlier
+        supervisor."""
         self._control = control
         self._command = command
         self._term = term
@@ -109,7 +113,7 @@ class Supervisor:
         self._superseded: int | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
 
-    # --- life -------------------------------------------------------------------------------------------------
+    # --- life ------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Supervise until ``stop`` has ended every host. ``NotOwner`` if a later supervisor took over."""
@@ -154,18 +158,20 @@ class Supervisor:
         self._check_ended()
 
     def _is_told_to_drain(self, process: HostProcess) -> bool:
-        return any(self._processes.get(host) is process and host in self._connections for host in self._processes)
+        return any(
+            self._processes.get(host) is process and host in self._connections for host in self._processes
+        )
 
     def _check_ended(self) -> None:
         if self._stops and not self._watched:
             self._all_ended.set()
 
-    # --- questions --------------------------------------------------------------------------------------------
+    # --- questions -------------------------------------------------------------------------------
 
     @property
     def is_ready(self) -> bool:
         """Whether every container is served."""
-        return not self._stops and all(place.phase is PlacePhase.SERVING for place in self.fleet.places)
+        return not self._stops and all(place.phase is AssignmentPhase.SERVING for place in self.fleet.places)
 
     @property
     def is_stopping(self) -> bool:
@@ -174,7 +180,7 @@ class Supervisor:
     @property
     def is_settled(self) -> bool:
         """Whether every container is served or set aside."""
-        done = (PlacePhase.SERVING, PlacePhase.FENCED, PlacePhase.QUARANTINED)
+        done = (AssignmentPhase.SERVING, AssignmentPhase.FENCED, AssignmentPhase.QUARANTINED)
         return all(place.phase in done for place in self.fleet.places)
 
     async def wait_settled(self) -> None:
@@ -197,15 +203,15 @@ class Supervisor:
     def map(self) -> ContainerMap:
         return container_map(self.fleet, self.map_version)
 
-    # --- an operator's orders ---------------------------------------------------------------------------------
+    # --- an operator's orders --------------------------------------------------------------------
 
     def move(self, index: int, host: str) -> None:
-        """Serve the container by ``host`` from now on. ``OrderRefused`` says why it cannot be now."""
+        """Serve the container by ``host`` from now on. ``Conflict`` says why it cannot be now."""
         index, host = self._checked_container(index), self._checked_host(host)
         try:
             self._then(self.fleet.move(index, host, anyio.current_time()))
         except ValueError as error:
-            raise OrderRefused(str(error)) from error
+            raise Conflict(str(error)) from error
 
     def release(self, index: int) -> None:
         """Open a container that was set aside."""
@@ -230,7 +236,7 @@ class Supervisor:
             raise NoSuchContainer(f"there are containers 0 to {len(self.fleet.places) - 1}, no {index}")
         return index
 
-    # --- carrying out -----------------------------------------------------------------------------------------
+    # --- carrying out ----------------------------------------------------------------------------
 
     def _then(self, commands: Sequence[Command]) -> None:
         """Carry out what the fleet answered, and look at what has changed."""
@@ -263,7 +269,11 @@ class Supervisor:
     def _look(self) -> None:
         now = anyio.current_time()
         self.failover_times.look(self.fleet.places, now)
-        served = {place.index: (place.host, place.epoch) for place in self.fleet.places if place.phase is PlacePhase.SERVING}
+        served = {
+            place.index: (place.host, place.epoch)
+            for place in self.fleet.places
+            if place.phase is AssignmentPhase.SERVING
+        }
         if served != self._owners:
             self._owners = served
             self.map_version += 1
@@ -274,7 +284,7 @@ class Supervisor:
         if self.is_settled:
             self._settled.set()
 
-    # --- processes --------------------------------------------------------------------------------------------
+    # --- processes -------------------------------------------------------------------------------
 
     def _spawn(self, host: str) -> None:
         assert self._tasks is not None
@@ -322,7 +332,7 @@ class Supervisor:
             self._then(self.fleet.exited(host, anyio.current_time()))
         self._check_ended()
 
-    # --- connections ------------------------------------------------------------------------------------------
+    # --- connections -----------------------------------------------------------------------------
 
     async def _serve(self, stream: anyio.abc.SocketStream) -> None:
         connection = Connection(stream)
@@ -368,9 +378,13 @@ class Supervisor:
             self._all_ended.set()
             raise ProtocolError(f"a supervisor with the higher term {hello.term} was here")
         if hello.version != VERSION:
-            raise ProtocolError(f"the host speaks version {hello.version} of the control protocol, the supervisor {VERSION}")
+            raise ProtocolError(
+                f"the host speaks version {hello.version} of the control protocol, the supervisor {VERSION}"
+            )
         if hello.host not in self.fleet.hosts:
-            raise ProtocolError(f"there is no host {hello.host!r} any more: there are {', '.join(self.fleet.hosts)}")
+            raise ProtocolError(
+                f"there is no host {hello.host!r} any more: there are {', '.join(self.fleet.hosts)}"
+            )
 
         known = self._processes.get(hello.host)
         if known is None:
@@ -403,7 +417,9 @@ class Supervisor:
         commands = self.fleet.heard(host, beat.lag, now)
         told = beat.statistics.get("containers")
         if isinstance(told, dict):
-            self.facts[host].containers = {int(index): facts for index, facts in told.items() if isinstance(facts, dict)}
+            self.facts[host].containers = {
+                int(index): facts for index, facts in told.items() if isinstance(facts, dict)
+            }
         self.facts[host].storage = storage_facts(beat.statistics.get("storage"))
         if beat.leaving and self.fleet.hosts[host].phase is HostPhase.SERVING:
             _log.info("host_leaving", host=host)
@@ -426,10 +442,11 @@ class Supervisor:
             _log.warning("host_disconnected", host=host)
             self._then(self.fleet.disconnected(host, anyio.current_time()))
 
-    # --- time -------------------------------------------------------------------------------------------------
+    # --- time ------------------------------------------------------------------------------------
 
     async def _pace(self) -> None:
-        """Tick when something is due, and see at every heartbeat's time who is frozen and how late this loop is."""
+        """Tick when something is due, and see at every heartbeat's time who is frozen and how late this loop
+        is."""
         while True:
             now = anyio.current_time()
             planned = max(now, min(self.fleet.next_due(now), now + self._options.heartbeat))

@@ -1,12 +1,13 @@
 """One supervisor at a time: a lock that its death frees, and a term that its hosts remember.
 
-Owns: the folder ``supervisor/`` in the data folder, with the lock file (who supervises) and the register of terms. Does not own: what
-follows from a term (``supervisor.py``; a host's orders).
+Owns: the folder ``supervisor/`` in the data folder, with the lock file (who supervises) and the register of
+terms. Does not own: what follows from a term (``supervisor.py``; a host's orders).
 
-The lock keeps a second supervisor from starting while the first lives, also while that one is frozen. The term is for what a lock cannot
-see, such as a folder that was copied under a running supervisor: each start takes a higher one, hosts obey the highest they have seen and
-refuse lower ones, and a supervisor that hears of a higher one ends (rule V1, hole 26).
-Crash: the system frees the lock; the register is as in rule W1. Nothing else is kept.
+The lock keeps a second supervisor from starting while the first lives, also while that one is frozen. The
+term is for what a lock cannot see, such as a folder that was copied under a running supervisor: each start
+takes a higher one, hosts obey the highest they have seen and refuse lower ones, and a supervisor that hears
+of a higher one ends (rule V1). Crash: the system frees the lock; the register is as in rule W1.
+Nothing else is kept.
 """
 
 from __future__ import annotations
@@ -19,11 +20,21 @@ from contextlib import asynccontextmanager
 import anyio
 import attrs
 
+from ...journal.registers.local import LocalRegister
 from ...storage_backends.base.errors import NotOwner, Unavailable
-from ...storage_backends.base.files import Close, FileHandle, Files, Lock, MakeFolder, Open, Program, Read, Write
-from ...storage_backends.registers.local import LocalRegister
-from ..folder import StoreFolder, run_program
-from ..identity import StoreIdentity
+from ...storage_backends.base.files import (
+    Close,
+    FileHandle,
+    Files,
+    Lock,
+    MakeFolder,
+    Open,
+    Program,
+    Read,
+    Write,
+)
+from ..folder.identity import StoreIdentity
+from ..folder.paths import StoreFolder, run_program
 
 _RECORD_BYTES = 64
 
@@ -47,7 +58,10 @@ class Term:
 
 
 def superseded(own: int, newer: int) -> NotOwner:
-    return NotOwner(f"another supervisor took over (its term is {newer}, this one's {own}): this one ends, the hosts obey the newer one")
+    return NotOwner(
+        f"another supervisor took over (its term is {newer}, this one's {own}): this one ends, the hosts "
+        f"obey the newer one"
+    )
 
 
 @asynccontextmanager

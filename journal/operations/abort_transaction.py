@@ -1,4 +1,5 @@
-"""AbortTransaction: a transaction is over, its staged segments are deleted, and the reason is remembered (rule T6).
+"""AbortTransaction: a transaction is over, its staged segments are deleted, and the reason is remembered
+(rule T6).
 
 Layout: ``target u64, id text, reason text, dropped u32, [sid u64] * dropped``.
 """

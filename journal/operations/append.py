@@ -1,7 +1,7 @@
 """Append: bytes at a segment's tail, with the writer's event numbers if it has any (rule C3).
 
-Layout: ``sid u64, offset u64, writer length u8, [writer bytes, first event number i64, event count u32], data to the end``.
-This is the hot record: it decodes into a plain tuple with one ``unpack`` and one slice.
+Layout: ``sid u64, offset u64, writer length u8, [writer bytes, first event number i64, event count u32], data
+to the end``. This is the hot record: it decodes into a plain tuple with one ``unpack`` and one slice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Barrier: says nothing, and proves by becoming durable that its owner was not fenced (rule G1). Layout: empty."""
+"""Barrier: says nothing, and proves by becoming durable that its owner was not fenced (rule G1). Layout:
+empty."""
 
 from __future__ import annotations
 

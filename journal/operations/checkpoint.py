@@ -1,8 +1,8 @@
 """A checkpoint: begin, parts, end (rule C7).
 
-``CheckpointBegin`` fixes the sequence whose state the checkpoint shows; parts carry segment images, metadata entries and transactions as
-they were before their first change after the begin; ``CheckpointEnd`` makes it valid and names where a reader must start. A checkpoint
-without its end does not exist.
+``CheckpointBegin`` fixes the sequence whose state the checkpoint shows; parts carry segment images, metadata
+entries and transactions as they were before their first change after the begin; ``CheckpointEnd`` makes it
+valid and names where a reader must start. A checkpoint without its end does not exist.
 
 Layouts: begin ``id u64``; part ``id u64, images u32 [blob], entries u32 [key text, version u64, value blob],
 transactions u32 [blob]``;

@@ -1,7 +1,8 @@
-"""CommitMetadata: one transaction of chunk metadata (rule S6), durable and fenced because it rides in the container's log.
+"""CommitMetadata: one transaction of chunk metadata (rule S6), durable and fenced because it rides in the
+container's log.
 
-Its operation sequence is the version that every written key has afterwards. The conditions were checked when it was validated.
-Layout: ``count u32, [key text, present u8, (value blob)] * count``.
+Its operation sequence is the version that every written key has afterwards. The conditions were checked when
+it was validated. Layout: ``count u32, [key text, present u8, (value blob)] * count``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""CommitTransaction: chosen staged segments move to the target's tail, the others are deleted, the transaction is over: one step (rule T2).
+"""CommitTransaction: chosen staged segments move to the target's tail, the others are deleted, the
+transaction is over: one step (rule T2).
 
-Layout: ``target u64, offset u64, id text, count u16, [source u64, length u64] * count, dropped u32, [sid u64] * dropped,
-attribute values``.
+Layout: ``target u64, offset u64, id text, count u16, [source u64, length u64] * count, dropped u32, [sid u64]
+* dropped, attribute values``.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ def encode(op: CommitTransaction) -> bytes:
 def decode(view: memoryview, start: int, end: int) -> CommitTransaction:
     fields = Decoder(view, start, end)
     target, offset, transaction = fields.u64(), fields.u64(), fields.text()
-    op = CommitTransaction(target, offset, transaction, decode_sources(fields), decode_dropped(fields), decode_values(fields))
+    op = CommitTransaction(
+        target, offset, transaction, decode_sources(fields), decode_dropped(fields), decode_values(fields)
+    )
     fields.finish()
     return op

@@ -1,6 +1,7 @@
 """CycleComplete: a flush cycle is whole (section 7 of the design, rules F1 and F2).
 
-Until the SystemJournal exists the record rides in the log and its checkpoint. Layout: ``epoch u64, cycle u64, cut u64, full u8``.
+Until the SystemJournal exists the record rides in the log and its checkpoint. Layout: ``epoch u64, cycle u64,
+cut u64, full u8``.
 """
 
 from __future__ import annotations

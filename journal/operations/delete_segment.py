@@ -1,4 +1,5 @@
-"""DeleteSegment: the name is free again; the id's chunks become garbage once a flush cycle has recorded it (rule F2).
+"""DeleteSegment: the name is free again; the id's chunks become garbage once a flush cycle has recorded it
+(rule F2).
 
 Layout: ``sid u64``.
 """

@@ -1,4 +1,5 @@
-"""ExpireWriters: the state of these writers is forgotten on purpose; their next append fails as ``UnknownWriter`` (rule C3, hole 30).
+"""ExpireWriters: the state of these writers is forgotten on purpose; their next append fails as
+``UnknownWriter`` (rule C3).
 
 Layout: ``sid u64, count u32, [length u8, writer bytes] * count``.
 """

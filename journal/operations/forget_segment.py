@@ -1,4 +1,5 @@
-"""ForgetSegment: a deleted segment has no record in long-term storage any more, so its id leaves the container's tables.
+"""ForgetSegment: a deleted segment has no record in long-term storage any more, so its id leaves the
+container's tables.
 
 Layout: ``sid u64``.
 """

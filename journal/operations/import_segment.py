@@ -1,8 +1,9 @@
-"""ImportSegment: a segment whose bytes lie in long-term storage already becomes one of the container's, with all its records there.
+"""ImportSegment: a segment whose bytes lie in long-term storage already becomes one of the container's, with
+all its records there.
 
-Name, length, start, seal, attributes and writers, and the records of its chunks, in one operation: either all of them are true or none is
-(rule S14). No byte of it is in the log. The image is of a live segment that waits for no merge.
-Layout: ``image blob (SegmentImage), records u32 [key text, value blob]``.
+Name, length, start, seal, attributes and writers, and the records of its chunks, in one operation: either all
+of them are true or none is (rule S14). No byte of it is in the log. The image is of a live segment that waits
+for no merge. Layout: ``image blob (SegmentImage), records u32 [key text, value blob]``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""MergeSegments: sealed sources move to the target's tail, with attribute values, as one operation (all or nothing).
+"""MergeSegments: sealed sources move to the target's tail, with attribute values, as one operation (all or
+nothing).
 
 Layout: ``target u64, offset u64, count u16, [source u64, length u64] * count, attribute values``.
 """

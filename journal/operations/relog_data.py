@@ -1,4 +1,5 @@
-"""RelogData: unflushed bytes said again at the log's tail, so that a segment that cannot be flushed does not pin the log (rule F4).
+"""RelogData: unflushed bytes said again at the log's tail, so that a segment that cannot be flushed does not
+pin the log (rule F4).
 
 It changes nothing but where the bytes can be found. Layout: ``sid u64, offset u64, data to the end``.
 """

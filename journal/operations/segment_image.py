@@ -1,7 +1,9 @@
-"""SegmentImage: all a checkpoint keeps of one segment. Not an operation of its own: it travels in ``CheckpointPart``.
+"""SegmentImage: all a checkpoint keeps of one segment. Not an operation of its own: it travels in
+``CheckpointPart``.
 
 Layout: ``sid u64, status u8, sealed u8, length u64, start u64, rolling u64, name text, attribute values,
-writers u32 [writer, first i64, last i64, offset u64], expired u32 [writer], merges u32 [offset u64, source u64, length u64]``.
+writers u32 [writer, first i64, last i64, offset u64], expired u32 [writer], merges u32 [offset u64, source
+u64, length u64]``.
 """
 
 from __future__ import annotations
@@ -18,7 +20,8 @@ class SegmentStatus(IntEnum):
     LIVE = 1
     """Has a name; can be read and changed."""
     MERGED = 2
-    """Its bytes belong to a target that long-term storage has not spliced yet; only read through that target."""
+    """Its bytes belong to a target that long-term storage has not spliced yet; only read through that
+    target."""
     DELETED = 3
     """Gone for everybody; its record and chunks in long-term storage are still to be removed."""
 
@@ -86,8 +89,13 @@ def decode_image(data: bytes) -> SegmentImage:
     sid, status, sealed = fields.u64(), _decode_status(fields.u8()), fields.flag()
     length, start_offset, rolling_size = fields.u64(), fields.u64(), fields.u64()
     name, values = fields.text(), decode_values(fields)
-    writers = tuple((decode_writer(fields), WriterState(fields.i64(), fields.i64(), fields.u64())) for _ in range(fields.u32()))
+    writers = tuple(
+        (decode_writer(fields), WriterState(fields.i64(), fields.i64(), fields.u64()))
+        for _ in range(fields.u32())
+    )
     expired = tuple(decode_writer(fields) for _ in range(fields.u32()))
     merges = tuple(MergedRange(fields.u64(), fields.u64(), fields.u64()) for _ in range(fields.u32()))
     fields.finish()
-    return SegmentImage(sid, status, sealed, length, start_offset, rolling_size, name, values, writers, expired, merges)
+    return SegmentImage(
+        sid, status, sealed, length, start_offset, rolling_size, name, values, writers, expired, merges
+    )

@@ -1,9 +1,10 @@
-"""TransactionImage: all that is remembered of one transaction, open or ended. No operation of its own: it travels in ``CheckpointPart``.
+"""TransactionImage: all that is remembered of one transaction, open or ended. No operation of its own: it
+travels in ``CheckpointPart``.
 
 Its staged segments are not in it: their names say whose they are (rule T1).
 
-Layout: ``target sid u64, target text, id text, state u8, token, lease u64, reason text, offset u64, length u64``;
-a token is ``given u8 [writer text, epoch i64]``.
+Layout: ``target sid u64, target text, id text, state u8, token, lease u64, reason text, offset u64, length
+u64``; a token is ``given u8 [writer text, epoch i64]``.
 """
 
 from __future__ import annotations
@@ -62,7 +63,15 @@ def decode_transaction(data: bytes) -> TransactionImage:
     fields = Decoder(data)
     sid, target, transaction, status = fields.u64(), fields.text(), fields.text(), _decode_status(fields.u8())
     image = TransactionImage(
-        sid, target, transaction, status, decode_token(fields), fields.u64(), fields.text(), fields.u64(), fields.u64()
+        sid,
+        target,
+        transaction,
+        status,
+        decode_token(fields),
+        fields.u64(),
+        fields.text(),
+        fields.u64(),
+        fields.u64(),
     )
     fields.finish()
     return image

@@ -1,7 +1,8 @@
 """UpdateAttributes: attributes take new values.
 
-The log holds the *results* of the five update kinds, decided when the operation was validated, so that replay never evaluates a condition
-and an accumulate is never applied twice (hole 29). Layout: ``sid u64, count u16, [key text, value i64] * count``.
+The log holds the *results* of the five update kinds, decided when the operation was validated, so that replay
+never evaluates a condition and an accumulate is never applied twice. Layout: ``sid u64, count u16,
+[key text, value i64] * count``.
 """
 
 from __future__ import annotations

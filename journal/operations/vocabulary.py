@@ -1,7 +1,7 @@
 """All operations: the one table of their types.
 
-An operation is ``type u8, body length u32, body``; type numbers are permanent. Owns: the table, and one operation's bytes. Does not own:
-groups of them (``journal/wal``).
+An operation is ``type u8, body length u32, body``; type numbers are permanent. Owns: the table, and one
+operation's bytes. Does not own: groups of them (``journal/wal``).
 """
 
 from __future__ import annotations
@@ -136,7 +136,8 @@ _DECODERS: dict[int, Callable[[memoryview, int, int], Operation]] = {
 
 
 def encode_operation(op: Operation) -> bytes:
-    """Type, length and body. Appends on the hot path use ``encode_append_head`` instead and leave their data where it is."""
+    """Type, length and body. Appends on the hot path use ``encode_append_head`` instead and leave their data
+    where it is."""
     number, encode = _ENCODERS[type(op)]
     body = encode(op)
     return _OP.pack(number, len(body)) + body
@@ -153,7 +154,8 @@ def encode_append_head(op: Append, data_size: int) -> bytes:
 
 
 def decode_operations(payload: memoryview, position: int) -> list[Operation]:
-    """The operations from ``position`` to the end; ``DecodeError`` for anything else. Append data are views into ``payload``."""
+    """The operations from ``position`` to the end; ``DecodeError`` for anything else. Append data are views
+    into ``payload``."""
     operations: list[Operation] = []
     end = len(payload)
     add, unpack, decoders = operations.append, _OP.unpack_from, _DECODERS

@@ -1,10 +1,11 @@
 """One run of a chaos script: a service, writers, rounds of trouble, and the judgement.
 
-Owns: the order of things, and what all scripts share: options, figures, the bar, the end after Ctrl-C. Does not own: the trouble itself,
-which is each script's ``Nemesis``.
+Owns: the order of things, and what all scripts share: options, figures, the bar, the end after Ctrl-C. Does
+not own: the trouble itself, which is each script's ``Nemesis``.
 
 1. The service starts (or is found), the segments are made, what its processes have open is counted.
-2. The writers start. In each round the nemesis makes trouble and ends it; every container must ack again within a limit.
+2. The writers start. In each round the nemesis makes trouble and ends it; every container must ack again
+   within a limit.
 3. The writers finish. The service settles, is counted again, and every segment is read back and judged.
 4. The service stops. No process and no socket may be left; `tierlog doctor` judges the folder.
 """
@@ -28,18 +29,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 import tierlog
-from tierlog.actors.core.lifecycle import leaves
-
-from .checker import SegmentCheck
-from .crew import Crew, segment_names
-from .leaks import Usage, compare_usage, sockets_below, usage_of
-from .ledger import Ledger, Told
-from .options import Options
-from .raw import RawStore
-from .service import PATIENCE, ChaosError, OwnService, Service, processes_of
-from .tail import Tails
-from .takeovers import Takeovers, Window
-from .verdict import Verdict
+from chaos_parts.checker import SegmentCheck
+from chaos_parts.crew import Crew, segment_names
+from chaos_parts.leaks import Usage, compare_usage, sockets_below, usage_of
+from chaos_parts.ledger import Ledger, Told
+from chaos_parts.options import Options
+from chaos_parts.raw import RawStore
+from chaos_parts.service import PATIENCE, ChaosError, OwnService, Service, processes_of
+from chaos_parts.tail import Tails
+from chaos_parts.takeovers import Takeovers, Window
+from chaos_parts.verdict import Verdict
+from tierlog.actors.kernel.lifecycle import leaves
 
 POOLED = 45.0
 """Seconds. A client keeps idle connections for 30 s, and looks at their age when it is used."""
@@ -51,7 +51,9 @@ TAKEOVER_GOAL = 0.3
 class Run:
     """What a nemesis works with."""
 
-    def __init__(self, options: Options, service: Service, verdict: Verdict, folder: Path, show: Console) -> None:
+    def __init__(
+        self, options: Options, service: Service, verdict: Verdict, folder: Path, show: Console
+    ) -> None:
         self.options = options
         self.service = service
         self.verdict = verdict
@@ -60,8 +62,15 @@ class Run:
         self.ledger = Ledger()
         self.segments: list[str] = []
         self.windows: list[Window] = []
-        """When a container had to be taken over and nothing else was in the way: figures with a goal are of these times."""
-        columns = (TextColumn("round"), MofNCompleteColumn(), BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        """When a container had to be taken over and nothing else was in the way: figures with a goal are of
+        these times."""
+        columns = (
+            TextColumn("round"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+        )
         self.progress = Progress(*columns, console=show, disable=not show.is_terminal)
         self._bar = self.progress.add_task("", total=options.rounds)
 
@@ -76,19 +85,27 @@ class Run:
         self.verdict.rounds += 1
         self.progress.advance(self._bar)
 
-    async def acks_again(self, containers: Iterable[int], since: float, figure: str, goal: float | None = None) -> None:
-        """Wait until every one of the containers acked an event that was sent after ``since``, and note how long that took."""
+    async def acks_again(
+        self, containers: Iterable[int], since: float, figure: str, goal: float | None = None
+    ) -> None:
+        """Wait until every one of the containers acked an event that was sent after ``since``, and note how
+        long that took."""
         wait = await self.ledger.first_told(Told.ACKED, containers, since, RECOVERY_LIMIT)
         samples = self.verdict.sample(figure, goal)
         samples.values += wait.seconds.values()
         if goal is not None:
             self.windows.append((time.time() - (time.monotonic() - since), time.time()))
         for container in sorted(wait.missing):
-            self.broken(f"round {self.verdict.rounds + 1}: container {container} acked nothing within {RECOVERY_LIMIT:g} s ({figure})")
+            self.broken(
+                f"round {self.verdict.rounds + 1}: container {container} acked nothing within "
+                f"{RECOVERY_LIMIT:g} s ({figure})"
+            )
 
     async def all_ack(self) -> None:
         """Every container acks something that is sent from now on."""
-        wait = await self.ledger.first_told(Told.ACKED, range(self.service.containers), time.monotonic(), RECOVERY_LIMIT)
+        wait = await self.ledger.first_told(
+            Told.ACKED, range(self.service.containers), time.monotonic(), RECOVERY_LIMIT
+        )
         if wait.missing:
             raise ChaosError(f"containers {sorted(wait.missing)} ack nothing, though there is no trouble")
 
@@ -163,12 +180,15 @@ async def _rounds(run: Run, nemesis: Nemesis, tails: Tails) -> None:
             return
 
 
-# --- leaks ----------------------------------------------------------------------------------------------------
+# --- leaks --------------------------------------------------------------------------------------
 
 
 async def _usages(run: Run) -> dict[str, Usage]:
     """What the service's processes have open."""
-    victims = [(await run.service.supervisor(), "supervisor"), *((host, "host") for host in await run.service.hosts())]
+    victims = [
+        (await run.service.supervisor(), "supervisor"),
+        *((host, "host") for host in await run.service.hosts()),
+    ]
     usages = {victim.name: usage_of(victim.pid, role) for victim, role in victims}
     return {name: usage for name, usage in usages.items() if usage is not None}
 
@@ -178,8 +198,11 @@ async def _crew_usages(crew: Crew) -> dict[str, Usage]:
     return {name: usage for name, usage in usages.items() if usage is not None}
 
 
-async def _grown(before: dict[str, Usage], usages: Callable[[], Awaitable[dict[str, Usage]]], limit: float) -> list[str]:
-    """Connections that are being closed or wait in a pool need a moment: what has grown must shrink within ``limit`` seconds."""
+async def _grown(
+    before: dict[str, Usage], usages: Callable[[], Awaitable[dict[str, Usage]]], limit: float
+) -> list[str]:
+    """Connections that are being closed or wait in a pool need a moment: what has grown must shrink within
+    ``limit`` seconds."""
     deadline = time.monotonic() + limit
     while grown := compare_usage(before, await usages()):
         if time.monotonic() >= deadline:
@@ -188,7 +211,7 @@ async def _grown(before: dict[str, Usage], usages: Callable[[], Awaitable[dict[s
     return grown
 
 
-# --- judgement ------------------------------------------------------------------------------------------------
+# --- judgement ----------------------------------------------------------------------------------
 
 
 async def _judge(run: Run) -> None:
@@ -228,11 +251,12 @@ def judge_the_rest(run: Run, service: OwnService) -> None:
         run.broken(f"tierlog doctor: {(done.stdout + done.stderr).strip()[-500:]}")
 
 
-# --- the program ----------------------------------------------------------------------------------------------
+# --- the program --------------------------------------------------------------------------------
 
 
 async def until_signalled(run: Run, work: Callable[[Run], Awaitable[None]]) -> int:
-    """The work, which is a campaign or something like it, with an end that leaves nothing after Ctrl-C; returns the exit status."""
+    """The work, which is a campaign or something like it, with an end that leaves nothing after Ctrl-C;
+    returns the exit status."""
     status = 0
 
     async def watch(scope: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]) -> None:

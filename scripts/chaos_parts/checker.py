@@ -1,16 +1,17 @@
 """The judge of the bytes: compares what a segment holds with what its writers were told.
 
-Owns: the rules. Every acked event is there exactly once; the events of an identified lane are there in order and without gaps; what was
-refused is not there; what is in doubt is there at most once; nothing is torn; nothing is there that nobody sent. Sync and pure: blocks
-come from whoever reads them, through the service or out of the folder.
+Owns: the rules. Every acked event is there exactly once; the events of an identified lane are there in order
+and without gaps; what was refused is not there; what is in doubt is there at most once; nothing is torn;
+nothing is there that nobody sent. Sync and pure: blocks come from whoever reads them, through the service or
+out of the folder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from .events import Event, EventReader, TornError
-from .ledger import Lane
+from chaos_parts.events import Event, EventReader, TornError
+from chaos_parts.ledger import Lane
 
 _TOLD_MAX = 5
 """Violations of one kind told for each lane: the first ones say enough."""
@@ -66,14 +67,23 @@ class LaneCheck:
         if lane.identified:
             missing: Sequence[int] = range(self._next, lane.acked)
         else:
-            missing = [number for number in range(lane.next) if number not in self._seen | lane.doubtful | lane.refused]
+            missing = [
+                number
+                for number in range(lane.next)
+                if number not in self._seen | lane.doubtful | lane.refused
+            ]
         if missing:
-            self.violations.append(f"{lane.segment}: {len(missing)} acked events of {lane.writer} are lost, the first is {missing[0]}")
+            self.violations.append(
+                f"{lane.segment}: {len(missing)} acked events of {lane.writer} are lost, the first is "
+                f"{missing[0]}"
+            )
         return self.violations
 
     def _tell(self, event: Event, what: str) -> None:
         if len(self.violations) < _TOLD_MAX:
-            self.violations.append(f"{self.lane.segment}, offset {event.offset}: event {event.number} of {event.writer} {what}")
+            self.violations.append(
+                f"{self.lane.segment}, offset {event.offset}: event {event.number} of {event.writer} {what}"
+            )
 
 
 class SegmentCheck:
@@ -112,7 +122,10 @@ class SegmentCheck:
                 self._reader.finish()
             except TornError as error:
                 self._violations.append(f"{self.name}, {error}")
-        return [*self._violations, *(violation for lane in self.lanes.values() for violation in lane.finish())]
+        return [
+            *self._violations,
+            *(violation for lane in self.lanes.values() for violation in lane.finish()),
+        ]
 
     @property
     def events(self) -> int:

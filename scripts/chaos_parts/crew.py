@@ -1,8 +1,8 @@
 """The crew of a run: its writers' processes, heard by one task each.
 
-Owns: the processes from start to end, and the choice of segments and lanes. Does not own: what they do (``writers.py``), nor what their
-records mean (``ledger.py``). A writer that ends before it is told to is a problem of the run. On cancellation they are killed and waited
-for.
+Owns: the processes from start to end, and the choice of segments and lanes. Does not own: what they do
+(``writers.py``), nor what their records mean (``ledger.py``). A writer that ends before it is told to is a
+problem of the run. On cancellation they are killed and waited for.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from pathlib import Path
 import anyio
 import anyio.abc
 
+from chaos_parts.ledger import RECORD, Lane, Ledger, decode_records
+from chaos_parts.writers import ENDING, HANG, LanePlan, Plan, plan_json
 from tierlog.storage_backends.base.names import container_of
-
-from .ledger import RECORD, Lane, Ledger, decode_records
-from .writers import ENDING, HANG, LanePlan, Plan, plan_json
 
 _SCRIPTS = Path(__file__).resolve().parents[1]
 _READ_BYTES = 1 << 16
@@ -53,10 +52,15 @@ class Crew:
     def plan(self, segments: Sequence[str], processes: int, *, plain: bool) -> None:
         """In each process one identified lane for each segment, and one plain lane."""
         for number in range(processes):
-            lanes = [self._lane(f"w{number}.{index}", segments, index, identified=True) for index in range(len(segments))]
+            lanes = [
+                self._lane(f"w{number}.{index}", segments, index, identified=True)
+                for index in range(len(segments))
+            ]
             if plain:
                 lanes.append(self._lane(f"p{number}", segments, number % len(segments), identified=False))
-            self._plans.append(Plan(self._url, self._client, f"{self._seed}/{number}", self._pace, tuple(lanes)))
+            self._plans.append(
+                Plan(self._url, self._client, f"{self._seed}/{number}", self._pace, tuple(lanes))
+            )
 
     def _lane(self, writer: str, segments: Sequence[str], container: int, *, identified: bool) -> LanePlan:
         lane = self._ledger.add_lane(Lane(writer, segments[container], container, identified))
@@ -79,7 +83,12 @@ class Crew:
         command = [sys.executable, "-P", "-m", "chaos_parts.writers", plan_json(plan)]
         environment = {**os.environ, "PYTHONPATH": str(_SCRIPTS)}
         process = await anyio.open_process(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=None, env=environment, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None,
+            env=environment,
+            start_new_session=True,
         )
         self._processes.append(process)
         return process

@@ -1,7 +1,7 @@
 """A disk that is small enough to be filled: a tmpfs of our own.
 
-Owns: the mount, the filling, and their end. Does not own: what fills it when (``disk_full.py``). Mounting needs root, or a user namespace
-in which one is root; the machine's own disk is never filled.
+Owns: the mount, the filling, and their end. Does not own: what fills it when (``disk_full.py``). Mounting
+needs root, or a user namespace in which one is root; the machine's own disk is never filled.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from tierlog.actors.config_units import MiB
-
-from .service import ChaosError
+from chaos_parts.service import ChaosError
+from tierlog.actors.settings.units import MiB
 
 SIZE = 384 * MiB
 LOW_WATER = 24 * MiB
@@ -30,7 +29,8 @@ class SmallDisk:
         if done.returncode:
             self.folder.rmdir()
             raise ChaosError(
-                f"no small disk can be mounted: {done.stderr.strip()}; be root, or run this under `unshare --user --map-root-user --mount`"
+                f"no small disk can be mounted: {done.stderr.strip()}; be root, or run this under `unshare "
+                f"--user --map-root-user --mount`"
             )
 
     @property

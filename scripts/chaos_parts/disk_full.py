@@ -12,14 +12,13 @@ from pathlib import Path
 import anyio
 
 import tierlog
-
-from .campaign import Run
-from .disk import LOW_WATER, SmallDisk
-from .ledger import Told
-from .options import Options
-from .program import free_port, run_script, settings
-from .raw import RawStore
-from .service import OwnService
+from chaos_parts.campaign import Run
+from chaos_parts.disk import LOW_WATER, SmallDisk
+from chaos_parts.ledger import Told
+from chaos_parts.options import Options
+from chaos_parts.program import free_port, run_script, settings
+from chaos_parts.raw import RawStore
+from chaos_parts.service import OwnService
 
 _REFUSAL_LIMIT = 15.0
 _ABOVE_NOTHING = 2 << 20
@@ -27,7 +26,8 @@ _AGAIN = 0.1
 _SMALL = """
 [wal]
 low_water = "{low_water} B"
-# A log looks at the disk's free space each time that it has filled the blocks it had set aside, at most a file's size: so soon.
+# A log looks at the disk's free space each time that it has filled the blocks it had set aside, at most a
+# file's size: so soon.
 file_size = "128 KiB"
 
 [writer]
@@ -43,7 +43,14 @@ class SmallDiskService(OwnService):
         self.disk = SmallDisk()
         config = settings(options) + _SMALL.format(low_water=LOW_WATER)
         folder = self.disk.folder / "data"
-        super().__init__(folder, workplace, hosts=options.hosts, containers=options.containers, config=config, port=free_port())
+        super().__init__(
+            folder,
+            workplace,
+            hosts=options.hosts,
+            containers=options.containers,
+            config=config,
+            port=free_port(),
+        )
 
     def keep(self, folder: Path) -> None:
         """The disk is gone when this ends: copy what shall outlast it."""
@@ -79,13 +86,20 @@ class DiskFull:
                 await self._lose_host(run)
         finally:
             disk.release()
-        await run.acks_again(range(run.service.containers), time.monotonic(), "disk free again, until the first ack")
+        await run.acks_again(
+            range(run.service.containers), time.monotonic(), "disk free again, until the first ack"
+        )
 
     async def _await_refusals(self, run: Run, since: float) -> None:
         wait = await run.ledger.first_told(Told.FULL, range(run.service.containers), since, _REFUSAL_LIMIT)
-        run.verdict.sample("disk filled, until appends are refused as StorageFull").values += wait.seconds.values()
+        run.verdict.sample(
+            "disk filled, until appends are refused as StorageFull"
+        ).values += wait.seconds.values()
         for container in sorted(wait.missing):
-            run.broken(f"round {run.verdict.rounds + 1}: container {container} refused nothing within {_REFUSAL_LIMIT:g} s of a full disk")
+            run.broken(
+                f"round {run.verdict.rounds + 1}: container {container} refused nothing within "
+                f"{_REFUSAL_LIMIT:g} s of a full disk"
+            )
 
     async def _read(self, run: Run) -> None:
         """Every segment can be read from its beginning."""
@@ -94,7 +108,10 @@ class DiskFull:
                 try:
                     block = await anext(store.read_blocks(segment))
                 except tierlog.TierlogError as error:
-                    run.broken(f"round {run.verdict.rounds + 1}: {segment} cannot be read while the disk is full: {error}")
+                    run.broken(
+                        f"round {run.verdict.rounds + 1}: {segment} cannot be read while the disk is full: "
+                        f"{error}"
+                    )
                 else:
                     run.verdict.count("bytes read while full", len(block))
 
@@ -107,7 +124,8 @@ class DiskFull:
 
 
 async def _keep_full(disk: SmallDisk, leave: int) -> None:
-    """Also what flushes and checkpoints of the service free is taken, or there would be room again for a while."""
+    """Also what flushes and checkpoints of the service free is taken, or there would be room again for a
+    while."""
     while True:
         disk.fill(leave)
         await anyio.sleep(_AGAIN)

@@ -1,6 +1,8 @@
-"""Makes the chaos scripts run from a fresh clone: with the right Python, or through ``scripts/chaos``, which makes its environment first.
+"""Makes the chaos scripts run from a fresh clone: with the right Python, or through ``scripts/chaos``, which
+makes its environment first.
 
-Owns: finding out whether this Python has this repository's tierlog and what it needs. Imports nothing that a bare Python does not have.
+Owns: finding out whether this Python has this repository's tierlog and what it needs. Imports nothing that a
+bare Python does not have.
 """
 
 from __future__ import annotations
@@ -20,7 +22,10 @@ def is_ready(name: str) -> bool:
     """Whether this Python has what the script needs, and this clone's tierlog."""
     found = importlib.util.find_spec("tierlog")
     here = found is not None and found.origin is not None and Path(found.origin).resolve().parent == ROOT
-    return here and all(importlib.util.find_spec(needed) is not None for needed in (*_NEEDED, *(_SPARK_NEEDED if name == "spark" else ())))
+    return here and all(
+        importlib.util.find_spec(needed) is not None
+        for needed in (*_NEEDED, *(_SPARK_NEEDED if name == "spark" else ()))
+    )
 
 
 def run(name: str, text: str) -> int:

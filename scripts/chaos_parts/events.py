@@ -1,7 +1,9 @@
-"""What the writers write: events that say who wrote them and which one it is, and that can be checked without asking anybody.
+"""What the writers write: events that say who wrote them and which one it is, and that can be checked without
+asking anybody.
 
-Owns: the bytes of an event, and taking a segment's bytes apart again. An event is one line: writer, number, length of the filling, CRC-32
-of all that, the filling. Its bytes follow from writer and number alone, so a reader knows every byte that should be there.
+Owns: the bytes of an event, and taking a segment's bytes apart again. An event is one line: writer, number,
+length of the filling, CRC-32 of all that, the filling. Its bytes follow from writer and number alone, so a
+reader knows every byte that should be there.
 """
 
 from __future__ import annotations

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from .campaign import Run
-from .program import run_script
-from .service import Victim
+from chaos_parts.campaign import Run
+from chaos_parts.program import run_script
+from chaos_parts.service import Victim
 
 GOAL = 1.0
 
@@ -44,14 +44,20 @@ class Failover:
         if alone:
             await run.acks_again(victim.containers, since, "the only host killed, until the first ack")
         else:
-            await run.acks_again(victim.containers, since, "SIGKILL of a host until the first ack of the new owner", GOAL)
+            await run.acks_again(
+                victim.containers, since, "SIGKILL of a host until the first ack of the new owner", GOAL
+            )
 
     async def _kill_all_hosts(self, run: Run, hosts: Sequence[Victim]) -> None:
         run.did("SIGKILL of all hosts")
         since = time.monotonic()
         for victim in hosts:
             run.service.hit(victim, signal.SIGKILL)
-        await run.acks_again([index for victim in hosts for index in victim.containers], since, "all hosts killed, until the first ack")
+        await run.acks_again(
+            [index for victim in hosts for index in victim.containers],
+            since,
+            "all hosts killed, until the first ack",
+        )
 
     async def _kill_supervisor(self, run: Run) -> None:
         """Nothing is moved, nobody waits: the hosts go on without it."""

@@ -1,4 +1,5 @@
-"""Freezes: SIGSTOP and SIGCONT, so that hosts come back as zombies. `scripts/chaos_freeze.py` is its command."""
+"""Freezes: SIGSTOP and SIGCONT, so that hosts come back as zombies. `scripts/chaos_freeze.py` is its
+command."""
 
 from __future__ import annotations
 
@@ -9,10 +10,10 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from .campaign import Run
-from .program import run_script
-from .service import Victim
-from .zombies import Zombies
+from chaos_parts.campaign import Run
+from chaos_parts.program import run_script
+from chaos_parts.service import Victim
+from chaos_parts.zombies import Zombies
 
 GOAL = 1.5
 
@@ -28,7 +29,10 @@ class Freeze:
             yield
         finally:
             await self._zombies.aclose()
-            run.verdict.counts |= {"acked by zombies": self._zombies.acked, "refused by zombies": self._zombies.refused}
+            run.verdict.counts |= {
+                "acked by zombies": self._zombies.acked,
+                "refused by zombies": self._zombies.refused,
+            }
 
     async def round(self, run: Run) -> None:
         status = await run.service.settled()
@@ -53,7 +57,9 @@ class Freeze:
         since = time.monotonic()
         run.service.hit(victim, signal.SIGSTOP)
         try:
-            await run.acks_again(range(run.service.containers), since, "supervisor frozen, until the next ack")
+            await run.acks_again(
+                range(run.service.containers), since, "supervisor frozen, until the next ack"
+            )
             await anyio.sleep(run.random.uniform(0, 1.5))
         finally:
             run.service.hit(victim, signal.SIGCONT)
@@ -70,7 +76,8 @@ class Freeze:
         await run.acks_again(victim.containers, since, "frozen for a moment, until the first ack")
 
     async def _freeze_host(self, run: Run, victim: Victim, url: str, *, wakes: bool, alone: bool) -> None:
-        """Another host takes over. The frozen one wakes up as a zombie, with requests that wait for it; or it is killed."""
+        """Another host takes over. The frozen one wakes up as a zombie, with requests that wait for it; or it
+        is killed."""
         assert self._zombies is not None
         run.did("SIGSTOP, then a zombie" if wakes else "SIGSTOP for ever")
         async with anyio.create_task_group() as tasks:
@@ -84,7 +91,10 @@ class Freeze:
                 if wakes:
                     await anyio.sleep(run.random.choice((0.0, 0.05, 0.5, 2.0)))
                 else:
-                    await run.service.wait_for(lambda status: _pid_of(status, victim.name) != victim.pid, f"{victim.name} is replaced")
+                    await run.service.wait_for(
+                        lambda status: _pid_of(status, victim.name) != victim.pid,
+                        f"{victim.name} is replaced",
+                    )
             finally:
                 run.service.hit(victim, signal.SIGCONT)
             self._zombies.prod(tasks, url, victim.containers)
@@ -93,7 +103,9 @@ class Freeze:
         if alone:
             await run.acks_again(victim.containers, since, "the only host frozen, until the first ack")
         else:
-            await run.acks_again(victim.containers, since, "SIGSTOP of a host until the first ack of the new owner", GOAL)
+            await run.acks_again(
+                victim.containers, since, "SIGSTOP of a host until the first ack of the new owner", GOAL
+            )
 
 
 def _pid_of(status: dict[str, object], name: str) -> object:

@@ -1,10 +1,12 @@
-"""The gate: a writer stops there between two steps and says where it is, and goes on when what shall happen there has happened.
+"""The gate: a writer stops there between two steps and says where it is, and goes on when what shall happen
+there has happened.
 
-Owns: the loopback connection between the writers, wherever Spark runs them, and the program that watches over them. Does not own: what
-happens at the gate (``Crossing``), nor what is written.
+Owns: the loopback connection between the writers, wherever Spark runs them, and the program that watches over
+them. Does not own: what happens at the gate (``Crossing``), nor what is written.
 
-A writer says two numbers: in the quickstart its share and its piece, in a chaos round the round and what it has come to. A kill that is
-done before the answer is in the middle of the work for certain: what comes next, at least, is written after it.
+A writer says two numbers: in the quickstart its share and its piece, in a chaos round the round and what it
+has come to. A kill that is done before the answer is in the middle of the work for certain: what comes next,
+at least, is written after it.
 
 A writer whose gate is gone fails: nobody waits for it any more.
 """
@@ -41,7 +43,10 @@ async def open_gate(crossing: Crossing) -> AsyncIterator[int]:
         except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError):
             return  # the writer has ended
 
-    async with await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0) as listener, anyio.create_task_group() as tasks:
+    async with (
+        await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=0) as listener,
+        anyio.create_task_group() as tasks,
+    ):
         tasks.start_soon(listener.serve, serve)
         yield listener.extra(anyio.abc.SocketAttribute.local_port)
         tasks.cancel_scope.cancel()

@@ -1,9 +1,10 @@
 """What must not grow: processes, descriptors, sockets, threads.
 
-Owns: counting them through /proc, and comparing two counts. Does not own: when to count: only while every host serves its share and the
-writers are at rest do two counts mean the same.
+Owns: counting them through /proc, and comparing two counts. Does not own: when to count: only while every
+host serves its share and the writers are at rest do two counts mean the same.
 
-A process that was replaced is compared with what its role had before: a host with the fullest host, by the containers that it serves.
+A process that was replaced is compared with what its role had before: a host with the fullest host, by the
+containers that it serves.
 """
 
 from __future__ import annotations

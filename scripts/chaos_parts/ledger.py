@@ -1,10 +1,10 @@
 """What the writers were told: every ack, doubt and refusal of every lane, and when.
 
-Owns: the records that a writer's process sends, the sums of them, and who waits for an ack. Does not own: sending (``writers.py``), nor
-what the segments hold (``checker.py``).
+Owns: the records that a writer's process sends, the sums of them, and who waits for an ack. Does not own:
+sending (``writers.py``), nor what the segments hold (``checker.py``).
 
-A lane is one writer id on one segment. Times are of the monotonic clock, which all processes of a machine share. A record that a pipe cut
-in half was never told.
+A lane is one writer id on one segment. Times are of the monotonic clock, which all processes of a machine
+share. A record that a pipe cut in half was never told.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ class Lane:
 
 @attrs.define(eq=False)
 class Wait:
-    """For the first outcome of a kind, per container, of a call that began after a moment: an ack comes from the owner of that time."""
+    """For the first outcome of a kind, per container, of a call that began after a moment: an ack comes from
+    the owner of that time."""
 
     told: Told
     since: float
@@ -129,7 +130,8 @@ class Ledger:
             case Told.HUNG:
                 lane.hung += 1
                 self.problems.append(
-                    f"{lane.writer} on {lane.segment}: a call did not come back within {record.ended - record.began:.1f} s"
+                    f"{lane.writer} on {lane.segment}: a call did not come back within "
+                    f"{record.ended - record.began:.1f} s"
                 )
             case Told.ENDED:
                 lane.ended, lane.sent_max = True, record.first
@@ -139,7 +141,9 @@ class Ledger:
 
     def _note_acked(self, record: Record, lane: Lane) -> None:
         if lane.identified and record.first != lane.next:
-            self.problems.append(f"{lane.writer} on {lane.segment}: event {record.first} was acked after {lane.next - 1}")
+            self.problems.append(
+                f"{lane.writer} on {lane.segment}: event {record.first} was acked after {lane.next - 1}"
+            )
         lane.acked += record.count
         self.acked += record.count
 
@@ -152,7 +156,8 @@ class Ledger:
                     wait.done.set()
 
     async def first_told(self, told: Told, containers: Iterable[int], since: float, limit: float) -> Wait:
-        """Wait for the first such outcome in each container, of a call that began after ``since``; the ``missing`` took too long."""
+        """Wait for the first such outcome in each container, of a call that began after ``since``; the
+        ``missing`` took too long."""
         wait = Wait(told, since, set(containers))
         self._waits.append(wait)
         try:

@@ -1,7 +1,9 @@
-"""Broken networks: a proxy between clients, hosts and supervisor. `scripts/chaos_partition.py` is its command.
+"""Broken networks: a proxy between clients, hosts and supervisor. `scripts/chaos_partition.py` is its
+command.
 
-Owns: where the proxies stand. Clients know the supervisor and the hosts by addresses of 127.0.0.2, where the proxies listen; the real ones
-listen at the same ports of 127.0.0.1. The control socket is renamed as soon as the supervisor listens on it, and a proxy takes its place.
+Owns: where the proxies stand. Clients know the supervisor and the hosts by addresses of 127.0.0.2, where the
+proxies listen; the real ones listen at the same ports of 127.0.0.1. The control socket is renamed as soon as
+the supervisor listens on it, and a proxy takes its place.
 """
 
 from __future__ import annotations
@@ -14,11 +16,11 @@ from pathlib import Path
 
 import anyio
 
-from .campaign import Run
-from .options import Options
-from .program import free_port, run_script, settings
-from .proxy import Link, Trouble, free_ports
-from .service import PATIENCE, ChaosError, OwnService
+from chaos_parts.campaign import Run
+from chaos_parts.options import Options
+from chaos_parts.program import free_port, run_script, settings
+from chaos_parts.proxy import Link, Trouble, free_ports
+from chaos_parts.service import PATIENCE, ChaosError, OwnService
 
 _REAL, _SHOWN = "127.0.0.1", "127.0.0.2"
 _PORTS_FROM = 20_000
@@ -31,10 +33,19 @@ class ProxiedService(OwnService):
     def __init__(self, options: Options, folder: Path) -> None:
         first = free_ports((_REAL, _SHOWN), options.hosts + 1, _PORTS_FROM + free_port() % 10_000)
         config = settings(options, f'host_port = {first + 1}\nadvertise = "{_SHOWN}"\n')
-        super().__init__(folder / "data", folder, hosts=options.hosts, containers=options.containers, config=config, port=first)
+        super().__init__(
+            folder / "data",
+            folder,
+            hosts=options.hosts,
+            containers=options.containers,
+            config=config,
+            port=first,
+        )
         self.data_url = f"http://{_SHOWN}:{first}"
         self.supervisor_link = Link("supervisor", (_SHOWN, first), (_REAL, first))
-        self.host_links = [Link(f"host-{n}", (_SHOWN, first + 1 + n), (_REAL, first + 1 + n)) for n in range(options.hosts)]
+        self.host_links = [
+            Link(f"host-{n}", (_SHOWN, first + 1 + n), (_REAL, first + 1 + n)) for n in range(options.hosts)
+        ]
         self.control_link: Link | None = None
 
     @property
@@ -56,7 +67,8 @@ class ProxiedService(OwnService):
             yield
 
     async def _listening_control(self) -> Path:
-        """The control socket, once the supervisor listens on it: the first host takes far longer to find it."""
+        """The control socket, once the supervisor listens on it: the first host takes far longer to find
+        it."""
         with anyio.move_on_after(PATIENCE):
             while True:
                 for path in self.runtime.glob("tierlog-*/*"):
@@ -93,21 +105,33 @@ class Partition:
         finally:
             for link in service.links:
                 link.heal()
-        await run.acks_again(range(service.containers), time.monotonic(), f"healed ({what.partition(' ')[0]}), until the first ack")
+        await run.acks_again(
+            range(service.containers),
+            time.monotonic(),
+            f"healed ({what.partition(' ')[0]}), until the first ack",
+        )
 
     def _spoil(self, run: Run, service: ProxiedService) -> str:
         random = run.random
-        links = random.choice(([service.supervisor_link], [random.choice(service.host_links)], service.host_links, None))
+        links = random.choice(
+            ([service.supervisor_link], [random.choice(service.host_links)], service.host_links, None)
+        )
         if links is None:
             return self._spoil_control(run, service)
 
         kind = random.choice(("cut", "silent", "slow", "thin", "doubled", "broken"))
         for link in links:
             if kind in ("doubled", "broken"):
-                link.set(Trouble(cut=True))  # So that there are new connections to be doubled, or that broke but once.
+                link.set(
+                    Trouble(cut=True)
+                )  # So that there are new connections to be doubled, or that broke but once.
             link.set(self._troubles(random.uniform(0.005, 0.2))[kind])
         whose = (
-            "the supervisor's link" if links == [service.supervisor_link] else "a host's link" if len(links) == 1 else "all hosts' links"
+            "the supervisor's link"
+            if links == [service.supervisor_link]
+            else "a host's link"
+            if len(links) == 1
+            else "all hosts' links"
         )
         return f"{kind} {whose}"
 
@@ -134,4 +158,6 @@ class Partition:
 
 
 def main(text: str, arguments: Sequence[str]) -> int:
-    return run_script("partition", text, arguments, Partition(), rounds=20, plain=False, make_service=ProxiedService)
+    return run_script(
+        "partition", text, arguments, Partition(), rounds=20, plain=False, make_service=ProxiedService
+    )

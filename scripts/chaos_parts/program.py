@@ -1,7 +1,9 @@
-"""What all chaos scripts do around their trouble: read the command line, make the service, show the verdict, return the exit status.
+"""What all chaos scripts do around their trouble: read the command line, make the service, show the verdict,
+return the exit status.
 
-Exit status: 0 if everything holds, 1 if something does not, 2 for wrong arguments, 130 after Ctrl-C (or 128 and the number of another
-signal), when the service and the writers are ended and the temporary folder is removed.
+Exit status: 0 if everything holds, 1 if something does not, 2 for wrong arguments, 130 after Ctrl-C (or 128
+and the number of another signal), when the service and the writers are ended and the temporary folder is
+removed.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from pathlib import Path
 import anyio
 from rich.console import Console
 
-from .campaign import Nemesis, Run, campaign, until_signalled
-from .options import Options, options_of, parser
-from .service import ChaosError, OwnService, Service
-from .tail import settings_for
-from .verdict import Verdict
+from chaos_parts.campaign import Nemesis, Run, campaign, until_signalled
+from chaos_parts.options import Options, options_of, parser
+from chaos_parts.service import ChaosError, OwnService, Service
+from chaos_parts.tail import settings_for
+from chaos_parts.verdict import Verdict
 
 _SETTINGS = """\
 [server]
@@ -45,14 +47,21 @@ def run_script(
     plain: bool = True,
     make_service: MakeService | None = None,
 ) -> int:
-    """``text``: the help. ``make_service``: how a service is started in a folder, if not in the common way."""
-    options = Options(**vars(options_of(parser(script, text, attach=attach, rounds=rounds), arguments)), plain=plain)
+    """``text``: the help. ``make_service``: how a service is started in a folder, if not in the common
+    way."""
+    options = Options(
+        **vars(options_of(parser(script, text, attach=attach, rounds=rounds), arguments)), plain=plain
+    )
     verdict = Verdict(script, options.seed, strict=options.goals)
     return carry_out(options, verdict, partial(campaign, nemesis=nemesis), make_service=make_service)
 
 
 def carry_out(
-    options: Options, verdict: Verdict, work: Callable[[Run], Awaitable[None]], *, make_service: MakeService | None = None
+    options: Options,
+    verdict: Verdict,
+    work: Callable[[Run], Awaitable[None]],
+    *,
+    make_service: MakeService | None = None,
 ) -> int:
     """Make the service, do the work, show the verdict."""
     script = verdict.script
@@ -79,7 +88,9 @@ def carry_out(
         keep = keep or bool(verdict.violations)
         if keep:
             service.keep(folder)
-            console.print(f"the data and the log are kept in {folder}", highlight=False, markup=False, soft_wrap=True)
+            console.print(
+                f"the data and the log are kept in {folder}", highlight=False, markup=False, soft_wrap=True
+            )
         return verdict.exit_status
     finally:
         service.close()
@@ -88,7 +99,8 @@ def carry_out(
 
 
 def settings(options: Options, server: str = "") -> str:
-    """The configuration of a service that is started here; ``server``: more lines for its section of that name."""
+    """The configuration of a service that is started here; ``server``: more lines for its section of that
+    name."""
     return _SETTINGS + server + settings_for(options.tail)
 
 
@@ -99,12 +111,18 @@ def _attached(options: Options) -> Service:
 
 def own_service(options: Options, folder: Path) -> OwnService:
     return OwnService(
-        folder / "data", folder, hosts=options.hosts, containers=options.containers, config=settings(options), port=free_port()
+        folder / "data",
+        folder,
+        hosts=options.hosts,
+        containers=options.containers,
+        config=settings(options),
+        port=free_port(),
     )
 
 
 def free_port() -> int:
-    """A port that the system just had free: a supervisor that is started again shall be found where its predecessor was."""
+    """A port that the system just had free: a supervisor that is started again shall be found where its
+    predecessor was."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

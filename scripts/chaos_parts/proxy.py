@@ -1,14 +1,18 @@
 """A proxy of our own that stands between two processes and can spoil what passes: TCP, or Unix sockets.
 
-Owns: its listening sockets and every connection through them. Does not own: when what is spoilt (``partition.py``). Needs asyncio.
+Owns: its listening sockets and every connection through them. Does not own: when what is spoilt
+(``partition.py``). Needs asyncio.
 
-A link's trouble holds at once, for the connections that there are and for new ones, or for one connection alone:
+A link's trouble holds at once, for the connections that there are and for new ones, or for one connection
+alone:
 
 - cut: connections are reset, new ones too
-- silent: nothing passes, and nobody is told; what was sent waits, as it does in a network that drops packets until it heals
+- silent: nothing passes, and nobody is told; what was sent waits, as it does in a network that drops packets
+  until it heals
 - delay: each piece is held back so long, in both directions
 - rate: bytes a second, in each direction of each connection
-- duplicate: what a client sends on a new connection arrives at two connections; only the answers of the first come back
+- duplicate: what a client sends on a new connection arrives at two connections; only the answers of the first
+  come back
 
 Closing a proxy resets what passes through it. A target that refuses resets its client.
 """
@@ -100,7 +104,9 @@ class Link:
             self._server = await asyncio.start_server(self._accept, *self._listen)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         assert self._server is not None
         self._server.close()
         for passage in list(self._passages):
@@ -146,7 +152,7 @@ class Link:
     def heal(self) -> None:
         self.set(NO_TROUBLE)
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside ----------------------------------------------------------------------------------
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
@@ -189,7 +195,9 @@ class Link:
         passage.targets.append(shadow)
         self._start(_swallow(answers))
 
-    async def _pump(self, passage: Passage, reader: asyncio.StreamReader, writers: Sequence[asyncio.StreamWriter]) -> None:
+    async def _pump(
+        self, passage: Passage, reader: asyncio.StreamReader, writers: Sequence[asyncio.StreamWriter]
+    ) -> None:
         while data := await reader.read(_PIECE):
             await passage.hold(len(data))
             self.bytes += len(data)

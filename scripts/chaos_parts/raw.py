@@ -1,10 +1,12 @@
 """The service, spoken to by hand: one HTTP request after another, without tierlog's client.
 
-Owns: the few calls that the chaos scripts make themselves, by docs/protocols/http.md. The checker reads through this, so that no bug of the
-client can hide one of the server; writers use it with ``--client raw``, which tells whose bug it is. A request goes to the supervisor,
-which redirects it to the owner; the owner is asked directly until it fails. Needs asyncio (httpx).
+Owns: the few calls that the chaos scripts make themselves, by docs/protocols/http.md. The checker reads
+through this, so that no bug of the client can hide one of the server; writers use it with ``--client raw``,
+which tells whose bug it is. A request goes to the supervisor, which redirects it to the owner; the owner is
+asked directly until it fails. Needs asyncio (httpx).
 
-What may be repeated: an append with a writer id, always; one without only if it surely was not applied; reads, always.
+What may be repeated: an append with a writer id, always; one without only if it surely was not applied;
+reads, always.
 """
 
 from __future__ import annotations
@@ -39,24 +41,34 @@ class RawStore:
     def __init__(self, url: str) -> None:
         self._url = url
         self._owners: dict[str, str] = {}
-        self._client = httpx.AsyncClient(timeout=_ATTEMPT, limits=httpx.Limits(max_connections=64, keepalive_expiry=60), trust_env=False)
+        self._client = httpx.AsyncClient(
+            timeout=_ATTEMPT, limits=httpx.Limits(max_connections=64, keepalive_expiry=60), trust_env=False
+        )
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         await self._client.aclose()
 
     async def create_segment(self, name: str) -> None:
-        answer = await self._until_answered("POST", name, Verb.CREATE, b"{}", {"Content-Type": "application/json"}, again=True)
+        answer = await self._until_answered(
+            "POST", name, Verb.CREATE, b"{}", {"Content-Type": "application/json"}, again=True
+        )
         if not answer.is_success and answer.status_code != 409:
             raise _error(answer)
 
-    async def append(self, name: str, data: bytes, *, writer_id: str | None = None, event_number: int | None = None) -> None:
+    async def append(
+        self, name: str, data: bytes, *, writer_id: str | None = None, event_number: int | None = None
+    ) -> None:
         headers = AppendHeaders((writer_id or "").encode(), event_number)
         await self._append(name, data, headers)
 
-    async def append_many(self, name: str, events: list[bytes], *, writer_id: str, first_event_number: int) -> None:
+    async def append_many(
+        self, name: str, events: list[bytes], *, writer_id: str, first_event_number: int
+    ) -> None:
         last = first_event_number + len(events) - 1
         # A writer's first append has nothing before it: which number it begins with is its own choice.
         before = first_event_number - 1 if first_event_number else None
@@ -91,7 +103,9 @@ class RawStore:
             while True:
                 try:
                     answer = await self._once(method, name, verb, data, headers)
-                    if answer.status_code not in _NOT_APPLIED and not (again and answer.status_code in (408, 500)):
+                    if answer.status_code not in _NOT_APPLIED and not (
+                        again and answer.status_code in (408, 500)
+                    ):
                         return answer
                     last = _error(answer)
                 except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
@@ -104,7 +118,9 @@ class RawStore:
                 await anyio.sleep(_PAUSE)
         raise last
 
-    async def _once(self, method: str, name: str, verb: Verb, data: bytes, headers: Mapping[str, str]) -> httpx.Response:
+    async def _once(
+        self, method: str, name: str, verb: Verb, data: bytes, headers: Mapping[str, str]
+    ) -> httpx.Response:
         if method == "POST" and name not in self._owners:
             # Who the owner is, is asked with a request that changes nothing.
             asked = await self._client.get(self._url + segment_path(name, Verb.INFO))
@@ -112,7 +128,9 @@ class RawStore:
                 return asked
             self._owners[name] = urljoin(asked.headers["location"], "/")
         base = self._owners.get(name, self._url).rstrip("/")
-        answer = await self._client.request(method, base + segment_path(name, verb), content=data or None, headers=headers)
+        answer = await self._client.request(
+            method, base + segment_path(name, verb), content=data or None, headers=headers
+        )
         if answer.status_code != 307:
             return answer
         self._owners[name] = urljoin(answer.headers["location"], "/")
@@ -141,11 +159,15 @@ class Admin:
     async def post(self, path: str, document: object = None) -> bool:
         """Whether the order was taken."""
         try:
-            answer = await self._client.post(path, content=json.dumps(document or {}), headers={"Content-Type": "application/json"})
+            answer = await self._client.post(
+                path, content=json.dumps(document or {}), headers={"Content-Type": "application/json"}
+            )
         except httpx.TransportError:
             return False
         return answer.is_success
 
 
 def _error(answer: httpx.Response) -> tierlog.TierlogError:
-    return from_problem(answer.status_code, answer.headers, answer.content, maybe_applied=answer.request.method == "POST")
+    return from_problem(
+        answer.status_code, answer.headers, answer.content, maybe_applied=answer.request.method == "POST"
+    )

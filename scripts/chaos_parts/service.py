@@ -1,10 +1,11 @@
 """The service under attack: a supervisor that is started here, or one that runs already.
 
-Owns: the supervisor's process, its restart, its end; what its status says; the signals that hit it and its hosts. Does not own: when
-what is hit (the scripts), nor the writers.
+Owns: the supervisor's process, its restart, its end; what its status says; the signals that hit it and its
+hosts. Does not own: when what is hit (the scripts), nor the writers.
 
-Signals go to one process id at a time, which the status names, and which is checked to be a process of this service first. On the way out
-everything of ours is ended, stopped processes too: nothing is left, whatever happened.
+Signals go to one process id at a time, which the status names, and which is checked to be a process of this
+service first. On the way out everything of ours is ended, stopped processes too: nothing is left, whatever
+happened.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 import anyio
 import attrs
 
-from .raw import Admin
+from chaos_parts.raw import Admin
 
 PATIENCE = 30.0
 """Seconds after which something that should have happened counts as broken."""
@@ -70,7 +71,8 @@ class Service:
         for victim in await self.hosts():
             if not is_process_of(victim.pid, self.folder):
                 raise ChaosError(
-                    f"process {victim.pid} is not {victim.name} of {self.folder} here: run this on the service's machine, "
+                    f"process {victim.pid} is not {victim.name} of {self.folder} here: run this on the "
+                    f"service's machine, "
                     "or name the processes with --pids-from"
                 )
 
@@ -83,7 +85,9 @@ class Service:
                 if status is not None and holds(status):
                     return status
                 await anyio.sleep(_LOOK)
-        raise ChaosError(f"not within {limit:g} s: {what}; the last status was {_short(status)}{self.last_words()}")
+        raise ChaosError(
+            f"not within {limit:g} s: {what}; the last status was {_short(status)}{self.last_words()}"
+        )
 
     async def settled(self) -> dict[str, Any]:
         """Every host serves its share again."""
@@ -91,7 +95,9 @@ class Service:
 
     async def hosts(self) -> list[Victim]:
         """The hosts that serve now."""
-        status = await self.wait_for(lambda status: any(host["phase"] == "serving" for host in status["hosts"]), "a host serves")
+        status = await self.wait_for(
+            lambda status: any(host["phase"] == "serving" for host in status["hosts"]), "a host serves"
+        )
         known = self._known_pids()
         return [
             Victim(host["id"], known.get(host["id"], host["pid"]), tuple(host["containers"]))
@@ -144,7 +150,9 @@ class OwnService(Service):
 
     is_ours = True
 
-    def __init__(self, folder: Path, workplace: Path, *, hosts: int, containers: int, config: str, port: int) -> None:
+    def __init__(
+        self, folder: Path, workplace: Path, *, hosts: int, containers: int, config: str, port: int
+    ) -> None:
         """``folder``: the data. ``workplace``: where the log and the configuration are put."""
         super().__init__(f"http://127.0.0.1:{port}")
         self.folder = folder
@@ -181,7 +189,8 @@ class OwnService(Service):
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            # A session of its own: Ctrl-C in a terminal reaches the script alone, which then ends the service.
+            # A session of its own: Ctrl-C in a terminal reaches the script alone, which then ends the
+            # service.
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -245,7 +254,8 @@ class OwnService(Service):
 
 
 def _short_parent() -> str:
-    """Where folders for sockets are made, whose paths have about 100 bytes in all: the temporary folder, unless it lies deep."""
+    """Where folders for sockets are made, whose paths have about 100 bytes in all: the temporary folder,
+    unless it lies deep."""
     usual = tempfile.gettempdir()
     return usual if len(usual) <= _SHORT_PATH else "/tmp"
 
@@ -260,7 +270,9 @@ def _short(status: dict[str, Any] | None) -> str:
     if status is None:
         return "none at all"
     hosts = ", ".join(f"{host['id']} {host['phase']}" for host in status["hosts"])
-    places = ", ".join(f"{place['container']} {place['phase']} {place['reason']}".strip() for place in status["containers"])
+    places = ", ".join(
+        f"{place['container']} {place['phase']} {place['reason']}".strip() for place in status["containers"]
+    )
     return f"hosts: {hosts}; containers: {places}"
 
 
@@ -303,7 +315,11 @@ def processes_of(folder: Path) -> list[int]:
 
 def processes_of_session(session: int) -> list[int]:
     """Living processes of a session, whoever their parent is."""
-    return [pid for pid in _all_processes() if (stat := stat_of(pid)) and stat[0] != "Z" and int(stat[3]) == session]
+    return [
+        pid
+        for pid in _all_processes()
+        if (stat := stat_of(pid)) and stat[0] != "Z" and int(stat[3]) == session
+    ]
 
 
 def _all_processes() -> list[int]:

@@ -1,11 +1,12 @@
 """Spark's writes, broken everywhere: what ``scripts/chaos_spark.py`` does.
 
-Owns: the order of things in a run and in a round, and the verdict's form. Does not own: what is drawn (``spark_draws.py``), the trouble
-(``spark_trouble.py``, ``spark_faults.py``), the processes (``spark_children.py``), the judgement (``spark_oracle.py``, ``spark_watch.py``).
+Owns: the order of things in a run and in a round, and the verdict's form. Does not own: what is drawn
+(``spark_draws.py``), the trouble (``spark_trouble.py``, ``spark_faults.py``), the processes
+(``spark_children.py``), the judgement (``spark_oracle.py``, ``spark_watch.py``).
 
-A round: a reader polls the target; a write meets its trouble; if it failed it is run again, as an application would, until it succeeds;
-then what is there is judged. One whose trouble nobody met is judged too, and done again. Rounds share nothing but the service and the
-Spark session, so a run goes on after one that broke.
+A round: a reader polls the target; a write meets its trouble; if it failed it is run again, as an application
+would, until it succeeds; then what is there is judged. One whose trouble nobody met is judged too, and done
+again. Rounds share nothing but the service and the Spark session, so a run goes on after one that broke.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from rich.console import Console
 from rich.table import Table
 
 import tierlog
+from chaos_parts.campaign import Run, judge_the_rest
+from chaos_parts.gate import open_gate
+from chaos_parts.options import Options, count, options_of, parser
+from chaos_parts.program import carry_out
+from chaos_parts.raw import RawStore
+from chaos_parts.service import OwnService
+from chaos_parts.spark_children import DriverGoneError, Drivers
+from chaos_parts.spark_draws import CELLS, Draw, Point, Way, by_master, draw, draw_all, table_of
+from chaos_parts.spark_jobs import Order
+from chaos_parts.spark_oracle import judge, lengths_allowed
+from chaos_parts.spark_session import missing
+from chaos_parts.spark_trouble import Trouble
+from chaos_parts.spark_watch import Watch, left_staged
+from chaos_parts.verdict import Verdict
 from spark_java import find_java
-from tierlog import events
-
-from .campaign import Run, judge_the_rest
-from .gate import open_gate
-from .options import Options, count, options_of, parser
-from .program import carry_out
-from .raw import RawStore
-from .service import OwnService
-from .spark_children import DriverGoneError, Drivers
-from .spark_draws import CELLS, Draw, Point, Way, by_master, draw, draw_all, table_of
-from .spark_jobs import Order
-from .spark_oracle import judge, lengths_allowed
-from .spark_session import missing
-from .spark_trouble import Trouble
-from .spark_watch import Watch, left_staged
-from .verdict import Verdict
+from tierlog.spark_bridge import events
 
 _AGAIN_MAX = 4
 _SHOWS_MAX = 3
-"""How often a round is done until it shows something: on a busy machine Spark may copy a task before it comes to the point."""
+"""How often a round is done until it shows something: on a busy machine Spark may copy a task before it comes
+to the point."""
 _BROKEN_MAX = 10
 """Rounds that break before a run gives up."""
 
@@ -60,7 +61,10 @@ class SparkVerdict(Verdict):
     @property
     def facts(self) -> str:
         met = f"{len(self.actions)} of {len(CELLS)} cells"
-        return f"{self.rounds} rounds, seed {self.seed}: {met}; {self.acked} events, {self.rounds_per_minute:.1f} rounds per minute"
+        return (
+            f"{self.rounds} rounds, seed {self.seed}: {met}; {self.acked} events, "
+            f"{self.rounds_per_minute:.1f} rounds per minute"
+        )
 
     @property
     def rounds_per_minute(self) -> float:
@@ -163,7 +167,7 @@ class SparkCampaign:
             self._tell(self._targets[target], [left])
         self._targets.clear()
 
-    # --- writes -----------------------------------------------------------------------------------------------
+    # --- writes ----------------------------------------------------------------------------------
 
     async def _writes(self, drawn: Draw, target: str) -> list[str]:
         """Until all is written; what went wrong on the way."""
@@ -243,7 +247,12 @@ async def campaign(run: Run, options: SparkOptions) -> None:
 
 def main(text: str, arguments: Sequence[str]) -> int:
     made = parser("spark", text, attach=False, rounds=len(CELLS), crew=False)
-    made.add_argument("--only", type=count(1, 100_000), metavar="N", help="only the round of that number, such as one that broke")
+    made.add_argument(
+        "--only",
+        type=count(1, 100_000),
+        metavar="N",
+        help="only the round of that number, such as one that broke",
+    )
     options = SparkOptions(**vars(options_of(made, arguments)))
     if reason := missing():
         print(f"chaos_spark: {reason}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """The Spark drivers of a run, as processes: one at a time, kept as long as its master is wanted.
 
-Owns: the process from start to end, its orders and answers, and what its session leaves. Does not own: what it is ordered. On cancellation
-everything of its session is killed and waited for.
+Owns: the process from start to end, its orders and answers, and what its session leaves. Does not own: what
+it is ordered. On cancellation everything of its session is killed and waited for.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import anyio
 from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-from .service import ChaosError, kill_process, processes_of_session
-from .spark_draws import Master
-from .spark_jobs import Order
+from chaos_parts.service import ChaosError, kill_process, processes_of_session
+from chaos_parts.spark_draws import Master
+from chaos_parts.spark_jobs import Order
 
 START = 300.0
 WRITE = 150.0
@@ -55,7 +55,9 @@ class Driver:
         except DriverGoneError:
             raise ChaosError(f"Spark did not start; its log ends: {_end_of(self.log)}") from None
         except TimeoutError:
-            raise ChaosError(f"Spark did not start within {START:g} s; its log ends: {_end_of(self.log)}") from None
+            raise ChaosError(
+                f"Spark did not start within {START:g} s; its log ends: {_end_of(self.log)}"
+            ) from None
 
     async def write(self, order: Order) -> str:
         """Why it failed; empty if it did not. ``TimeoutError`` if it hangs."""
@@ -103,7 +105,12 @@ class Drivers:
     """The one that runs, if any."""
 
     def __init__(
-        self, workplace: Path, java: Mapping[str, str], *, started: Callable[[float], None], leaked: Callable[[str], None]
+        self,
+        workplace: Path,
+        java: Mapping[str, str],
+        *,
+        started: Callable[[float], None],
+        leaked: Callable[[str], None],
     ) -> None:
         self._workplace = workplace
         self._java = java

@@ -1,10 +1,11 @@
-"""What each round of ``chaos_spark.py`` does: where in a write the trouble comes, which trouble, and what is written.
+"""What each round of ``chaos_spark.py`` does: where in a write the trouble comes, which trouble, and what is
+written.
 
 Owns: the matrix, and how a seed draws from it. Pure: nothing here knows Spark or a service.
 
-Every cell of the matrix is in each deck once, and decks are shuffled, so a run with as many rounds as there are cells meets all of them.
-A round depends on the seed and its number alone: it can be run again by itself. A JVM takes one master at a time, so rounds are done
-master by master.
+Every cell of the matrix is in each deck once, and decks are shuffled, so a run with as many rounds as there
+are cells meets all of them. A round depends on the seed and its number alone: it can be run again by itself.
+A JVM takes one master at a time, so rounds are done master by master.
 """
 
 from __future__ import annotations
@@ -58,7 +59,11 @@ class Master(StrEnum):
 
 
 CELLS = tuple(product(Way, Point))
-_MASTERS = {Way.ELSEWHERE: Master.CLUSTER, Way.EXECUTOR_KILLED: Master.CLUSTER, Way.SPECULATION: Master.TWO_HOSTS}
+_MASTERS = {
+    Way.ELSEWHERE: Master.CLUSTER,
+    Way.EXECUTOR_KILLED: Master.CLUSTER,
+    Way.SPECULATION: Master.TWO_HOSTS,
+}
 _ALWAYS_STREAM = (Way.STREAM_RESTARTED,)
 _ALWAYS_BATCH = (Way.ELSEWHERE, Way.EXECUTOR_KILLED, Way.SPECULATION)
 _ATTEMPTS = 4
@@ -107,15 +112,19 @@ class Draw:
 
     @property
     def lease(self) -> float:
-        """Seconds: short, so that what a lost write leaves is soon gone; longer than Spark needs to see that a task is slow."""
+        """Seconds: short, so that what a lost write leaves is soon gone; longer than Spark needs to see that
+        a task is slow."""
         return 60.0 if self.way is Way.SPECULATION else 15.0
 
     @property
     def succeeds(self) -> bool:
-        """Whether Spark or tierlog's client gets over the trouble, so that the application hears nothing of it."""
+        """Whether Spark or tierlog's client gets over the trouble, so that the application hears nothing of
+        it."""
         if self.way in (Way.STREAM_RESTARTED, Way.DRIVER_KILLED):
             return False
-        return not self.point.in_commit or (self.point is Point.COMMIT_UNSENT and self.way in (Way.HOST_KILLED, Way.HOST_FROZEN))
+        return not self.point.in_commit or (
+            self.point is Point.COMMIT_UNSENT and self.way in (Way.HOST_KILLED, Way.HOST_FROZEN)
+        )
 
     @property
     def holds_a_task(self) -> bool:
@@ -139,7 +148,11 @@ def draw(seed: int, number: int) -> Draw:
         partitions=partitions,
         partitions_later=chance.choice([count for count in range(1, 6) if count != partitions]),
         victim=chance.randrange(partitions),
-        failing=_ATTEMPTS if way is Way.STREAM_RESTARTED else 1 if way is not Way.RETRY else chance.randint(1, _ATTEMPTS - 1),
+        failing=_ATTEMPTS
+        if way is Way.STREAM_RESTARTED
+        else 1
+        if way is not Way.RETRY
+        else chance.randint(1, _ATTEMPTS - 1),
         killed=way is Way.RETRY and chance.random() < 0.3,
         batches=chance.randint(1, 3),
         # Python rows are framed ten thousand at a time, so there would be nothing mid-way.
@@ -154,7 +167,10 @@ def draw(seed: int, number: int) -> Draw:
 def draw_all(seed: int, rounds: int) -> list[Draw]:
     """In the order in which they are done."""
     order = list(Master)
-    return sorted((draw(seed, number) for number in range(1, rounds + 1)), key=lambda drawn: (order.index(drawn.master), drawn.number))
+    return sorted(
+        (draw(seed, number) for number in range(1, rounds + 1)),
+        key=lambda drawn: (order.index(drawn.master), drawn.number),
+    )
 
 
 def by_master(draws: Iterable[Draw]) -> list[tuple[Master, list[Draw]]]:

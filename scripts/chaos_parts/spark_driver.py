@@ -1,7 +1,9 @@
-"""A Spark driver as a process of its own: one session for one master, and one write after another, as it is ordered.
+"""A Spark driver as a process of its own: one session for one master, and one write after another, as it is
+ordered.
 
-Owns: the session, and the master and workers of the standalone kind. Does not own: the writes (``spark_jobs.py``). ``spark_children.py``
-starts it. Orders come as lines on its standard input, and each is answered with a line of JSON. It ends when its input ends.
+Owns: the session, and the master and workers of the standalone kind. Does not own: the writes
+(``spark_jobs.py``). ``spark_children.py`` starts it. Orders come as lines on its standard input, and each is
+answered with a line of JSON. It ends when its input ends.
 
 Everything that it starts is in its session of processes, so that whoever ends it can find what is left.
 """
@@ -19,10 +21,10 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from .program import free_port
-from .spark_draws import Master
-from .spark_jobs import Order, carry_out, warm_up
-from .spark_session import environment, in_short, session, spark_home
+from chaos_parts.program import free_port
+from chaos_parts.spark_draws import Master
+from chaos_parts.spark_jobs import Order, carry_out, warm_up
+from chaos_parts.spark_session import environment, in_short, session, spark_home
 
 _START = 60.0
 _LOOK = 0.05
@@ -79,7 +81,7 @@ def open_session(master: Master) -> Iterator[Any]:
         yield spark
 
 
-# --- a master and two workers -----------------------------------------------------------------------------------
+# --- a master and two workers -------------------------------------------------------------------
 
 
 @contextmanager
@@ -89,11 +91,22 @@ def standalone(folder: Path) -> Iterator[str]:
     url = f"spark://127.0.0.1:{port}"
     with ExitStack() as stack:
         arguments = ["--port", str(port), "--webui-port", "0"]
-        stack.enter_context(_daemon(folder, "master", "127.0.0.1", "master.Master", *arguments, says="I have been elected"))
+        stack.enter_context(
+            _daemon(folder, "master", "127.0.0.1", "master.Master", *arguments, says="I have been elected")
+        )
         for host in _WORKERS:
             work = folder / f"work-{host}"
             arguments = ["--cores", "1", "--memory", "1g", "--webui-port", "0", "--work-dir", str(work), url]
-            stack.enter_context(_daemon(folder, f"worker-{host}", host, "worker.Worker", *arguments, says="Successfully registered"))
+            stack.enter_context(
+                _daemon(
+                    folder,
+                    f"worker-{host}",
+                    host,
+                    "worker.Worker",
+                    *arguments,
+                    says="Successfully registered",
+                )
+            )
         yield url
 
 
@@ -101,7 +114,13 @@ def standalone(folder: Path) -> Iterator[str]:
 def _daemon(folder: Path, name: str, host: str, kind: str, *arguments: str, says: str) -> Iterator[None]:
     """``says``: what its log has when it is ready."""
     log = folder / f"{name}.log"
-    command = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", host, *arguments]
+    command = [
+        str(spark_home() / "bin" / "spark-class"),
+        f"org.apache.spark.deploy.{kind}",
+        "--host",
+        host,
+        *arguments,
+    ]
     variables = {
         **os.environ,
         **environment(),
@@ -110,7 +129,9 @@ def _daemon(folder: Path, name: str, host: str, kind: str, *arguments: str, says
         "SPARK_DAEMON_JAVA_OPTS": "-XX:-UsePerfData",
     }
     with log.open("wb") as stream:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, cwd=folder, env=variables)
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, cwd=folder, env=variables
+        )
     try:
         deadline = time.monotonic() + _START
         while says not in log.read_text(errors="replace"):
@@ -123,12 +144,13 @@ def _daemon(folder: Path, name: str, host: str, kind: str, *arguments: str, says
         process.wait()
 
 
-# --- orders -------------------------------------------------------------------------------------------------------
+# --- orders -------------------------------------------------------------------------------------
 
 
 def wait_for_executors(spark: Any, count: int) -> None:
-    """Until as many executors are there. One that an earlier order lost is replaced in seconds, and until then nothing can be retried
-    elsewhere, nor copied to another host: Spark would end the write for want of an executor, and not for what the order is about."""
+    """Until as many executors are there. One that an earlier order lost is replaced in seconds, and until
+    then nothing can be retried elsewhere, nor copied to another host: Spark would end the write for want of
+    an executor, and not for what the order is about."""
     tracker = spark.sparkContext._jsc.sc().statusTracker()
     deadline = time.monotonic() + _START
     while len(tracker.getExecutorInfos()) < 1 + count:  # the driver is one of them
@@ -162,7 +184,8 @@ def _answer(document: dict[str, object]) -> None:
 
 
 def main() -> None:
-    # Java and its children write to what they inherit as standard output: that becomes the log, and answers go out through a copy.
+    # Java and its children write to what they inherit as standard output: that becomes the log, and answers
+    # go out through a copy.
     sys.stdout = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     master = Master(sys.argv[1])

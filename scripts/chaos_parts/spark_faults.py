@@ -1,10 +1,12 @@
 """The data source with trouble around it: tasks and commits that fail at a given point of a write.
 
-Owns: wrappers around Spark's contract of a writer. The writers inside are the product's, and know nothing of it. Does not own: what else
-happens at the point (``spark_trouble.py``, which hears through the gate of everyone who reaches it), nor which point (``spark_draws.py``).
+Owns: wrappers around Spark's contract of a writer. The writers inside are the product's, and know nothing of
+it. Does not own: what else happens at the point (``spark_trouble.py``, which hears through the gate of
+everyone who reaches it), nor which point (``spark_draws.py``).
 
-Wrappers are pickled to tasks, so executors must find this module. A task that strikes is one of the victim's first attempts; the attempts
-after them only write. Points inside a task are told by the rows that the writer has taken, which it stages before it takes more.
+Wrappers are pickled to tasks, so executors must find this module. A task that strikes is one of the victim's
+first attempts; the attempts after them only write. Points inside a task are told by the rows that the writer
+has taken, which it stages before it takes more.
 """
 
 from __future__ import annotations
@@ -25,11 +27,10 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
+from chaos_parts.gate import Passer
+from chaos_parts.service import command_of, stat_of
+from chaos_parts.spark_draws import AT_THE_POINT, COPY_DONE, EXECUTOR, Draw, Point, Way
 from tierlog.spark_bridge import TierlogDataSource
-
-from .gate import Passer
-from .service import command_of, stat_of
-from .spark_draws import AT_THE_POINT, COPY_DONE, EXECUTOR, Draw, Point, Way
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -53,9 +54,11 @@ class Fault:
         with Passer(self.port) as passer:
             passer.cross(self.draw.number, what)
 
-    # --- tasks ------------------------------------------------------------------------------------------------
+    # --- tasks -----------------------------------------------------------------------------------
 
-    def write(self, inner: Callable[[Iterator[Any]], WriterCommitMessage], rows: Iterator[Any]) -> WriterCommitMessage:
+    def write(
+        self, inner: Callable[[Iterator[Any]], WriterCommitMessage], rows: Iterator[Any]
+    ) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None
         draw = self.draw
@@ -70,7 +73,9 @@ class Fault:
 
         return self._struck(inner, rows)
 
-    def _struck(self, inner: Callable[[Iterator[Any]], WriterCommitMessage], rows: Iterator[Any]) -> WriterCommitMessage:
+    def _struck(
+        self, inner: Callable[[Iterator[Any]], WriterCommitMessage], rows: Iterator[Any]
+    ) -> WriterCommitMessage:
         if self.draw.point is Point.BEFORE_APPENDS:
             self.strike()
         if self.draw.point is Point.MIDWAY or self.draw.point.in_commit:
@@ -99,7 +104,7 @@ class Fault:
             os.kill(os.getpid(), signal.SIGKILL)
         raise OnPurposeError(f"round {self.draw.number}: {self.draw.point}")
 
-    # --- the driver -------------------------------------------------------------------------------------------
+    # --- the driver ------------------------------------------------------------------------------
 
     def commit(self, inner: Callable[[], None]) -> None:
         point, way = self.draw.point, self.draw.way
@@ -122,7 +127,7 @@ def executor_above(pid: int) -> int:
     return pid
 
 
-# --- the contract, wrapped ------------------------------------------------------------------------------------
+# --- the contract, wrapped ----------------------------------------------------------------------
 
 
 class _Wrapper:
@@ -170,6 +175,8 @@ def source_with(fault: Fault) -> type[TierlogDataSource]:
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark calls it so
             inner = super().streamWriter(schema, overwrite)
-            return (StreamArrow if isinstance(inner, DataSourceStreamArrowWriter) else StreamRows)(inner, fault)
+            return (StreamArrow if isinstance(inner, DataSourceStreamArrowWriter) else StreamRows)(
+                inner, fault
+            )
 
     return Source

@@ -1,7 +1,7 @@
 """What a driver is ordered to write, and how it does it with Spark.
 
-Owns: the form of an order, the two jobs (a batch, a run of a stream), and the rows, which name the attempt that writes them. Does not own:
-the session (``spark_driver.py``), nor the trouble (``spark_faults.py``).
+Owns: the form of an order, the two jobs (a batch, a run of a stream), and the rows, which name the attempt
+that writes them. Does not own: the session (``spark_driver.py``), nor the trouble (``spark_faults.py``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 import attrs
 import cattrs
 
-from .spark_draws import Draw, Way
-from .spark_oracle import Event
+from chaos_parts.spark_draws import Draw, Way
+from chaos_parts.spark_oracle import Event
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +51,7 @@ def carry_out(spark: Any, order: Order) -> None:
     """Raises what Spark raises."""
     name = "tierlog"
     if order.trouble:
-        from .spark_faults import NAME, Fault, source_with
+        from chaos_parts.spark_faults import NAME, Fault, source_with
 
         name = NAME
         spark.dataSource.register(source_with(Fault(order.draw, order.port)))
@@ -60,7 +60,12 @@ def carry_out(spark: Any, order: Order) -> None:
 
 def _options(order: Order) -> dict[str, str]:
     rows = "arrow" if order.draw.arrow else "python"
-    return {"endpoint": order.url, "batchBytes": str(_BATCH_BYTES), "txnLease": f"{order.draw.lease:g} s", "rows": rows}
+    return {
+        "endpoint": order.url,
+        "batchBytes": str(_BATCH_BYTES),
+        "txnLease": f"{order.draw.lease:g} s",
+        "rows": rows,
+    }
 
 
 def _write_batch(spark: Any, order: Order, name: str) -> None:
@@ -76,9 +81,15 @@ def _write_batch(spark: Any, order: Order, name: str) -> None:
 
 def _copy_stream(spark: Any, order: Order, name: str) -> None:
     """Until the end that the source has now."""
-    reader = spark.readStream.format("tierlog").option("endpoint", order.url).option("minPartitions", str(order.partitions))
+    reader = (
+        spark.readStream.format("tierlog")
+        .option("endpoint", order.url)
+        .option("minPartitions", str(order.partitions))
+    )
     rows = reader.schema("value binary").load(order.source).mapInArrow(tag, "value binary")
-    writer = rows.writeStream.format(name).options(**_options(order), segment=order.target, checkpointLocation=order.checkpoint)
+    writer = rows.writeStream.format(name).options(
+        **_options(order), segment=order.target, checkpointLocation=order.checkpoint
+    )
     query = writer.trigger(availableNow=True).start()
     try:
         if not query.awaitTermination(STREAM_SECONDS):
@@ -88,7 +99,8 @@ def _copy_stream(spark: Any, order: Order, name: str) -> None:
 
 
 def warm_up(spark: Any) -> None:
-    """So that the first round's tasks do not take as long as Python takes to start: what is slow is told by comparison."""
+    """So that the first round's tasks do not take as long as Python takes to start: what is slow is told by
+    comparison."""
     spark.range(0, 8, 1, 8).selectExpr("CAST(id AS STRING) AS value").mapInArrow(tag, "value binary").count()
 
 

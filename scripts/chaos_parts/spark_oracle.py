@@ -2,8 +2,9 @@
 
 Owns: what an event says of itself, and the rules. Pure.
 
-Each event names its row, the partition and the attempt of the task that wrote it, and its place in what that attempt wrote. So it can be
-seen that a partition is what one attempt wrote, from beginning to end, even where a shuffle brings the rows in another order each time.
+Each event names its row, the partition and the attempt of the task that wrote it, and its place in what that
+attempt wrote. So it can be seen that a partition is what one attempt wrote, from beginning to end, even where
+a shuffle brings the rows in another order each time.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from itertools import accumulate, groupby
 
 import attrs
 
-from tierlog import events
+from tierlog.spark_bridge import events
 from tierlog.storage_backends.base.codec import DecodeError
 
 PAD = "x" * 160
@@ -50,7 +51,8 @@ def lengths_allowed(batches: Iterable[int]) -> set[int]:
 
 
 def judge(data: bytes, batches: Sequence[int], *, shuffled: bool) -> list[str]:
-    """What is wrong with a segment to which so many rows were written, write by write; rows are numbered through."""
+    """What is wrong with a segment to which so many rows were written, write by write; rows are numbered
+    through."""
     try:
         found = [parse_event(event) for event in events.decode(data)]
     except DecodeError as error:
@@ -83,7 +85,9 @@ def _writes(there: Sequence[Event], batches: Sequence[int], *, shuffled: bool) -
 
 def _order(written: Sequence[Event], *, shuffled: bool) -> Iterator[str]:
     """Partitions in their order, each as one attempt wrote it."""
-    groups = [(partition, list(group)) for partition, group in groupby(written, key=lambda event: event.partition)]
+    groups = [
+        (partition, list(group)) for partition, group in groupby(written, key=lambda event: event.partition)
+    ]
     numbers = [partition for partition, _ in groups]
     if numbers != sorted(set(numbers)):
         yield f"the partitions are in the order {numbers}"

@@ -1,7 +1,7 @@
 """A Spark session on loopback, and whether there can be one here.
 
-Owns: what every session of the tests and of the chaos scripts says, and what Spark raises in one line. Does not own: which master it is
-for, nor what runs in it.
+Owns: what every session of the tests and of the chaos scripts says, and what Spark raises in one line. Does
+not own: which master it is for, nor what runs in it.
 
 A process has one JVM, and a JVM takes one master at a time.
 """
@@ -17,9 +17,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from chaos_parts.environment import ROOT
 from spark_java import NoJava, find_java
-
-from .environment import ROOT
 
 BATCH_ROWS = 100
 """So small that a writer has sent something long before its task ends."""
@@ -67,7 +66,8 @@ def session(master: str, **settings: str) -> Iterator[Any]:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    # local-cluster has its executors' folders where Spark is installed, whatever it is told. They are in use until the session has ended.
+    # local-cluster has its executors' folders where Spark is installed, whatever it is told. They are in use
+    # until the session has ended.
     work = spark_home() / "work" / spark.sparkContext.applicationId
     try:
         yield spark
@@ -85,5 +85,9 @@ def spark_home() -> Path:
 def in_short(error: BaseException) -> str:
     """One line. What Spark raises has pages: their beginning, and the last cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    causes = [line for line in lines[1:] if line.startswith(("Caused by:", "tierlog.", "chaos_parts.", "quickstart_parts."))]
+    causes = [
+        line
+        for line in lines[1:]
+        if line.startswith(("Caused by:", "tierlog.", "chaos_parts.", "quickstart_parts."))
+    ]
     return " ... ".join(line[:_ERROR_MAX] for line in (lines[0], *causes[-1:]))

@@ -1,7 +1,8 @@
-"""What happens while a task or a commit waits at the gate: the trouble of one round, and whether it came at all.
+"""What happens while a task or a commit waits at the gate: the trouble of one round, and whether it came at
+all.
 
-Owns: kills of executors, drivers and tierlog's hosts, freezes and their ends, and the holding of a task until a copy of it has written.
-Does not own: how a task fails (``spark_faults.py``).
+Owns: kills of executors, drivers and tierlog's hosts, freezes and their ends, and the holding of a task until
+a copy of it has written. Does not own: how a task fails (``spark_faults.py``).
 
 A round whose point nobody reaches shows nothing; ``missed`` says so, and the round is done again.
 """
@@ -14,19 +15,26 @@ import anyio
 import anyio.abc
 
 import tierlog
+from chaos_parts.campaign import Run
+from chaos_parts.service import ChaosError, Victim, command_of, kill_process, processes_of_session
+from chaos_parts.spark_children import Drivers
+from chaos_parts.spark_draws import COPY_DONE, EXECUTOR, Draw, Point, Way
 from tierlog.storage_backends.base.names import container_of
-
-from .campaign import Run
-from .service import ChaosError, Victim, command_of, kill_process, processes_of_session
-from .spark_children import Drivers
-from .spark_draws import COPY_DONE, EXECUTOR, Draw, Point, Way
 
 _COPY = 50.0
 """Seconds after which there is no copy of a slow task."""
 
 
 class Trouble:
-    def __init__(self, run: Run, drivers: Drivers, store: tierlog.Client, draw: Draw, target: str, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(
+        self,
+        run: Run,
+        drivers: Drivers,
+        store: tierlog.Client,
+        draw: Draw,
+        target: str,
+        tasks: anyio.abc.TaskGroup,
+    ) -> None:
         self._run = run
         self._drivers = drivers
         self._store = store

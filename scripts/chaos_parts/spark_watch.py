@@ -1,7 +1,7 @@
 """Readers beside a write, and what is left behind it.
 
-Owns: the reader that polls a target while it is written, and the wait for the end of leases. Does not own: what may be seen
-(``spark_oracle.py``).
+Owns: the reader that polls a target while it is written, and the wait for the end of leases. Does not own:
+what may be seen (``spark_oracle.py``).
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import anyio
 import anyio.abc
 
 import tierlog
+from chaos_parts.spark_draws import Draw
+from chaos_parts.spark_oracle import EVENT_BYTES
 from tierlog.storage_backends.base.transactions import TransactionState
-
-from .spark_draws import Draw
-from .spark_oracle import EVENT_BYTES
 
 _POLL = 0.01
 _AFTER_LEASE = 6.0
@@ -47,7 +46,9 @@ class Watch:
     def _see(self, length: int) -> None:
         self.polls += 1
         if length not in self._allowed:
-            self.problems.append(f"a reader saw {length} bytes, which is a part of a write ({length / EVENT_BYTES:g} events)")
+            self.problems.append(
+                f"a reader saw {length} bytes, which is a part of a write ({length / EVENT_BYTES:g} events)"
+            )
         elif length < self._seen:
             self.problems.append(f"a reader saw {length} bytes after {self._seen}")
         self._seen = length
@@ -71,6 +72,7 @@ async def _staged(store: tierlog.Client, targets: Iterable[str]) -> dict[str, st
         opened = [info.transaction_id for info in known if info.state is TransactionState.OPEN]
         if names or opened:
             found[target] = (
-                f"{len(names)} staged segments and {len(opened)} open transactions are left after the lease: {[*names, *opened][:3]}"
+                f"{len(names)} staged segments and {len(opened)} open transactions are left after the "
+                f"lease: {[*names, *opened][:3]}"
             )
     return found

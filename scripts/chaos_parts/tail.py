@@ -1,7 +1,8 @@
 """Long tails: so many operations in each container's log that its next owner has something to replay.
 
-Owns: lanes of its own, one for each container, which send batches between two rounds. They are checked as all others are.
-A checkpoint cuts a tail off; ``settings_for`` makes it due when the log is about that long, so that tails stay as long as asked for.
+Owns: lanes of its own, one for each container, which send batches between two rounds. They are checked as all
+others are. A checkpoint cuts a tail off; ``settings_for`` makes it due when the log is about that long, so
+that tails stay as long as asked for.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ from collections.abc import Sequence
 import anyio
 import httpx
 
-from tierlog.actors.config_units import MiB
+from chaos_parts.events import event_bytes
+from chaos_parts.ledger import Lane, Ledger, Record, Told
+from chaos_parts.service import ChaosError, Service
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, decode_outcomes, encode_batch
 from tierlog.actors.gateway.wire.paths import BATCH
-
-from .events import event_bytes
-from .ledger import Lane, Ledger, Record, Told
-from .service import ChaosError, Service
+from tierlog.actors.settings.units import MiB
 
 _BATCH = 1000
 _OPERATION_BYTES = 500
@@ -60,20 +60,29 @@ class Tails:
             while lane.next < goal:
                 await self._send(index, lane, min(_BATCH, goal - lane.next))
             return
-        raise ChaosError(f"{lane.segment}: {goal - lane.next} events of {operations} were not acked within {_LIMIT:g} s")
+        raise ChaosError(
+            f"{lane.segment}: {goal - lane.next} events of {operations} were not acked within {_LIMIT:g} s"
+        )
 
     async def _send(self, index: int, lane: Lane, count: int) -> None:
         """One batch; what of it was not acked is sent again by the next."""
         numbers = range(lane.next, lane.next + count)
-        items = [BatchItem(lane.segment, event_bytes(lane.writer, number), lane.writer.encode(), number, 1) for number in numbers]
+        items = [
+            BatchItem(lane.segment, event_bytes(lane.writer, number), lane.writer.encode(), number, 1)
+            for number in numbers
+        ]
         began = time.monotonic()
         try:
             url = await self._owner(lane.container)
-            answer = await self._client.post(url + BATCH, content=b"".join(encode_batch(items)), headers={"Content-Type": BATCH_TYPE})
+            answer = await self._client.post(
+                url + BATCH, content=b"".join(encode_batch(items)), headers={"Content-Type": BATCH_TYPE}
+            )
             outcomes = decode_outcomes(answer.content, count) if answer.is_success else []
         except (httpx.TransportError, ValueError):
             outcomes = []
-        acked = next((at for at, outcome in enumerate(outcomes) if isinstance(outcome, Exception)), len(outcomes))
+        acked = next(
+            (at for at, outcome in enumerate(outcomes) if isinstance(outcome, Exception)), len(outcomes)
+        )
         if acked:
             self._ledger.note([Record(Told.ACKED, index, numbers.start, acked, began, time.monotonic())])
         else:

@@ -1,8 +1,9 @@
-"""How long takeovers take, from the service's own log: from the order to open a container until its new owner has opened it.
+"""How long takeovers take, from the service's own log: from the order to open a container until its new owner
+has opened it.
 
-Owns: reading those two lines and what was replayed in between. A move that an operator or the balance asked for is no takeover: there the
-order follows a close. The time that it takes to notice a loss is not in it. A service that was not started here has no log
-here, and then nothing is known.
+Owns: reading those two lines and what was replayed in between. A move that an operator or the balance asked
+for is no takeover: there the order follows a close. The time that it takes to notice a loss is not in it. A
+service that was not started here has no log here, and then nothing is known.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from .service import Service
+from chaos_parts.service import Service
 
 Window = tuple[float, float]
 """A begin and an end, in seconds of the wall clock, which is what logs are written by."""
@@ -36,10 +37,16 @@ class Takeovers:
 
     def replayed(self) -> dict[str, int]:
         """How much the new owners replayed."""
-        numbers = sorted(int(line["operations"]) for line in self._lines() if line.get("event") == "recovered")
+        numbers = sorted(
+            int(line["operations"]) for line in self._lines() if line.get("event") == "recovered"
+        )
         if not numbers:
             return {}
-        return {"recoveries": len(numbers), "operations replayed (median)": numbers[len(numbers) // 2], "(most)": numbers[-1]}
+        return {
+            "recoveries": len(numbers),
+            "operations replayed (median)": numbers[len(numbers) // 2],
+            "(most)": numbers[-1],
+        }
 
     def _lines(self) -> Iterator[dict[str, Any]]:
         for number, text in enumerate(self._service.log_lines()):

@@ -1,6 +1,7 @@
 """The verdict: what was checked, what was measured, one line, and the exit status.
 
-Owns: the figures' arithmetic, the table, the JSON form. Does not own: how anything was found out. Sync and pure but for printing.
+Owns: the figures' arithmetic, the table, the JSON form. Does not own: how anything was found out. Sync and
+pure but for printing.
 """
 
 from __future__ import annotations
@@ -67,7 +68,11 @@ class Verdict:
 
     @property
     def slow(self) -> list[str]:
-        return [f"{each.name}: p99 is {each.percentile(0.99):.3f} s, not under {each.limit:g} s" for each in self.samples if not each.holds]
+        return [
+            f"{each.name}: p99 is {each.percentile(0.99):.3f} s, not under {each.limit:g} s"
+            for each in self.samples
+            if not each.holds
+        ]
 
     @property
     def holds(self) -> bool:
@@ -86,7 +91,9 @@ class Verdict:
     @property
     def facts(self) -> str:
         did = ", ".join(f"{count} {what}" for what, count in sorted(self.actions.items())) or "nothing done"
-        return f"{self.rounds} rounds, seed {self.seed}: {did}; {self.acked} acked events, {self.doubts} doubts"
+        return (
+            f"{self.rounds} rounds, seed {self.seed}: {did}; {self.acked} acked events, {self.doubts} doubts"
+        )
 
     def document(self) -> dict[str, object]:
         """For machines."""
@@ -96,7 +103,13 @@ class Verdict:
             for each in self.samples
         }
         plain = attrs.asdict(self, filter=attrs.filters.exclude("samples", "strict"))
-        return {**plain, "figures": figures, "events_per_second": round(self._rate), "slow": self.slow, "holds": self.holds}
+        return {
+            **plain,
+            "figures": figures,
+            "events_per_second": round(self._rate),
+            "slow": self.slow,
+            "holds": self.holds,
+        }
 
     @property
     def _rate(self) -> float:
@@ -109,8 +122,13 @@ class Verdict:
 
         console.print(self._table())
         if self.counts:
-            console.print(", ".join(f"{name} {number}" for name, number in self.counts.items()), highlight=False)
-        console.print(f"{self._rate:.0f} events/s acked over {self.seconds:.1f} s, {self.bytes} bytes read back", highlight=False)
+            console.print(
+                ", ".join(f"{name} {number}" for name, number in self.counts.items()), highlight=False
+            )
+        console.print(
+            f"{self._rate:.0f} events/s acked over {self.seconds:.1f} s, {self.bytes} bytes read back",
+            highlight=False,
+        )
         for text in [*self.violations, *self.slow]:
             console.print(f"- {text}", highlight=False, markup=False)
         console.print(self.line, highlight=False, markup=False, soft_wrap=True)
@@ -120,7 +138,10 @@ class Verdict:
         if self.rounds:
             for text in self.violations:
                 console.print(f"- {text}", highlight=False, markup=False)
-            told = f"interrupted after {self.rounds} of {wanted} rounds, seed {self.seed}: until then {len(self.violations)} violations"
+            told = (
+                f"interrupted after {self.rounds} of {wanted} rounds, seed {self.seed}: until then "
+                f"{len(self.violations)} violations"
+            )
             console.print(told, highlight=False, markup=False, soft_wrap=True)
 
     def _table(self) -> Table:
@@ -130,7 +151,13 @@ class Verdict:
         for each in filter(lambda samples: samples.values, self.samples):
             row = [f"{each.percentile(share):.3f}" for _, share in _SHARES]
             judged = "" if each.limit is None else "holds" if each.holds else "missed"
-            table.add_row(each.name, str(len(each.values)), *row, "" if each.limit is None else f"< {each.limit:g}", judged)
+            table.add_row(
+                each.name,
+                str(len(each.values)),
+                *row,
+                "" if each.limit is None else f"< {each.limit:g}",
+                judged,
+            )
         return table
 
 

@@ -1,12 +1,16 @@
-"""The writers: processes of their own that append, send again what has no answer, and tell every outcome to their parent.
+"""The writers: processes of their own that append, send again what has no answer, and tell every outcome to
+their parent.
 
-Owns: the lanes of one process. Does not own: what the outcomes mean (``ledger.py``, ``checker.py``), nor the processes (``processes.py``).
+Owns: the lanes of one process. Does not own: what the outcomes mean (``ledger.py``, ``checker.py``), nor the
+processes (``processes.py``).
 
-Each lane has one call under way. An identified lane sends events, one or several at a time, with writer id and event numbers until they are
-acked. A plain lane sends each event once: what has an unknown outcome it gives up as a doubt. A call that takes longer than ``HANG``
-is cut off and told as hung: no call may hang for ever.
+Each lane has one call under way. An identified lane sends events, one or several at a time, with writer id
+and event numbers until they are acked. A plain lane sends each event once: what has an unknown outcome it
+gives up as a doubt. A call that takes longer than ``HANG`` is cut off and told as hung: no call may hang for
+ever.
 
-The process tells outcomes as records on its standard output. The end of its standard input means: finish what is under way, and leave.
+The process tells outcomes as records on its standard output. The end of its standard input means: finish what
+is under way, and leave.
 """
 
 from __future__ import annotations
@@ -25,9 +29,8 @@ import anyio
 import attrs
 
 import tierlog
-
-from .events import event_bytes
-from .ledger import Record, Told
+from chaos_parts.events import event_bytes
+from chaos_parts.ledger import Record, Told
 
 HANG = 60.0
 """Far above any deadline of the clients."""
@@ -39,9 +42,13 @@ _NOT_NOW = (tierlog.Unavailable, tierlog.Throttled, tierlog.NotOwner)
 
 
 class Store(Protocol):
-    async def append(self, name: str, data: bytes, *, writer_id: str | None = None, event_number: int | None = None) -> Any: ...
+    async def append(
+        self, name: str, data: bytes, *, writer_id: str | None = None, event_number: int | None = None
+    ) -> Any: ...
 
-    async def append_many(self, name: str, events: list[bytes], *, writer_id: str, first_event_number: int) -> Any: ...
+    async def append_many(
+        self, name: str, events: list[bytes], *, writer_id: str, first_event_number: int
+    ) -> Any: ...
 
 
 @attrs.frozen
@@ -67,7 +74,9 @@ class Plan:
 
 
 class LaneRun:
-    def __init__(self, plan: LanePlan, store: Store, random: Random, pace: float, tell: Callable[[Record], None]) -> None:
+    def __init__(
+        self, plan: LanePlan, store: Store, random: Random, pace: float, tell: Callable[[Record], None]
+    ) -> None:
         self._plan = plan
         self._store = store
         self._random = random
@@ -86,7 +95,10 @@ class LaneRun:
         self._tell(Record(Told.ENDED, self._plan.lane, self._number, 0, 0.0, 0.0))
 
     async def _send_identified(self) -> None:
-        first, count = self._number, 1 if self._random.random() < 0.7 else self._random.randint(2, _SEVERAL_MAX)
+        first, count = (
+            self._number,
+            1 if self._random.random() < 0.7 else self._random.randint(2, _SEVERAL_MAX),
+        )
         events = [event_bytes(self._plan.writer, number) for number in range(first, first + count)]
         self._number += count
         while await self._call(first, count, lambda: self._append(first, events)) is not Told.ACKED:
@@ -96,14 +108,20 @@ class LaneRun:
 
     async def _append(self, first: int, events: list[bytes]) -> None:
         if len(events) == 1:
-            await self._store.append(self._plan.segment, events[0], writer_id=self._plan.writer, event_number=first)
+            await self._store.append(
+                self._plan.segment, events[0], writer_id=self._plan.writer, event_number=first
+            )
         else:
-            await self._store.append_many(self._plan.segment, events, writer_id=self._plan.writer, first_event_number=first)
+            await self._store.append_many(
+                self._plan.segment, events, writer_id=self._plan.writer, first_event_number=first
+            )
 
     async def _send_plain(self) -> None:
         number = self._number
         self._number += 1
-        await self._call(number, 1, lambda: self._store.append(self._plan.segment, event_bytes(self._plan.writer, number)))
+        await self._call(
+            number, 1, lambda: self._store.append(self._plan.segment, event_bytes(self._plan.writer, number))
+        )
 
     async def _call(self, first: int, count: int, call: Callable[[], Awaitable[object]]) -> Told:
         """Make one call and tell how it went."""
@@ -132,7 +150,7 @@ class LaneRun:
 def open_client(kind: str, url: str) -> AbstractAsyncContextManager[Any]:
     """The store at ``url``: by tierlog's client, or by hand."""
     if kind == "raw":
-        from .raw import RawStore
+        from chaos_parts.raw import RawStore
 
         return RawStore(url)
 
@@ -142,7 +160,9 @@ def open_client(kind: str, url: str) -> AbstractAsyncContextManager[Any]:
 async def write(plan: Plan, finished: Callable[[], Awaitable[None]], tell: Callable[[Record], None]) -> None:
     """Run every lane until ``finished`` returns."""
     async with open_client(plan.client, plan.url) as store, anyio.create_task_group() as tasks:
-        lanes = [LaneRun(lane, store, Random(f"{plan.seed}/{lane.lane}"), plan.pace, tell) for lane in plan.lanes]
+        lanes = [
+            LaneRun(lane, store, Random(f"{plan.seed}/{lane.lane}"), plan.pace, tell) for lane in plan.lanes
+        ]
         for lane in lanes:
             tasks.start_soon(lane.run)
         await finished()
@@ -173,7 +193,9 @@ def parse_plan(text: str) -> Plan:
 
 
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m chaos_parts.writers", description="A writer of the chaos scripts, which start it.")
+    parser = argparse.ArgumentParser(
+        prog="python -m chaos_parts.writers", description="A writer of the chaos scripts, which start it."
+    )
     parser.add_argument("plan", type=parse_plan)
     plan: Plan = parser.parse_args(arguments).plan
     status = 0

@@ -1,8 +1,9 @@
 """Appends put straight to a host that is, or will be, frozen: what a zombie says must be true.
 
-Owns: one plain lane for each container, and the requests under way. A request goes to the host that had the container, whatever the map
-says. It is sent before the freeze ends, so it waits in the frozen process's buffers, and the host finds it when it wakes up, after
-another host has opened the container. An ack of it counts as any ack: the event must be in what the new owner serves.
+Owns: one plain lane for each container, and the requests under way. A request goes to the host that had the
+container, whatever the map says. It is sent before the freeze ends, so it waits in the frozen process's
+buffers, and the host finds it when it wakes up, after another host has opened the container. An ack of it
+counts as any ack: the event must be in what the new owner serves.
 """
 
 from __future__ import annotations
@@ -14,10 +15,9 @@ import anyio
 import anyio.abc
 import httpx
 
+from chaos_parts.events import event_bytes
+from chaos_parts.ledger import Lane, Ledger, Record, Told
 from tierlog.actors.gateway.wire.paths import Verb, segment_path
-
-from .events import event_bytes
-from .ledger import Lane, Ledger, Record, Told
 
 _LIMIT = 20.0
 
@@ -27,7 +27,8 @@ class Zombies:
         self._ledger = ledger
         self._segments = segments
         self._lanes = [
-            ledger.add_lane(Lane(f"z{index}", segment, index, identified=False, ordered=False)) for index, segment in enumerate(segments)
+            ledger.add_lane(Lane(f"z{index}", segment, index, identified=False, ordered=False))
+            for index, segment in enumerate(segments)
         ]
         self._next = [0] * len(segments)
         self._client = httpx.AsyncClient(timeout=_LIMIT, trust_env=False)
@@ -38,7 +39,8 @@ class Zombies:
         await self._client.aclose()
 
     def prod(self, tasks: anyio.abc.TaskGroup, url: str, containers: Sequence[int]) -> None:
-        """Send one event for each of the containers, each on its own connection; the tasks tell the outcomes."""
+        """Send one event for each of the containers, each on its own connection; the tasks tell the
+        outcomes."""
         for container in containers:
             number = self._next[container]
             self._next[container] += 1
@@ -50,7 +52,9 @@ class Zombies:
         told = Told.DOUBTFUL
         try:
             answer = await self._client.post(
-                url + path, content=event_bytes(lane.writer, number), headers={"Content-Type": "application/octet-stream"}
+                url + path,
+                content=event_bytes(lane.writer, number),
+                headers={"Content-Type": "application/octet-stream"},
             )
             told = self._read(answer)
         except (httpx.ConnectError, httpx.ConnectTimeout):

@@ -1,9 +1,11 @@
 """The judge: compares what the service returns, what Spark said, and the files under ``lts/`` with the input.
 
-Owns: the comparisons. Raises ``QuickstartError`` at the first difference, with segment, offset and what differs. Changes nothing.
+Owns: the comparisons. Raises ``QuickstartError`` at the first difference, with segment, offset and what
+differs. Changes nothing.
 
-Three ways, which share little: a client reads every byte through the service; Spark's tasks made checksums of the events that they were
-given; and the chunk files are read as files. Where a segment's chunks are, is asked of the store; what is in them, is not.
+Three ways, which share little: a client reads every byte through the service; Spark's tasks made checksums of
+the events that they were given; and the chunk files are read as files. Where a segment's chunks are, is asked
+of the store; what is in them, is not.
 """
 
 from __future__ import annotations
@@ -18,11 +20,10 @@ import attrs
 import httpx
 
 import tierlog
-from tierlog import events
-from tierlog.actors.config_units import MiB
-from tierlog.actors.inspection import StoreView, open_reader
-
-from .shares import CACHE_BYTES, QuickstartError, Share
+from quickstart_parts.shares import CACHE_BYTES, QuickstartError, Share
+from tierlog.actors.settings.units import MiB
+from tierlog.actors.store.read_only import StoreView, open_reader
+from tierlog.spark_bridge import events
 
 READ_BYTES = 4 * MiB
 _FROM_CHUNKS = re.compile(r"^tierlog_chunked_bytes_read_total(?:\{[^}]*\})? (\S+)$", re.MULTILINE)
@@ -50,11 +51,12 @@ def check_names(found: list[str], shares: list[Share]) -> None:
     expected = {share.name for share in shares}
     if set(found) != expected:
         raise QuickstartError(
-            f"missing segments: {sorted(expected - set(found))}; segments that nobody made: {sorted(set(found) - expected)}"
+            f"missing segments: {sorted(expected - set(found))}; segments that nobody made: "
+            f"{sorted(set(found) - expected)}"
         )
 
 
-# --- through the service --------------------------------------------------------------------------------------
+# --- through the service ------------------------------------------------------------------------
 
 
 class Readable(Protocol):
@@ -77,7 +79,8 @@ async def read_back(store: Readable, share: Share, on_read: Callable[[int], None
     length = (await store.segment_info(share.name)).length
     if not offset == length == len(expected):
         raise QuickstartError(
-            f"segment {share.name}, offset {offset}: reading ended here, of {length} bytes; the input makes {len(expected)}"
+            f"segment {share.name}, offset {offset}: reading ended here, of {length} bytes; the input makes "
+            f"{len(expected)}"
         )
 
     found = events.decode(b"".join(blocks))
@@ -102,9 +105,14 @@ def compare(name: str, expected: bytes, offset: int, found: bytes, who: str) -> 
     if found == wanted:
         return
 
-    same = next((at for at, (left, right) in enumerate(zip(found, wanted, strict=False)) if left != right), len(wanted))
+    same = next(
+        (at for at, (left, right) in enumerate(zip(found, wanted, strict=False)) if left != right),
+        len(wanted),
+    )
     there = f"0x{wanted[same]:02x}" if same < len(wanted) else "its end"
-    raise QuickstartError(f"segment {name}, offset {offset + same}: {who} 0x{found[same]:02x} where the input has {there}")
+    raise QuickstartError(
+        f"segment {name}, offset {offset + same}: {who} 0x{found[same]:02x} where the input has {there}"
+    )
 
 
 async def bytes_from_chunks(hosts: list[str]) -> int:
@@ -123,7 +131,7 @@ def check_chunks_were_read(reports: list[SegmentReport], found: int) -> None:
         raise QuickstartError("every segment was read, but no host read a byte from chunks")
 
 
-# --- through Spark --------------------------------------------------------------------------------------------
+# --- through Spark ------------------------------------------------------------------------------
 
 
 def check_spark(share: Share, rows: list[dict[str, Any]]) -> None:
@@ -139,7 +147,7 @@ def check_spark(share: Share, rows: list[dict[str, Any]]) -> None:
         raise QuickstartError(f"segment {share.name}: Spark read {rows}, the input is {expected}")
 
 
-# --- without either -------------------------------------------------------------------------------------------
+# --- without either -----------------------------------------------------------------------------
 
 
 async def check_files(folder: Path, shares: list[Share]) -> list[int]:
@@ -156,7 +164,10 @@ async def _check_chunks(view: StoreView, folder: Path, share: Share) -> int:
     for start, record in chunks:
         path = folder / "lts" / record.name
         if start != end:
-            raise QuickstartError(f"segment {share.name}, offset {end}: no chunk begins there, the next one is {path} at {start}")
+            raise QuickstartError(
+                f"segment {share.name}, offset {end}: no chunk begins there, the next one is {path} at "
+                f"{start}"
+            )
         if not path.exists():
             raise QuickstartError(f"segment {share.name}, offset {start}: the chunk {path} is missing")
 
@@ -164,9 +175,13 @@ async def _check_chunks(view: StoreView, folder: Path, share: Share) -> int:
         compare(share.name, expected, start, found, f"{path} holds")
         end = start + len(found)
         if len(found) < record.length:
-            raise QuickstartError(f"segment {share.name}, offset {end}: {path} ends here, not at {start + record.length}")
+            raise QuickstartError(
+                f"segment {share.name}, offset {end}: {path} ends here, not at {start + record.length}"
+            )
 
     if end < info.flushed_length:
-        raise QuickstartError(f"segment {share.name}, offset {end}: its chunks end here, not at {info.flushed_length}")
+        raise QuickstartError(
+            f"segment {share.name}, offset {end}: its chunks end here, not at {info.flushed_length}"
+        )
 
     return len(chunks)

@@ -1,8 +1,10 @@
 """A writer without Spark: a process that appends its segments with the client, exactly once.
 
-Owns: numbered appends, and sending the last ones again. Does not own: who kills what meanwhile. ``jobs.ClientJob`` starts it.
+Owns: numbered appends, and sending the last ones again. Does not own: who kills what meanwhile.
+``jobs.ClientJob`` starts it.
 
-All segments at the same time, each in order. An append travels again by itself when its host is killed: it has a number.
+All segments at the same time, each in order. An append travels again by itself when its host is killed: it
+has a number.
 """
 
 from __future__ import annotations
@@ -14,11 +16,10 @@ import anyio
 
 import tierlog
 from chaos_parts.gate import Passer
-from tierlog import events
-from tierlog.actors.config_units import MiB
-
-from .orders import Answer, Assignment, Order, carry_out
-from .shares import PIECE_BYTES_MAX, QuickstartError
+from quickstart_parts.orders import Answer, Assignment, Order, carry_out
+from quickstart_parts.shares import PIECE_BYTES_MAX, QuickstartError
+from tierlog.actors.settings.units import MiB
+from tierlog.spark_bridge import events
 
 WRITER = "quickstart"
 REPEATED = 100
@@ -62,12 +63,16 @@ async def append(store: tierlog.Client, name: str, frames: list[bytes], first: i
 
 
 async def repeat_last(store: tierlog.Client, name: str, frames: list[bytes], end: int) -> int:
-    """Send the last events, which end before number ``end``, again, as a client does that never saw the answer. It must change nothing."""
+    """Send the last events, which end before number ``end``, again, as a client does that never saw the
+    answer. It must change nothing."""
     before = (await store.segment_info(name)).length
     await append(store, name, frames, end - len(frames))
     after = (await store.segment_info(name)).length
     if after != before:
-        raise QuickstartError(f"segment {name}: {len(frames)} events that were sent again made it longer, from {before} to {after} bytes")
+        raise QuickstartError(
+            f"segment {name}: {len(frames)} events that were sent again made it longer, from {before} to "
+            f"{after} bytes"
+        )
 
     return len(frames)
 

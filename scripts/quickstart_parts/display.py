@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from .checking import SegmentReport
-from .shares import Share
+from quickstart_parts.checking import SegmentReport
+from quickstart_parts.shares import Share
 
 
 @attrs.define
@@ -43,7 +43,9 @@ class Display:
         self._shares = shares
         columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
         self._progress = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
-        self._bars = [self._progress.add_task(f"write {share.name}", total=len(share.data)) for share in shares]
+        self._bars = [
+            self._progress.add_task(f"write {share.name}", total=len(share.data)) for share in shares
+        ]
 
     def __enter__(self) -> Self:
         self._progress.start()
@@ -84,13 +86,17 @@ def rates(figures: Figures) -> list[str]:
     lines = []
     if figures.killed:
         lines.append(
-            f"{_count(figures.killed, 'host')} killed with SIGKILL, {_count(figures.failovers, 'container')} failed over within "
+            f"{_count(figures.killed, 'host')} killed with SIGKILL, "
+            f"{_count(figures.failovers, 'container')} failed over within "
             f"{figures.failover_seconds * 1000:.0f} ms"
         )
     if figures.write_seconds:
         repeated = f", {figures.repeated} events sent twice on purpose" if figures.repeated else ""
         written = _rate(figures.text, figures.write_seconds)
-        lines.append(f"written at {written} (kills and failovers included), flushed in {figures.flush_seconds:.2f} s{repeated}")
+        lines.append(
+            f"written at {written} (kills and failovers included), flushed in {figures.flush_seconds:.2f} "
+            f"s{repeated}"
+        )
     spark = f"with Spark at {_rate(figures.text, figures.spark_seconds)}, " if figures.spark_seconds else ""
     chunks = f"{figures.bytes_from_chunks / 1e6:.1f} MB of it from chunks"
     lines.append(f"read back {spark}without it at {_rate(figures.text, figures.read_seconds)}, {chunks}")

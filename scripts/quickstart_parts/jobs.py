@@ -1,9 +1,11 @@
 """The writers' processes: Spark's driver, or clients.
 
-Owns: their start, orders and answers, and their end. Does not own: what they do (``spark_driver``, ``client_writer``).
+Owns: their start, orders and answers, and their end. Does not own: what they do (``spark_driver``,
+``client_writer``).
 
-Each is the first process of a session, so that Ctrl-C in a terminal passes it by, and so that all that descends from it (Spark's Java, and
-Java's Python workers) can be found. On the way out, whatever happened, every process of these sessions is ended and waited for.
+Each is the first process of a session, so that Ctrl-C in a terminal passes it by, and so that all that
+descends from it (Spark's Java, and Java's Python workers) can be found. On the way out, whatever happened,
+every process of these sessions is ended and waited for.
 """
 
 from __future__ import annotations
@@ -22,9 +24,8 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from chaos_parts.service import PATIENCE, kill_process, processes_of_session
-
-from .orders import ANSWER_BYTES_MAX, Answer, Order, reading, writing
-from .shares import Part, QuickstartError, Share
+from quickstart_parts.orders import ANSWER_BYTES_MAX, Answer, Order, reading, writing
+from quickstart_parts.shares import Part, QuickstartError, Share
 
 CLIENTS = 2
 _SCRIPTS = Path(__file__).resolve().parents[1]
@@ -75,7 +76,10 @@ class Worker:
 
     def _gone(self) -> QuickstartError:
         lines = [line for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
-        return QuickstartError(f"a writer's process ended by itself; its log ends: {' | '.join(lines[-_LOG_LINES:]) or 'it is empty'}")
+        return QuickstartError(
+            f"a writer's process ended by itself; its log ends: "
+            f"{' | '.join(lines[-_LOG_LINES:]) or 'it is empty'}"
+        )
 
 
 class ClientJob:

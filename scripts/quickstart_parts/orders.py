@@ -1,7 +1,9 @@
-"""What the quickstart tells its writers to do, and what they answer: one JSON line each, on their standard input and output.
+"""What the quickstart tells its writers to do, and what they answer: one JSON line each, on their standard
+input and output.
 
-Owns: the form of orders and answers, and a writer's loop. Does not own: what an order does (``client_writer``, ``spark_driver``), nor the
-processes (``jobs``). A writer ends when its input ends, so none outlives the quickstart.
+Owns: the form of orders and answers, and a writer's loop. Does not own: what an order does
+(``client_writer``, ``spark_driver``), nor the processes (``jobs``). A writer ends when its input ends, so
+none outlives the quickstart.
 """
 
 from __future__ import annotations
@@ -16,9 +18,8 @@ import attrs
 import cattrs
 
 from chaos_parts.spark_session import in_short
-from tierlog.actors.core.lifecycle import first_leaf
-
-from .shares import Part, Piece, Share
+from quickstart_parts.shares import Part, Piece, Share
+from tierlog.actors.kernel.lifecycle import first_leaf
 
 Answer = dict[str, Any]
 ANSWER_BYTES_MAX = 16 << 20

@@ -1,9 +1,12 @@
-"""What goes into the service: the input, cut into pieces of whole lines, and the pieces into one share per segment.
+"""What goes into the service: the input, cut into pieces of whole lines, and the pieces into one share per
+segment.
 
-Owns: reading the input, ``Share``, ``Piece``, and the sizes that follow from the input's size. Does not own: any service, nor Spark.
+Owns: reading the input, ``Share``, ``Piece``, and the sizes that follow from the input's size. Does not own:
+any service, nor Spark.
 
-A piece is a range of one file. Writers get pieces and read the files themselves, wherever they run; a checksum tells whether they read
-what was to be written. Each line, with its end, is an event, framed as in ``tierlog.events``.
+A piece is a range of one file. Writers get pieces and read the files themselves, wherever they run; a
+checksum tells whether they read what was to be written. Each line, with its end, is an event, framed as in
+``tierlog.spark_bridge.events``.
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ from pathlib import Path
 
 import attrs
 
-from tierlog import events
-from tierlog.actors.config_units import KiB, MiB
+from tierlog.actors.settings.units import KiB, MiB
+from tierlog.spark_bridge import events
 
 EVENT_BYTES_MAX = MiB
 """A longer line is several events."""
@@ -27,11 +30,13 @@ PIECE_BYTES_MAX = 256 * KiB
 LOG_BYTES = 32 * KiB
 """Of each segment, what is appended after the flush; a twentieth of it if that is less."""
 CACHE_BYTES = 4 * MiB
-"""The service's cache for each container: a segment of the usual size does not fit, so that its older half is read from chunks."""
+"""The service's cache for each container: a segment of the usual size does not fit, so that its older half is
+read from chunks."""
 
 
 class QuickstartError(Exception):
-    """Something that was promised does not hold, or the run cannot be made. The message says what and where."""
+    """Something that was promised does not hold, or the run cannot be made. The message says what and
+    where."""
 
 
 class Part(StrEnum):
@@ -107,11 +112,12 @@ def lines_of(data: bytes) -> Iterator[bytes]:
             yield line[at : at + EVENT_BYTES_MAX]
 
 
-# --- the input ------------------------------------------------------------------------------------------------
+# --- the input ----------------------------------------------------------------------------------
 
 
 def read_input(source: Path | None, limit: int) -> list[tuple[Path, bytes]]:
-    """The first ``limit`` bytes of a file, of all files below a folder, or of the standard library's source files."""
+    """The first ``limit`` bytes of a file, of all files below a folder, or of the standard library's source
+    files."""
     found: list[tuple[Path, bytes]] = []
     left = limit
     for path in _files(source):
@@ -131,12 +137,14 @@ def read_input(source: Path | None, limit: int) -> list[tuple[Path, bytes]]:
 def _files(source: Path | None) -> list[Path]:
     if source is None:
         root = Path(sysconfig.get_path("stdlib"))
-        return sorted(path for path in root.rglob("*.py") if path.is_file() and "site-packages" not in path.parts)
+        return sorted(
+            path for path in root.rglob("*.py") if path.is_file() and "site-packages" not in path.parts
+        )
 
     return sorted(path for path in source.rglob("*") if path.is_file()) if source.is_dir() else [source]
 
 
-# --- shares ---------------------------------------------------------------------------------------------------
+# --- shares -------------------------------------------------------------------------------------
 
 
 def split_input(files: list[tuple[Path, bytes]], segments: int) -> list[Share]:
@@ -150,7 +158,9 @@ def split_input(files: list[tuple[Path, bytes]], segments: int) -> list[Share]:
             shares[at * segments // total].append((path, begin, lines))
             at += len(lines)
     if any(len(cuts) < 2 for cuts in shares):
-        raise QuickstartError("the input has too few lines for that many segments: give more input, or fewer --segments")
+        raise QuickstartError(
+            "the input has too few lines for that many segments: give more input, or fewer --segments"
+        )
 
     return [_share(number, cuts) for number, cuts in enumerate(shares)]
 
@@ -176,13 +186,16 @@ def _share(number: int, cuts: list[tuple[Path, int, bytes]]) -> Share:
     first = 0
     for index, (path, begin, lines) in enumerate(cuts):
         part = Part.BULK if index < last else Part.REST
-        pieces.append(Piece(number, index, str(path), begin, begin + len(lines), zlib.crc32(lines), first, part))
+        pieces.append(
+            Piece(number, index, str(path), begin, begin + len(lines), zlib.crc32(lines), first, part)
+        )
         first += sum(1 for _ in lines_of(lines))
     return Share(f"quickstart/part-{number + 1}", data, pieces)
 
 
 def service_settings(shares: list[Share]) -> str:
-    """Chunks so small that every segment gets several, whatever the input's size. Flushes come by size or when asked for, never by age."""
+    """Chunks so small that every segment gets several, whatever the input's size. Flushes come by size or
+    when asked for, never by age."""
     share = max(len(share.data) for share in shares)
     return (
         f'append_bytes_max = "{CACHE_BYTES} B"\n\n'

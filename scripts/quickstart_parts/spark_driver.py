@@ -1,10 +1,10 @@
 """A writer with Spark: the driver process, whose tasks append all lines and read them back.
 
-Owns: the two jobs. Does not own: exactly-once, which is the data source's (docs/spark.md), nor who kills what meanwhile.
-``jobs.SparkJob`` starts it.
+Owns: the two jobs. Does not own: exactly-once, which is the data source's (docs/spark.md), nor who kills what
+meanwhile. ``jobs.SparkJob`` starts it.
 
-A write is one transaction for each segment. Its tasks read the input's files themselves, piece by piece, in the order of the input, so that
-the segment's bytes are known beforehand.
+A write is one transaction for each segment. Its tasks read the input's files themselves, piece by piece, in
+the order of the input, so that the segment's bytes are known beforehand.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from chaos_parts.gate import Passer
 from chaos_parts.spark_session import session
-from tierlog import events
-
-from .orders import Answer, Do, Order, carry_out
-from .shares import Piece, QuickstartError
+from quickstart_parts.orders import Answer, Do, Order, carry_out
+from quickstart_parts.shares import Piece, QuickstartError
+from tierlog.spark_bridge import events
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,7 +35,8 @@ BATCH_BYTES = "256 KiB"
 
 @contextmanager
 def quickstart_session() -> Iterator[Any]:
-    """Two tasks at a time, four attempts for each. Its files are all in the folder that this process runs in."""
+    """Two tasks at a time, four attempts for each. Its files are all in the folder that this process runs
+    in."""
     here = os.getcwd()
     settings = {
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={here} -XX:-UsePerfData",
@@ -49,7 +49,7 @@ def quickstart_session() -> Iterator[Any]:
         yield spark
 
 
-# --- writing --------------------------------------------------------------------------------------------------
+# --- writing ------------------------------------------------------------------------------------
 
 
 def write(spark: Any, order: Order) -> Answer:
@@ -63,7 +63,9 @@ def write(spark: Any, order: Order) -> Answer:
     return {"repeated": 0}
 
 
-def read_pieces(pieces: list[Piece], port: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def read_pieces(
+    pieces: list[Piece], port: int, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     """In a task: the lines of the pieces whose numbers come in."""
     import pyarrow as pa
 
@@ -75,15 +77,18 @@ def read_pieces(pieces: list[Piece], port: int, batches: Iterator[pa.RecordBatch
                 yield pa.RecordBatch.from_arrays([pa.array(piece.load(), pa.binary())], ["value"])
 
 
-# --- reading --------------------------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------
 
 
 def read(spark: Any, order: Order) -> Answer:
-    """Of each segment: how many events there are, how many bytes, and their SHA-256. Tasks compute them, one task for each segment."""
+    """Of each segment: how many events there are, how many bytes, and their SHA-256. Tasks compute them, one
+    task for each segment."""
     found: dict[str, Any] = {}
     for segment in order.segments:
         frame = spark.read.format("tierlog").option("endpoint", order.url).load(segment.name)
-        rows = frame.mapInArrow(digest, "first bigint, end bigint, events bigint, bytes bigint, sha256 string").collect()
+        rows = frame.mapInArrow(
+            digest, "first bigint, end bigint, events bigint, bytes bigint, sha256 string"
+        ).collect()
         found[segment.name] = [row.asDict() for row in rows]
 
     return {"segments": found}
@@ -96,7 +101,9 @@ def digest(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     sha256 = hashlib.sha256()
     first, end, count, size = -1, -1, 0, 0
     for batch in batches:
-        for offset, value in zip(batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True):
+        for offset, value in zip(
+            batch.column("offset").to_pylist(), batch.column("value").to_pylist(), strict=True
+        ):
             if first < 0:
                 first = end = offset
             if offset != end:
@@ -118,7 +125,8 @@ def main() -> None:
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    # Java and its children write to what they inherit as standard output: that becomes the log, and answers go out through a copy.
+    # Java and its children write to what they inherit as standard output: that becomes the log, and answers
+    # go out through a copy.
     sys.stdout = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     with quickstart_session() as spark:

@@ -1,53 +1,67 @@
-"""The contract of tier 2 (PDP-34): chunks, which are files or objects that hold exactly the user's bytes (rule S1).
+"""The contract of tier 2 (PDP-34): chunks, which are files or objects that hold exactly the user's bytes
+(rule S1).
 
-Owns: the verbs, their obligations and their errors. ``tierlog.testing.ChunkStorageConformance`` is this page as tests.
+Owns: the verbs, their obligations and their errors. ``tierlog.testing.ChunkStorageConformance`` is this page
+as tests.
 
 Every backend promises:
 
-* A chunk is the bytes that were written, no more, under its name. What returned is durable: bytes, name, length, absence.
-* Several storages on one place, in one process or many, see one set of chunks. What one call finished, every later call sees.
+* A chunk is the bytes that were written, no more, under its name. What returned is durable: bytes, name,
+  length, absence.
+* Several storages on one place, in one process or many, see one set of chunks. What one call finished, every
+  later call sees.
 * Verbs may run at the same time. Each creation of a name is won by one at most.
-* A cancelled mutation has an unknown outcome, and the storage serves on. A whole object is there complete or not at all all the same.
+* A cancelled mutation has an unknown outcome, and the storage serves on. A whole object is there complete or
+  not at all all the same.
 * No verb tries again; the storage actor does, where that is safe (rule A12).
 
 Verb by verb, with the errors that are its own:
 
-* ``create_with_content``, ``create``: conditional, an existing name raises ``ChunkExists`` and stays as it is. A whole object appears
-  complete or not at all (rule S2, hole 31). ``StorageFull`` is about the new bytes; nothing of them is visible.
-* ``write`` appends: ``offset`` must equal the length, else ``BadChunkOffset(expected=length, given=offset)``. ``ChunkNotFound``,
-  ``ChunkReadOnly``. A write that failed may have left any prefix of its bytes; nobody retries it (rule S3), the caller starts a new
-  chunk. Writing nothing at the right offset changes nothing. Its caller lets writes to one chunk wait for each other.
-* ``read`` gives fewer bytes than asked only at the chunk's end; at or past the end, and for a size of 0, ``b""``. ``ChunkNotFound``, also
-  when nothing was asked for. A reader during a write sees a prefix of the new bytes.
+* ``create_with_content``, ``create``: conditional, an existing name raises ``ChunkExists`` and stays as it
+  is. A whole object appears complete or not at all (rule S2). ``StorageFull`` is about the new
+  bytes; nothing of them is visible.
+* ``write`` appends: ``offset`` must equal the length, else ``BadChunkOffset(expected=length, given=offset)``.
+  ``ChunkNotFound``, ``ChunkReadOnly``. A write that failed may have left any prefix of its bytes; nobody
+  retries it (rule S3), the caller starts a new chunk. Writing nothing at the right offset changes nothing.
+  Its caller lets writes to one chunk wait for each other.
+* ``read`` gives fewer bytes than asked only at the chunk's end; at or past the end, and for a size of 0,
+  ``b""``. ``ChunkNotFound``, also when nothing was asked for. A reader during a write sees a prefix of the
+  new bytes.
 * ``info``, ``exists``: the length now. ``exists`` is False only if there is surely no such chunk.
-* ``delete``: ``ChunkNotFound`` if it is missing; the caller decides whether that is success. Read-only chunks go too. A name may be
-  created again afterwards as far as the backend is concerned; rule S2 forbids it to those who use it.
-* ``concat`` makes a new chunk from exact ranges, in order, and never changes its sources (rule S4). A source may come several times, and a
-  range may be empty, but there is at least one. Like a creation, and ``ChunkNotFound`` names a missing source,
-  ``BadChunkOffset(expected=length, given=end of the range)`` a short one. If several errors apply, it raises any of them.
-* ``truncate`` keeps the first ``length`` bytes. ``ChunkNotFound``, ``ChunkReadOnly``; ``BadChunkOffset`` if it has fewer.
-* ``set_read_only`` makes a chunk refuse ``write`` and ``truncate``, or accept them again; it is read, concatenated and deleted as before.
-  ``ChunkNotFound``. Saying it twice is fine. How far other instances heed it is the backend's matter: it guards against mistakes only.
-* ``list`` gives each chunk once, in the order of the names' characters. ``prefix`` is the beginning of a name's text, of any length, and
-  need not end at a ``/``; one that no name has gives nothing. A chunk created or deleted meanwhile may or may not appear. With ``after``, a
-  name that need not be there, it begins behind that name: so a long list is read in pages, each as cheap as the backend can make it.
+* ``delete``: ``ChunkNotFound`` if it is missing; the caller decides whether that is success. Read-only chunks
+  go too. A name may be created again afterwards as far as the backend is concerned; rule S2 forbids it to
+  those who use it.
+* ``concat`` makes a new chunk from exact ranges, in order, and never changes its sources (rule S4). A source
+  may come several times, and a range may be empty, but there is at least one. Like a creation, and
+  ``ChunkNotFound`` names a missing source, ``BadChunkOffset(expected=length, given=end of the range)`` a
+  short one. If several errors apply, it raises any of them.
+* ``truncate`` keeps the first ``length`` bytes. ``ChunkNotFound``, ``ChunkReadOnly``; ``BadChunkOffset`` if
+  it has fewer.
+* ``set_read_only`` makes a chunk refuse ``write`` and ``truncate``, or accept them again; it is read,
+  concatenated and deleted as before. ``ChunkNotFound``. Saying it twice is fine. How far other instances heed
+  it is the backend's matter: it guards against mistakes only.
+* ``list`` gives each chunk once, in the order of the names' characters. ``prefix`` is the beginning of a
+  name's text, of any length, and need not end at a ``/``; one that no name has gives nothing. A chunk created
+  or deleted meanwhile may or may not appear. With ``after``, a name that need not be there, it begins behind
+  that name: so a long list is read in pages, each as cheap as the backend can make it.
 * ``used_space`` is at least the length of all chunks together.
-* ``sweep`` removes what dead processes left unfinished and no list shows, such as uploads; it touches no chunk and nothing of a living
-  owner. ``Unavailable`` if some of it stays until the next one.
+* ``sweep`` removes what dead processes left unfinished and no list shows, such as uploads; it touches no
+  chunk and nothing of a living owner. ``Unavailable`` if some of it stays until the next one.
 * ``open`` and ``close`` are idempotent, and may follow each other any number of times.
 
-Errors of all verbs: ``InvalidArgument`` (a name, number or buffer that is none; nothing was asked of the backend), ``ClosedError`` (before
-``open``, after ``close``), ``Unsupported`` (``capabilities`` says so), ``Unavailable`` (nothing happened; try later), ``OutcomeUnknown``
-(something may have happened). A backend that is asked in vain says one of the last two, never ``ChunkNotFound``. Foreign exceptions never
-pass. ``chunk`` of a ``ChunkError`` is the name that it is about.
+Errors of all verbs: ``InvalidArgument`` (a name, number or buffer that is none; nothing was asked of the
+backend), ``ClosedError`` (before ``open``, after ``close``), ``Unsupported`` (``capabilities`` says so),
+``Unavailable`` (nothing happened; try later), ``OutcomeUnknown`` (something may have happened). A backend
+that is asked in vain says one of the last two, never ``ChunkNotFound``. Foreign exceptions never pass.
+``chunk`` of a ``ChunkError`` is the name that it is about.
 
-A name may be the folder of another one (``a`` and ``a/b``) only where the backend has no folders; a file system refuses the second of the
-two with ``ChunkExists`` or ``InvalidArgument``.
+A name may be the folder of another one (``a`` and ``a/b``) only where the backend has no folders; a file
+system refuses the second of the two with ``ChunkExists`` or ``InvalidArgument``.
 
-Chunk names are relative paths of ``[a-zA-Z0-9._$#-]`` parts joined by ``/``; no part is ``.`` or ``..`` or starts with a dot; at most 255
-bytes a part and 512 in all (``check_chunk_name``). None can leave the backend's root, and none means anything else after decoding,
-quoting or normalizing. ``$`` and ``#`` are there for imported files of the
-older layout; no other name has them.
+Chunk names are relative paths of ``[a-zA-Z0-9._$#-]`` parts joined by ``/``; no part is ``.`` or ``..`` or
+starts with a dot; at most 255 bytes a part and 512 in all (``check_chunk_name``). None can leave the
+backend's root, and none means anything else after decoding, quoting or normalizing. ``$`` and ``#`` are there
+for imported files of the legacy layout; no other name has them.
 """
 
 from __future__ import annotations
@@ -71,7 +85,8 @@ def check_chunk_name(name: str) -> None:
     """Raise ``InvalidArgument`` unless ``name`` follows the grammar above."""
     if len(name) > NAME_BYTES_MAX or not all(_PART.fullmatch(part) for part in name.split("/")):
         raise InvalidArgument(
-            f"bad chunk name {name[:80]!r}: parts of letters, digits, '.', '_', '$', '#' and '-' joined by '/', "
+            f"bad chunk name {name[:80]!r}: parts of letters, digits, '.', '_', '$', '#' and '-' joined by "
+            f"'/', "
             f"none starting with '.', {NAME_BYTES_MAX} bytes at most"
         )
 
@@ -79,26 +94,38 @@ def check_chunk_name(name: str) -> None:
 def can_begin_chunk_name(prefix: str) -> bool:
     """Whether some chunk name begins with ``prefix``."""
     *whole, last = prefix.split("/")
-    return len(prefix) <= NAME_BYTES_MAX and all(_PART.fullmatch(part) for part in whole) and (not last or bool(_PART.fullmatch(last)))
+    return (
+        len(prefix) <= NAME_BYTES_MAX
+        and all(_PART.fullmatch(part) for part in whole)
+        and (not last or bool(_PART.fullmatch(last)))
+    )
 
 
 def check_buffers(name: str, data: Sequence[Buffer]) -> None:
     """Raise ``InvalidArgument`` unless ``data`` is a sequence of buffers of plain contiguous bytes."""
     if isinstance(data, bytes | bytearray | memoryview):
-        raise InvalidArgument(f"the data of chunk {name} is a list of buffers, not one buffer; put it into a list")
+        raise InvalidArgument(
+            f"the data of chunk {name} is a list of buffers, not one buffer; put it into a list"
+        )
 
     for buffer in data:
         if type(buffer) is bytes:
             continue
         if not isinstance(buffer, bytes | bytearray | memoryview):
-            raise InvalidArgument(f"the data of chunk {name} is bytes, bytearrays and memoryviews, not {type(buffer).__name__}")
+            raise InvalidArgument(
+                f"the data of chunk {name} is bytes, bytearrays and memoryviews, not {type(buffer).__name__}"
+            )
         if isinstance(buffer, memoryview) and not (buffer.c_contiguous and buffer.itemsize == 1):
-            raise InvalidArgument(f"a memoryview in the data of chunk {name} is not plain contiguous bytes; cast it to 'B' or copy it")
+            raise InvalidArgument(
+                f"a memoryview in the data of chunk {name} is not plain contiguous bytes; cast it to 'B' or "
+                f"copy it"
+            )
 
 
 @attrs.frozen
 class Capabilities:
-    """What a storage can do, for as long as it lives. A verb that needs what is missing raises ``Unsupported`` and does nothing."""
+    """What a storage can do, for as long as it lives. A verb that needs what is missing raises
+    ``Unsupported`` and does nothing."""
 
     append: bool
     """``create``, and ``write`` at the end of an existing chunk. Without it every write is a new chunk."""
@@ -107,8 +134,9 @@ class Capabilities:
     truncate: bool = False
     """``truncate`` works. Nothing here needs it: a chunk's garbage tail is never read."""
     reads_are_durable: bool = False
-    """What a read shows survives any crash, as in an object store. A file system shows its page cache: a chunk whose creation had an
-    unknown outcome may be seen now and be gone after a power loss, so seeing it proves nothing."""
+    """What a read shows survives any crash, as in an object store. A file system shows its page cache: a
+    chunk whose creation had an unknown outcome may be seen now and be gone after a power loss, so seeing it
+    proves nothing."""
 
 
 @attrs.frozen
@@ -116,7 +144,8 @@ class ChunkInfo:
     name: str
     length: int
     read_only: bool = False
-    """Whether it refuses writes. Only ``info`` tells it, ``list`` does not; False where the backend cannot tell."""
+    """Whether it refuses writes. Only ``info`` tells it, ``list`` does not; False where the backend cannot
+    tell."""
 
 
 @attrs.frozen
@@ -157,7 +186,8 @@ class ChunkStorageStatistics:
 
 
 class ChunkStorage(ABC):
-    """See the module's head for what each verb promises. ``tierlog.storage_backends.chunks.base`` makes a new backend short."""
+    """See the module's head for what each verb promises. ``tierlog.storage_backends.chunks.base`` makes a new
+    backend short."""
 
     @property
     @abstractmethod
@@ -171,9 +201,11 @@ class ChunkStorage(ABC):
     async def close(self) -> None: ...
 
     def admit(self, name: str) -> None:  # noqa: B027 - refusing nothing is a right answer
-        """Raise ``Unavailable`` or ``StorageFull`` if a new chunk of that name would surely be refused now (rule S7).
+        """Raise ``Unavailable`` or ``StorageFull`` if a new chunk of that name would surely be refused now
+        (rule S7).
 
-        Asked before a chunk is named and tracked, so that trouble below costs nothing above. Never suspends; here nothing is ever refused.
+        Asked before a chunk is named and tracked, so that trouble below costs nothing above. Never suspends;
+        here nothing is ever refused.
         """
 
     @abstractmethod
@@ -184,7 +216,8 @@ class ChunkStorage(ABC):
 
     @abstractmethod
     async def create(self, name: str) -> None:
-        """Make an empty chunk. ``Unsupported`` without the append capability (an empty chunk could never grow)."""
+        """Make an empty chunk. ``Unsupported`` without the append capability (an empty chunk could never
+        grow)."""
 
     @abstractmethod
     async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
@@ -213,15 +246,16 @@ class ChunkStorage(ABC):
 
     @abstractmethod
     def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
-        """All chunks whose name starts with ``prefix`` and is greater than ``after``, in name order. Close the generator if you leave
-        it early."""
+        """All chunks whose name starts with ``prefix`` and is greater than ``after``, in name order. Close
+        the generator if you leave it early."""
 
     @abstractmethod
     async def used_space(self) -> int:
         """Bytes in use, as far as the backend can tell cheaply."""
 
     async def sweep(self) -> None:
-        """Remove what dead processes left unfinished. Called now and then while the storage is open; here nothing is ever left."""
+        """Remove what dead processes left unfinished. Called now and then while the storage is open; here
+        nothing is ever left."""
         await checkpoint()
 
     @abstractmethod

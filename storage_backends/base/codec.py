@@ -1,10 +1,11 @@
-"""Reading and writing of persisted records: fixed-width big-endian fields, length-prefixed bytes, nothing implicit.
+"""Reading and writing of persisted records: fixed-width big-endian fields, length-prefixed bytes, nothing
+implicit.
 
-Owns: ``Encoder`` and ``Decoder``, and numbers in keys and names (``hex_number``). Does not own: any record's layout (each record's own
-file does) nor checksums of containers of records (frames and objects carry those).
+Owns: ``Encoder`` and ``Decoder``, and numbers in keys and names (``hex_number``). Does not own: any record's
+layout (each record's own file does) nor checksums of containers of records (frames and objects carry those).
 
-Promise: a ``Decoder`` over arbitrary bytes gives a value or raises ``DecodeError``; it never reads past its end, never
-allocates more than its input's size, and never loops.
+Promise: a ``Decoder`` over arbitrary bytes gives a value or raises ``DecodeError``; it never reads past its
+end, never allocates more than its input's size, and never loops.
 """
 
 from __future__ import annotations
@@ -23,19 +24,21 @@ _HEX = re.compile(r"[0-9a-f]{16}")
 
 
 class DecodeError(ValueError):
-    """Bytes do not decode as the record they should be. The layer that knows the file turns it into ``DataCorruption``."""
+    """Bytes do not decode as the record they should be. The layer that knows the file turns it into
+    ``DataCorruption``."""
 
 
 def hex_number(text: str) -> int:
-    """The 64-bit number that keys and names carry as 16 lower-case hex digits. ``int`` alone takes signs, ``0x``, ``_`` and blanks too,
-    so that two names would stand for one number."""
+    """The 64-bit number that keys and names carry as 16 lower-case hex digits. ``int`` alone takes signs,
+    ``0x``, ``_`` and blanks too, so that two names would stand for one number."""
     if not _HEX.fullmatch(text):
         raise DecodeError(f"{text[:40]!r} is not a number of 16 hex digits")
     return int(text, 16)
 
 
 class Encoder:
-    """Collects fields; ``finish()`` joins them. Values out of a field's range raise ``struct.error`` (a bug of the caller)."""
+    """Collects fields; ``finish()`` joins them. Values out of a field's range raise ``struct.error`` (a bug
+    of the caller)."""
 
     __slots__ = ("_parts",)
 

@@ -1,7 +1,8 @@
 """Every error tierlog raises, in one tree.
 
-Owns: the classes, their stable ``code``, whether repeating the same call can help (``retryable``), and how a message quotes a value.
-Does not own: mapping from foreign exceptions (each backend does that at its edge) nor HTTP statuses (the wire table does).
+Owns: the classes, their stable ``code``, whether repeating the same call can help (``retryable``), and how a
+message quotes a value. Does not own: mapping from foreign exceptions (each backend does that at its edge) nor
+HTTP statuses (the wire table does).
 
 An error says what the caller should do. The message names the segment, file or offset; the cause is chained.
 """
@@ -21,7 +22,8 @@ class TierlogError(Exception):
 
 
 def shown(value: object) -> str:
-    """``value`` as a message quotes it: short, and never an error of its own (Python refuses to print huge ints and deep nests)."""
+    """``value`` as a message quotes it: short, and never an error of its own (Python refuses to print huge
+    ints and deep nests)."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):
@@ -29,7 +31,7 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
-# --- the caller's mistake -------------------------------------------------------------------------------------
+# --- the caller's mistake -----------------------------------------------------------------------
 
 
 class InvalidArgument(TierlogError, ValueError):
@@ -39,7 +41,8 @@ class InvalidArgument(TierlogError, ValueError):
 
 
 class ConfigError(InvalidArgument):
-    """A configuration file or option is wrong. The message names the key and, where one is close, the key that was meant."""
+    """A configuration file or option is wrong. The message names the key and, where one is close, the key
+    that was meant."""
 
     code = "config"
 
@@ -56,7 +59,7 @@ class ClosedError(TierlogError):
     code = "closed"
 
 
-# --- answers about a segment ----------------------------------------------------------------------------------
+# --- answers about a segment --------------------------------------------------------------------
 
 
 class SegmentError(TierlogError):
@@ -102,7 +105,8 @@ class SegmentTruncated(SegmentError):
 
 
 class BadOffset(SegmentError):
-    """A conditional append named another offset than the segment's length: ``expected`` is the length, ``given`` the argument."""
+    """A conditional append named another offset than the segment's length: ``expected`` is the length,
+    ``given`` the argument."""
 
     code = "bad-offset"
 
@@ -130,19 +134,22 @@ class OutOfOrder(SegmentError):
 
 
 class UnknownWriter(SegmentError):
-    """The writer's state is not known (it was expired): whether its last append was applied cannot be told any more."""
+    """The writer's state is not known (it was expired): whether its last append was applied cannot be told
+    any more."""
 
     code = "unknown-writer"
 
 
 class TransactionNotFound(SegmentError, LookupError):
-    """Nobody knows that transaction: it never began, or it ended so long ago that it was forgotten. ``segment`` is its target."""
+    """Nobody knows that transaction: it never began, or it ended so long ago that it was forgotten.
+    ``segment`` is its target."""
 
     code = "transaction-not-found"
 
 
 class TransactionEnded(SegmentError):
-    """The transaction was committed or aborted, and takes nothing more (rule T5). Whoever gets this is late: it must stop.
+    """The transaction was committed or aborted, and takes nothing more (rule T5). Whoever gets this is late:
+    it must stop.
 
     ``state`` is "committed" or "aborted"; ``segment`` is its target.
     """
@@ -154,17 +161,19 @@ class TransactionEnded(SegmentError):
         self.state = state
 
 
-# --- the store's state ----------------------------------------------------------------------------------------
+# --- the store's state --------------------------------------------------------------------------
 
 
 class OutcomeUnknown(TierlogError):
-    """The call may or may not have been applied. Retry with the same writer id and event number, or read back."""
+    """The call may or may not have been applied. Retry with the same writer id and event number, or read
+    back."""
 
     code = "outcome-unknown"
 
 
 class Unavailable(TierlogError):
-    """The container or backend cannot answer now (starting, recovering, backend down). Nothing was applied; try again later."""
+    """The container or backend cannot answer now (starting, recovering, backend down). Nothing was applied;
+    try again later."""
 
     code = "unavailable"
     retryable = True
@@ -184,14 +193,16 @@ class Throttled(TierlogError):
 
 
 class StorageFull(TierlogError):
-    """Free space is below the low-water mark: appends are refused, while reads, deletes, truncates and flushes go on."""
+    """Free space is below the low-water mark: appends are refused, while reads, deletes, truncates and
+    flushes go on."""
 
     code = "storage-full"
     retryable = True
 
 
 class DataCorruption(TierlogError):
-    """Stored bytes are not what was written, or acked bytes are missing. ``file`` and ``offset`` say where; nothing was changed."""
+    """Stored bytes are not what was written, or acked bytes are missing. ``file`` and ``offset`` say where;
+    nothing was changed."""
 
     code = "data-corruption"
 
@@ -204,13 +215,13 @@ class DataCorruption(TierlogError):
 
 
 class StoreMismatch(TierlogError):
-    """The folder and the long-term storage do not belong together (a clone, a restored copy, another container count), or
-    its format is newer than this version. It was left untouched."""
+    """The folder and the long-term storage do not belong together (a clone, a restored copy, another
+    container count), or its format is newer than this version. It was left untouched."""
 
     code = "store-mismatch"
 
 
-# --- chunks ---------------------------------------------------------------------------------------------------
+# --- chunks -------------------------------------------------------------------------------------
 
 
 class ChunkError(TierlogError):
@@ -253,11 +264,13 @@ class ChunkReadOnly(ChunkError):
 
 
 class MetadataConflict(TierlogError):
-    """A metadata transaction's versions are not current: somebody else changed a key since it was read. Begin again."""
+    """A metadata transaction's versions are not current: somebody else changed a key since it was read. Begin
+    again."""
 
     code = "metadata-conflict"
     retryable = True
 
 
 CLAIM_REFUSED = (NotOwner, DataCorruption, StoreMismatch)
-"""What a claim on long-term storage raises when it is not ours to make (rule W8); every other error is trouble that passes."""
+"""What a claim on long-term storage raises when it is not ours to make (rule W8); every other error is
+trouble that passes."""

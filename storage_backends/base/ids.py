@@ -1,7 +1,8 @@
 """Segment ids (rule C2): one integer of 64 bits, never used twice in a container.
 
-The high half is the epoch of the owner that created the segment, the low half that owner's counter. Names can come back after a
-delete; ids cannot, so metadata keys, chunk names, caches and garbage never mix two lives of one name (hole 2).
+The high half is the epoch of the owner that created the segment, the low half that owner's counter. Names can
+come back after a delete; ids cannot, so metadata keys, chunk names, caches and garbage never mix two lives of
+one name.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The public nouns of a segment: what ``segment_info`` tells, and how attributes are changed.
 
-Owns: ``SegmentInfo``, ``AttributeUpdate`` and their ranges. The same values travel between an app, a container and (later) the wire.
+Owns: ``SegmentInfo``, ``AttributeUpdate`` and their ranges. The same values travel between an app, a
+container and (later) the wire.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class AttributeUpdateKind(Enum):
 
 @attrs.frozen
 class AttributeUpdate:
-    """One change of one attribute: ``AttributeUpdate("epoch", 7, AttributeUpdateKind.REPLACE_IF_EQUALS, expected=6)``."""
+    """One change of one attribute: ``AttributeUpdate("epoch", 7, AttributeUpdateKind.REPLACE_IF_EQUALS,
+    expected=6)``."""
 
     name: str
     """1 to 128 UTF-8 bytes."""
@@ -51,12 +53,19 @@ class AttributeUpdate:
             _check_value(self.name, value)
 
         if not isinstance(_as_object(self.kind), AttributeUpdateKind):
-            raise InvalidArgument(f"attribute {self.name!r}: kind is an AttributeUpdateKind, not {self.kind!r}")
+            raise InvalidArgument(
+                f"attribute {self.name!r}: kind is an AttributeUpdateKind, not {self.kind!r}"
+            )
 
 
 def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "surrogatepass")) <= ATTRIBUTE_NAME_BYTES_MAX:
-        raise InvalidArgument(f"an attribute name is a str of 1 to {ATTRIBUTE_NAME_BYTES_MAX} UTF-8 bytes, not {name!r}")
+    if (
+        not isinstance(name, str)
+        or not 0 < len(name.encode("utf-8", "surrogatepass")) <= ATTRIBUTE_NAME_BYTES_MAX
+    ):
+        raise InvalidArgument(
+            f"an attribute name is a str of 1 to {ATTRIBUTE_NAME_BYTES_MAX} UTF-8 bytes, not {name!r}"
+        )
 
     if any("\ud800" <= letter <= "\udfff" for letter in name):
         raise InvalidArgument(f"an attribute name is Unicode text, {name!r} is not: it has a lone surrogate")

@@ -1,10 +1,11 @@
 """How a statistics snapshot says what its numbers are.
 
-Owns: the marks that fields of snapshots carry in their metadata. Does not own: rendering (``actors/metrics.py`` reads the marks), so that
-no low layer ever imports metrics.
+Owns: the marks that fields of snapshots carry in their metadata. Does not own: rendering
+(``actors/telemetry/metrics.py`` reads the marks), so that no low layer ever imports metrics.
 
-A snapshot is an ``attrs.frozen`` class whose name ends in ``Statistics``. A field's name is its metric's name and carries its unit
-(``append_bytes``, ``oldest_age_seconds``). Marks are optional: a number without one is exported as untyped.
+A snapshot is an ``attrs.frozen`` class whose name ends in ``Statistics``. A field's name is its metric's name
+and carries its unit (``append_bytes``, ``oldest_age_seconds``). Marks are optional: a number without one is
+exported as untyped.
 
 ::
 

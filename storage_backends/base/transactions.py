@@ -1,10 +1,12 @@
 """The public nouns of a transaction (rules T1 to T9, ``docs/protocols/transactions.md``).
 
-Owns: ``TransactionToken``, ``TransactionInfo`` and their ranges, and the names of staged segments. The same values travel between an app,
-a container and the wire. Does not own: what a transaction may do next (the container's decisions).
+Owns: ``TransactionToken``, ``TransactionInfo`` and their ranges, and the names of staged segments. The same
+values travel between an app, a container and the wire. Does not own: what a transaction may do next (the
+container's decisions).
 
-A transaction gathers bytes in staged segments beside its target, where no reader of the target sees them, and moves chosen ones to the
-target's tail in one step. Its token makes the commit idempotent across transactions: a replay after a lost reply commits nothing twice.
+A transaction gathers bytes in staged segments beside its target, where no reader of the target sees them, and
+moves chosen ones to the target's tail in one step. Its token makes the commit idempotent across transactions:
+a replay after a lost reply commits nothing twice.
 """
 
 from __future__ import annotations
@@ -23,12 +25,14 @@ PART_NAME_MAX = 64
 PARTS_MAX = 16_384
 """The most staged segments that one commit takes."""
 STAGED_MAX = 4 * PARTS_MAX
-"""The most that an open transaction has, unless the store is configured otherwise: failed attempts stay until it ends."""
+"""The most that an open transaction has, unless the store is configured otherwise: failed attempts stay until
+it ends."""
 LEASE_MIN = 1.0
 LEASE_MAX = 30 * 86_400.0
 LEASE_DEFAULT = 3_600.0
 WRITER_ATTRIBUTE = "txn:"
-"""A target's attribute of this prefix and a token's writer holds the newest epoch that was committed for it."""
+"""A target's attribute of this prefix and a token's writer holds the newest epoch that was committed for
+it."""
 _MARK = "#txn."
 _ID = re.compile(r"[A-Za-z0-9_.:-]+")
 _PART = re.compile(r"[A-Za-z0-9_-]+")
@@ -42,7 +46,8 @@ class TransactionState(Enum):
 
 @attrs.frozen
 class TransactionToken:
-    """Who commits what and which of its commits it is: a writer's epochs only rise, and each is committed at most once (rule T4).
+    """Who commits what and which of its commits it is: a writer's epochs only rise, and each is committed at
+    most once (rule T4).
 
     Spark: (query id, batch id), or ``txnAppId`` and ``txnVersion``.
     """
@@ -55,10 +60,18 @@ class TransactionToken:
     def __attrs_post_init__(self) -> None:
         limit = ATTRIBUTE_NAME_BYTES_MAX - len(WRITER_ATTRIBUTE)
         writer: object = self.writer
-        if not isinstance(writer, str) or not 0 < len(writer.encode("utf-8", "surrogatepass")) <= limit or not writer.isprintable():
-            raise InvalidArgument(f"a token's writer is printable text of 1 to {limit} UTF-8 bytes, not {shown(writer)}")
+        if (
+            not isinstance(writer, str)
+            or not 0 < len(writer.encode("utf-8", "surrogatepass")) <= limit
+            or not writer.isprintable()
+        ):
+            raise InvalidArgument(
+                f"a token's writer is printable text of 1 to {limit} UTF-8 bytes, not {shown(writer)}"
+            )
         if type(self.epoch) is not int or not 0 <= self.epoch <= ATTRIBUTE_MAX:
-            raise InvalidArgument(f"a token's epoch is an integer from 0 to {ATTRIBUTE_MAX}, not {shown(self.epoch)}")
+            raise InvalidArgument(
+                f"a token's epoch is an integer from 0 to {ATTRIBUTE_MAX}, not {shown(self.epoch)}"
+            )
 
     @property
     def attribute(self) -> str:
@@ -85,7 +98,8 @@ class TransactionInfo:
     lease: float
     """Seconds without an append to a staged segment after which an open transaction is aborted."""
     expires_in: float
-    """Seconds until the lease of an open transaction ends if nothing is appended, or until an ended one is forgotten."""
+    """Seconds until the lease of an open transaction ends if nothing is appended, or until an ended one is
+    forgotten."""
     reason: str
     """Why it was aborted; empty otherwise."""
     offset: int | None
@@ -99,15 +113,24 @@ class TransactionInfo:
 @attrs.frozen
 class CommitResult:
     applied: bool
-    """False: the token's epoch, or this very transaction, had been committed before, and nothing was done now."""
+    """False: the token's epoch, or this very transaction, had been committed before, and nothing was done
+    now."""
     offset: int | None
-    """Where the bytes begin in the target; None if they came with an earlier commit of which only the token is known."""
+    """Where the bytes begin in the target; None if they came with an earlier commit of which only the token
+    is known."""
     length: int
 
 
 def check_transaction_id(transaction_id: object) -> str:
-    if not isinstance(transaction_id, str) or len(transaction_id) > TRANSACTION_ID_MAX or not _ID.fullmatch(transaction_id):
-        raise InvalidArgument(f"a transaction id is 1 to {TRANSACTION_ID_MAX} letters, digits and . _ - :, not {shown(transaction_id)}")
+    if (
+        not isinstance(transaction_id, str)
+        or len(transaction_id) > TRANSACTION_ID_MAX
+        or not _ID.fullmatch(transaction_id)
+    ):
+        raise InvalidArgument(
+            f"a transaction id is 1 to {TRANSACTION_ID_MAX} letters, digits and . _ - :, not "
+            f"{shown(transaction_id)}"
+        )
     return transaction_id
 
 
@@ -118,9 +141,12 @@ def check_lease(lease: object) -> float:
 
 
 def staged_name(target: str, transaction_id: str, part: object) -> str:
-    """The name of a staged segment: it lives in the target's container, whatever the number of containers (rule T1)."""
+    """The name of a staged segment: it lives in the target's container, whatever the number of containers
+    (rule T1)."""
     if not isinstance(part, str) or len(part) > PART_NAME_MAX or not _PART.fullmatch(part):
-        raise InvalidArgument(f"a part's name is 1 to {PART_NAME_MAX} letters, digits, _ and -, not {shown(part)}")
+        raise InvalidArgument(
+            f"a part's name is 1 to {PART_NAME_MAX} letters, digits, _ and -, not {shown(part)}"
+        )
     return f"{target}{_MARK}{check_transaction_id(transaction_id)}.{part}"
 
 

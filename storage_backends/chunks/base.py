@@ -1,12 +1,14 @@
-"""``BaseChunkStorage``: what every chunk storage does alike, done once, so that a binding is only its own calls.
+"""``BaseChunkStorage``: what every chunk storage does alike, done once, so that a binding is only its own
+calls.
 
-Owns: each public verb of the contract, which is final here: the open check, the checks of names, numbers, buffers and capabilities, the
-counts and seconds of statistics, the observer, and the last mapping of foreign exceptions. Does not own: any byte. A binding implements the
-verbs with an underscore; they are called only while the storage is open, with arguments that are sound, and only if ``capabilities`` has
-what they need.
+Owns: each public verb of the contract, which is final here: the open check, the checks of names, numbers,
+buffers and capabilities, the counts and seconds of statistics, the observer, and the last mapping of foreign
+exceptions. Does not own: any byte. A binding implements the verbs with an underscore; they are called only
+while the storage is open, with arguments that are sound, and only if ``capabilities`` has what they need.
 
-Ordering: ``open`` and ``close`` wait for each other; a binding's ``_open`` is called only while it is closed. Verbs are not ordered at all.
-Cancellation passes through, and is no error in the counts. Crash: nothing is kept here.
+Ordering: ``open`` and ``close`` wait for each other; a binding's ``_open`` is called only while it is closed.
+Verbs are not ordered at all. Cancellation passes through, and is no error in the counts. Crash: nothing is
+kept here.
 """
 
 from __future__ import annotations
@@ -89,11 +91,14 @@ class BaseChunkStorage(ChunkStorage):
         self._observer: ChunkObserver | None = None
         self._verbs = {verb: _VerbCounts() for verb in LOOKS + MUTATIONS}
         self._errors = {error.code: 0 for error in ERRORS}
-        self._creates = self._writes = self._reads = self._deletes = self._bytes_written = self._bytes_read = 0
+        self._creates = self._writes = self._reads = self._deletes = self._bytes_written = (
+            self._bytes_read
+        ) = 0
 
     @final
     def observe(self, observer: ChunkObserver | None) -> None:
-        """Tell ``observer`` of every call but ``list``, which goes on while its reader does other things. None: nobody.
+        """Tell ``observer`` of every call but ``list``, which goes on while its reader does other things.
+        None: nobody.
 
         A store calls from tasks of its own, so a span hook's spans have no parent there.
         """
@@ -108,11 +113,14 @@ class BaseChunkStorage(ChunkStorage):
             self._deletes,
             self._bytes_written,
             self._bytes_read,
-            {verb: ChunkVerbStatistics(count.calls, count.failures, count.seconds) for verb, count in self._verbs.items()},
+            {
+                verb: ChunkVerbStatistics(count.calls, count.failures, count.seconds)
+                for verb, count in self._verbs.items()
+            },
             {code: ChunkErrorStatistics(count) for code, count in self._errors.items()},
         )
 
-    # --- the contract ---------------------------------------------------------------------------------------
+    # --- the contract ----------------------------------------------------------------------------
 
     @final
     async def open(self) -> None:
@@ -205,7 +213,9 @@ class BaseChunkStorage(ChunkStorage):
         with _Call(self, "truncate", name):
             self._check(name, length)
             if not self.capabilities.truncate:
-                raise Unsupported(f"this chunk storage cannot truncate chunk {name}; copy what is to stay into a new chunk")
+                raise Unsupported(
+                    f"this chunk storage cannot truncate chunk {name}; copy what is to stay into a new chunk"
+                )
 
             await self._truncate(name, length)
 
@@ -245,7 +255,7 @@ class BaseChunkStorage(ChunkStorage):
             self._check_open()
             await self._sweep()
 
-    # --- what a binding implements --------------------------------------------------------------------------
+    # --- what a binding implements ---------------------------------------------------------------
 
     async def _open(self) -> None:
         """Called while closed. An error leaves nothing open."""
@@ -310,7 +320,7 @@ class BaseChunkStorage(ChunkStorage):
             return OutcomeUnknown(f"{verb} of chunk {name} may have happened: {error!r}")
         return Unavailable(f"{verb} {name!r} failed: {error!r}")
 
-    # --- checks ---------------------------------------------------------------------------------------------
+    # --- checks ----------------------------------------------------------------------------------
 
     def _check(self, name: str, *numbers: int) -> None:
         """Raise unless the storage is open, ``name`` is one and no number is negative."""
@@ -318,7 +328,9 @@ class BaseChunkStorage(ChunkStorage):
         check_chunk_name(name)
         for number in numbers:
             if number < 0:
-                raise InvalidArgument(f"offsets, sizes and lengths must not be negative: {numbers} for chunk {name}")
+                raise InvalidArgument(
+                    f"offsets, sizes and lengths must not be negative: {numbers} for chunk {name}"
+                )
 
     def _check_open(self) -> None:
         if not self._is_open:
@@ -326,7 +338,9 @@ class BaseChunkStorage(ChunkStorage):
 
     def _check_append(self, name: str) -> None:
         if not self.capabilities.append:
-            raise Unsupported(f"this chunk storage cannot append; create chunk {name} with its content instead")
+            raise Unsupported(
+                f"this chunk storage cannot append; create chunk {name} with its content instead"
+            )
 
     def _check_concat(self, name: str, ranges: Sequence[ChunkRange]) -> None:
         self._check(name)
@@ -336,9 +350,12 @@ class BaseChunkStorage(ChunkStorage):
         for part in ranges:
             self._check(part.name, part.offset, part.length)
         if not self.capabilities.concat:
-            raise Unsupported(f"this chunk storage cannot concat; read the ranges and create chunk {name} with their content")
+            raise Unsupported(
+                f"this chunk storage cannot concat; read the ranges and create chunk {name} with their "
+                f"content"
+            )
 
-    # --- counts ---------------------------------------------------------------------------------------------
+    # --- counts ----------------------------------------------------------------------------------
 
     def _failed(self, verb: str, name: str, error: Exception) -> TierlogError:
         """Count an error; returns what the caller sees of it."""
@@ -361,7 +378,9 @@ class _Step:
     def __enter__(self) -> None:
         self._started = anyio.current_time()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._storage._verbs[self._verb].seconds += anyio.current_time() - self._started
         if isinstance(error, Exception):
             told = self._storage._failed(self._verb, self._name, error)
@@ -380,10 +399,14 @@ class _Call(_Step):
         observer = self._storage._observer
         self._watch = None
         if observer is not None and self._verb != "list":
-            self._watch = observer(f"tierlog.chunk_storage.{self._verb}", {"chunk": self._name} if self._name else {})
+            self._watch = observer(
+                f"tierlog.chunk_storage.{self._verb}", {"chunk": self._name} if self._name else {}
+            )
             self._watch.__enter__()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         try:
             super().__exit__(kind, error, trace)
         finally:
@@ -392,7 +415,9 @@ class _Call(_Step):
 
 
 def _unsupported(verb: str, name: str) -> Unsupported:
-    return Unsupported(f"this chunk storage promises {verb} and does not have it; chunk {name} was not touched")
+    return Unsupported(
+        f"this chunk storage promises {verb} and does not have it; chunk {name} was not touched"
+    )
 
 
 def size_of(data: Sequence[Buffer]) -> int:
@@ -401,4 +426,6 @@ def size_of(data: Sequence[Buffer]) -> int:
 
 
 def bad_offset(name: str, length: int, given: int) -> BadChunkOffset:
-    return BadChunkOffset(f"chunk {name} has {length} bytes, offset {given} was given", chunk=name, expected=length, given=given)
+    return BadChunkOffset(
+        f"chunk {name} has {length} bytes, offset {given} was given", chunk=name, expected=length, given=given
+    )

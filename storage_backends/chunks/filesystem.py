@@ -1,19 +1,21 @@
 """``FileSystemChunkStorage``: chunks as plain files below a root folder, on a local disk or an NFS mount.
 
-Owns: the files below its root. A chunk's file has the chunk's name and exactly the user's bytes (rule S1). Dot names are never
-chunks: ``.tmp-<id>`` in the root is an object that is being written, ``.tierlog-chunks`` marks the root. Does not own: retries
-and deadlines (the storage actor), the threads (the file layer).
+Owns: the files below its root. A chunk's file has the chunk's name and exactly the user's bytes (rule S1).
+Dot names are never chunks: ``.tmp-<id>`` in the root is an object that is being written, ``.tierlog-chunks``
+marks the root. Does not own: retries and deadlines (the storage actor), the threads (the file layer).
 
-Ordering: a whole object is written to a temporary name, synced, linked to its name (which fails if that is taken), and the folder
-is synced (rule S2, hole 31). An append checks the size, writes at the offset and syncs. A new folder is made durable, parent by
-parent, before anything is linked into it. ``delete`` syncs the folder too, and removes folders that became empty. Cancellation: a
-program runs to its end, so nothing is torn in memory; the caller does not learn how it ended. Crash: a temporary name is left, or
-an append's prefix. ``open`` sweeps all temporary names, those of living owners too: what they were creating then fails with
+Ordering: a whole object is written to a temporary name, synced, linked to its name (which fails if that is
+taken), and the folder is synced (rule S2). An append checks the size, writes at the offset and
+syncs. A new folder is made durable, parent by parent, before anything is linked into it. ``delete`` syncs the
+folder too, and removes folders that became empty. Cancellation: a program runs to its end, so nothing is torn
+in memory; the caller does not learn how it ended. Crash: a temporary name is left, or an append's prefix.
+``open`` sweeps all temporary names, those of living owners too: what they were creating then fails with
 ``Unavailable`` and is created anew.
 
-Read-only is a file permission, which is looked at before each write. Below the root no symbolic link is ever followed, so nobody
-who may write there can lead a chunk's bytes elsewhere; a link is no chunk, and no folder of chunks. The root itself may be one. A
-missing chunk is believed only while the root's mark can be seen: an unmounted root is ``Unavailable``, never "not found".
+Read-only is a file permission, which is looked at before each write. Below the root no symbolic link is ever
+followed, so nobody who may write there can lead a chunk's bytes elsewhere; a link is no chunk, and no folder
+of chunks. The root itself may be one. A missing chunk is believed only while the root's mark can be seen: an
+unmounted root is ``Unavailable``, never "not found".
 """
 
 from __future__ import annotations
@@ -44,13 +46,25 @@ from ..base.files import (
 )
 from ..base.world import World
 from .base import BaseChunkStorage, bad_offset, size_of
-from .filesystem_programs import MARK, TEMPORARY, Folders, Progress, copy_ranges, discard, mapped, publish, remove, with_file
+from .filesystem_programs import (
+    MARK,
+    TEMPORARY,
+    Folders,
+    Progress,
+    copy_ranges,
+    discard,
+    mapped,
+    publish,
+    remove,
+    with_file,
+)
 
 T = TypeVar("T")
 
 
 class FileSystemChunkStorage(BaseChunkStorage):
-    """``root`` is an absolute path; ``threads`` bounds the calls that run at a time. ``world`` gives ids for temporary names."""
+    """``root`` is an absolute path; ``threads`` bounds the calls that run at a time. ``world`` gives ids for
+    temporary names."""
 
     def __init__(self, files: Files, root: str, world: World, *, threads: int = 8) -> None:
         super().__init__()
@@ -95,11 +109,16 @@ class FileSystemChunkStorage(BaseChunkStorage):
 
         def program(progress: Progress) -> Program[int]:
             progress.appends = True
-            # The superuser's processes may write to any file; they are held to its permissions like all others.
+            # The superuser's processes may write to any file; they are held to its permissions like all
+            # others.
             if (yield IsReadOnly(self._path(name))):
                 raise ChunkReadOnly(f"chunk {name} is read-only", chunk=name)
 
-            return (yield from with_file(Open(self._path(name), write=True, cold=True), lambda handle: append(handle, progress)))
+            return (
+                yield from with_file(
+                    Open(self._path(name), write=True, cold=True), lambda handle: append(handle, progress)
+                )
+            )
 
         def append(handle: FileHandle, progress: Progress) -> Program[int]:
             length = yield Size(handle)
@@ -144,13 +163,15 @@ class FileSystemChunkStorage(BaseChunkStorage):
                 continue
 
             inside = await self._entries(path)
-            pending.extend(reversed([(name, each) for name, each in inside if _may_match(name, each, prefix, after)]))
+            pending.extend(
+                reversed([(name, each) for name, each in inside if _may_match(name, each, prefix, after)])
+            )
 
     async def _used_space(self) -> int:
         """The sum of all chunks' lengths; costs a walk over all folders."""
         return sum([info.length async for info in self._list("", "")])
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside ----------------------------------------------------------------------------------
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"
@@ -164,7 +185,8 @@ class FileSystemChunkStorage(BaseChunkStorage):
         if any(entry.name == MARK for entry in entries):
             return
 
-        # The mark is made last: where it is, the root was durable before the first chunk, whoever made it and whatever failed then.
+        # The mark is made last: where it is, the root was durable before the first chunk, whoever made it and
+        # whatever failed then.
         yield from sync_ancestry(self._root)
         try:
             handle = yield Open(f"{self._root}/{MARK}", write=True, create=True)
@@ -175,12 +197,15 @@ class FileSystemChunkStorage(BaseChunkStorage):
 
     async def _publish(self, name: str, fill: Callable[[FileHandle], Program[int]]) -> int:
         temporary = f"{self._root}/{TEMPORARY}{self._world.new_id()}"
-        return await self._run(name, lambda progress: publish(self._path(name), temporary, fill, self._folders, progress))
+        return await self._run(
+            name, lambda progress: publish(self._path(name), temporary, fill, self._folders, progress)
+        )
 
     async def _entries(self, path: str) -> Sequence[tuple[str, FolderEntry]]:
         """(chunk or folder name, entry) of one folder, in the order of the chunk names below them.
 
-        A name that no chunk can have is a stranger's, and its folder may be closed to us: ``lost+found`` of a root that is a mount point.
+        A name that no chunk can have is a stranger's, and its folder may be closed to us: ``lost+found`` of a
+        root that is a mount point.
         """
 
         def program(progress: Progress) -> Program[Sequence[FolderEntry]]:
@@ -206,7 +231,9 @@ class FileSystemChunkStorage(BaseChunkStorage):
         except (OSError, ChunkNotFound) as error:
             answer = mapped(error, name, progress) if isinstance(error, OSError) else error
             if isinstance(answer, ChunkNotFound) and not await self._root_is_there():
-                raise Unavailable(f"the chunk root {self._root} is not there (unmounted?); mount it and try again") from error
+                raise Unavailable(
+                    f"the chunk root {self._root} is not there (unmounted?); mount it and try again"
+                ) from error
 
             if answer is error:
                 raise
@@ -228,9 +255,12 @@ def _length(handle: FileHandle) -> Program[int]:
 
 
 def _may_match(name: str, entry: FolderEntry, prefix: str, after: str) -> bool:
-    """Whether the entry is, or its folder may hold, a chunk whose name begins with ``prefix`` and is greater than ``after``."""
+    """Whether the entry is, or its folder may hold, a chunk whose name begins with ``prefix`` and is greater
+    than ``after``."""
     if not entry.is_folder:
         return name.startswith(prefix) and name > after
 
     folder = f"{name}/"
-    return (folder.startswith(prefix) or prefix.startswith(folder)) and (folder > after or after.startswith(folder))
+    return (folder.startswith(prefix) or prefix.startswith(folder)) and (
+        folder > after or after.startswith(folder)
+    )

@@ -1,8 +1,10 @@
-"""The I/O programs of the filesystem chunk storage: publish a whole object, remove one, make folders, copy ranges.
+"""The I/O programs of the filesystem chunk storage: publish a whole object, remove one, make folders, copy
+ranges.
 
-Owns: their order of calls, and the mapping of ``OSError``. A program notes in its ``Progress`` when the next call may change what
-others see: an error before that means that nothing happened, one after it that the outcome is unknown. No program yields in a
-``finally``: a simulated power loss closes the generator, and nothing may run after that.
+Owns: their order of calls, and the mapping of ``OSError``. A program notes in its ``Progress`` when the next
+call may change what others see: an error before that means that nothing happened, one after it that the
+outcome is unknown. No program yields in a ``finally``: a simulated power loss closes the generator, and
+nothing may run after that.
 """
 
 from __future__ import annotations
@@ -76,11 +78,16 @@ def mapped(error: OSError, name: str, progress: Progress) -> TierlogError:
         return ChunkExists(f"chunk {name} exists already", chunk=name)
 
     if error.errno in (errno.EACCES, errno.EPERM) and progress.alters:
-        return ChunkReadOnly(f"chunk {name} cannot be changed with this process's permissions: {error}", chunk=name)
+        return ChunkReadOnly(
+            f"chunk {name} cannot be changed with this process's permissions: {error}", chunk=name
+        )
 
     if error.errno in (errno.EACCES, errno.EPERM):
         # Not about a chunk that was closed on purpose: trouble, that lasts until somebody corrects it.
-        return Unavailable(f"chunk {name} cannot be reached with this process's permissions: {error}; correct the owner or the mode")
+        return Unavailable(
+            f"chunk {name} cannot be reached with this process's permissions: {error}; correct the owner or "
+            f"the mode"
+        )
 
     return Unavailable(f"chunk {name} cannot be reached now: {error}")
 
@@ -115,13 +122,16 @@ class Folders:
         except OSError as error:
             if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.ELOOP):
                 raise
-            raise InvalidArgument(f"{folder} is a chunk or a link, it cannot also be a folder of chunks") from error
+            raise InvalidArgument(
+                f"{folder} is a chunk or a link, it cannot also be a folder of chunks"
+            ) from error
 
         yield SyncFolder(dirname(folder))
         self._known.add(folder)
 
     def remove_empty(self, folder: str) -> Program[None]:
-        """Remove a folder and its parents below the root as far as they are empty. Need not survive a crash."""
+        """Remove a folder and its parents below the root as far as they are empty. Need not survive a
+        crash."""
         while folder != self.root:
             try:
                 yield RemoveFolder(folder)
@@ -136,12 +146,20 @@ class Folders:
             folder = dirname(folder)
 
 
-def publish(path: str, temporary: str, fill: Callable[[FileHandle], Program[int]], folders: Folders, progress: Progress) -> Program[int]:
+def publish(
+    path: str,
+    temporary: str,
+    fill: Callable[[FileHandle], Program[int]],
+    folders: Folders,
+    progress: Progress,
+) -> Program[int]:
     """A whole object: all of what ``fill`` writes appears durably under ``path``, or nothing does."""
     try:
         handle = yield Open(temporary, write=True, create=True, cold=True)
     except FileExistsError as error:
-        raise Unavailable(f"the temporary name {temporary} is taken; write {path} again under another one") from error
+        raise Unavailable(
+            f"the temporary name {temporary} is taken; write {path} again under another one"
+        ) from error
 
     try:
         size = yield from fill(handle)
@@ -164,9 +182,14 @@ def publish(path: str, temporary: str, fill: Callable[[FileHandle], Program[int]
 def remove(path: str, folders: Folders, progress: Progress) -> Program[None]:
     """Remove a chunk durably, and the folders that it leaves empty. ``FileNotFoundError`` is as durable."""
     try:
-        yield from _effect(progress, Unlink(path), (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError))
+        yield from _effect(
+            progress,
+            Unlink(path),
+            (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError),
+        )
     except FileNotFoundError:
-        # A delete whose answer was lost may have removed it unsynced, and whoever is told that it is gone forgets its name for good.
+        # A delete whose answer was lost may have removed it unsynced, and whoever is told that it is gone
+        # forgets its name for good.
         yield from _sync_what_is_left(dirname(path), folders.root)
         raise
     yield from _sync_what_is_left(dirname(path), folders.root)
@@ -174,7 +197,8 @@ def remove(path: str, folders: Folders, progress: Progress) -> Program[None]:
 
 
 def _sync_what_is_left(folder: str, root: str) -> Program[None]:
-    """Sync a folder; or, where another delete has just removed it with all that was in it, the one that it was removed from."""
+    """Sync a folder; or, where another delete has just removed it with all that was in it, the one that it
+    was removed from."""
     while True:
         try:
             yield SyncFolder(folder)
@@ -186,8 +210,11 @@ def _sync_what_is_left(folder: str, root: str) -> Program[None]:
             return
 
 
-def copy_ranges(target: FileHandle, ranges: Sequence[ChunkRange], path_of: Callable[[str], str]) -> Program[int]:
-    """Write the ranges to ``target`` one after the other; returns their total length. Sources are only read (rule S4)."""
+def copy_ranges(
+    target: FileHandle, ranges: Sequence[ChunkRange], path_of: Callable[[str], str]
+) -> Program[int]:
+    """Write the ranges to ``target`` one after the other; returns their total length. Sources are only read
+    (rule S4)."""
     end = 0
     for part in ranges:
         handle = yield from _open_source(part.name, path_of(part.name))
@@ -225,19 +252,26 @@ def _link(temporary: str, path: str, folders: Folders, progress: Progress) -> Pr
     for _ in range(_LINK_ATTEMPTS):
         try:
             yield from folders.make(dirname(path))
-            return (yield from _effect(progress, Link(temporary, path), (FileExistsError, FileNotFoundError, PermissionError)))
+            return (
+                yield from _effect(
+                    progress, Link(temporary, path), (FileExistsError, FileNotFoundError, PermissionError)
+                )
+            )
         except FileNotFoundError:
             folders.forget(dirname(path))
         except FileExistsError:
             if (yield from _is_linked(temporary, path, progress)):
                 return None
             raise
-    raise Unavailable(f"the temporary file {temporary} was swept by another process that opened this root; write {path} again")
+    raise Unavailable(
+        f"the temporary file {temporary} was swept by another process that opened this root; write {path} "
+        f"again"
+    )
 
 
 def _is_linked(temporary: str, path: str, progress: Progress) -> Program[bool]:
-    """Whether the name that is taken is this object's own. A network file system that gets no answer sends a link again, and is told
-    then that the name exists: by its own first try."""
+    """Whether the name that is taken is this object's own. A network file system that gets no answer sends a
+    link again, and is told then that the name exists: by its own first try."""
     try:
         is_same: bool = yield IsSameFile(temporary, path)
     except FileNotFoundError:

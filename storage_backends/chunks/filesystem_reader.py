@@ -1,7 +1,8 @@
-"""``FileSystemChunkReader``: the chunks below a root, for somebody who must not change them (hole 26).
+"""``FileSystemChunkReader``: the chunks below a root, for somebody who must not change them.
 
-Owns: the refusal of every change. Does not own: how chunks are found and read (``FileSystemChunkStorage`` does that).
-``open`` touches nothing: no root is made, no mark is set, and above all no temporary name of a living owner is swept.
+Owns: the refusal of every change. Does not own: how chunks are found and read (``FileSystemChunkStorage``
+does that). ``open`` touches nothing: no root is made, no mark is set, and above all no temporary name of a
+living owner is swept.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """``MemoryChunkStorage``: chunks in memory, for tests, simulations and stores that may vanish.
 
-Owns: ``MemoryChunkState``, which outlives its instances: several owners that share one see one storage, as hosts share a bucket.
-Every verb takes effect in one synchronous step, so a cancellation never tears it and no parallel call sees a half of it.
-Capabilities can be switched off, to behave like an object store or a file system.
+Owns: ``MemoryChunkState``, which outlives its instances: several owners that share one see one storage, as
+hosts share a bucket. Every verb takes effect in one synchronous step, so a cancellation never tears it and no
+parallel call sees a half of it. Capabilities can be switched off, to behave like an object store or a file
+system.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class MemoryChunkStorage(BaseChunkStorage):
     ) -> None:
         super().__init__()
         self.state = MemoryChunkState() if state is None else state
-        self._capabilities = Capabilities(append=append, concat=concat, truncate=truncate, reads_are_durable=reads_are_durable)
+        self._capabilities = Capabilities(
+            append=append, concat=concat, truncate=truncate, reads_are_durable=reads_are_durable
+        )
 
     @property
     def capabilities(self) -> Capabilities:

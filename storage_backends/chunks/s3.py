@@ -1,15 +1,19 @@
 """``S3ChunkStorage``: chunks as objects of an S3 bucket, below a prefix.
 
-Owns: what each verb of the chunk contract is in requests, and the judgement of answers that can mean two things. Does not own: requests and
-their errors (``s3_requests.py``, ``s3_errors.py``), the loop that they run on (``s3_loop.py``), retries (the storage actor's, rule A12).
+Owns: what each verb of the chunk contract is in requests, and the judgement of answers that can mean two
+things. Does not own: requests and their errors (``s3_requests.py``, ``s3_errors.py``), the loop that they run
+on (``s3_loop.py``), retries (the storage actor's, rule A12).
 
-Objects cannot grow: each write is a new object, made by one conditional put, so it appears whole or not at all (rule S2). With
-``S3Options.append`` the bucket takes puts with a write offset, and chunks grow at their exact end. What a read shows is durable.
+Objects cannot grow: each write is a new object, made by one conditional put, so it appears whole or not at
+all (rule S2). With ``S3Options.append`` the bucket takes puts with a write offset, and chunks grow at their
+exact end. What a read shows is durable.
 
-A refusal because "it exists" may be about our own put: something on the way, a proxy for instance, sent it twice. Each put carries an id of
-its own in the object's metadata, which tells. The same question over two calls, after an unknown outcome, is the storage actor's.
+A refusal because "it exists" may be about our own put: something on the way, a proxy for instance, sent it
+twice. Each put carries an id of its own in the object's metadata, which tells. The same question over two
+calls, after an unknown outcome, is the storage actor's.
 
-Cancellation: a cancelled mutation has an unknown outcome; nothing is kept in memory about objects but which ones were made read-only here.
+Cancellation: a cancelled mutation has an unknown outcome; nothing is kept in memory about objects but which
+ones were made read-only here.
 """
 
 from __future__ import annotations
@@ -66,8 +70,13 @@ class S3ChunkStorage(BaseChunkStorage):
             raise
 
     async def _sweep(self) -> None:
-        """Abort the uploads of dead owners, which cost space and are in no list. One that cannot be aborted does not keep the others."""
-        old = [upload for upload in await self._requests.uploads(self._location.prefix) if upload.age > self._options.upload_age]
+        """Abort the uploads of dead owners, which cost space and are in no list. One that cannot be aborted
+        does not keep the others."""
+        old = [
+            upload
+            for upload in await self._requests.uploads(self._location.prefix)
+            if upload.age > self._options.upload_age
+        ]
         failures: list[TierlogError] = []
         for upload in old:
             try:
@@ -76,14 +85,15 @@ class S3ChunkStorage(BaseChunkStorage):
                 failures.append(error)
         if failures:
             raise Unavailable(
-                f"{len(failures)} of {len(old)} uploads that dead owners left below {self._location} could not be aborted, the next sweep "
+                f"{len(failures)} of {len(old)} uploads that dead owners left below {self._location} could "
+                f"not be aborted, the next sweep "
                 f"tries again: {failures[-1]}"
             ) from failures[-1]
 
     async def _close(self) -> None:
         await self._requests.close()
 
-    # --- verbs ----------------------------------------------------------------------------------------------
+    # --- verbs -----------------------------------------------------------------------------------
 
     async def _info(self, name: str) -> ChunkInfo:
         head = await self._requests.head(self._key(name), name)
@@ -110,7 +120,10 @@ class S3ChunkStorage(BaseChunkStorage):
             await self._check_length(name, offset)
         if size and not await self._requests.append(self._key(name), name, offset, data):
             await self._check_length(name, offset)
-            raise Unavailable(f"chunk {name} was changed by somebody else while {size} bytes were written at {offset}; nothing was written")
+            raise Unavailable(
+                f"chunk {name} was changed by somebody else while {size} bytes were written at {offset}; "
+                f"nothing was written"
+            )
 
         return offset + size
 
@@ -130,7 +143,9 @@ class S3ChunkStorage(BaseChunkStorage):
     async def _concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         put_id = self._world.new_id()
         try:
-            await Concat(self._requests, self._location.prefix, name, put_id, self._options.parallel).run(ranges)
+            await Concat(self._requests, self._location.prefix, name, put_id, self._options.parallel).run(
+                ranges
+            )
         except ChunkExists as refusal:
             await self._accept_own(name, put_id, refusal)
         return sum(part.length for part in ranges)
@@ -167,23 +182,30 @@ class S3ChunkStorage(BaseChunkStorage):
         return found
 
     async def _page(self, prefix: str, token: str, after: str = "") -> tuple[list[ChunkInfo], str]:
-        """The chunks on the page of the list that ``token`` stands for, and the token of the next page, empty at the end."""
-        listed, token = await self._requests.list_page(self._key(prefix), token, self._key(after) if after else "")
+        """The chunks on the page of the list that ``token`` stands for, and the token of the next page, empty
+        at the end."""
+        listed, token = await self._requests.list_page(
+            self._key(prefix), token, self._key(after) if after else ""
+        )
         return [info for info in map(self._chunk_of, listed) if info is not None], token
 
     async def _used_space(self) -> int:
         return sum(info.length for info in await self._all(""))
 
     def _mapped(self, error: Exception, verb: str, name: str) -> TierlogError:
-        return mapped(error, Asked(verb, self._location.bucket, self._options.endpoint, self._key(name), name, visible=True))
+        return mapped(
+            error,
+            Asked(verb, self._location.bucket, self._options.endpoint, self._key(name), name, visible=True),
+        )
 
-    # --- names and judgements -------------------------------------------------------------------------------
+    # --- names and judgements --------------------------------------------------------------------
 
     def _key(self, name: str) -> str:
         return self._location.prefix + name
 
     def _chunk_of(self, found: ListedObject) -> ChunkInfo | None:
-        """The chunk that an object is; None for one that somebody else put there under a name that no chunk has."""
+        """The chunk that an object is; None for one that somebody else put there under a name that no chunk
+        has."""
         name = found.key.removeprefix(self._location.prefix)
         try:
             check_chunk_name(name)
@@ -203,7 +225,9 @@ class S3ChunkStorage(BaseChunkStorage):
         except ChunkNotFound:
             raise refusal from None
         except TierlogError as error:
-            raise OutcomeUnknown(f"chunk {name} exists, and it cannot be told whether this call made it: {error}") from error
+            raise OutcomeUnknown(
+                f"chunk {name} exists, and it cannot be told whether this call made it: {error}"
+            ) from error
 
         if head.put_id != put_id:
             raise refusal

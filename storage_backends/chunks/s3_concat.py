@@ -1,11 +1,12 @@
 """One concat on S3: a new object out of exact ranges of others, which are only read (rule S4).
 
-Owns: the multipart upload from its beginning to its end, whichever way it ends. Does not own: which ranges become which parts
-(``s3_plan.py``).
+Owns: the multipart upload from its beginning to its end, whichever way it ends. Does not own: which ranges
+become which parts (``s3_plan.py``).
 
-Nothing is visible before the completion, which is conditional. An upload that does not come to it is aborted, also when the caller is
-cancelled, and also when its id was lost on the way: names are never used twice (rule S2), so what is begun under this key is ours. One
-whose abort fails too, or whose process died, is left to the next sweep (``S3Options.upload_age``).
+Nothing is visible before the completion, which is conditional. An upload that does not come to it is aborted,
+also when the caller is cancelled, and also when its id was lost on the way: names are never used twice (rule
+S2), so what is begun under this key is ours. One whose abort fails too, or whose process died, is left to the
+next sweep (``S3Options.upload_age``).
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _ABORT_SECONDS = 10.0
 
 
 async def in_parallel(limit: int, calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """The results of ``calls``, of which ``limit`` run at a time. The first error ends the others and is raised as it is."""
+    """The results of ``calls``, of which ``limit`` run at a time. The first error ends the others and is
+    raised as it is."""
     results: dict[int, T] = {}
     failures: list[TierlogError] = []
     turns = anyio.CapacityLimiter(limit)
@@ -73,7 +75,9 @@ class Concat:
 
     async def _check_sources(self, ranges: Sequence[ChunkRange]) -> None:
         names = list(dict.fromkeys(part.name for part in ranges))
-        heads = await in_parallel(self._parallel, [partial(self._requests.head, self._prefix + name, name) for name in names])
+        heads = await in_parallel(
+            self._parallel, [partial(self._requests.head, self._prefix + name, name) for name in names]
+        )
         lengths = {name: head.length for name, head in zip(names, heads, strict=True)}
         for part in ranges:
             if part.offset + part.length > lengths[part.name]:
@@ -82,7 +86,9 @@ class Concat:
     async def _upload(self, parts: Sequence[Part]) -> None:
         upload_id = await self._begin()
         try:
-            calls = [partial(self._make_part, part, upload_id, number) for number, part in enumerate(parts, 1)]
+            calls = [
+                partial(self._make_part, part, upload_id, number) for number, part in enumerate(parts, 1)
+            ]
             tags = await in_parallel(self._parallel, calls)
             await self._requests.complete_upload(self._key, self._name, upload_id, tags)
         except BaseException:
@@ -90,7 +96,8 @@ class Concat:
             raise
 
     async def _begin(self) -> str:
-        """The id of a new upload. Where none comes, none is left: ``Unavailable``, for nobody sees an upload."""
+        """The id of a new upload. Where none comes, none is left: ``Unavailable``, for nobody sees an
+        upload."""
         try:
             return await self._requests.begin_upload(self._key, self._name, self._put_id)
         except OutcomeUnknown as error:
@@ -104,9 +111,13 @@ class Concat:
         if isinstance(part, CopiedPart):
             source = part.source
             at = self._prefix + source.name
-            return await self._requests.copy_part(self._key, self._name, upload_id, number, at, source.offset, source.length)
+            return await self._requests.copy_part(
+                self._key, self._name, upload_id, number, at, source.offset, source.length
+            )
 
-        return await self._requests.put_part(self._key, self._name, upload_id, number, await self._fetch(part))
+        return await self._requests.put_part(
+            self._key, self._name, upload_id, number, await self._fetch(part)
+        )
 
     async def _fetch(self, part: JoinedPart) -> list[bytes]:
         data = []
@@ -114,7 +125,8 @@ class Concat:
             found = await self._requests.get(self._prefix + each.name, each.name, each.offset, each.length)
             if len(found) != each.length:
                 raise Unavailable(
-                    f"chunk {each.name} became shorter while it was read: {len(found)} of {each.length} bytes at {each.offset}"
+                    f"chunk {each.name} became shorter while it was read: {len(found)} of {each.length} "
+                    f"bytes at {each.offset}"
                 )
             data.append(found)
         return data

@@ -2,9 +2,9 @@
 
 Owns: the tables. Does not own: retries (the storage actor's) nor what a verb makes of an answer (``s3.py``).
 
-The one question behind every row: can the request have taken effect? A refusal says that it has not. Where no sound answer came, and for
-every 5xx that is not a refusal to begin, a request that others can see has an unknown outcome; a request that nobody sees, such as a read
-or a part of an upload, is simply to be repeated.
+The one question behind every row: can the request have taken effect? A refusal says that it has not. Where no
+sound answer came, and for every 5xx that is not a refusal to begin, a request that others can see has an
+unknown outcome; a request that nobody sees, such as a read or a part of an upload, is simply to be repeated.
 """
 
 from __future__ import annotations
@@ -49,17 +49,23 @@ class Asked:
 _CREDENTIALS = "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, or a role of this machine"
 
 _CONFIGURATION = {
-    "NoSuchBucket": "there is no bucket {bucket} at {endpoint}; make it, or correct `chunks` in the configuration",
+    "NoSuchBucket": "there is no bucket {bucket} at {endpoint}; make it, or correct `chunks` in the "
+    "configuration",
     "InvalidAccessKeyId": "{endpoint} does not know the access key" + _CREDENTIALS,
-    "SignatureDoesNotMatch": "{endpoint} refuses the signature: the secret key does not belong to the access key" + _CREDENTIALS,
+    "SignatureDoesNotMatch": "{endpoint} refuses the signature: the secret key does not belong to the "
+    "access key" + _CREDENTIALS,
     "ExpiredToken": "the credentials for {endpoint} have expired; renew them",
     "InvalidToken": "the session token is not one of {endpoint}; renew the credentials",
-    "AccessDenied": "the credentials may not do {operation} on {place}; allow it in the policy of the bucket or of the user",
-    "Forbidden": "the credentials may not do {operation} on {place}; allow it in the policy of the bucket or of the user",
+    "AccessDenied": "the credentials may not do {operation} on {place}; allow it in the policy of the "
+    "bucket or of the user",
+    "Forbidden": "the credentials may not do {operation} on {place}; allow it in the policy of the bucket "
+    "or of the user",
     "AllAccessDisabled": "access to {place} is switched off at the service; switch it on there",
     "RequestTimeTooSkewed": "the clock of this machine and that of {endpoint} are too far apart; set it",
-    "PermanentRedirect": "the bucket {bucket} is in another region; set the region in the configuration, or AWS_REGION",
-    "AuthorizationHeaderMalformed": "the bucket {bucket} is in another region; set the region in the configuration, or AWS_REGION",
+    "PermanentRedirect": "the bucket {bucket} is in another region; set the region in the configuration, or "
+    "AWS_REGION",
+    "AuthorizationHeaderMalformed": "the bucket {bucket} is in another region; set the region in the "
+    "configuration, or AWS_REGION",
 }
 """Refusals that last until somebody corrects something."""
 
@@ -75,7 +81,8 @@ _REFUSALS = {
     "NoSuchUpload": "the upload of {place} was aborted by somebody else",
     "BadDigest": "bytes of {place} were damaged on the way to {endpoint}, which stored nothing",
     "InvalidDigest": "bytes of {place} were damaged on the way to {endpoint}, which stored nothing",
-    "XAmzContentChecksumMismatch": "bytes of {place} were damaged on the way to {endpoint}, which stored nothing",
+    "XAmzContentChecksumMismatch": "bytes of {place} were damaged on the way to {endpoint}, which stored "
+    "nothing",
     "IncompleteBody": "bytes of {place} were lost on the way to {endpoint}, which stored nothing",
 }
 """Refusals that pass by themselves: the request had no effect, and the next one may."""
@@ -100,7 +107,11 @@ def code_of(error: BaseException) -> str:
 
 def status_of(error: BaseException) -> int:
     """The HTTP status of an answer that is an error; 0 for anything else."""
-    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)) if isinstance(error, boto.ClientError) else 0
+    return (
+        int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+        if isinstance(error, boto.ClientError)
+        else 0
+    )
 
 
 def mapped(error: Exception, asked: Asked) -> TierlogError:
@@ -113,16 +124,24 @@ def mapped(error: Exception, asked: Asked) -> TierlogError:
 
     if _never_sent(error):
         return Unavailable(
-            f"{asked.endpoint} cannot be reached: {error}; see that it runs, and that the endpoint in the configuration is right"
+            f"{asked.endpoint} cannot be reached: {error}; see that it runs, and that the endpoint in the "
+            f"configuration is right"
         )
 
-    return _unsure(f"no sound answer to {asked.operation} on {asked.place} came from {asked.endpoint}: {error!r}", asked)
+    return _unsure(
+        f"no sound answer to {asked.operation} on {asked.place} came from {asked.endpoint}: {error!r}", asked
+    )
 
 
 def at_opening(error: Exception, asked: Asked) -> TierlogError | None:
-    """What keeps a storage from being opened; None for trouble that passes: the service is there, and calls are tried again."""
+    """What keeps a storage from being opened; None for trouble that passes: the service is there, and calls
+    are tried again."""
     code, status = code_of(error), status_of(error)
-    if code in _CONFIGURATION or status in {301, 400, 401, 403, 404} or isinstance(error, (*_ABSENT_CREDENTIALS, boto.NoRegionError)):
+    if (
+        code in _CONFIGURATION
+        or status in {301, 400, 401, 403, 404}
+        or isinstance(error, (*_ABSENT_CREDENTIALS, boto.NoRegionError))
+    ):
         return ConfigError(str(mapped(error, asked)))
 
     return None if status else mapped(error, asked)
@@ -139,7 +158,9 @@ def _answered(error: Any, asked: Asked) -> TierlogError:
         return ChunkExists(f"chunk {asked.name} exists already", chunk=asked.name)
 
     if code in _FULL or status == 507:
-        return StorageFull(f"{asked.endpoint} has no room for {asked.place}: {message}; make room there, or raise the quota")
+        return StorageFull(
+            f"{asked.endpoint} has no room for {asked.place}: {message}; make room there, or raise the quota"
+        )
 
     text = _CONFIGURATION.get(code) or _REFUSALS.get(code) or _by_status(status)
     if text is not None:
@@ -149,9 +170,14 @@ def _answered(error: Any, asked: Asked) -> TierlogError:
         return Unsupported(f"{asked.endpoint} cannot do {asked.operation} as it was asked: {message}")
 
     if status >= 500:
-        return _unsure(f"{asked.endpoint} failed in {asked.operation} on {asked.place} ({status} {code}: {message})", asked)
+        return _unsure(
+            f"{asked.endpoint} failed in {asked.operation} on {asked.place} ({status} {code}: {message})",
+            asked,
+        )
 
-    return Unavailable(f"{asked.endpoint} refuses {asked.operation} on {asked.place} ({status} {code}: {message})")
+    return Unavailable(
+        f"{asked.endpoint} refuses {asked.operation} on {asked.place} ({status} {code}: {message})"
+    )
 
 
 def _by_status(status: int) -> str | None:
@@ -167,12 +193,14 @@ def _by_status(status: int) -> str | None:
 
 
 def _unsure(message: str, asked: Asked) -> TierlogError:
-    return OutcomeUnknown(f"{message}; it may have been carried out") if asked.visible else Unavailable(message)
+    return (
+        OutcomeUnknown(f"{message}; it may have been carried out") if asked.visible else Unavailable(message)
+    )
 
 
 def _never_sent(error: Exception) -> bool:
     """Whether the service cannot have seen the request: no connection came about."""
     cause = error.kwargs.get("error") if isinstance(error, boto.BotoCoreError) else None
-    return isinstance(error, boto.ConnectTimeoutError | boto.ProxyConnectionError | boto.SSLError) or isinstance(
-        cause, aiohttp.ClientConnectorError
-    )
+    return isinstance(
+        error, boto.ConnectTimeoutError | boto.ProxyConnectionError | boto.SSLError
+    ) or isinstance(cause, aiohttp.ClientConnectorError)

@@ -1,4 +1,5 @@
-"""Where chunks lie in S3: ``s3://bucket/prefix``. Pure, and free of any client, so that a configuration can be checked without one."""
+"""Where chunks lie in S3: ``s3://bucket/prefix``. Pure, and free of any client, so that a configuration can
+be checked without one."""
 
 from __future__ import annotations
 
@@ -29,10 +30,17 @@ def parse_location(text: str) -> S3Location:
     """``InvalidArgument`` unless ``text`` names a bucket and, if there is one, a prefix of plain folders."""
     bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
     prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-    if not text.startswith(SCHEME) or not _BUCKET.fullmatch(bucket) or not _PREFIX.fullmatch(prefix) or len(prefix) > _PREFIX_MAX:
+    if (
+        not text.startswith(SCHEME)
+        or not _BUCKET.fullmatch(bucket)
+        or not _PREFIX.fullmatch(prefix)
+        or len(prefix) > _PREFIX_MAX
+    ):
         raise InvalidArgument(
-            f"{text[:80]!r} is no place in S3: write s3://BUCKET or s3://BUCKET/PREFIX, with a bucket of 3 to 63 small letters, digits, "
-            f"dots and dashes, and a prefix of at most {_PREFIX_MAX} letters, digits, '.', '_', '$', '#', '=', '-' and '/'"
+            f"{text[:80]!r} is no place in S3: write s3://BUCKET or s3://BUCKET/PREFIX, with a bucket of 3 "
+            f"to 63 small letters, digits, "
+            f"dots and dashes, and a prefix of at most {_PREFIX_MAX} letters, digits, '.', '_', '$', '#', "
+            f"'=', '-' and '/'"
         )
 
     return S3Location(bucket, prefix)

@@ -1,10 +1,12 @@
 """Where S3 requests run: aiobotocore knows asyncio only, the store runs on any loop.
 
-Owns: the seam. On asyncio (uvloop too) a request is a plain await in the caller's own task. On trio an asyncio loop runs in a thread of its
-own, and each request crosses once there and once back. Does not own: what is asked (``s3_requests.py``).
+Owns: the seam. On asyncio (uvloop too) a request is a plain await in the caller's own task. On trio an
+asyncio loop runs in a thread of its own, and each request crosses once there and once back. Does not own:
+what is asked (``s3_requests.py``).
 
-Cancellation: a request whose caller is cancelled is cancelled too, and has ended when the caller goes on, on both sides of the seam:
-nothing runs on that nobody waits for. ``close`` ends what is left and joins the thread.
+Cancellation: a request whose caller is cancelled is cancelled too, and has ended when the caller goes on, on
+both sides of the seam: nothing runs on that nobody waits for. ``close`` ends what is left and joins the
+thread.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ class ThreadLoop(RequestLoop):
 
     def __init__(self, trio: Any) -> None:
         self._trio = trio
-        self._loop = import_module("uvloop").new_event_loop() if find_spec("uvloop") else asyncio.new_event_loop()
+        self._loop = (
+            import_module("uvloop").new_event_loop() if find_spec("uvloop") else asyncio.new_event_loop()
+        )
         self._ended = asyncio.Event()
         self._thread = threading.Thread(target=self._serve, name="tierlog-s3", daemon=True)
 
@@ -105,7 +109,8 @@ class ThreadLoop(RequestLoop):
 
 
 class _Crossing:
-    """One request on its way over and back. All but ``done`` and ``result`` is touched by the asyncio thread only."""
+    """One request on its way over and back. All but ``done`` and ``result`` is touched by the asyncio thread
+    only."""
 
     def __init__(self, call: Call[Any], token: Any, run_finished: type[Exception]) -> None:
         self.done = anyio.Event()

@@ -1,10 +1,12 @@
 """How the ranges of a concat become the parts of a multipart upload. Pure functions.
 
-Owns: the rules of the service: each part but the last has 5 MiB at least and 5 GiB at most, a range can only be copied out of an object
-above 5 MiB, and there are 10,000 parts at most. Does not own: requests (``s3_concat.py``).
+Owns: the rules of the service: each part but the last has 5 MiB at least and 5 GiB at most, a range can only
+be copied out of an object above 5 MiB, and there are 10,000 parts at most. Does not own: requests
+(``s3_concat.py``).
 
-What is long enough is copied inside the service and never comes here. What is too short is read and joined with its neighbours, and
-where those do not suffice, with the beginning of the long range behind them: fewer than 15 MiB for a part.
+What is long enough is copied inside the service and never comes here. What is too short is read and joined
+with its neighbours, and where those do not suffice, with the beginning of the long range behind them: fewer
+than 15 MiB for a part.
 """
 
 from __future__ import annotations
@@ -39,11 +41,13 @@ Part = CopiedPart | JoinedPart
 
 
 def plan_parts(ranges: Sequence[ChunkRange], *, part_max: int = PART_MAX) -> list[Part]:
-    """The parts, in order, that together are ``ranges``. None if there is no byte. ``InvalidArgument`` if they are too many."""
+    """The parts, in order, that together are ``ranges``. None if there is no byte. ``InvalidArgument`` if
+    they are too many."""
     parts = list(_parts([part for part in ranges if part.length], part_max))
     if len(parts) > PARTS_MAX:
         raise InvalidArgument(
-            f"{len(ranges)} ranges make {len(parts)} parts, and an upload has {PARTS_MAX} at most: concat fewer at a time"
+            f"{len(ranges)} ranges make {len(parts)} parts, and an upload has {PARTS_MAX} at most: concat "
+            f"fewer at a time"
         )
 
     return parts

@@ -1,4 +1,4 @@
-"""``S3ChunkReader``: the chunks of a bucket, for somebody who must not change them (hole 26).
+"""``S3ChunkReader``: the chunks of a bucket, for somebody who must not change them.
 
 Owns: the refusal of every change. Does not own: how chunks are found and read (``S3ChunkStorage`` does that).
 ``open`` looks whether the bucket is there, and sweeps nothing of a living owner.

@@ -1,10 +1,12 @@
 """The requests that chunk storage makes of an S3 service, through aiobotocore.
 
-Owns: the client and its life, one method for each request, its time limit, and the check that an answer is the one that was asked for.
-Every error is one of the chunk contract (``s3_errors.py``). Does not own: what the requests are for (``s3.py``, ``s3_concat.py``).
+Owns: the client and its life, one method for each request, its time limit, and the check that an answer is
+the one that was asked for. Every error is one of the chunk contract (``s3_errors.py``). Does not own: what
+the requests are for (``s3.py``, ``s3_concat.py``).
 
-Nothing here or below asks twice: botocore's retries are off, and so is the one that aiohttp makes by itself when a kept connection turns
-out to be closed, for the first try may have taken effect. The storage actor is the only layer that retries (rule A12).
+Nothing here or below asks twice: botocore's retries are off, and so is the one that aiohttp makes by itself
+when a kept connection turns out to be closed, for the first try may have taken effect. The storage actor is
+the only layer that retries (rule A12).
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ _READ_ONLY = "tierlog-read-only"
 
 @attrs.frozen(kw_only=True)
 class S3Options:
-    """Where the service is and how it is asked. Credentials come from the environment, as for any AWS client."""
+    """Where the service is and how it is asked. Credentials come from the environment, as for any AWS
+    client."""
 
     endpoint: str = ""
     """The service's URL; empty means AWS, or what AWS_ENDPOINT_URL_S3 says."""
@@ -54,7 +57,8 @@ class S3Options:
     request_timeout: float = 50.0
     """The longest time for one request, its body included."""
     upload_age: float = 86_400.0
-    """Multipart uploads older than this, by the service's clock, were left by dead owners: ``open`` and ``sweep`` abort them."""
+    """Multipart uploads older than this, by the service's clock, were left by dead owners: ``open`` and
+    ``sweep`` abort them."""
     parallel: int = 4
     """Requests of one concat at the same time."""
 
@@ -110,7 +114,8 @@ class LeftUpload:
 
 @cache
 def _service_models() -> Any:
-    """The description of S3 that clients are built from: hundreds of kilobytes of JSON, read once in a process."""
+    """The description of S3 that clients are built from: hundreds of kilobytes of JSON, read once in a
+    process."""
     return create_loader()
 
 
@@ -122,7 +127,8 @@ def make_client(options: S3Options) -> AbstractAsyncContextManager[S3Client]:
         connect_timeout=options.connect_timeout,
         read_timeout=options.read_timeout,
         max_pool_connections=options.connections,
-        # Uploads carry the CRC32C that is made here; reads are verified against the store's own checksums (rule S5).
+        # Uploads carry the CRC32C that is made here; reads are verified against the store's own checksums
+        # (rule S5).
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         # An address has no subdomains: a service of one's own is asked by path.
@@ -148,7 +154,8 @@ class S3Requests:
         self._client: S3Client | None = None
 
     async def open(self, prefix: str) -> None:
-        """Make the client and see that the bucket is there and may be listed. ``ConfigError`` if somebody must correct something."""
+        """Make the client and see that the bucket is there and may be listed. ``ConfigError`` if somebody
+        must correct something."""
         self._loop = request_loop()
         await self._loop.open()
         try:
@@ -183,7 +190,7 @@ class S3Requests:
         if context is not None:
             await context.__aexit__(None, None, None)
 
-    # --- objects --------------------------------------------------------------------------------------------
+    # --- objects ---------------------------------------------------------------------------------
 
     async def put(self, key: str, name: str, data: Sequence[Buffer], put_id: str) -> None:
         """Make the object, if there is none: ``ChunkExists``."""
@@ -193,22 +200,29 @@ class S3Requests:
     async def append(self, key: str, name: str, offset: int, data: Sequence[Buffer]) -> bool:
         """Put ``data`` behind the object's ``offset`` bytes; False if it does not have as many.
 
-        ``ChunkReadOnly`` if the service takes no more appends to this object, however often it is asked: 10,000, as a rule.
+        ``ChunkReadOnly`` if the service takes no more appends to this object, however often it is asked:
+        10,000, as a rule.
         """
         try:
-            await self._ask("put_object", key, name, visible=True, **_verified(_body(data)), WriteOffsetBytes=offset)
+            await self._ask(
+                "put_object", key, name, visible=True, **_verified(_body(data)), WriteOffsetBytes=offset
+            )
         except TierlogError as error:
             code = code_of(error.__cause__ or error)
             if code == "InvalidWriteOffset":
                 return False
             if code == "TooManyParts":
-                raise ChunkReadOnly(f"chunk {name} takes no more appends at {self._endpoint}; begin another", chunk=name) from error
+                raise ChunkReadOnly(
+                    f"chunk {name} takes no more appends at {self._endpoint}; begin another", chunk=name
+                ) from error
             raise
         return True
 
     async def get(self, key: str, name: str, offset: int, size: int) -> bytes:
         """The bytes ``offset .. offset + size`` as far as there are. ``size`` is not 0."""
-        return await self._run(partial(self._get, key, offset, size), self._asked("get_object", key, name, visible=False))
+        return await self._run(
+            partial(self._get, key, offset, size), self._asked("get_object", key, name, visible=False)
+        )
 
     async def head(self, key: str, name: str) -> ObjectHead:
         try:
@@ -216,16 +230,20 @@ class S3Requests:
         except Unavailable as error:
             if status_of(error.__cause__ or error) != 404:
                 raise
-            # An answer to HEAD has no body to say what is missing, the object or the whole bucket. That to GET has one, and the
-            # credentials for it are the same. It is asked each time: a bucket that was there may have gone since.
+            # An answer to HEAD has no body to say what is missing, the object or the whole bucket. That to
+            # GET has one, and the credentials for it are the same. It is asked each time: a bucket that was
+            # there may have gone since.
             await self.get(key, name, 0, 1)
             raise ChunkNotFound(f"there was no chunk {name} when it was looked for", chunk=name) from error
 
         marks = answer.get("Metadata", {})
-        return ObjectHead(int(answer["ContentLength"]), str(marks.get(_ID, "")), _READ_ONLY in marks, str(answer["ETag"]))
+        return ObjectHead(
+            int(answer["ContentLength"]), str(marks.get(_ID, "")), _READ_ONLY in marks, str(answer["ETag"])
+        )
 
     async def mark_read_only(self, key: str, name: str, head: ObjectHead, read_only: bool) -> None:
-        """Replace the marks of the object that ``head`` saw: the service copies it onto itself, for metadata cannot be changed."""
+        """Replace the marks of the object that ``head`` saw: the service copies it onto itself, for metadata
+        cannot be changed."""
         await self._ask(
             "copy_object",
             key,
@@ -241,29 +259,42 @@ class S3Requests:
         await self._ask("delete_object", key, name, visible=True)
 
     async def list_page(self, prefix: str, token: str, after: str) -> tuple[list[ListedObject], str]:
-        """A page of the objects whose key begins with ``prefix``, and the token of the next one, empty at the end. The first page, which
-        has no token, begins behind the key ``after``."""
-        more: dict[str, Any] = {"ContinuationToken": token} if token else {"StartAfter": after} if after else {}
+        """A page of the objects whose key begins with ``prefix``, and the token of the next one, empty at the
+        end. The first page, which has no token, begins behind the key ``after``."""
+        more: dict[str, Any] = (
+            {"ContinuationToken": token} if token else {"StartAfter": after} if after else {}
+        )
         answer = await self._ask("list_objects_v2", "", "", Prefix=prefix, **more)
         found = [ListedObject(str(each["Key"]), int(each["Size"])) for each in answer.get("Contents", ())]
         return found, str(answer["NextContinuationToken"]) if answer.get("IsTruncated") else ""
 
-    # --- multipart ------------------------------------------------------------------------------------------
+    # --- multipart -------------------------------------------------------------------------------
 
     async def begin_upload(self, key: str, name: str, put_id: str) -> str:
-        """The new upload's id. After ``OutcomeUnknown`` there may be one whose id nobody knows (``uploads`` shows it)."""
-        answer = await self._ask("create_multipart_upload", key, name, visible=True, Metadata={_ID: put_id}, ContentType=_CONTENT)
+        """The new upload's id. After ``OutcomeUnknown`` there may be one whose id nobody knows (``uploads``
+        shows it)."""
+        answer = await self._ask(
+            "create_multipart_upload", key, name, visible=True, Metadata={_ID: put_id}, ContentType=_CONTENT
+        )
         return str(answer["UploadId"])
 
     async def put_part(self, key: str, name: str, upload_id: str, number: int, data: Sequence[Buffer]) -> str:
         """The part's tag."""
         body = _body(data)
         answer = await self._ask(
-            "upload_part", key, name, UploadId=upload_id, PartNumber=number, Body=io.BytesIO(body), ContentLength=len(body)
+            "upload_part",
+            key,
+            name,
+            UploadId=upload_id,
+            PartNumber=number,
+            Body=io.BytesIO(body),
+            ContentLength=len(body),
         )
         return str(answer["ETag"])
 
-    async def copy_part(self, key: str, name: str, upload_id: str, number: int, source: str, offset: int, length: int) -> str:
+    async def copy_part(
+        self, key: str, name: str, upload_id: str, number: int, source: str, offset: int, length: int
+    ) -> str:
         """The tag of a part that the service makes of a range of the object ``source``."""
         answer = await self._ask(
             "upload_part_copy",
@@ -280,7 +311,13 @@ class S3Requests:
         """Make the object of the parts, if there is none: ``ChunkExists``."""
         parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
         await self._ask(
-            "complete_multipart_upload", key, name, visible=True, UploadId=upload_id, MultipartUpload={"Parts": parts}, IfNoneMatch="*"
+            "complete_multipart_upload",
+            key,
+            name,
+            visible=True,
+            UploadId=upload_id,
+            MultipartUpload={"Parts": parts},
+            IfNoneMatch="*",
         )
 
     async def abort_upload(self, key: str, upload_id: str) -> None:
@@ -306,9 +343,11 @@ class S3Requests:
                 return found
             more = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
 
-    # --- asking ---------------------------------------------------------------------------------------------
+    # --- asking ----------------------------------------------------------------------------------
 
-    async def _ask(self, operation: str, key: str, name: str, *, visible: bool = False, **request: Any) -> Mapping[str, Any]:
+    async def _ask(
+        self, operation: str, key: str, name: str, *, visible: bool = False, **request: Any
+    ) -> Mapping[str, Any]:
         if key:
             request["Key"] = key
         call = partial(getattr(self._client, operation), Bucket=self._bucket, **request)
@@ -331,7 +370,9 @@ class S3Requests:
     async def _get(self, key: str, offset: int, size: int) -> bytes:
         assert self._client is not None
         try:
-            answer = await self._client.get_object(Bucket=self._bucket, Key=key, Range=f"bytes={offset}-{offset + size - 1}")
+            answer = await self._client.get_object(
+                Bucket=self._bucket, Key=key, Range=f"bytes={offset}-{offset + size - 1}"
+            )
         except Exception as error:
             if status_of(error) == 416:
                 return b""
@@ -356,7 +397,11 @@ def _body(data: Sequence[Buffer]) -> bytes:
 
 def _verified(body: bytes) -> dict[str, Any]:
     """The parameters of a body that the service compares with its checksum before it keeps it."""
-    return {"Body": io.BytesIO(body), "ContentLength": len(body), "ChecksumCRC32C": b64encode(crc32c(body).to_bytes(4)).decode()}
+    return {
+        "Body": io.BytesIO(body),
+        "ContentLength": len(body),
+        "ChecksumCRC32C": b64encode(crc32c(body).to_bytes(4)).decode(),
+    }
 
 
 def _check_range(told: str, offset: int, size: int, received: int) -> None:
@@ -364,4 +409,7 @@ def _check_range(told: str, offset: int, size: int, received: int) -> None:
     span, _, total = told.removeprefix("bytes ").partition("/")
     expected = f"{offset}-{offset + received - 1}"
     if span != expected or not _LENGTH.fullmatch(total) or received != min(size, int(total) - offset):
-        raise Unavailable(f"{received} bytes at {offset} were read where {size} were asked for, and the service calls them {told!r}")
+        raise Unavailable(
+            f"{received} bytes at {offset} were read where {size} were asked for, and the service calls "
+            f"them {told!r}"
+        )

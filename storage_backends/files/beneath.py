@@ -1,12 +1,13 @@
 """Calls on paths below a folder that never follow a symbolic link, whoever puts one there and whenever.
 
-Owns: the walk from the folder to a path's parent, one component after the other, each opened without following, and the calls relative to
-the descriptor that the walk ends at. So nothing that changes in between can lead a call out of the folder, and there is no check that
-could race. Does not own: anything else about a call; a path that is not below the folder is used as it is, and so is the way to the folder
-itself, which its operator may well have made a link.
+Owns: the walk from the folder to a path's parent, one component after the other, each opened without
+following, and the calls relative to the descriptor that the walk ends at. So nothing that changes in between
+can lead a call out of the folder, and there is no check that could race. Does not own: anything else about a
+call; a path that is not below the folder is used as it is, and so is the way to the folder itself, which its
+operator may well have made a link.
 
-A link on the way is ``NotADirectoryError`` or ``ELOOP``, one that is opened ``ELOOP``; what else is no regular file is
-``IsADirectoryError``, also if it is a device or a pipe, which is never waited for.
+A link on the way is ``NotADirectoryError`` or ``ELOOP``, one that is opened ``ELOOP``; what else is no
+regular file is ``IsADirectoryError``, also if it is a device or a pipe, which is never waited for.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class Beneath:
 
     @contextmanager
     def _parent(self, path: str) -> Iterator[tuple[int | None, str]]:
-        """The folder of ``path`` as a descriptor, and the name in it; or None and the whole path, if it is not below the root."""
+        """The folder of ``path`` as a descriptor, and the name in it; or None and the whole path, if it is
+        not below the root."""
         if not path.startswith(self._prefix):
             yield None, path
             return

@@ -1,12 +1,13 @@
 """Drives I/O programs on the operating system (see ``base/files.py`` for the vocabulary).
 
-Owns: the one place where tierlog makes a thread and touches a descriptor. A whole program runs in one hop into a worker thread.
-Does not own: what the calls mean for durability (the WAL and the chunk stores do), how a write is cut (``local_write.py``) nor the mapping
-of ``OSError``.
+Owns: the one place where tierlog makes a thread and touches a descriptor. A whole program runs in one hop
+into a worker thread. Does not own: what the calls mean for durability (the WAL and the chunk stores do), how
+a write is cut (``local_write.py``) nor the mapping of ``OSError``.
 
-Ordering: every lane has a ``CapacityLimiter`` of its own, never anyio's shared one, which the host app may hold (rule W7).
-Cancellation: before the first call a program is dropped; after it, ``run`` waits for the last call, even if asyncio cancels the
-task past anyio's shield, because a call that is still running owns its descriptor (rule W7, hole 11).
+Ordering: every lane has a ``CapacityLimiter`` of its own, never anyio's shared one, which the host app may
+hold (rule W7). Cancellation: before the first call a program is dropped; after it, ``run`` waits for the last
+call, even if asyncio cancels the task past anyio's shield, because a call that is still running owns its
+descriptor (rule W7).
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ _fallocate = _find_fallocate()
 
 
 class LocalHandle(FileHandle):
-    """A descriptor; ``fd`` is -1 once closed, so that a use after the close fails instead of touching another file."""
+    """A descriptor; ``fd`` is -1 once closed, so that a use after the close fails instead of touching another
+    file."""
 
     __slots__ = ("_path", "cold", "fd")
 
@@ -174,7 +176,11 @@ def _lock(call: Lock) -> bool:
 
 
 def _sync_folder(call: SyncFolder, at: Beneath | None = None) -> None:
-    fd = os.open(call.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) if at is None else at.open_folder(call.path)
+    fd = (
+        os.open(call.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if at is None
+        else at.open_folder(call.path)
+    )
     try:
         os.fsync(fd)
     finally:
@@ -289,11 +295,14 @@ class _Counts:
 
 
 class _Job:
-    """One program on its way through a thread. Whoever takes ``claim`` first decides whether it runs at all."""
+    """One program on its way through a thread. Whoever takes ``claim`` first decides whether it runs at
+    all."""
 
     __slots__ = ("_counts", "_perform", "_program", "claim", "done")
 
-    def __init__(self, program: Program[Any], perform: Mapping[type[IoCall], Callable[[Any], Any]], counts: _Counts) -> None:
+    def __init__(
+        self, program: Program[Any], perform: Mapping[type[IoCall], Callable[[Any], Any]], counts: _Counts
+    ) -> None:
         self._program = program
         self._perform = perform
         self._counts = counts
@@ -312,7 +321,8 @@ class _Job:
 
 
 class LocalFiles(Files):
-    """Files of the operating system. ``width`` is how many programs of this lane may be in threads at once."""
+    """Files of the operating system. ``width`` is how many programs of this lane may be in threads at
+    once."""
 
     def __init__(self, name: str = "files", width: int = 4) -> None:
         self._name = name
@@ -357,7 +367,8 @@ class LocalFiles(Files):
 
 
 async def _outlive(job: _Job) -> None:
-    """W7: wait until the thread is through, whatever asyncio's own ``Task.cancel`` (which passes anyio's shields) does meanwhile."""
+    """W7: wait until the thread is through, whatever asyncio's own ``Task.cancel`` (which passes anyio's
+    shields) does meanwhile."""
     while job.done.locked():
         try:
             with anyio.CancelScope(shield=True):

@@ -1,15 +1,17 @@
 """Writing buffers to a descriptor, whole, and bulk data in slices that the disk begins with at once.
 
-Owns: the limits of one system call, writes that the system cuts short, and the pace of bulk data. Does not own: handles, programs
-(``local.py``), nor durability: the disk only begins earlier with what a sync has to finish anyway.
+Owns: the limits of one system call, writes that the system cuts short, and the pace of bulk data. Does not
+own: handles, programs (``local.py``), nor durability: the disk only begins earlier with what a sync has to
+finish anyway.
 
-Written in one call, several megabytes cost about twice the CPU a byte (measured on ext4 in a virtual machine, beside a busy WAL; probably
-because the page cache then takes memory in large blocks that are not warm). And left to the sync, they reach the disk as one burst, in
-front of each sync of a WAL on the same disk. So slices of a megabyte: while one is on its way to the disk the next is copied. A write
-that somebody waits for stays one call: after each call its thread may have to wait for the interpreter.
+Written in one call, several megabytes cost about twice the CPU a byte (measured on ext4 in a virtual machine,
+beside a busy WAL; probably because the page cache then takes memory in large blocks that are not warm). And
+left to the sync, they reach the disk as one burst, in front of each sync of a WAL on the same disk. So slices
+of a megabyte: while one is on its way to the disk the next is copied. A write that somebody waits for stays
+one call: after each call its thread may have to wait for the interpreter.
 
-Errors: waiting for a slice consumes the error that its way to the disk may have had, so it is raised here; the later sync would not see
-it (rule W6).
+Errors: waiting for a slice consumes the error that its way to the disk may have had, so it is raised here;
+the later sync would not see it (rule W6).
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ _sync_file_range = _find_sync_file_range()
 
 
 def write_whole(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-    """Write all buffers one after the other at ``offset``; returns where they end. An ``OSError`` may come after any part of it."""
+    """Write all buffers one after the other at ``offset``; returns where they end. An ``OSError`` may come
+    after any part of it."""
     for start in range(0, len(buffers), _BUFFERS_MAX):
         offset = _write_batch(fd, buffers[start : start + _BUFFERS_MAX], offset)
     return offset
@@ -60,7 +63,8 @@ def write_bulk(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
 
 
 def slices(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """The same bytes, not copied, as lists that one call takes: ``SLICE_BYTES`` each unless the buffers are too many."""
+    """The same bytes, not copied, as lists that one call takes: ``SLICE_BYTES`` each unless the buffers are
+    too many."""
     taken: list[Buffer] = []
     room = SLICE_BYTES
     for buffer in buffers:
@@ -90,7 +94,8 @@ def _write_batch(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
 
 
 def _write_rest(fd: int, data: bytes, offset: int, done: int) -> None:
-    """A short write happens at 2 GiB, on a full disk and after a signal; going on either completes it or gives the error."""
+    """A short write happens at 2 GiB, on a full disk and after a signal; going on either completes it or
+    gives the error."""
     view = memoryview(data)
     while done < len(view):
         written = os.pwrite(fd, view[done:], offset + done)
@@ -100,7 +105,8 @@ def _write_rest(fd: int, data: bytes, offset: int, done: int) -> None:
 
 
 def _wait_then_begin(fd: int, start: int, end: int) -> None:
-    """Wait for what is on its way to the disk in a range, then let the rest of it begin; nothing where the system cannot be told to."""
+    """Wait for what is on its way to the disk in a range, then let the rest of it begin; nothing where the
+    system cannot be told to."""
     if _sync_file_range is not None and _sync_file_range(fd, start, end - start, _WAIT_THEN_BEGIN):
         code = ctypes.get_errno()
         if code not in _NOT_THERE:

@@ -1,14 +1,14 @@
 """``ChunkStorageConformance``: the contract of ``ChunkStorage`` as tests.
 
-Subclass it, give ``make``, and run pytest: each test gets a fresh place. Capabilities decide which behaviour is asked for; where one is
-missing, its tests ask for the refusal instead::
+Subclass it, give ``make``, and run pytest: each test gets a fresh place. Capabilities decide which behaviour
+is asked for; where one is missing, its tests ask for the refusal instead::
 
     class TestMyStorage(ChunkStorageConformance):
         def make(self, folder: Path) -> ChunkStorage:
             return MyChunkStorage(str(folder))
 
-``make`` is called again for the same folder to get a second owner of the same storage. ``large`` may be made smaller for a slow backend.
-The tests need pytest and anyio's plugin for it, which comes with anyio.
+``make`` is called again for the same folder to get a second owner of the same storage. ``large`` may be made
+smaller for a slow backend. The tests need pytest and anyio's plugin for it, which comes with anyio.
 """
 
 from .appending import AppendConformance

@@ -6,7 +6,13 @@ import pytest
 
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
-from ...storage_backends.base.errors import BadChunkOffset, ChunkExists, ChunkNotFound, ChunkReadOnly, InvalidArgument
+from ...storage_backends.base.errors import (
+    BadChunkOffset,
+    ChunkExists,
+    ChunkNotFound,
+    ChunkReadOnly,
+    InvalidArgument,
+)
 from .suite import BLOCK, ChunkSuite, content
 
 
@@ -139,7 +145,9 @@ class AppendConformance(ChunkSuite):
 
     # --- read-only ------------------------------------------------------------------------------------------
 
-    async def test_a_read_only_chunk_refuses_writes_until_it_is_writable_again(self, storage: ChunkStorage) -> None:
+    async def test_a_read_only_chunk_refuses_writes_until_it_is_writable_again(
+        self, storage: ChunkStorage
+    ) -> None:
         if await self.can_append(storage):
             await storage.create_with_content("a", [b"abc"])
             await storage.set_read_only("a", True)
@@ -169,7 +177,9 @@ class AppendConformance(ChunkSuite):
         assert not await storage.exists("a")
 
     @pytest.mark.parametrize("read_only", [True, False])
-    async def test_saying_twice_whether_a_chunk_is_read_only_is_fine(self, storage: ChunkStorage, read_only: bool) -> None:
+    async def test_saying_twice_whether_a_chunk_is_read_only_is_fine(
+        self, storage: ChunkStorage, read_only: bool
+    ) -> None:
         await storage.create_with_content("a", [b"abc"])
         for _ in range(2):
             await storage.set_read_only("a", read_only)

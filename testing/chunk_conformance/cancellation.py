@@ -38,7 +38,9 @@ async def still_serves(storage: ChunkStorage) -> None:
 
 class CancellationConformance(ChunkSuite):
     @at_any_step
-    async def test_a_cancelled_creation_leaves_a_whole_object_or_none(self, storage: ChunkStorage, steps: int) -> None:
+    async def test_a_cancelled_creation_leaves_a_whole_object_or_none(
+        self, storage: ChunkStorage, steps: int
+    ) -> None:
         data = content(2 * BLOCK)
         await cancelled(lambda: storage.create_with_content("a/b", [data]), steps)
 
@@ -46,17 +48,26 @@ class CancellationConformance(ChunkSuite):
         await still_serves(storage)
 
     @at_any_step
-    async def test_a_cancelled_concat_leaves_a_whole_object_or_none_and_its_sources(self, storage: ChunkStorage, steps: int) -> None:
+    async def test_a_cancelled_concat_leaves_a_whole_object_or_none_and_its_sources(
+        self, storage: ChunkStorage, steps: int
+    ) -> None:
         if await self.can_concat(storage):
             data = content(2 * BLOCK)
             await storage.create_with_content("source", [data])
-            await cancelled(lambda: storage.concat("joined", [ChunkRange("source", 0, BLOCK), ChunkRange("source", 0, 2 * BLOCK)]), steps)
+            await cancelled(
+                lambda: storage.concat(
+                    "joined", [ChunkRange("source", 0, BLOCK), ChunkRange("source", 0, 2 * BLOCK)]
+                ),
+                steps,
+            )
             assert await read_all(storage, "joined") in (None, data[:BLOCK] + data)
             assert await read_all(storage, "source") == data
             await still_serves(storage)
 
     @at_any_step
-    async def test_a_cancelled_write_leaves_a_prefix_of_its_bytes(self, storage: ChunkStorage, steps: int) -> None:
+    async def test_a_cancelled_write_leaves_a_prefix_of_its_bytes(
+        self, storage: ChunkStorage, steps: int
+    ) -> None:
         if await self.can_append(storage):
             data = content(2 * BLOCK)
             await storage.create_with_content("a", [b"abc"])
@@ -77,7 +88,9 @@ class CancellationConformance(ChunkSuite):
         await still_serves(storage)
 
     @at_any_step
-    async def test_a_cancelled_delete_leaves_the_whole_chunk_or_none(self, storage: ChunkStorage, steps: int) -> None:
+    async def test_a_cancelled_delete_leaves_the_whole_chunk_or_none(
+        self, storage: ChunkStorage, steps: int
+    ) -> None:
         await storage.create_with_content("a/b", [b"abc"])
         await cancelled(lambda: storage.delete("a/b"), steps)
 

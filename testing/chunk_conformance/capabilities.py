@@ -1,4 +1,5 @@
-"""Flags that agree with behaviour, both ways: what is promised works, what is not is ``Unsupported`` and does nothing."""
+"""Flags that agree with behaviour, both ways: what is promised works, what is not is ``Unsupported`` and does
+nothing."""
 
 from __future__ import annotations
 
@@ -52,7 +53,10 @@ class CapabilityConformance(ChunkSuite):
     async def test_what_is_unsupported_is_so_whatever_is_there(self, storage: ChunkStorage) -> None:
         """A missing capability says nothing about the chunk: callers decide by the flag, not by trying."""
         able = storage.capabilities
-        calls = [(able.append, storage.write("missing", 0, [])), (able.truncate, storage.truncate("missing", 0))]
+        calls = [
+            (able.append, storage.write("missing", 0, [])),
+            (able.truncate, storage.truncate("missing", 0)),
+        ]
         for promised, call in calls:
             with pytest.raises(Exception) as caught:
                 await call
@@ -67,7 +71,9 @@ class CapabilityConformance(ChunkSuite):
 
         assert [type(before), before, during, storage.capabilities] == [Capabilities] + [before] * 3
 
-    async def test_flags_are_the_same_for_every_instance(self, storage: ChunkStorage, other: ChunkStorage) -> None:
+    async def test_flags_are_the_same_for_every_instance(
+        self, storage: ChunkStorage, other: ChunkStorage
+    ) -> None:
         assert storage.capabilities == other.capabilities
 
     async def test_an_open_storage_admits_new_chunks(self, storage: ChunkStorage) -> None:

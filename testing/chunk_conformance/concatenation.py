@@ -1,4 +1,4 @@
-"""``concat``: a new chunk out of exact ranges, and sources that stay as they are (rule S4, hole 6)."""
+"""``concat``: a new chunk out of exact ranges, and sources that stay as they are (rule S4)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,13 @@ from collections.abc import Mapping
 import pytest
 
 from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkRange, ChunkStorage
-from ...storage_backends.base.errors import BadChunkOffset, ChunkExists, ChunkNotFound, InvalidArgument, TierlogError
+from ...storage_backends.base.errors import (
+    BadChunkOffset,
+    ChunkExists,
+    ChunkNotFound,
+    InvalidArgument,
+    TierlogError,
+)
 from .suite import BLOCK, PART, ChunkSuite, content, names_in
 
 SOURCES = {"a": b"hello", "b/1": b" ", "b/2": b"brave new world", "empty": b""}
@@ -38,7 +44,7 @@ class ConcatConformance(ChunkSuite):
             pytest.param([("b/2", place, 1) for place in range(15)] * 3, id="many-single-bytes"),
         ],
     )
-    async def test_hole_06_concat_makes_a_new_chunk_and_leaves_its_sources(
+    async def test_concat_makes_a_new_chunk_and_leaves_its_sources(
         self, storage: ChunkStorage, ranges: list[tuple[str, int, int]]
     ) -> None:
         if await self.can_concat(storage):
@@ -57,12 +63,16 @@ class ConcatConformance(ChunkSuite):
             pytest.param([(0, PART)] * 3, id="parts-of-the-least-size"),
         ],
     )
-    async def test_large_ranges_are_joined_exactly(self, storage: ChunkStorage, parts: list[tuple[int, int]]) -> None:
+    async def test_large_ranges_are_joined_exactly(
+        self, storage: ChunkStorage, parts: list[tuple[int, int]]
+    ) -> None:
         if await self.can_concat(storage):
             data = content(2 * PART + 3)
             await storage.create_with_content("source", [data])
             expected = b"".join(data[offset : offset + length] for offset, length in parts)
-            assert await storage.concat("joined", [ChunkRange("source", *part) for part in parts]) == len(expected)
+            assert await storage.concat("joined", [ChunkRange("source", *part) for part in parts]) == len(
+                expected
+            )
             assert await storage.read("joined", 0, len(expected) + 1) == expected
             assert await storage.read("source", 0, len(data) + 1) == data
 
@@ -101,7 +111,9 @@ class ConcatConformance(ChunkSuite):
             assert (short.value.chunk, short.value.expected, short.value.given) == ("a", 5, 7)
 
     @pytest.mark.parametrize("target", ["a", "b/1", "empty"])
-    async def test_an_existing_target_is_refused_and_untouched(self, storage: ChunkStorage, target: str) -> None:
+    async def test_an_existing_target_is_refused_and_untouched(
+        self, storage: ChunkStorage, target: str
+    ) -> None:
         if await self.can_concat(storage):
             await make_sources(storage)
             with pytest.raises(ChunkExists) as caught:

@@ -37,7 +37,9 @@ def failures(outcomes: list[object]) -> list[type]:
 
 class ConcurrencyConformance(ChunkSuite):
     @pytest.mark.parametrize("name", ["race", "new/folder/race"])
-    async def test_of_several_creators_of_one_name_one_wins(self, storage: ChunkStorage, other: ChunkStorage, name: str) -> None:
+    async def test_of_several_creators_of_one_name_one_wins(
+        self, storage: ChunkStorage, other: ChunkStorage, name: str
+    ) -> None:
         contents = [b"%d" % place * 1000 for place in range(CREATORS)]
 
         def creator(place: int) -> Callable[[], Awaitable[int]]:
@@ -49,13 +51,19 @@ class ConcurrencyConformance(ChunkSuite):
         winner = next(place for place, outcome in enumerate(outcomes) if outcome == 1000)
         assert await storage.read(name, 0, 10_000) == contents[winner]
 
-    async def test_of_an_empty_creation_and_one_with_content_one_wins(self, storage: ChunkStorage, other: ChunkStorage) -> None:
+    async def test_of_an_empty_creation_and_one_with_content_one_wins(
+        self, storage: ChunkStorage, other: ChunkStorage
+    ) -> None:
         if await self.can_append(storage):
-            outcomes = await all_of(lambda: storage.create("race"), lambda: other.create_with_content("race", [b"abc"]))
+            outcomes = await all_of(
+                lambda: storage.create("race"), lambda: other.create_with_content("race", [b"abc"])
+            )
             assert failures(outcomes) == [ChunkExists]
             assert (await storage.info("race")).length == (0 if outcomes[0] is None else 3)
 
-    async def test_of_a_concat_and_a_creation_one_wins(self, storage: ChunkStorage, other: ChunkStorage) -> None:
+    async def test_of_a_concat_and_a_creation_one_wins(
+        self, storage: ChunkStorage, other: ChunkStorage
+    ) -> None:
         if await self.can_concat(storage):
             await storage.create_with_content("a", [b"source"])
             outcomes = await all_of(
@@ -66,17 +74,25 @@ class ConcurrencyConformance(ChunkSuite):
             assert await storage.read("race", 0, 99) == (b"sourcesource" if outcomes[0] == 12 else b"abc")
             assert await storage.read("a", 0, 9) == b"source"
 
-    async def test_creators_of_many_names_do_not_meet(self, storage: ChunkStorage, other: ChunkStorage) -> None:
+    async def test_creators_of_many_names_do_not_meet(
+        self, storage: ChunkStorage, other: ChunkStorage
+    ) -> None:
         names = [f"a/{place % 3}/{place}" for place in range(24)]
 
         def creator(place: int) -> Callable[[], Awaitable[int]]:
-            return lambda: [storage, other][place % 2].create_with_content(names[place], [names[place].encode()])
+            return lambda: [storage, other][place % 2].create_with_content(
+                names[place], [names[place].encode()]
+            )
 
         assert failures(await all_of(*map(creator, range(24)))) == []
         assert await names_in(storage) == sorted(names)
-        assert {name: await other.read(name, 0, 99) for name in names} == {name: name.encode() for name in names}
+        assert {name: await other.read(name, 0, 99) for name in names} == {
+            name: name.encode() for name in names
+        }
 
-    async def test_a_reader_sees_a_whole_object_or_none(self, storage: ChunkStorage, other: ChunkStorage) -> None:
+    async def test_a_reader_sees_a_whole_object_or_none(
+        self, storage: ChunkStorage, other: ChunkStorage
+    ) -> None:
         data = content(4 * BLOCK)
         created = anyio.Event()
         seen: list[bytes] = []
@@ -98,7 +114,9 @@ class ConcurrencyConformance(ChunkSuite):
         assert seen[-1] == data
         assert all(each in (b"", data) for each in seen)
 
-    async def test_a_reader_beside_a_writer_sees_a_prefix_that_grows(self, storage: ChunkStorage, other: ChunkStorage) -> None:
+    async def test_a_reader_beside_a_writer_sees_a_prefix_that_grows(
+        self, storage: ChunkStorage, other: ChunkStorage
+    ) -> None:
         if not await self.can_append(storage):
             return
 
@@ -131,7 +149,9 @@ class ConcurrencyConformance(ChunkSuite):
 
         assert await all_of(*map(reader, ranges)) == [data[offset : offset + size] for offset, size in ranges]
 
-    async def test_several_deletes_of_one_chunk_leave_it_gone(self, storage: ChunkStorage, other: ChunkStorage) -> None:
+    async def test_several_deletes_of_one_chunk_leave_it_gone(
+        self, storage: ChunkStorage, other: ChunkStorage
+    ) -> None:
         await storage.create_with_content("a/b", [b"x"])
         await storage.create_with_content("a/c", [b"y"])
         outcomes = await all_of(*[partial(each.delete, "a/b") for each in (storage, other) * 2])
@@ -140,7 +160,9 @@ class ConcurrencyConformance(ChunkSuite):
         assert set(failures(outcomes)) <= {ChunkNotFound}
         assert await names_in(storage) == ["a/c"]
 
-    async def test_a_read_beside_a_delete_is_right_or_not_found(self, storage: ChunkStorage, other: ChunkStorage) -> None:
+    async def test_a_read_beside_a_delete_is_right_or_not_found(
+        self, storage: ChunkStorage, other: ChunkStorage
+    ) -> None:
         data = content(BLOCK)
         await storage.create_with_content("a", [data])
         *reads, deleted = await all_of(*[lambda: other.read("a", 0, BLOCK)] * 4, lambda: storage.delete("a"))
@@ -148,7 +170,9 @@ class ConcurrencyConformance(ChunkSuite):
         assert deleted is None
         assert all(each == data or isinstance(each, ChunkNotFound) for each in reads)
 
-    async def test_creations_and_deletes_in_one_folder_do_not_disturb_each_other(self, storage: ChunkStorage, other: ChunkStorage) -> None:
+    async def test_creations_and_deletes_in_one_folder_do_not_disturb_each_other(
+        self, storage: ChunkStorage, other: ChunkStorage
+    ) -> None:
         """A file system removes a folder with its last chunk, while others are about to use it."""
         for turn in range(8):
             await storage.create_with_content(f"a/b/{turn}", [b"x"])
@@ -160,7 +184,9 @@ class ConcurrencyConformance(ChunkSuite):
             assert await names_in(storage) == [f"a/b/{turn}-new"]
             await other.delete(f"a/b/{turn}-new")
 
-    async def test_a_list_beside_changes_has_what_did_not_change(self, storage: ChunkStorage, other: ChunkStorage) -> None:
+    async def test_a_list_beside_changes_has_what_did_not_change(
+        self, storage: ChunkStorage, other: ChunkStorage
+    ) -> None:
         stays = [f"a/{place}/stays" for place in range(9)]
         goes = [f"a/{place}/goes" for place in range(9)]
         for name in [*stays, *goes]:

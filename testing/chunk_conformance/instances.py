@@ -61,7 +61,9 @@ class InstanceConformance(ChunkSuite):
 
         assert await names_in(storage) == [f"a/{turn}" for turn in range(4)]
 
-    async def test_closing_one_instance_leaves_the_other_open(self, storage: ChunkStorage, other: ChunkStorage) -> None:
+    async def test_closing_one_instance_leaves_the_other_open(
+        self, storage: ChunkStorage, other: ChunkStorage
+    ) -> None:
         await storage.create_with_content("a", [b"abc"])
         await other.close()
 
@@ -115,7 +117,9 @@ class InstanceConformance(ChunkSuite):
         await storage.create_with_content("a/c", [b"y"])
         assert await other.read("a/c", 0, 1) == b"y"
 
-    async def test_another_instance_uses_a_folder_that_this_one_made_and_removed(self, storage: ChunkStorage, other: ChunkStorage) -> None:
+    async def test_another_instance_uses_a_folder_that_this_one_made_and_removed(
+        self, storage: ChunkStorage, other: ChunkStorage
+    ) -> None:
         await storage.create_with_content("a/b/1", [b"x"])
         await other.create_with_content("a/b/2", [b"y"])
         await storage.delete("a/b/2")
@@ -124,13 +128,17 @@ class InstanceConformance(ChunkSuite):
 
         assert await names_in(other) == ["a/b/3"]
 
-    async def test_another_instances_chunks_can_be_sources(self, storage: ChunkStorage, other: ChunkStorage) -> None:
+    async def test_another_instances_chunks_can_be_sources(
+        self, storage: ChunkStorage, other: ChunkStorage
+    ) -> None:
         if await self.can_concat(storage):
             await other.create_with_content("a", [b"abc"])
             assert await storage.concat("joined", [ChunkRange("a", 1, 2)]) == 2
             assert await other.read("joined", 0, 9) == b"bc"
 
-    async def test_a_chunk_that_another_instance_replaced_is_the_new_one(self, storage: ChunkStorage, other: ChunkStorage) -> None:
+    async def test_a_chunk_that_another_instance_replaced_is_the_new_one(
+        self, storage: ChunkStorage, other: ChunkStorage
+    ) -> None:
         await storage.create_with_content("a", [b"old"])
         assert await storage.info("a") == ChunkInfo("a", 3)
         assert await storage.read("a", 0, 9) == b"old"

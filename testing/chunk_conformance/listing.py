@@ -31,7 +31,25 @@ class ListConformance(ChunkSuite):
 
     @pytest.mark.parametrize(
         "prefix",
-        ["a", "a/", "a/b", "a/b/", "a/b/c", "a-", "a.", "b/1", "b/2", "b/2/", "b/2/3", "b/2/4/", "z", "zz", "c", "gone/", "b/2/3/"],
+        [
+            "a",
+            "a/",
+            "a/b",
+            "a/b/",
+            "a/b/c",
+            "a-",
+            "a.",
+            "b/1",
+            "b/2",
+            "b/2/",
+            "b/2/3",
+            "b/2/4/",
+            "z",
+            "zz",
+            "c",
+            "gone/",
+            "b/2/3/",
+        ],
     )
     async def test_a_prefix_is_the_beginning_of_names(self, storage: ChunkStorage, prefix: str) -> None:
         await make_all(storage)
@@ -39,19 +57,28 @@ class ListConformance(ChunkSuite):
         assert await names_in(storage, prefix) == sorted(name for name in NAMES if name.startswith(prefix))
 
     @bad_names
-    async def test_a_prefix_that_no_name_has_gives_nothing_hostile(self, storage: ChunkStorage, name: str) -> None:
+    async def test_a_prefix_that_no_name_has_gives_nothing_hostile(
+        self, storage: ChunkStorage, name: str
+    ) -> None:
         await storage.create_with_content("a/b", [b"x"])
 
         assert await names_in(storage, name) == [found for found in ["a/b"] if found.startswith(name)]
 
     @pytest.mark.parametrize("prefix", ["", "a", "a/b", "b/2/"])
-    async def test_a_list_after_a_name_is_the_rest_of_the_list(self, storage: ChunkStorage, prefix: str) -> None:
-        """Pages of a long list begin so: where the last one ended, whether that chunk is still there or not."""
+    async def test_a_list_after_a_name_is_the_rest_of_the_list(
+        self, storage: ChunkStorage, prefix: str
+    ) -> None:
+        """Pages of a long list begin so: where the last one ended, whether that chunk is still there or
+        not."""
         await make_all(storage)
         missing = ["0", "a", "a/b", "a/b/a", "a/b/c/d", "a/c", "b", "b/2", "b/2/3/4", "b/2/4", "zz"]
         for after in sorted([*NAMES, *missing]):
             rest = [info async for info in storage.list(prefix, after)]
-            assert rest == [ChunkInfo(name, NAMES.index(name)) for name in sorted(NAMES) if name.startswith(prefix) and name > after]
+            assert rest == [
+                ChunkInfo(name, NAMES.index(name))
+                for name in sorted(NAMES)
+                if name.startswith(prefix) and name > after
+            ]
 
     @bad_names
     async def test_a_list_after_what_is_no_name_is_refused(self, storage: ChunkStorage, name: str) -> None:
@@ -59,7 +86,9 @@ class ListConformance(ChunkSuite):
             with pytest.raises(InvalidArgument):
                 [info async for info in storage.list("", name)]
 
-    async def test_pages_of_a_list_that_is_deleted_meanwhile_skip_nothing(self, storage: ChunkStorage) -> None:
+    async def test_pages_of_a_list_that_is_deleted_meanwhile_skip_nothing(
+        self, storage: ChunkStorage
+    ) -> None:
         await make_all(storage)
         seen, after = [], ""
         for _ in NAMES:
@@ -101,7 +130,9 @@ class ListConformance(ChunkSuite):
         assert [one.name for one, _ in pairs] == [name for name in sorted(NAMES) if name.startswith("a")][:5]
         assert [two.name for _, two in pairs] == [name for name in sorted(NAMES) if name.startswith("b")][:5]
 
-    async def test_deleting_what_is_listed_while_it_is_listed_skips_nothing(self, storage: ChunkStorage) -> None:
+    async def test_deleting_what_is_listed_while_it_is_listed_skips_nothing(
+        self, storage: ChunkStorage
+    ) -> None:
         await make_all(storage)
         seen = []
         async with aclosing(storage.list("")) as infos:

@@ -107,7 +107,9 @@ class NameConformance(ChunkSuite):
         assert not await storage.exists(name)
 
     @bad_names
-    async def test_a_name_outside_the_grammar_is_refused_by_every_verb(self, storage: ChunkStorage, name: str) -> None:
+    async def test_a_name_outside_the_grammar_is_refused_by_every_verb(
+        self, storage: ChunkStorage, name: str
+    ) -> None:
         await storage.create_with_content("source", [b"abc"])
         for verb in VERBS.values():
             with pytest.raises(InvalidArgument):
@@ -123,7 +125,9 @@ class NameConformance(ChunkSuite):
         for name in names:
             await storage.create_with_content(name, [name.encode()])
 
-        assert {name: await storage.read(name, 0, 9) for name in names} == {name: name.encode() for name in names}
+        assert {name: await storage.read(name, 0, 9) for name in names} == {
+            name: name.encode() for name in names
+        }
 
     async def test_a_folder_of_names_is_no_chunk(self, storage: ChunkStorage) -> None:
         await storage.create_with_content("a/b/c", [b"x"])
@@ -143,8 +147,12 @@ class NameConformance(ChunkSuite):
                 await VERBS[verb](storage, "a/b")
         assert await names_in(storage, "a/") == []
 
-    @pytest.mark.parametrize(("first", "second"), [("a", "a/b"), ("a/b", "a"), ("a/b", "a/b/c/d"), ("a/b/c", "a/b")])
-    async def test_a_name_that_is_anothers_folder_works_or_is_refused(self, storage: ChunkStorage, first: str, second: str) -> None:
+    @pytest.mark.parametrize(
+        ("first", "second"), [("a", "a/b"), ("a/b", "a"), ("a/b", "a/b/c/d"), ("a/b/c", "a/b")]
+    )
+    async def test_a_name_that_is_anothers_folder_works_or_is_refused(
+        self, storage: ChunkStorage, first: str, second: str
+    ) -> None:
         await storage.create_with_content(first, [b"first"])
         try:
             await storage.create_with_content(second, [b"second"])

@@ -12,9 +12,20 @@ from .suite import BLOCK, ChunkSuite, content
 class ReadConformance(ChunkSuite):
     @pytest.mark.parametrize(
         ("offset", "size", "expected"),
-        [(0, 3, b"abc"), (0, 1, b"a"), (1, 1, b"b"), (2, 1, b"c"), (1, 9, b"bc"), (3, 1, b""), (4, 1, b""), (1 << 40, 1, b"")],
+        [
+            (0, 3, b"abc"),
+            (0, 1, b"a"),
+            (1, 1, b"b"),
+            (2, 1, b"c"),
+            (1, 9, b"bc"),
+            (3, 1, b""),
+            (4, 1, b""),
+            (1 << 40, 1, b""),
+        ],
     )
-    async def test_reads_are_short_only_at_the_end(self, storage: ChunkStorage, offset: int, size: int, expected: bytes) -> None:
+    async def test_reads_are_short_only_at_the_end(
+        self, storage: ChunkStorage, offset: int, size: int, expected: bytes
+    ) -> None:
         await storage.create_with_content("a", [b"abc"])
 
         assert await storage.read("a", offset, size) == expected
@@ -26,14 +37,18 @@ class ReadConformance(ChunkSuite):
         assert await storage.read("a", offset, 0) == b""
 
     @pytest.mark.parametrize(("offset", "size"), [(0, 1), (0, 0), (5, 1)])
-    async def test_reading_a_missing_chunk_names_it(self, storage: ChunkStorage, offset: int, size: int) -> None:
+    async def test_reading_a_missing_chunk_names_it(
+        self, storage: ChunkStorage, offset: int, size: int
+    ) -> None:
         with pytest.raises(ChunkNotFound) as caught:
             await storage.read("a/missing", offset, size)
 
         assert caught.value.chunk == "a/missing"
 
     @pytest.mark.parametrize(("offset", "size"), [(0, 1), (0, 0), (1, 1)])
-    async def test_an_empty_chunk_reads_as_nothing(self, storage: ChunkStorage, offset: int, size: int) -> None:
+    async def test_an_empty_chunk_reads_as_nothing(
+        self, storage: ChunkStorage, offset: int, size: int
+    ) -> None:
         await storage.create_with_content("a", [])
 
         assert await storage.read("a", offset, size) == b""
@@ -48,7 +63,14 @@ class ReadConformance(ChunkSuite):
     async def test_ranges_at_a_blocks_border_are_exact(self, storage: ChunkStorage, border: int) -> None:
         data = content(2 * BLOCK + 7)
         await storage.create_with_content("a", [data])
-        for offset, size in [(border - 1, 1), (border, 1), (border - 1, 2), (border - 3, 10), (border, BLOCK), (border + 6, 10)]:
+        for offset, size in [
+            (border - 1, 1),
+            (border, 1),
+            (border - 1, 2),
+            (border - 3, 10),
+            (border, BLOCK),
+            (border + 6, 10),
+        ]:
             assert await storage.read("a", offset, size) == data[offset : offset + size]
 
     async def test_a_chunk_is_read_in_pieces_of_any_size(self, storage: ChunkStorage) -> None:
@@ -58,7 +80,9 @@ class ReadConformance(ChunkSuite):
             pieces = [await storage.read("a", offset, size) for offset in range(0, 100_000, size)]
             assert b"".join(pieces) == data
 
-    async def test_a_read_of_more_than_there_is_costs_no_more_than_there_is(self, storage: ChunkStorage) -> None:
+    async def test_a_read_of_more_than_there_is_costs_no_more_than_there_is(
+        self, storage: ChunkStorage
+    ) -> None:
         await storage.create_with_content("a", [b"abc"])
 
         assert await storage.read("a", 1, 1 << 30) == b"bc"

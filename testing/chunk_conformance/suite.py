@@ -1,4 +1,5 @@
-"""What the parts of the conformance suite share: how a storage is made, the verbs as a table, and content that shows its place.
+"""What the parts of the conformance suite share: how a storage is made, the verbs as a table, and content
+that shows its place.
 
 Owns: the hooks that a subclass sets. Does not own: any test.
 """

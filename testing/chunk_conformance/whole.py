@@ -37,13 +37,17 @@ class WholeObjectConformance(ChunkSuite):
     async def test_many_small_buffers_are_one_content(self, storage: ChunkStorage) -> None:
         data = content(5000)
 
-        assert await storage.create_with_content("a", [data[place : place + 1] for place in range(5000)]) == 5000
+        assert (
+            await storage.create_with_content("a", [data[place : place + 1] for place in range(5000)]) == 5000
+        )
         assert await storage.read("a", 0, 5000) == data
 
     async def test_large_content_is_written_and_read_at_once(self, storage: ChunkStorage) -> None:
         data = content(self.large)
 
-        assert await storage.create_with_content("large", [data[:1000], memoryview(data)[1000:]]) == self.large
+        assert (
+            await storage.create_with_content("large", [data[:1000], memoryview(data)[1000:]]) == self.large
+        )
         assert await storage.read("large", 0, self.large) == data
 
     async def test_any_bytes_can_be_content(self, storage: ChunkStorage) -> None:
@@ -79,7 +83,9 @@ class WholeObjectConformance(ChunkSuite):
 
         assert (await storage.info("a")).length == 0
 
-    @pytest.mark.parametrize("bad", [b"bytes", ["text"], [1, 2], [memoryview(b"abcdef")[::2]], [memoryview(b"abcdefgh").cast("I")]])
+    @pytest.mark.parametrize(
+        "bad", [b"bytes", ["text"], [1, 2], [memoryview(b"abcdef")[::2]], [memoryview(b"abcdefgh").cast("I")]]
+    )
     async def test_what_is_no_list_of_plain_buffers_is_refused(self, storage: ChunkStorage, bad: Any) -> None:
         with pytest.raises(InvalidArgument):
             await storage.create_with_content("a", bad)

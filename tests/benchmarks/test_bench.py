@@ -1,4 +1,5 @@
-"""``scripts/bench`` runs every benchmark, says what it found in a form that programs read, and leaves nothing behind."""
+"""``scripts/bench`` runs every benchmark, says what it found in a form that programs read, and leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -47,7 +48,9 @@ pytestmark = pytest.mark.timeout(240)
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "benchmarks", "--from", str(folder), *arguments]
-    return subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    return subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
 
 
 def bench(folder: Path, *arguments: str) -> tuple[int, str, str]:
@@ -61,7 +64,9 @@ def bench(folder: Path, *arguments: str) -> tuple[int, str, str]:
 
 @pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.long)])
 @pytest.mark.parametrize("names", [NAMES[::2], NAMES[1::2]], ids=["one-half", "other-half"])
-def test_every_benchmark_runs_and_reports_one_object_a_line(tmp_path: Path, backend: str, names: list[str]) -> None:
+def test_every_benchmark_runs_and_reports_one_object_a_line(
+    tmp_path: Path, backend: str, names: list[str]
+) -> None:
     status, out, err = bench(tmp_path, "--quick", "--json", "--backend", backend, *names)
 
     results = [json.loads(line) for line in out.splitlines()]
@@ -103,7 +108,11 @@ def test_the_list_names_each_benchmark_with_its_goal_and_runs_none(tmp_path: Pat
     status, out, _ = bench(tmp_path, "--list")
 
     assert status == 0
-    assert [name for line in out.splitlines() if line[0] != " " and not (name := line.split(":")[0]).startswith("spark_")] == NAMES
+    assert [
+        name
+        for line in out.splitlines()
+        if line[0] != " " and not (name := line.split(":")[0]).startswith("spark_")
+    ] == NAMES
     assert "sequential: one writer, 1 KiB, p50 latency (goal <= 1.5x)" in out
 
 
@@ -121,9 +130,13 @@ def test_an_interrupt_ends_the_run_at_once_and_removes_the_data(tmp_path: Path) 
 
 def test_what_cannot_run_here_is_left_out_and_told(tmp_path: Path) -> None:
     """Spark needs Java. One that was asked for by name makes the exit status 1."""
-    environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {"PATH": str(tmp_path)}
+    environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {
+        "PATH": str(tmp_path)
+    }
     command = [sys.executable, "-m", "benchmarks", "--from", str(tmp_path), "--quick", "spark_commit_32"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment, timeout=30)
+    done = subprocess.run(
+        command, cwd=ROOT, capture_output=True, text=True, check=False, env=environment, timeout=30
+    )
 
     assert (done.returncode, done.stdout) == (1, "")
     assert "bench: spark_commit_32 is left out: it needs" in done.stderr

@@ -9,14 +9,24 @@ from pathlib import Path
 import pytest
 
 import tierlog
-from tierlog.benchmarks.harness import Benchmark, BenchmarkError, Pair, Setting, Written, alternate, verify, verify_length
+from tierlog.benchmarks.harness import (
+    Benchmark,
+    BenchmarkError,
+    Pair,
+    Setting,
+    Written,
+    alternate,
+    verify,
+    verify_length,
+)
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(autouse=True)
 def _small_heap() -> None:
-    """A round collects garbage before each half; in the heap that a whole run of the tests has left by now that takes a second."""
+    """A round collects garbage before each half; in the heap that a whole run of the tests has left by now
+    that takes a second."""
     gc.freeze()
 
 

@@ -1,4 +1,5 @@
-"""The decoders of a local log's files: WAL header and frames, the register with its watermarks, and the history out of whole files."""
+"""The decoders of a local log's files: WAL header and frames, the register with its watermarks, and the
+history out of whole files."""
 
 from __future__ import annotations
 
@@ -7,11 +8,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from fuzz.target import Target
-from tierlog.storage_backends.base.checksum import crc32c
-from tierlog.storage_backends.base.codec import DecodeError
-from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch
-from tierlog.storage_backends.base.files import Close, FileHandle, Lock, Open, Program, Read, Size, T
-from tierlog.storage_backends.logs.frames import (
+from tierlog.journal.log.frames import (
     FileHeader,
     FileId,
     Seal,
@@ -23,9 +20,9 @@ from tierlog.storage_backends.logs.frames import (
     relog_salt,
     scan,
 )
-from tierlog.storage_backends.logs.local_history import HistoryReader, payloads
-from tierlog.storage_backends.logs.local_layout import LogLayout, parse_wal_names, wal_name
-from tierlog.storage_backends.registers.local import (
+from tierlog.journal.log.local_history import HistoryReader, payloads
+from tierlog.journal.log.local_layout import LogLayout, parse_wal_names, wal_name
+from tierlog.journal.registers.local import (
     EPOCH_RECORD_BYTES,
     REGISTER_BYTES,
     SLOT_BYTES,
@@ -38,6 +35,10 @@ from tierlog.storage_backends.registers.local import (
     read_register,
     slot_offset,
 )
+from tierlog.storage_backends.base.checksum import crc32c
+from tierlog.storage_backends.base.codec import DecodeError
+from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch
+from tierlog.storage_backends.base.files import Close, FileHandle, Lock, Open, Program, Read, Size, T
 
 LOG_ID = bytes(range(16))
 REFUSED = (DataCorruption, StoreMismatch)
@@ -81,7 +82,7 @@ def run_on(contents: Mapping[str, bytes], program: Program[T]) -> T:
                 raise AssertionError(f"{call} does more than read")
 
 
-# --- header and frames ----------------------------------------------------------------------------------------
+# --- header and frames --------------------------------------------------------------------------
 
 _OLD, _NEW = FileId(1, 1), FileId(2, 1)
 _HEADER = FileHeader(LOG_ID, _NEW, 3, 1, True, (Seal(_OLD, 400), Seal(FileId(1, 2), 1 << 40)))
@@ -109,7 +110,12 @@ def _frames(data: bytes, file: FileId, first: int, contents: Sequence[bytes], fi
 
 def _decode_frame(data: bytes) -> tuple[int, int, int, bytes] | None:
     frame = decode_frame(memoryview(data), 0, _SALT, _OLD.epoch)
-    return frame and (frame.number, frame.tag, frame.truncate_before, data[frame.payload : frame.payload + frame.size])
+    return frame and (
+        frame.number,
+        frame.tag,
+        frame.truncate_before,
+        data[frame.payload : frame.payload + frame.size],
+    )
 
 
 def _scan(data: bytes) -> tuple[bytes, ...]:
@@ -130,10 +136,19 @@ _FRAME_TARGETS = [
     Target(
         "wal header behind a right checksum",
         _decode_header_body,
-        [encode_header(_HEADER)[12:-4], encode_header(attrs.evolve(_HEADER, seals=(), relogged=False))[12:-4]],
+        [
+            encode_header(_HEADER)[12:-4],
+            encode_header(attrs.evolve(_HEADER, seals=(), relogged=False))[12:-4],
+        ],
         encode=lambda header: encode_header(header)[12:-4],
     ),
-    Target("wal frame", _decode_frame, [_frame(_SALT, 0, _OLD, 1, b"payload"), _frame(_SALT, 0, _OLD, 2, b"")], (), checksummed=True),
+    Target(
+        "wal frame",
+        _decode_frame,
+        [_frame(_SALT, 0, _OLD, 1, b"payload"), _frame(_SALT, 0, _OLD, 2, b"")],
+        (),
+        checksummed=True,
+    ),
     Target(
         "wal frames",
         _scan,
@@ -151,7 +166,7 @@ _FRAME_TARGETS = [
 ]
 
 
-# --- whole files ----------------------------------------------------------------------------------------------
+# --- whole files --------------------------------------------------------------------------------
 
 _LAYOUT = LogLayout("log")
 _ALL = tuple(enumerate((*_PAYLOADS, b"fourth"), 1))
@@ -179,7 +194,9 @@ def _history(old: bytes, new: bytes) -> tuple[tuple[int, bytes], ...]:
     history = run_on(contents, HistoryReader(_LAYOUT, LOG_ID, {_MARK.epoch: _MARK}).read([_OLD, _NEW]))
     found: dict[int, bytes] = {}
     for wal in history.files:
-        found |= {number: bytes(data) for number, data in payloads(wal, contents[_LAYOUT.wal(wal.file)], LOG_ID, 1)}
+        found |= {
+            number: bytes(data) for number, data in payloads(wal, contents[_LAYOUT.wal(wal.file)], LOG_ID, 1)
+        }
     return tuple(found.items())
 
 
@@ -203,7 +220,7 @@ _FILE_TARGETS = [
 ]
 
 
-# --- the register ---------------------------------------------------------------------------------------------
+# --- the register -------------------------------------------------------------------------------
 
 _EARLIER = Watermark(17, 3, 9000, 41, True)
 _LATER = Watermark(18, 1, 700, 44, False)

@@ -1,4 +1,5 @@
-"""The parsers of HTTP: paths, queries, headers, ranges, JSON bodies, batches, and what a client reads out of answers."""
+"""The parsers of HTTP: paths, queries, headers, ranges, JSON bodies, batches, and what a client reads out of
+answers."""
 
 from __future__ import annotations
 
@@ -7,15 +8,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fuzz.target import Target
-from tierlog.actors.config import ServerConfig
 from tierlog.actors.gateway.client import calls as client_calls
 from tierlog.actors.gateway.client.calls import Response
 from tierlog.actors.gateway.wire import batch, documents, errors, headers, paths, ranges, transactions
-from tierlog.actors.service import listen_of
+from tierlog.actors.settings.configuration import ServerConfig
+from tierlog.actors.supervisor.service import listen_of
 from tierlog.actors.supervisor.term import _pid
 from tierlog.storage_backends.base.errors import BadOffset, InvalidArgument, TierlogError
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind, SegmentInfo
-from tierlog.storage_backends.base.transactions import CommitResult, StagedPart, TransactionInfo, TransactionState, TransactionToken
+from tierlog.storage_backends.base.transactions import (
+    CommitResult,
+    StagedPart,
+    TransactionInfo,
+    TransactionState,
+    TransactionToken,
+)
 
 _DEEP = [b'{"results": [' + b"[" * depth + b"]" * depth + b"]}" for depth in (900, 960, 980, 990, 5000)]
 _HOSTILE_JSON = [
@@ -36,17 +43,22 @@ _HOSTILE_JSON = [
     b"null",
     b"\xff",
 ]
-_UPDATES = [AttributeUpdate("txn", 5), AttributeUpdate("größe", -1, AttributeUpdateKind.REPLACE_IF_EQUALS, expected=0)]
+_UPDATES = [
+    AttributeUpdate("txn", 5),
+    AttributeUpdate("größe", -1, AttributeUpdateKind.REPLACE_IF_EQUALS, expected=0),
+]
 
 
 def _dump(document: object) -> bytes:
     return json.dumps(document).encode()
 
 
-# --- bodies of requests ---------------------------------------------------------------------------------------
+# --- bodies of requests -------------------------------------------------------------------------
 
 
-def _request(name: str, parse: Callable[[bytes], Any], write: Callable[[Any], bytes], *examples: bytes) -> Target:
+def _request(
+    name: str, parse: Callable[[bytes], Any], write: Callable[[Any], bytes], *examples: bytes
+) -> Target:
     return Target(
         f"{name} request",
         parse,
@@ -67,11 +79,22 @@ def _nothing(data: bytes) -> bool:
 _MERGE = documents.merge_document(["a#1", "a#2"], _UPDATES)
 _REQUESTS = [
     _request(
-        "create", lambda data: (documents.parse_create(data),), lambda size: documents.create_document(*size), b"", b'{"rolling_size": 5}'
+        "create",
+        lambda data: (documents.parse_create(data),),
+        lambda size: documents.create_document(*size),
+        b"",
+        b'{"rolling_size": 5}',
     ),
-    _request("truncate", documents.parse_truncate, documents.truncate_document, documents.truncate_document(5)),
+    _request(
+        "truncate", documents.parse_truncate, documents.truncate_document, documents.truncate_document(5)
+    ),
     _request("merge", documents.parse_merge, lambda found: documents.merge_document(*found), _MERGE),
-    _request("attributes", documents.parse_attributes, documents.attributes_document, documents.attributes_document(_UPDATES)),
+    _request(
+        "attributes",
+        documents.parse_attributes,
+        documents.attributes_document,
+        documents.attributes_document(_UPDATES),
+    ),
     _request(
         "expire writers",
         documents.parse_expire_writers,
@@ -91,7 +114,12 @@ _TRANSACTION_REQUESTS = [
         transactions.begin_document(transactions.Begin("t-1", _TOKEN, 60.5)),
         b'{"transaction_id": "t", "lease": 5}',
     ),
-    _request("stage", transactions.parse_stage, lambda f: transactions.stage_document(*f), transactions.stage_document("t-1", "p0")),
+    _request(
+        "stage",
+        transactions.parse_stage,
+        lambda f: transactions.stage_document(*f),
+        transactions.stage_document("t-1", "p0"),
+    ),
     _request(
         "commit",
         transactions.parse_commit,
@@ -99,10 +127,15 @@ _TRANSACTION_REQUESTS = [
         transactions.commit_document(transactions.Commit("t-1", _PARTS, _TOKEN)),
         transactions.commit_document(transactions.Commit("t", ())),
     ),
-    _request("abort", transactions.parse_abort, lambda f: transactions.abort_document(*f), transactions.abort_document("t", "größe")),
+    _request(
+        "abort",
+        transactions.parse_abort,
+        lambda f: transactions.abort_document(*f),
+        transactions.abort_document("t", "größe"),
+    ),
 ]
 
-# --- headers, queries, ranges ---------------------------------------------------------------------------------
+# --- headers, queries, ranges --------------------------------------------------------------------
 
 
 def _append_headers(data: bytes) -> headers.AppendHeaders:
@@ -123,7 +156,13 @@ def _query(data: bytes) -> tuple[object, ...]:
     seconds = paths.query_seconds(values, "wait", 1.0, 60.0)
     assert 0 <= seconds <= 60
     texts = paths.query_text(values.get("prefix", "")), paths.query_transaction(values)
-    return paths.query_number(values, "offset", 0), seconds, paths.query_flag(values, "stream"), paths.query_writer(values), texts
+    return (
+        paths.query_number(values, "offset", 0),
+        seconds,
+        paths.query_flag(values, "stream"),
+        paths.query_writer(values),
+        texts,
+    )
 
 
 def _range(data: bytes) -> ranges.RangeRequest:
@@ -149,20 +188,40 @@ _HEADERS = [
     Target(
         "append headers",
         _append_headers,
-        [_written_headers(headers.AppendHeaders(b"w 1", 5, -1, 1 << 40)), _written_headers(headers.AppendHeaders(expected_offset=0))],
+        [
+            _written_headers(headers.AppendHeaders(b"w 1", 5, -1, 1 << 40)),
+            _written_headers(headers.AppendHeaders(expected_offset=0)),
+        ],
         errors=(InvalidArgument,),
         encode=_written_headers,
         canonical=False,  # leading zeros, other headers
-        hostile=[b"tierlog-expected-offset: " + b"9" * 5000, "tierlog-expected-offset: ²".encode(), b"tierlog-expected-offset: +1"],
+        hostile=[
+            b"tierlog-expected-offset: " + b"9" * 5000,
+            "tierlog-expected-offset: ²".encode(),
+            b"tierlog-expected-offset: +1",
+        ],
     ),
     Target(
         "query",
         _query,
         [b"offset=5&wait=0.5&stream=true&writer_id=app-7&prefix=a%2Fb&transaction_id=t:1"],
         errors=(InvalidArgument,),
-        hostile=[b"wait=" + b"9" * 5000, b"wait=1e9", b"wait=nan", "wait=²".encode("latin-1"), b"prefix=%ff&writer_id=a"],
+        hostile=[
+            b"wait=" + b"9" * 5000,
+            b"wait=1e9",
+            b"wait=nan",
+            "wait=²".encode("latin-1"),
+            b"prefix=%ff&writer_id=a",
+        ],
     ),
-    Target("range", _range, [b"bytes=1-5", b"bytes=7-", b"bytes=-9"], (InvalidArgument,), _written_range, canonical=False),
+    Target(
+        "range",
+        _range,
+        [b"bytes=1-5", b"bytes=7-", b"bytes=-9"],
+        (InvalidArgument,),
+        _written_range,
+        canonical=False,
+    ),
     Target(
         "content range",
         _content_range,
@@ -172,12 +231,22 @@ _HEADERS = [
         canonical=False,
     ),
     Target(
-        "flag header", lambda data: headers.parse_flag(data.decode("latin-1")), [b"true", b"false"], (), lambda f: str(f).lower().encode()
+        "flag header",
+        lambda data: headers.parse_flag(data.decode("latin-1")),
+        [b"true", b"false"],
+        (),
+        lambda f: str(f).lower().encode(),
     ),
-    Target("request id", lambda data: headers.is_request_id(data.decode("latin-1")) or None, [b"a-1"], (), hostile=[b"a\n", b"a\r\nx: y"]),
+    Target(
+        "request id",
+        lambda data: headers.is_request_id(data.decode("latin-1")) or None,
+        [b"a-1"],
+        (),
+        hostile=[b"a\n", b"a\r\nx: y"],
+    ),
 ]
 
-# --- batches --------------------------------------------------------------------------------------------------
+# --- batches -------------------------------------------------------------------------------------
 
 _LIMITS = batch.BatchLimits(items=100, append_bytes=1000)
 _ITEMS = [
@@ -217,12 +286,18 @@ _BATCHES = [
     )
 ]
 
-# --- answers --------------------------------------------------------------------------------------------------
+# --- answers -------------------------------------------------------------------------------------
 
 
 def _answer(name: str, parse: Callable[[bytes], Any], *documents_: object) -> Target:
     examples = [_dump(document) for document in documents_]
-    return Target(f"{name} answer", parse, examples, errors=(ValueError, json.JSONDecodeError, UnicodeDecodeError), hostile=_HOSTILE_JSON)
+    return Target(
+        f"{name} answer",
+        parse,
+        examples,
+        errors=(ValueError, json.JSONDecodeError, UnicodeDecodeError),
+        hostile=_HOSTILE_JSON,
+    )
 
 
 def _problem(data: bytes) -> TierlogError:
@@ -239,7 +314,10 @@ def _problem(data: bytes) -> TierlogError:
 _INFO = SegmentInfo("a", 1, 10, 0, True, {"txn": 5}, 10, 0)
 _PROBLEM = errors.problem_document(BadOffset("not there", segment="a", expected=5, given=6))
 _STATUS = documents.HostStatus(True, False, (documents.ContainerStatus(0, "active"),))
-_MAP = documents.ContainerMap(3, (documents.ContainerPlace(0, "http://127.0.0.1:1", 5), documents.ContainerPlace(1, None, None)))
+_MAP = documents.ContainerMap(
+    3,
+    (documents.ContainerAssignment(0, "http://127.0.0.1:1", 5), documents.ContainerAssignment(1, None, None)),
+)
 _TRANSACTION = transactions.transaction_document(
     TransactionInfo("t-1", "a", TransactionState.OPEN, _TOKEN, 60.0, 12.5, "", None, 5, _PARTS)
 )
@@ -255,15 +333,30 @@ _ANSWERS = [
     _answer("append starts", documents.parse_append_starts, {"append_starts": [0, 5]}),
     _answer("values", documents.parse_values, {"attributes": {"txn": 5}}),
     _answer("names", documents.parse_names, {"segments": ["a", "b"]}),
-    _answer("transaction", transactions.parse_transaction, _TRANSACTION, {**_TRANSACTION, "token": None, "offset": 5}),
+    _answer(
+        "transaction",
+        transactions.parse_transaction,
+        _TRANSACTION,
+        {**_TRANSACTION, "token": None, "offset": 5},
+    ),
     _answer("transactions", transactions.parse_transactions, {"transactions": [_TRANSACTION]}),
     _answer("staged", transactions.parse_staged, {"segment": "a#txn.t-1.p0"}),
-    _answer("commit", transactions.parse_commit_result, transactions.commit_result_document(CommitResult(True, 5, 7))),
+    _answer(
+        "commit",
+        transactions.parse_commit_result,
+        transactions.commit_result_document(CommitResult(True, 5, 7)),
+    ),
     _answer("batch", lambda data: batch.decode_outcomes(data, 3), {"results": [5, None, _PROBLEM]}),
-    Target("problem", _problem, [_dump(_PROBLEM), b"<html>"], errors=(), hostile=[*_HOSTILE_JSON, b'{"retry_after": ' + b"9" * 400 + b"}"]),
+    Target(
+        "problem",
+        _problem,
+        [_dump(_PROBLEM), b"<html>"],
+        errors=(),
+        hostile=[*_HOSTILE_JSON, b'{"retry_after": ' + b"9" * 400 + b"}"],
+    ),
 ]
 
-# --- what a client makes of bytes, and what a service is started with -------------------------------------------
+# --- what a client makes of bytes, and what a service is started with ----------------------------
 
 
 def _block(data: bytes) -> bytes:
@@ -283,9 +376,19 @@ def _listening(data: bytes) -> tuple[str, int]:
 _SERVICE = [
     Target("block", _block, [b"\x000123456789", b""], errors=()),
     Target(
-        "listen", _listening, [b"127.0.0.1:8470", b"[::1]:1", b":0", b"localhost"], errors=(InvalidArgument,), hostile=[b":" + b"9" * 5000]
+        "listen",
+        _listening,
+        [b"127.0.0.1:8470", b"[::1]:1", b":0", b"localhost"],
+        errors=(InvalidArgument,),
+        hostile=[b":" + b"9" * 5000],
     ),
-    Target("holder of the term", _pid, [b'{"pid": 5}'], errors=(), hostile=[*_HOSTILE_JSON, b'{"pid": Infinity}', b"[" * 100_000]),
+    Target(
+        "holder of the term",
+        _pid,
+        [b'{"pid": 5}'],
+        errors=(),
+        hostile=[*_HOSTILE_JSON, b'{"pid": Infinity}', b"[" * 100_000],
+    ),
 ]
 
 GATEWAY_TARGETS = [*_SERVICE, *_REQUESTS, *_TRANSACTION_REQUESTS, *_HEADERS, *_BATCHES, *_ANSWERS]

@@ -1,7 +1,8 @@
-"""The decoders of a container's log: operations, groups, WAL files, the register, and recovery over all of them.
+"""The decoders of a container's log: operations, groups, WAL files, the register, and recovery over all of
+them.
 
-Each checksummed record is a target twice: as it lies on the disk, where damage must never be taken for another value, and as a body
-behind a right checksum, where the decoder itself has to stand up to any bytes.
+Each checksummed record is a target twice: as it lies on the disk, where damage must never be taken for
+another value, and as a body behind a right checksum, where the decoder itself has to stand up to any bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from hypothesis import strategies as st
 from fuzz.target import Target
 from support.operations import IMAGE, SAMPLES, SID, TRANSACTION, images, operations, transactions
 from support.recovered import Recovered, Script
-from tierlog.actors.container.checkpointer import TAG_CHECKPOINT_END
+from tierlog.actors.container.checkpoint import TAG_CHECKPOINT_END
+from tierlog.journal.group import PayloadBuilder, decode_group
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
@@ -34,15 +36,24 @@ from tierlog.journal.operations.merge_segments import MergeSegments
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.journal.operations.seal_segment import SealSegment
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, decode_image, encode_image
-from tierlog.journal.operations.transaction_image import TransactionImage, TransactionStatus, decode_transaction, encode_transaction
+from tierlog.journal.operations.transaction_image import (
+    TransactionImage,
+    TransactionStatus,
+    decode_transaction,
+    encode_transaction,
+)
 from tierlog.journal.operations.truncate_segment import TruncateSegment
 from tierlog.journal.operations.update_attributes import UpdateAttributes
-from tierlog.journal.operations.vocabulary import OP_HEAD_BYTES, Operation, decode_operations, encode_operation
-from tierlog.journal.wal.payload import PayloadBuilder, decode_group
+from tierlog.journal.operations.vocabulary import (
+    OP_HEAD_BYTES,
+    Operation,
+    decode_operations,
+    encode_operation,
+)
 from tierlog.storage_backends.base.errors import DataCorruption
-from tierlog.storage_backends.chunked.records import SegmentRecord, segment_key
+from tierlog.storage_backends.segments.records import SegmentRecord, segment_key
 
-# --- operations and groups ------------------------------------------------------------------------------------
+# --- operations and groups -----------------------------------------------------------------------
 
 
 def _encode_operations(ops: list[Operation]) -> bytes:
@@ -77,14 +88,26 @@ def _operation_targets() -> list[Target]:
         names.setdefault(number, name)
         examples.setdefault(number, []).append(_encode_body(op))
 
-    return [Target(f"operation {names[n]}", partial(_decode_body, n), examples[n], encode=_encode_body) for n in names]
+    return [
+        Target(f"operation {names[n]}", partial(_decode_body, n), examples[n], encode=_encode_body)
+        for n in names
+    ]
 
 
-_GROUPS = [_encode_group((100, list(SAMPLES.values()))), _encode_group((1, [SAMPLES["append"], SAMPLES["append_by_writer"]]))]
+_GROUPS = [
+    _encode_group((100, list(SAMPLES.values()))),
+    _encode_group((1, [SAMPLES["append"], SAMPLES["append_by_writer"]])),
+]
 _VOCABULARY = [
     *_operation_targets(),
     Target("segment image", decode_image, [encode_image(IMAGE)], encode=encode_image, values=images),
-    Target("transaction image", decode_transaction, [encode_transaction(TRANSACTION)], encode=encode_transaction, values=transactions),
+    Target(
+        "transaction image",
+        decode_transaction,
+        [encode_transaction(TRANSACTION)],
+        encode=encode_transaction,
+        values=transactions,
+    ),
     Target(
         "operations",
         lambda data: decode_operations(memoryview(data), 0),
@@ -102,13 +125,14 @@ _VOCABULARY = [
 ]
 
 
-# --- recovery: decoded operations meet a container's state ----------------------------------------------------------------
+# --- recovery: decoded operations meet a container's state --------------------------------------
 
 _runner = asyncio.Runner()
 
 
 def _recovered(make: Callable[[Script], None]) -> Recovered:
-    """What recovery makes of a log in memory. One event loop serves all calls: to make one costs more than a recovery."""
+    """What recovery makes of a log in memory. One event loop serves all calls: to make one costs more than a
+    recovery."""
 
     async def recover() -> Recovered:
         script = Script()
@@ -135,7 +159,9 @@ def _recover_transaction(data: bytes) -> object:
     def make(script: Script) -> None:
         script.group(CheckpointBegin(1))
         script.group(CheckpointPart(1, (encode_image(staged),), (), (data,)))
-        script.group(CheckpointEnd(1, 1, 1, CycleComplete(0, 0, 0, False)), tag=TAG_CHECKPOINT_END, truncate_before=1)
+        script.group(
+            CheckpointEnd(1, 1, 1, CycleComplete(0, 0, 0, False)), tag=TAG_CHECKPOINT_END, truncate_before=1
+        )
 
     return _segments_of(_recovered(make))
 
@@ -144,7 +170,9 @@ def _recover_image(data: bytes) -> object:
     def make(script: Script) -> None:
         script.group(CheckpointBegin(1))
         script.group(CheckpointPart(1, (data,), ((segment_key(SID), 1, _RECORD),)))
-        script.group(CheckpointEnd(1, 1, 1, CycleComplete(0, 0, 0, False)), tag=TAG_CHECKPOINT_END, truncate_before=1)
+        script.group(
+            CheckpointEnd(1, 1, 1, CycleComplete(0, 0, 0, False)), tag=TAG_CHECKPOINT_END, truncate_before=1
+        )
 
     return _segments_of(_recovered(make))
 
@@ -179,7 +207,9 @@ _DEATH: list[Operation] = [
     UpdateAttributes(SID, (("txn", 5),)),
     ExpireWriters(SID, (b"writer-1",)),
     RelogData(SID, 0, b"some bytes"),
-    CommitMetadata(((segment_key(SID), SegmentRecord(SID, 4, 0, "c", "c", 0, 0, 1, False, 1).encode()), ("c:c", b""))),
+    CommitMetadata(
+        ((segment_key(SID), SegmentRecord(SID, 4, 0, "c", "c", 0, 0, 1, False, 1).encode()), ("c:c", b""))
+    ),
     DeleteSegment(SID),
     CycleComplete(1, 1, 6, True),
     CommitMetadata(((segment_key(SID), None), ("c:c", None))),
@@ -197,7 +227,9 @@ _TRANSACTIONS: list[Operation] = [
     AbortTransaction(SID, "job-8", "because", (SID + 3,)),
     ForgetTransactions((("a", "job-8"),)),
 ]
-_FLUSHED = SegmentImage(SID, SegmentStatus.LIVE, True, 4106, 17, 1 << 20, "a", (("txn", 5),), (), (b"gone",), ())
+_FLUSHED = SegmentImage(
+    SID, SegmentStatus.LIVE, True, 4106, 17, 1 << 20, "a", (("txn", 5),), (), (b"gone",), ()
+)
 _RECOVERY = [
     Target(
         "group in recovery",
@@ -206,7 +238,13 @@ _RECOVERY = [
         errors=(DataCorruption,),
         bytes_per_byte=4096,
     ),
-    Target("image in recovery", _recover_image, [encode_image(_FLUSHED)], errors=(DataCorruption,), bytes_per_byte=4096),
+    Target(
+        "image in recovery",
+        _recover_image,
+        [encode_image(_FLUSHED)],
+        errors=(DataCorruption,),
+        bytes_per_byte=4096,
+    ),
     Target(
         "transaction in recovery",
         _recover_transaction,

@@ -1,6 +1,7 @@
 """Bytes for decoders: any at all, and valid ones after damage.
 
-Owns: the hypothesis strategies, and the systematic damage (every cut, every bit). Does not own: what must come of it (``target.py``).
+Owns: the hypothesis strategies, and the systematic damage (every cut, every bit). Does not own: what must
+come of it (``target.py``).
 """
 
 from __future__ import annotations
@@ -11,7 +12,20 @@ from hypothesis import strategies as st
 
 SIZE_MAX = 600
 _SYSTEMATIC_MAX = 120
-_NUMBERS = (0, 1, 0x7F, 0x80, 0xFF, 0xFFFF, 0x7FFF_FFFF, 0xFFFF_FFFF, 1 << 60, (1 << 63) - 1, 1 << 63, (1 << 64) - 1)
+_NUMBERS = (
+    0,
+    1,
+    0x7F,
+    0x80,
+    0xFF,
+    0xFFFF,
+    0x7FFF_FFFF,
+    0xFFFF_FFFF,
+    1 << 60,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 1,
+)
 _places = st.integers(0, 1 << 16)
 
 arbitrary = st.binary(max_size=SIZE_MAX)
@@ -71,7 +85,8 @@ _CHANGES = (_flip, _set_number, _cut, _insert, _splice, _repeat, _blank)
 
 
 def systematic(example: bytes, *, everything: bool) -> Iterator[bytes]:
-    """The example cut at every place and with every bit flipped; of long ones only so many places, unless ``everything`` is asked for."""
+    """The example cut at every place and with every bit flipped; of long ones only so many places, unless
+    ``everything`` is asked for."""
     step = 1 if everything else 1 + len(example) // _SYSTEMATIC_MAX
     for place in range(0, len(example), step):
         yield example[:place]

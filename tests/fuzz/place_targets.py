@@ -1,18 +1,21 @@
-"""The decoders of where chunks are: places in S3, the store's record of its place, names, and what a service says that it sent."""
+"""The decoders of where chunks are: places in S3, the store's record of its place, names, and what a service
+says that it sent."""
 
 from __future__ import annotations
 
 from fuzz.target import Target
-from tierlog.actors.chunk_place import ChunkPlace
-from tierlog.actors.chunk_place import _decode as decode_place
-from tierlog.actors.chunk_place import _encode as encode_place
-from tierlog.actors.config import S3Config
+from tierlog.actors.folder.chunk_location import ChunkLocation
+from tierlog.actors.folder.chunk_location import _decode as decode_place
+from tierlog.actors.folder.chunk_location import _encode as encode_place
+from tierlog.actors.settings.configuration import S3Config
 from tierlog.storage_backends.base.chunk_storage import can_begin_chunk_name
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, Unavailable
 from tierlog.storage_backends.chunks.s3_location import S3Location, parse_location
 from tierlog.storage_backends.chunks.s3_requests import _check_range as check_range
 
-_PLACE = ChunkPlace("s3://bucket/some/prefix", S3Config(endpoint="http://127.0.0.1:9000", region="eu-central-1"))
+_PLACE = ChunkLocation(
+    "s3://bucket/some/prefix", S3Config(endpoint="http://127.0.0.1:9000", region="eu-central-1")
+)
 _NESTED = b"chunks = " + b"[" * 5_000
 
 
@@ -41,12 +44,18 @@ PLACE_TARGETS = [
     Target(
         "record of the chunks' place",
         lambda data: decode_place(data, "chunks"),
-        [encode_place(_PLACE), encode_place(ChunkPlace())],
+        [encode_place(_PLACE), encode_place(ChunkLocation())],
         errors=(DataCorruption,),
         encode=encode_place,
         canonical=False,
         hostile=[_NESTED],
     ),
     Target("beginning of a chunk's name", _begins, [b"containers/0000/", b"a"], errors=()),
-    Target("range that a service sent", _told_range, [b"bytes 10-29/100"], errors=(Unavailable,), hostile=[b"bytes 10-29/" + b"9" * 5_000]),
+    Target(
+        "range that a service sent",
+        _told_range,
+        [b"bytes 10-29/100"],
+        errors=(Unavailable,),
+        hostile=[b"bytes 10-29/" + b"9" * 5_000],
+    ),
 ]

@@ -1,15 +1,18 @@
-"""The parsers of what people and programs ask for: names, arguments, configuration files, the command line, control messages."""
+"""The parsers of what people and programs ask for: names, arguments, configuration files, the command line,
+control messages."""
 
 from __future__ import annotations
 
 import typer
+from simulation import options as simulate
 
 from fuzz.target import Target
-from tierlog.actors.arguments import check_offset, check_size, writer_bytes
-from tierlog.actors.cli import changing, output, simulate
-from tierlog.actors.config import StoreConfig, decode_config, render_config
-from tierlog.actors.config_units import UnitError, duration, share, size
+from tierlog.actors.cli import output
+from tierlog.actors.cli import segment_write as changing
+from tierlog.actors.settings.configuration import StoreConfig, decode_config, render_config
+from tierlog.actors.settings.units import UnitError, duration, share, size
 from tierlog.actors.supervisor.control import messages
+from tierlog.storage_backends.base.arguments import check_offset, check_size, writer_bytes
 from tierlog.storage_backends.base.chunk_storage import check_chunk_name
 from tierlog.storage_backends.base.errors import ConfigError, InvalidArgument
 from tierlog.storage_backends.base.names import check_segment_name, container_of
@@ -33,7 +36,7 @@ def _written(number: int) -> bytes:
     return number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True)
 
 
-# --- names and arguments --------------------------------------------------------------------------------------
+# --- names and arguments ------------------------------------------------------------------------
 
 
 def _place(data: bytes) -> tuple[str, int]:
@@ -94,8 +97,24 @@ _ARGUMENTS = [
         encode=str.encode,
         hostile=[b"a\n", b"../a", b"/a", b"a//b", b"a/.tmp-1"],
     ),
-    Target("offset", lambda data: check_offset(_number(data)), [b"\1\0"], (InvalidArgument,), _written, canonical=False, hostile=[_HUGE]),
-    Target("size", lambda data: check_size(_number(data)), [b"\1\0"], (InvalidArgument,), _written, canonical=False, hostile=[_HUGE]),
+    Target(
+        "offset",
+        lambda data: check_offset(_number(data)),
+        [b"\1\0"],
+        (InvalidArgument,),
+        _written,
+        canonical=False,
+        hostile=[_HUGE],
+    ),
+    Target(
+        "size",
+        lambda data: check_size(_number(data)),
+        [b"\1\0"],
+        (InvalidArgument,),
+        _written,
+        canonical=False,
+        hostile=[_HUGE],
+    ),
     Target(
         "writer id",
         lambda data: writer_bytes(data.decode("utf-8", "surrogatepass")),
@@ -114,7 +133,7 @@ _ARGUMENTS = [
     ),
 ]
 
-# --- configuration --------------------------------------------------------------------------------------------
+# --- configuration -------------------------------------------------------------------------------
 
 _SIZE = size(1 << 20, 0, 1 << 60, "A size.")
 _DURATION = duration(1.0, 0.0, 86_400.0, "A duration.")
@@ -167,14 +186,28 @@ _CONFIGURATION = [
         ],
         bytes_per_byte=16_384,  # hundreds of settings have defaults
     ),
-    Target("size with unit", _size, [b"64 MiB", b"1.5KiB"], (UnitError,), lambda n: f"{n} B".encode(), canonical=False, hostile=[_HUGE]),
     Target(
-        "duration", _duration, [b"500 ms", b"1.5 h"], (UnitError,), lambda n: _DURATION.show(n).encode(), canonical=False, hostile=[_HUGE]
+        "size with unit",
+        _size,
+        [b"64 MiB", b"1.5KiB"],
+        (UnitError,),
+        lambda n: f"{n} B".encode(),
+        canonical=False,
+        hostile=[_HUGE],
+    ),
+    Target(
+        "duration",
+        _duration,
+        [b"500 ms", b"1.5 h"],
+        (UnitError,),
+        lambda n: _DURATION.show(n).encode(),
+        canonical=False,
+        hostile=[_HUGE],
     ),
     Target("share", _share, [b"60 %", b"0.5%"], (UnitError,), hostile=[_HUGE + b"%"]),
 ]
 
-# --- the command line -----------------------------------------------------------------------------------------
+# --- the command line ----------------------------------------------------------------------------
 
 _COMMAND_LINE = [
     Target(
@@ -205,10 +238,16 @@ _COMMAND_LINE = [
         hostile=[_HUGE, b"0-" + _HUGE, b"0-99999999999"],
         bytes_per_byte=1 << 22,  # a range of up to a million steps
     ),
-    Target("time for people", lambda data: output.show_time(int.from_bytes(data, "big")), [b"\1\0\0\0\0\0"], (), hostile=[b"\xff" * 8]),
+    Target(
+        "time for people",
+        lambda data: output.show_time(int.from_bytes(data, "big")),
+        [b"\1\0\0\0\0\0"],
+        (),
+        hostile=[b"\xff" * 8],
+    ),
 ]
 
-# --- between supervisor and hosts -----------------------------------------------------------------------------
+# --- between supervisor and hosts ----------------------------------------------------------------
 
 
 def _message(data: bytes) -> messages.Message:

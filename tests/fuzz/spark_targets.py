@@ -1,4 +1,5 @@
-"""The Spark bridge: framed events, and what Spark and its users say in texts: options and a task's local properties."""
+"""The Spark bridge: framed events, and what Spark and its users say in texts: options and a task's local
+properties."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from itertools import pairwise
 from hypothesis import strategies as st
 
 from fuzz.target import Target
-from tierlog import events
+from tierlog.spark_bridge import events
 from tierlog.spark_bridge.identity import BATCH_ID, QUERY_ID, RUN_ID, Identity, stream_identity, try_of
 from tierlog.spark_bridge.options import Options, parse_options
 from tierlog.storage_backends.base.codec import DecodeError
@@ -21,7 +22,10 @@ def _iterated(data: bytes) -> list[bytes]:
     borders = list(events.borders(data))
     assert [event.offset - 7 for event in found] == borders[:-1]
     assert [event.end - 7 for event in found] == borders[1:]
-    assert all(events.frame_bytes(data[start : start + events.HEADER_BYTES]) == end - start for start, end in pairwise(borders))
+    assert all(
+        events.frame_bytes(data[start : start + events.HEADER_BYTES]) == end - start
+        for start, end in pairwise(borders)
+    )
     return [event.data for event in found]
 
 
@@ -44,7 +48,10 @@ def _identity(data: bytes) -> Identity:
 
 def _try(data: bytes) -> str:
     """The next try of a write ``a``, of which the tries in the lines are known."""
-    known = [TransactionInfo(line, "t", TransactionState.ABORTED, None, 1.0, 1.0, "", None, 0) for line in data.decode().split("\n")]
+    known = [
+        TransactionInfo(line, "t", TransactionState.ABORTED, None, 1.0, 1.0, "", None, 0)
+        for line in data.decode().split("\n")
+    ]
     return try_of("a", "t", known)
 
 
@@ -68,7 +75,8 @@ SPARK_TARGETS = [
         "data source options",
         _options,
         [
-            b'segment=app/events\nstartingoffsets={"app/events": 7}\nendingoffsets=latest\nminpartitions=4\nbatchbytes=1 MiB',
+            b'segment=app/events\nstartingoffsets={"app/events": '
+            b"7}\nendingoffsets=latest\nminpartitions=4\nbatchbytes=1 MiB",
             b"path=app/events\ndelivery=at-least-once\nrows=python\ntxnlease=2 h\nfailondataloss=false",
             b"segmentprefix=app/\nmaxbytespertrigger=4096\nincludemetadata=false\ncalltimeout=5 s",
             b"path=a\ntxnappid=me\ntxnversion=7\ntxnid=load-1\ncreatesegment=true\nreadbytes=1 MiB",
@@ -92,7 +100,10 @@ SPARK_TARGETS = [
         _identity,
         [f"{QUERY_ID}=11111111-aaaa\n{BATCH_ID}=7\n{RUN_ID}=22222222-bbbb".encode()],
         errors=(Unsupported,),
-        hostile=[f"{QUERY_ID}=1\n{BATCH_ID}={number}\n{RUN_ID}=2".encode() for number in ("9" * 5000, "٤", "²", "-1", str(1 << 63))],
+        hostile=[
+            f"{QUERY_ID}=1\n{BATCH_ID}={number}\n{RUN_ID}=2".encode()
+            for number in ("9" * 5000, "٤", "²", "-1", str(1 << 63))
+        ],
     ),
     Target(
         "tries of a write",

@@ -1,4 +1,5 @@
-"""The decoders of the store's own records: fields, identity, owners, claims, chunk metadata, and numbers inside keys and names."""
+"""The decoders of the store's own records: fields, identity, owners, claims, chunk metadata, and numbers
+inside keys and names."""
 
 from __future__ import annotations
 
@@ -10,7 +11,30 @@ from hypothesis import strategies as st
 
 from fuzz.file_targets import REFUSED, run_on, sealed
 from fuzz.target import Target
-from tierlog.actors.backup.objects import (
+from tierlog.actors.container.claims import (
+    Identity,
+    claim_name,
+    claim_prefix,
+    decode_claim,
+    encode_claim,
+    survey,
+)
+from tierlog.actors.folder.identity import StoreIdentity, read_identity
+from tierlog.actors.folder.identity import decode as decode_identity
+from tierlog.actors.folder.identity import encode as encode_identity
+from tierlog.actors.folder.lock_files import Owner, decode_owner, encode_owner
+from tierlog.actors.gc.collector import epoch_in
+from tierlog.actors.legacy_rolling.header import (
+    LegacyChunk,
+    LegacyHeader,
+    format_chunks,
+    format_concat,
+    format_header,
+    is_legacy_file,
+    parse_header,
+)
+from tierlog.actors.legacy_rolling.imported_record import ImportedRecord
+from tierlog.actors.maintenance.backup_objects import (
     BackupObject,
     Manifest,
     ReleasedFile,
@@ -21,20 +45,14 @@ from tierlog.actors.backup.objects import (
     encode_manifest,
     encode_segment,
 )
-from tierlog.actors.container.claim import Identity, claim_name, claim_prefix, decode_claim, encode_claim, survey
-from tierlog.actors.gc.collector import epoch_in
-from tierlog.actors.identity import StoreIdentity, read_identity
-from tierlog.actors.identity import decode as decode_identity
-from tierlog.actors.identity import encode as encode_identity
-from tierlog.actors.presence import Owner, decode_owner, encode_owner
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, WriterState
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
 from tierlog.storage_backends.base.codec import Decoder, Encoder, hex_number
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument
-from tierlog.storage_backends.chunked.records import (
+from tierlog.storage_backends.segments.records import (
     ChunkRecord,
-    DebtKind,
-    DebtRecord,
+    DeferredWorkKind,
+    DeferredWorkRecord,
     IndexRecord,
     ReleasedRecord,
     SegmentRecord,
@@ -43,22 +61,12 @@ from tierlog.storage_backends.chunked.records import (
     segment_key,
     segment_of_key,
 )
-from tierlog.storage_backends.chunked.rolling.header import (
-    OlderChunk,
-    OlderHeader,
-    format_chunks,
-    format_concat,
-    format_header,
-    is_older_file,
-    parse_header,
-)
-from tierlog.storage_backends.chunked.rolling.taken import TakenRecord
-from tierlog.storage_backends.chunked.transaction import decode_record
+from tierlog.storage_backends.segments.transaction import decode_record
 
 u64 = st.integers(0, (1 << 64) - 1)
 name = st.text(max_size=12)
 
-# --- fields ---------------------------------------------------------------------------------------------------
+# --- fields --------------------------------------------------------------------------------------
 
 _KINDS = ("u8", "u16", "u32", "u64", "i64", "flag", "blob", "text")
 _KIND_COUNT = 8
@@ -87,7 +95,11 @@ _FIELDS = [
         _decode_fields,
         [_encode_fields((bytes(range(8)), [1, 2, 3, 4, -5, True, b"blob", "größe"]))],
         encode=_encode_fields,
-        hostile=[b"\7" * 8 + b"\0\3\xed\xa0\x80" + b"\0\0" * 7, b"\6" * 8 + b"\xff" * 8, b"\7" * 8 + b"\0\2\xc0\x80" + b"\0\0" * 7],
+        hostile=[
+            b"\7" * 8 + b"\0\3\xed\xa0\x80" + b"\0\0" * 7,
+            b"\6" * 8 + b"\xff" * 8,
+            b"\7" * 8 + b"\0\2\xc0\x80" + b"\0\0" * 7,
+        ],
     ),
     Target(
         "hex number",
@@ -105,7 +117,7 @@ _FIELDS = [
     ),
 ]
 
-# --- identity, owners, claims ---------------------------------------------------------------------------------
+# --- identity, owners, claims --------------------------------------------------------------------
 
 _STORE = StoreIdentity(bytes(range(16)), bytes(range(16, 32)), 4, 1_700_000_000_000)
 _OWNER = Owner("name", 4711, "größe", 1_700_000_000_000)
@@ -152,7 +164,13 @@ _IDENTITIES = [
         [_IDENTITY[:-4]],
         errors=REFUSED,
         encode=lambda identity: encode_identity(identity)[:-4],
-        values=st.builds(StoreIdentity, st.binary(min_size=16, max_size=16), st.binary(min_size=16, max_size=16), st.integers(0, 99), u64),
+        values=st.builds(
+            StoreIdentity,
+            st.binary(min_size=16, max_size=16),
+            st.binary(min_size=16, max_size=16),
+            st.integers(0, 99),
+            u64,
+        ),
     ),
     Target(
         "owner file",
@@ -161,7 +179,9 @@ _IDENTITIES = [
         errors=(),
         encode=encode_owner,
         canonical=False,  # JSON has blanks, and a torn file is an unknown owner
-        values=st.builds(Owner, st.just("name"), st.integers(0, (1 << 63) - 1), name, st.integers(0, (1 << 63) - 1)),
+        values=st.builds(
+            Owner, st.just("name"), st.integers(0, (1 << 63) - 1), name, st.integers(0, (1 << 63) - 1)
+        ),
         hostile=[
             b"[" * 4096,
             b'{"pid": Infinity, "host": "h", "since_ms": 1}',
@@ -171,7 +191,9 @@ _IDENTITIES = [
         ],
     ),
     Target("claim", decode_claim, [encode_claim(_CLAIM)], encode=encode_claim, checksummed=True),
-    Target("claim behind a right checksum", lambda body: decode_claim(sealed(body)), [encode_claim(_CLAIM)[:-4]]),
+    Target(
+        "claim behind a right checksum", lambda body: decode_claim(sealed(body)), [encode_claim(_CLAIM)[:-4]]
+    ),
     Target(
         "claim in long-term storage",
         lambda data: _survey(claim_name(3, 7), data),
@@ -189,11 +211,13 @@ _IDENTITIES = [
     ),
 ]
 
-# --- chunk metadata -------------------------------------------------------------------------------------------
+# --- chunk metadata ------------------------------------------------------------------------------
 
 _SEGMENT = SegmentRecord(7 << 32 | 2, 4106, 17, "first", "last", 10, 3000, 3, True, 7, 1 << 20)
 _CHUNK = ChunkRecord("containers/0001/c", 0, "next").grown([b"x" * 1500, b"y" * 600], [0, 1500])
-_DEBT = DebtRecord(DebtKind.SPLICE, 7 << 32 | 3, 7 << 32 | 2, 300, 90, 64, 350, "containers/0001/c", 0, 7)
+_DEBT = DeferredWorkRecord(
+    DeferredWorkKind.SPLICE, 7 << 32 | 3, 7 << 32 | 2, 300, 90, 64, 350, "containers/0001/c", 0, 7
+)
 _INDEX = IndexRecord(7 << 32 | 2, 1 << 24, "containers/0001/c", 1000)
 _RELEASED = ReleasedRecord("app/old$offset.0", 300)
 _SEGMENTS = st.builds(SegmentRecord, u64, u64, u64, name, name, u64, u64, u64, st.booleans(), u64, u64)
@@ -213,7 +237,13 @@ def _epoch_in(data: bytes) -> int | None:
 
 
 _RECORDS = [
-    Target("segment record", SegmentRecord.decode, [_SEGMENT.encode()], encode=SegmentRecord.encode, values=_SEGMENTS),
+    Target(
+        "segment record",
+        SegmentRecord.decode,
+        [_SEGMENT.encode()],
+        encode=SegmentRecord.encode,
+        values=_SEGMENTS,
+    ),
     Target(
         "chunk record",
         ChunkRecord.decode,
@@ -222,15 +252,35 @@ _RECORDS = [
         values=st.builds(ChunkRecord, name, u64, name, st.binary(max_size=12), st.binary(max_size=24)),
     ),
     Target(
-        "index record", IndexRecord.decode, [_INDEX.encode()], encode=IndexRecord.encode, values=st.builds(IndexRecord, u64, u64, name, u64)
+        "index record",
+        IndexRecord.decode,
+        [_INDEX.encode()],
+        encode=IndexRecord.encode,
+        values=st.builds(IndexRecord, u64, u64, name, u64),
     ),
     Target(
         "debt record",
-        DebtRecord.decode,
+        DeferredWorkRecord.decode,
         [_DEBT.encode()],
-        encode=DebtRecord.encode,
-        values=st.builds(DebtRecord, st.sampled_from(DebtKind), u64, u64, u64, u64, u64, u64, name, u64, u64, extra=st.binary(max_size=9)),
-        hostile=[_DEBT.encode()[:2] + b"\0" + _DEBT.encode()[3:], _DEBT.encode()[:2] + b"\x05" + _DEBT.encode()[3:]],
+        encode=DeferredWorkRecord.encode,
+        values=st.builds(
+            DeferredWorkRecord,
+            st.sampled_from(DeferredWorkKind),
+            u64,
+            u64,
+            u64,
+            u64,
+            u64,
+            u64,
+            name,
+            u64,
+            u64,
+            extra=st.binary(max_size=9),
+        ),
+        hostile=[
+            _DEBT.encode()[:2] + b"\0" + _DEBT.encode()[3:],
+            _DEBT.encode()[:2] + b"\x05" + _DEBT.encode()[3:],
+        ],
     ),
     Target(
         "released record",
@@ -283,46 +333,79 @@ _RECORDS = [
     ),
 ]
 
-# --- the older layout -----------------------------------------------------------------------------------------
+# --- the legacy layout ---------------------------------------------------------------------------
 
-_SOURCE = OlderHeader(7, (OlderChunk(0, "b$offset.0"),))
-_HEADER = format_header(OlderHeader(100, (OlderChunk(0, "a$offset.0"), OlderChunk(100, "a$offset.100"))))
-_CONCATENATED = _HEADER + format_concat(1, 150) + format_header(_SOURCE) + format_chunks([OlderChunk(157, "a$offset.157")])
+_SOURCE = LegacyHeader(7, (LegacyChunk(0, "b$offset.0"),))
+_HEADER = format_header(LegacyHeader(100, (LegacyChunk(0, "a$offset.0"), LegacyChunk(100, "a$offset.100"))))
+_CONCATENATED = (
+    _HEADER
+    + format_concat(1, 150)
+    + format_header(_SOURCE)
+    + format_chunks([LegacyChunk(157, "a$offset.157")])
+)
 
-_OLDER = [
+_LEGACY = [
     Target(
-        "header of the older layout",
+        "header of the legacy layout",
         lambda data: parse_header(data, "a$header"),
         [_HEADER, _CONCATENATED],
         errors=(DataCorruption,),
         encode=format_header,
         canonical=False,  # keys have no case, numbers may have leading zeros, and a concat is written as what it comes to
         values=st.builds(
-            lambda size, starts: OlderHeader(size, tuple(OlderChunk(start, f"a$offset.{start}") for start in sorted(starts))),
+            lambda size, starts: LegacyHeader(
+                size, tuple(LegacyChunk(start, f"a$offset.{start}") for start in sorted(starts))
+            ),
             st.integers(1, (1 << 63) - 1),
             st.lists(st.integers(0, (1 << 63) - 1), max_size=4),
         ),
-        hostile=[b"", b"&", b"=&", b"maxsize=1&concat=9999999999999999999@1&", "maxsize=٣&".encode(), b"maxsize=1&0=a&1=\xc0\x80&"],
+        hostile=[
+            b"",
+            b"&",
+            b"=&",
+            b"maxsize=1&concat=9999999999999999999@1&",
+            "maxsize=٣&".encode(),
+            b"maxsize=1&0=a&1=\xc0\x80&",
+        ],
     ),
-    Target("file of the older layout", lambda data: is_older_file(data.decode("latin-1")), [b"a$header", b"a$offset.100"], errors=()),
+    Target(
+        "file of the legacy layout",
+        lambda data: is_legacy_file(data.decode("latin-1")),
+        [b"a$header", b"a$offset.100"],
+        errors=(),
+    ),
     Target(
         "imported name",
-        TakenRecord.decode,
-        [TakenRecord(7 << 32 | 2).encode()],
-        encode=TakenRecord.encode,
-        values=st.builds(TakenRecord, u64),
+        ImportedRecord.decode,
+        [ImportedRecord(7 << 32 | 2).encode()],
+        encode=ImportedRecord.encode,
+        values=st.builds(ImportedRecord, u64),
     ),
 ]
 
-# --- backups --------------------------------------------------------------------------------------------------
+# --- backups -------------------------------------------------------------------------------------
 
 _BACKED_UP = SegmentBackup(
     3,
     5,
-    SegmentImage(7, SegmentStatus.LIVE, True, 2110, 12, 10, "app/e", (("a", 1),), ((b"w", WriterState(1, 2, 20)),), (b"x",), ()),
+    SegmentImage(
+        7,
+        SegmentStatus.LIVE,
+        True,
+        2110,
+        12,
+        10,
+        "app/e",
+        (("a", 1),),
+        ((b"w", WriterState(1, 2, 20)),),
+        (b"x",),
+        (),
+    ),
     ((10, _CHUNK),),
 )
-_MANIFEST = Manifest(b"s" * 16, 1_700_000_000_000, (4, 5), True, 1, 2, 20, 5, 1, ("app/old",), (BackupObject("o", 99, 7),))
+_MANIFEST = Manifest(
+    b"s" * 16, 1_700_000_000_000, (4, 5), True, 1, 2, 20, 5, 1, ("app/old",), (BackupObject("o", 99, 7),)
+)
 _WITH_RELEASED = attrs.evolve(_MANIFEST, released=(ReleasedFile(1, _RELEASED),))
 _WITHOUT_ANY = encode_manifest(_WITH_RELEASED)[:4] + b"\2" + encode_manifest(_MANIFEST)[5:-4] + bytes(4)
 """Of the version that is for released files, and there are none."""
@@ -367,7 +450,9 @@ _BACKUPS = [
         encode=lambda manifest: encode_manifest(manifest)[:-4],
         hostile=[_WITHOUT_ANY],
     ),
-    Target("name of a backup", _backup_name, [b"20261121T105720Z"], errors=(), encode=lambda name: name.encode()),
+    Target(
+        "name of a backup", _backup_name, [b"20261121T105720Z"], errors=(), encode=lambda name: name.encode()
+    ),
 ]
 
-STORE_TARGETS = [*_FIELDS, *_IDENTITIES, *_RECORDS, *_OLDER, *_BACKUPS]
+STORE_TARGETS = [*_FIELDS, *_IDENTITIES, *_RECORDS, *_LEGACY, *_BACKUPS]

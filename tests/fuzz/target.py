@@ -1,7 +1,7 @@
 """What a decoder is to its fuzzers: a name, valid bytes, and what may come out.
 
-Owns: ``Target`` and its one judgement, ``examine``, which the hypothesis tests and the coverage-guided runs share.
-Does not own: which decoders exist (``targets.py``), nor how bytes are made up (``mutations.py``).
+Owns: ``Target`` and its one judgement, ``examine``, which the hypothesis tests and the coverage-guided runs
+share. Does not own: which decoders exist (``targets.py``), nor how bytes are made up (``mutations.py``).
 """
 
 from __future__ import annotations
@@ -30,13 +30,15 @@ class Target:
     """Exactly these classes, without their subclasses: anything else is foreign."""
     encode: Encode | None = None
     canonical: bool = True
-    """What decodes was written by ``encode`` in just these bytes; else it encodes to something that decodes as an equal value."""
+    """What decodes was written by ``encode`` in just these bytes; else it encodes to something that decodes
+    as an equal value."""
     values: st.SearchStrategy[Any] | None = None
     """Values that must survive ``encode`` and ``decode``."""
     checksummed: bool = False
     """Mutated bytes never decode as another value than an example's."""
     genuine: Callable[[Any], bool] | None = None
-    """For checksummed bytes of several records: whether a value is a part of the example's that its contract lets through."""
+    """For checksummed bytes of several records: whether a value is a part of the example's that its contract
+    lets through."""
     hostile: Sequence[bytes] = ()
     """Bytes that were, or could be, trouble: deep nests, huge numbers, found failures."""
     bytes_per_byte: int = 512
@@ -48,7 +50,8 @@ class Target:
 
 
 def examine(target: Target, data: bytes, *, forged: bool = False) -> Any:
-    """Decode ``data``; the value, or None for a refusal. ``AssertionError``, or the foreign error itself, if the contract is broken.
+    """Decode ``data``; the value, or None for a refusal. ``AssertionError``, or the foreign error itself, if
+    the contract is broken.
 
     ``forged``: the bytes may carry a right checksum on purpose, so that they need not be an example's.
     """
@@ -69,7 +72,9 @@ def examine(target: Target, data: bytes, *, forged: bool = False) -> Any:
 
 def _check_clear(target: Target, refusal: Exception) -> None:
     assert str(refusal), f"{target.name}: an error without a word"
-    assert not isinstance(refusal, DataCorruption) or refusal.file, f"{target.name}: {refusal!r} does not say where"
+    assert not isinstance(refusal, DataCorruption) or refusal.file, (
+        f"{target.name}: {refusal!r} does not say where"
+    )
 
 
 def _check_true(target: Target, value: object) -> None:
@@ -84,6 +89,10 @@ def _check_written_again(target: Target, value: object, data: bytes) -> None:
         return
     again = target.encode(value)
     if target.canonical:
-        assert again == data, f"{target.name}: {value!r} is written as {again.hex()}, and was read from {data.hex()}"
+        assert again == data, (
+            f"{target.name}: {value!r} is written as {again.hex()}, and was read from {data.hex()}"
+        )
     else:
-        assert target.decode(again) == value, f"{target.name}: {value!r} is written as {again.hex()}, which is read as something else"
+        assert target.decode(again) == value, (
+            f"{target.name}: {value!r} is written as {again.hex()}, which is read as something else"
+        )

@@ -1,7 +1,8 @@
-"""Every decoder of persisted bytes and every parser of requests: the one registry that all fuzzing goes through.
+"""Every decoder of persisted bytes and every parser of requests: the one registry that all fuzzing goes
+through.
 
-A new record or request gets its ``Target`` in one of the files below. ``test_registry.py`` fails while a decoder exists that no target
-reaches.
+A new record or request gets its ``Target`` in one of the files below. ``test_registry.py`` fails while a
+decoder exists that no target reaches.
 """
 
 from __future__ import annotations
@@ -15,6 +16,14 @@ from fuzz.spark_targets import SPARK_TARGETS
 from fuzz.store_targets import STORE_TARGETS
 from fuzz.target import Target
 
-_ALL = (*STORE_TARGETS, *LOG_TARGETS, *FILE_TARGETS, *REQUEST_TARGETS, *GATEWAY_TARGETS, *SPARK_TARGETS, *PLACE_TARGETS)
+_ALL = (
+    *STORE_TARGETS,
+    *LOG_TARGETS,
+    *FILE_TARGETS,
+    *REQUEST_TARGETS,
+    *GATEWAY_TARGETS,
+    *SPARK_TARGETS,
+    *PLACE_TARGETS,
+)
 TARGETS: dict[str, Target] = {target.name: target for target in _ALL}
 assert len(TARGETS) == len(_ALL), "two targets share a name"

@@ -16,7 +16,9 @@ TESTS = Path(__file__).resolve().parents[1]
 START_SECONDS = 60
 """Importing instrumented code, and running the examples, before the fuzzing proper."""
 OPTIONS = ("-max_len=4096", "-timeout=10", "-rss_limit_mb=1024", "-print_final_stats=1")
-MISSING = "--fuzz needs atheris (Linux, Python 3.11 to 3.13): install the extra with pip install -e '.[dev,fuzz]'"
+MISSING = (
+    "--fuzz needs atheris (Linux, Python 3.11 to 3.13): install the extra with pip install -e '.[dev,fuzz]'"
+)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

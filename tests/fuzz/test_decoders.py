@@ -1,4 +1,5 @@
-"""Arbitrary and damaged bytes give a value or the one clear error: never a hang, a foreign exception, or another value."""
+"""Arbitrary and damaged bytes give a value or the one clear error: never a hang, a foreign exception, or
+another value."""
 
 from __future__ import annotations
 
@@ -19,16 +20,20 @@ _EXAMPLES = settings().max_examples
 _EXAMPLES_SHORT = 100
 EXAMPLES = 30 if _EXAMPLES <= _EXAMPLES_SHORT else _EXAMPLES
 SECONDS_MAX = 2.0
-"""CPU time of one decode of less than 10 KiB; far above what any takes, far below what anybody would call a hang."""
+"""CPU time of one decode of less than 10 KiB; far above what any takes, far below what anybody would call a
+hang."""
 MEMORY_SLACK = 4 << 20
 
 each_target = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS.keys())
-few = settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+few = settings(
+    max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
 
 
 @contextmanager
 def bounded(target: Target, data: bytes) -> Iterator[None]:
-    """No decode takes long, or more memory than its input's size warrants: a length field is not believed before its bytes are there."""
+    """No decode takes long, or more memory than its input's size warrants: a length field is not believed
+    before its bytes are there."""
     begin = time.thread_time()
     tracemalloc.start()
     try:
@@ -36,7 +41,9 @@ def bounded(target: Target, data: bytes) -> Iterator[None]:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert peak <= MEMORY_SLACK + target.bytes_per_byte * len(data), f"{target.name}: {peak} bytes for {data[:80].hex()}"
+    assert peak <= MEMORY_SLACK + target.bytes_per_byte * len(data), (
+        f"{target.name}: {peak} bytes for {data[:80].hex()}"
+    )
     assert time.thread_time() - begin < SECONDS_MAX, f"{target.name}: too slow for {data[:80].hex()}"
 
 
@@ -79,7 +86,9 @@ def test_damaged_bytes_give_a_value_or_the_clear_error(target: Target, data: st.
         examine(target, given_bytes)
 
 
-@pytest.mark.parametrize("target", [each for each in TARGETS.values() if each.values is not None], ids=lambda each: each.name)
+@pytest.mark.parametrize(
+    "target", [each for each in TARGETS.values() if each.values is not None], ids=lambda each: each.name
+)
 @few
 @given(data=st.data())
 def test_values_come_back_as_they_were(target: Target, data: st.DataObject) -> None:

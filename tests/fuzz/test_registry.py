@@ -1,4 +1,5 @@
-"""No decoder is forgotten: every function that reads bytes or text for what they mean is entered by some target's examples."""
+"""No decoder is forgotten: every function that reads bytes or text for what they mean is entered by some
+target's examples."""
 
 from __future__ import annotations
 
@@ -14,25 +15,46 @@ from fuzz.targets import TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("actors", "journal", "spark_bridge", "storage_backends")
-NAMES = re.compile(r"_?(decode|parse|unpack|deserialize|load_config|read_identity|read_register)(_|$)|from_(bytes|json|wire|text|image)$")
-CALLS = {"unpack", "unpack_from", "iter_unpack", "from_bytes", "fromhex", "loads", "fullmatch", "match", "isdigit", "isdecimal"}
+NAMES = re.compile(
+    r"_?(decode|parse|unpack|deserialize|load_config|read_identity|read_register)(_|$)|from_(bytes|json|wire|text|image)$"
+)
+CALLS = {
+    "unpack",
+    "unpack_from",
+    "iter_unpack",
+    "from_bytes",
+    "fromhex",
+    "loads",
+    "fullmatch",
+    "match",
+    "isdigit",
+    "isdecimal",
+}
 """Methods that turn bytes or text into something else."""
 BUILDERS = {"Decoder", "hex_number", "expect"}
 
 EXEMPT = {
-    "actors/gateway/server/app.py _Nowhere.__call__": "matches a path that the server has split already; asked over HTTP in gateway_server",
-    "actors/gateway/server/call.py CallOf._check_size": "part of a call; asked over HTTP in gateway_server/test_requests.py",
+    "actors/gateway/server/app.py "
+    "_Nowhere.__call__": "matches a path that the server has split already; asked over HTTP in "
+    "gateway_server",
+    "actors/gateway/server/call.py "
+    "CallOf._check_size": "part of a call; asked over HTTP in gateway_server/test_requests.py",
     "actors/host/main.py _parse": "argparse, for arguments that the supervisor has written",
-    "actors/supervisor/admin.py _container": "part of a request; asked over HTTP in supervisor_process/test_admin.py",
+    "actors/supervisor/admin.py _container": "part of a request; asked over HTTP in "
+    "supervisor_process/test_admin.py",
     "actors/supervisor/control/channel.py peer_pid": "three numbers from the kernel",
-    "actors/config.py load_config": "opens the file and hands its bytes to decode_config",
-    "actors/identity.py _refuse_orphaned_logs": "asks whether there is any folder with a number for its name, and uses no number",
-    "actors/node.py Node._log": "reads the id of an opening that this process has just made",
-    "actors/node.py identify": "reads ids that this process has just made",
-    "actors/restoring.py _Restore._make_folder": "as above",
-    "actors/serving.py Hosting._host.make": "as above",
-    "events.py decode_arrow": "needs the extra `spark`; takes borders that `borders` has found, see tests/test_events.py",
-    "storage_backends/logs/local.py LocalLog.check_owner": "the epoch only goes into an error's message; the record is compared as a whole",
+    "actors/settings/configuration.py load_config": "opens the file and hands its bytes to decode_config",
+    "actors/folder/identity.py "
+    "_refuse_orphaned_logs": "asks whether there is any folder with a number for its name, and uses no "
+    "number",
+    "actors/store/opening.py Node._log": "reads the id of an opening that this process has just made",
+    "actors/store/opening.py identify": "reads ids that this process has just made",
+    "actors/maintenance/restore.py _Restore._make_folder": "as above",
+    "actors/store/runtime.py ContainerRuntime._host.make": "as above",
+    "spark_bridge/events.py decode_arrow": "needs the extra `spark`; takes borders that `borders` has "
+    "found, see tests/spark_bridge/test_events.py",
+    "journal/log/local.py "
+    "LocalLog.check_owner": "the epoch only goes into an error's message; the record is compared as a whole",
 }
 """Functions that look like decoders, and why no target is needed."""
 
@@ -41,7 +63,10 @@ Place = tuple[str, int]
 
 def decoders() -> Iterator[tuple[Place, str]]:
     """((file, line), name) of every function that looks like a decoder."""
-    for path in [*sorted(ROOT.glob("*.py")), *(path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))]:
+    for path in [
+        *sorted(ROOT.glob("*.py")),
+        *(path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py"))),
+    ]:
         yield from decoders_in(path, ast.parse(path.read_text(encoding="utf-8")).body, "")
 
 
@@ -66,7 +91,9 @@ def decodes(node: ast.AST) -> bool:
 def is_decoding(call: ast.Call) -> bool:
     if isinstance(call.func, ast.Attribute):
         return call.func.attr in CALLS
-    return isinstance(call.func, ast.Name) and (call.func.id in BUILDERS or (call.func.id == "int" and len(call.args) == 2))
+    return isinstance(call.func, ast.Name) and (
+        call.func.id in BUILDERS or (call.func.id == "int" and len(call.args) == 2)
+    )
 
 
 def entered() -> set[Place]:
@@ -117,4 +144,8 @@ def d(x):
     return int(x)
 """
 
-    assert [name for _, name in decoders_in(ROOT / "x.py", ast.parse(source).body, "")] == ["x.py a", "x.py B.c", "x.py d.e"]
+    assert [name for _, name in decoders_in(ROOT / "x.py", ast.parse(source).body, "")] == [
+        "x.py a",
+        "x.py B.c",
+        "x.py d.e",
+    ]

@@ -7,7 +7,18 @@ import sys
 import time
 from pathlib import Path
 
-HEAVY = {"aiobotocore", "cattrs", "httpx", "prometheus_client", "pyarrow", "pyspark", "rich", "trio", "typer", "uvicorn"}
+HEAVY = {
+    "aiobotocore",
+    "cattrs",
+    "httpx",
+    "prometheus_client",
+    "pyarrow",
+    "pyspark",
+    "rich",
+    "trio",
+    "typer",
+    "uvicorn",
+}
 
 BARE_PYTHON_SECONDS = 0.024
 """What ``python -c pass`` took on the machine on which the budget was set."""
@@ -16,7 +27,9 @@ NOISE = 1.5
 
 
 def run(*arguments: str, cwd: Path) -> str:
-    return subprocess.run([sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=True).stderr
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=cwd, capture_output=True, text=True, check=True
+    ).stderr
 
 
 def seconds(program: str, cwd: Path) -> float:
@@ -28,7 +41,9 @@ def seconds(program: str, cwd: Path) -> float:
 
 def test_importing_tierlog_imports_nothing_heavy(tmp_path: Path) -> None:
     lines = run("-X", "importtime", "-c", "import tierlog", cwd=tmp_path).splitlines()
-    imported = {line.rpartition("|")[2].strip().split(".")[0] for line in lines if line.startswith("import time:")}
+    imported = {
+        line.rpartition("|")[2].strip().split(".")[0] for line in lines if line.startswith("import time:")
+    }
 
     assert "tierlog" in imported
     assert imported & HEAVY == set()

@@ -1,4 +1,5 @@
-"""The list of packages in pyproject.toml is what the folders hold: a package that it forgets would be missing from the wheel."""
+"""The list of packages in pyproject.toml is what the folders hold: a package that it forgets would be missing
+from the wheel."""
 
 from __future__ import annotations
 
@@ -25,4 +26,7 @@ def test_every_source_folder_is_a_package() -> None:
     """Without ``__init__.py`` a folder works in the tree and is not seen by the import contracts."""
     folders = {path.parent for source in SOURCES for path in (ROOT / source).rglob("*.py")}
 
-    assert sorted(str(folder.relative_to(ROOT)) for folder in folders if not (folder / "__init__.py").is_file()) == []
+    assert (
+        sorted(str(folder.relative_to(ROOT)) for folder in folders if not (folder / "__init__.py").is_file())
+        == []
+    )

@@ -16,7 +16,13 @@ TOOLS = ("basename", "cat", "dirname", "ls", "mkdir", "rm", "sh")
 
 def run(script: Path, environment: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        ["sh", str(script)], env=environment, cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+        ["sh", str(script)],
+        env=environment,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
     )
 
 
@@ -27,7 +33,9 @@ def test_a_machine_without_python_is_told_what_was_looked_for(script: str, tmp_p
     for tool in TOOLS:
         (tools / tool).symlink_to(shutil.which(tool) or tool)
 
-    done = run(ROOT / "scripts" / script, {"PATH": str(tools), "TIERLOG_VENV": str(tmp_path / "venv")}, tmp_path)
+    done = run(
+        ROOT / "scripts" / script, {"PATH": str(tools), "TIERLOG_VENV": str(tmp_path / "venv")}, tmp_path
+    )
 
     assert done.returncode == 1
     assert done.stderr.startswith(f"{script}: no suitable Python found. Tried python3, python3.13, ")
@@ -40,10 +48,16 @@ def test_a_folder_that_is_no_environment_is_left_alone(tmp_path: Path) -> None:
     done = run(ROOT / "scripts" / "test", {**os.environ, "TIERLOG_VENV": str(tmp_path)}, tmp_path)
 
     assert done.returncode == 1
-    assert done.stderr == f"test: {tmp_path} exists and is no virtual environment; remove it or name another folder with TIERLOG_VENV.\n"
+    assert (
+        done.stderr
+        == f"test: {tmp_path} exists and is no virtual environment; remove it or name another folder with "
+        f"TIERLOG_VENV.\n"
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
 def test_every_script_can_be_executed() -> None:
-    assert [name for name in ("scripts/" + script for script in SCRIPTS) if not os.access(ROOT / name, os.X_OK)] == []
+    assert [
+        name for name in ("scripts/" + script for script in SCRIPTS) if not os.access(ROOT / name, os.X_OK)
+    ] == []
     assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -1,7 +1,9 @@
-"""What is shipped: the built wheel and source distribution, and how the wheel behaves once installed beside a user's own code.
+"""What is shipped: the built wheel and source distribution, and how the wheel behaves once installed beside a
+user's own code.
 
-The distributions are built from a copy of the tree, so that nothing is left in the tree and nothing left in the tree is shipped.
-Installing needs a reachable package index for the dependencies, as any installation does.
+The distributions are built from a copy of the tree, so that nothing is left in the tree and nothing left in
+the tree is shipped. Installing needs a reachable package index for the dependencies, as any installation
+does.
 """
 
 from __future__ import annotations
@@ -23,7 +25,14 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
 
     assert done.returncode == 0, f"{command} failed:\n{done.stdout}\n{done.stderr}"
 
@@ -31,14 +40,16 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 
 def install(environment: Path, what: Path | str) -> None:
-    """With this environment's pip: the other one needs none of its own. Most of the modules that are installed are never imported."""
+    """With this environment's pip: the other one needs none of its own. Most of the modules that are
+    installed are never imported."""
     pip = (sys.executable, "-m", "pip", "--python", environment / "python", "--disable-pip-version-check")
     run(*pip, "install", "--quiet", "--no-compile", what, cwd=environment)
 
 
 @pytest.fixture(scope="module")
 def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel, made from the source distribution as an index would get it, and the source distribution."""
+    """A folder with the wheel, made from the source distribution as an index would get it, and the source
+    distribution."""
     folder = tmp_path_factory.mktemp("distributions")
     tree = folder / "a tree with spaces"
     shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*NOT_SOURCE))
@@ -70,7 +81,9 @@ def test_the_wheel_has_one_top_level_name_and_sparks_door(wheel_names: list[str]
 
     assert {top for top in tops if not top.endswith(".dist-info")} == {"tierlog", "pyspark_tierlog"}
     assert len(tops) == 3
-    assert [name for name in wheel_names if name.startswith("pyspark_tierlog/")] == ["pyspark_tierlog/__init__.py"]
+    assert [name for name in wheel_names if name.startswith("pyspark_tierlog/")] == [
+        "spark_bridge/pyspark_tierlog/__init__.py"
+    ]
 
 
 def test_the_wheel_says_that_it_is_typed(wheel_names: list[str]) -> None:
@@ -79,7 +92,11 @@ def test_the_wheel_says_that_it_is_typed(wheel_names: list[str]) -> None:
 
 def test_the_wheel_holds_every_source_module(wheel_names: list[str]) -> None:
     sources = ("actors", "journal", "spark_bridge", "storage_backends", "testing")
-    modules = {f"tierlog/{path.relative_to(ROOT).as_posix()}" for folder in sources for path in (ROOT / folder).rglob("*.py")}
+    modules = {
+        f"tierlog/{path.relative_to(ROOT).as_posix()}"
+        for folder in sources
+        for path in (ROOT / folder).rglob("*.py")
+    }
     modules |= {f"tierlog/{path.name}" for path in ROOT.glob("*.py")}
 
     assert sorted(modules - set(wheel_names)) == []
@@ -88,7 +105,11 @@ def test_the_wheel_holds_every_source_module(wheel_names: list[str]) -> None:
 def test_the_wheel_leaves_out_what_is_for_development(wheel_names: list[str]) -> None:
     folders = {name.split("/")[1] for name in wheel_names if name.startswith("tierlog/")}
 
-    assert folders & {"tests", "scripts", "benchmarks", "docs", "examples", ".ci", "pyproject.toml", "conftest.py"} == set()
+    assert (
+        folders
+        & {"tests", "scripts", "benchmarks", "docs", "examples", ".ci", "pyproject.toml", "conftest.py"}
+        == set()
+    )
 
 
 def test_the_wheel_carries_the_licence(wheel_names: list[str]) -> None:
@@ -100,11 +121,21 @@ def test_the_source_distribution_can_be_checked_and_tested(distributions: Path) 
     with tarfile.open(archive_file) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
 
-    assert names >= {"pyproject.toml", "LICENSE", "README.md", "tests/conftest.py", "scripts/check", "scripts/test", "docs/ARCHITECTURE.md"}
+    assert names >= {
+        "pyproject.toml",
+        "LICENSE",
+        "README.md",
+        "tests/conftest.py",
+        "scripts/check",
+        "scripts/test",
+        "docs/ARCHITECTURE.md",
+    }
     assert [name for name in names if "__pycache__" in name] == []
 
 
-def test_an_installed_tierlog_lives_beside_an_app_with_the_same_folder_names(installed: Path, tmp_path: Path) -> None:
+def test_an_installed_tierlog_lives_beside_an_app_with_the_same_folder_names(
+    installed: Path, tmp_path: Path
+) -> None:
     for package in ("actors", "journal", "storage_backends", "testing"):
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").write_text("OWNER = 'the app'\n")
@@ -112,7 +143,8 @@ def test_an_installed_tierlog_lives_beside_an_app_with_the_same_folder_names(ins
     program = (
         "import actors, journal, storage_backends, testing, tierlog\n"
         "import tierlog.actors, tierlog.journal, tierlog.storage_backends, tierlog.testing\n"
-        "print(actors.OWNER, journal.OWNER, storage_backends.OWNER, testing.OWNER, hasattr(tierlog.actors, 'OWNER'))\n"
+        "print(actors.OWNER, journal.OWNER, storage_backends.OWNER, testing.OWNER, hasattr(tierlog.actors, "
+        "'OWNER'))\n"
         "print(tierlog.__file__)\n"
     )
     owners, where = run(installed / "python", "-c", program, cwd=tmp_path).splitlines()
@@ -122,10 +154,15 @@ def test_an_installed_tierlog_lives_beside_an_app_with_the_same_folder_names(ins
 
 
 def test_the_installed_door_has_what_the_readme_promises(installed: Path, tmp_path: Path) -> None:
-    assert run(installed / "python", "-c", "import tierlog; print(callable(tierlog.open_store))", cwd=tmp_path) == "True\n"
+    assert (
+        run(installed / "python", "-c", "import tierlog; print(callable(tierlog.open_store))", cwd=tmp_path)
+        == "True\n"
+    )
 
 
-def test_spark_would_find_the_installed_door_and_other_packages_are_not_in_its_way(installed: Path, tmp_path: Path) -> None:
+def test_spark_would_find_the_installed_door_and_other_packages_are_not_in_its_way(
+    installed: Path, tmp_path: Path
+) -> None:
     """Without PySpark there is nothing to load, and that is told and no error."""
     program = (
         "import pkgutil\n"
@@ -141,11 +178,15 @@ def test_the_installed_command_answers(installed: Path, tmp_path: Path) -> None:
     assert "segment" in run(installed / "tierlog", "--help", cwd=tmp_path)
 
 
-def test_the_installed_simulator_needs_its_extra_and_nothing_else(installed: Path, distributions: Path, tmp_path: Path) -> None:
+def test_the_installed_simulator_needs_its_extra_and_nothing_else(
+    installed: Path, distributions: Path, tmp_path: Path
+) -> None:
     """The last test of the module: it adds to the environment."""
     (wheel,) = distributions.glob("*.whl")
     simulate = [str(installed / "tierlog"), "simulate", "--seeds", "1:2", "--operations", "20"]
-    without = subprocess.run(simulate, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    without = subprocess.run(
+        simulate, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
 
     assert (without.returncode, without.stderr.count("\n")) == (1, 1)
     assert "'tierlog[simulate]'" in without.stderr

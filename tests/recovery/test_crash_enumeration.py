@@ -1,11 +1,11 @@
 """A crash at every I/O call of a short scenario for each protocol, and inside every one; none is left out.
 
 Each scenario says which rules it exercises (``support/crash_scenarios.py``); which crashes it has stands in
-``support/crash_enumeration.py``, and what must be true afterwards in ``support/crash_judge.py``. The long and mixed life of a store is in
-``test_crash_everywhere.py``.
+``support/crash_enumeration.py``, and what must be true afterwards in ``support/crash_judge.py``. The long and
+mixed life of a store is in ``test_crash_everywhere.py``.
 
-A failure names its case; ``TIERLOG_CRASH=scenario:schedule:mode:seed:call`` runs that one alone. ``call`` counts the calls that change the
-disk; ``17+512`` is the crash inside call 17 that leaves 512 bytes of it.
+A failure names its case; ``TIERLOG_CRASH=scenario:schedule:mode:seed:call`` runs that one alone. ``call``
+counts the calls that change the disk; ``17+512`` is the crash inside call 17 that leaves 512 bytes of it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from unittest import mock
 
 import attrs
 import pytest
+from simulation.disk import SimulatedInode
+from simulation.file_layer import SimulatedDisk
 
 from support.crash_enumeration import Instant, Life, Recorder, RecordingFiles, live, missing
 from support.crash_judge import Judge, modes
@@ -29,12 +31,10 @@ from support.crash_world import changes_disk, missing_folders
 from support.fingerprints import fingerprint
 from support.oracle import Oracle
 from support.virtual import run_virtual
-from tierlog.actors.container.checkpointer import Checkpointer
+from tierlog.actors.container.checkpoint import Checkpointer
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.files import IoCall, MakeFolder, Write
 from tierlog.storage_backends.chunks.filesystem_programs import Folders
-from tierlog.testing.simulated_disk import SimulatedInode
-from tierlog.testing.simulated_files import SimulatedDisk
 
 pytestmark = pytest.mark.timeout(1200)
 
@@ -56,7 +56,9 @@ def crash(judge: Judge, scenario: str, schedule: int, instant: Instant, mode: st
     try:
         judge.crash(instant, mode, Random(case))
     except BaseException as error:
-        error.add_note(f"crash at call {instant.name} ({instant.call}); run it alone with TIERLOG_CRASH={case}")
+        error.add_note(
+            f"crash at call {instant.name} ({instant.call}); run it alone with TIERLOG_CRASH={case}"
+        )
         raise
 
 
@@ -74,7 +76,10 @@ def crash_all(scenario: str, schedule: int, instants: Sequence[Instant], randoms
 
 
 @SKIPPED
-@pytest.mark.parametrize("scenario", [pytest.param(name, marks=pytest.mark.long) if name in LIKE_OTHERS else name for name in SCENARIOS])
+@pytest.mark.parametrize(
+    "scenario",
+    [pytest.param(name, marks=pytest.mark.long) if name in LIKE_OTHERS else name for name in SCENARIOS],
+)
 def test_a_crash_at_every_call_and_inside_it_loses_nothing_acked(scenario: str) -> None:
     crash_everywhere(scenario, 0, randoms=0 if SCENARIOS[scenario].twice else 1)
 
@@ -102,7 +107,7 @@ def test_one_case() -> None:
     crash(Judge(SCENARIOS[scenario]), scenario, int(schedule), instant, mode, int(seed))
 
 
-# --- that nothing was left out ----------------------------------------------------------------------------------
+# --- that nothing was left out ------------------------------------------------------------------
 
 
 @attrs.define
@@ -125,7 +130,11 @@ def parts(disk: SimulatedDisk, call: IoCall) -> Iterable[int]:
     if isinstance(call, MakeFolder):
         return range(1, len(missing_folders(disk, call.path)))
 
-    return (done for done in range(1, sum(map(len, call.buffers))) if (call.offset + done) % 512 == 0) if isinstance(call, Write) else ()
+    return (
+        (done for done in range(1, sum(map(len, call.buffers))) if (call.offset + done) % 512 == 0)
+        if isinstance(call, Write)
+        else ()
+    )
 
 
 async def counted(scenario: str) -> Counting:
@@ -137,9 +146,13 @@ async def counted(scenario: str) -> Counting:
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_no_call_and_no_part_of_one_is_left_out(scenario: str) -> None:
     recorder = run_virtual(partial(counted, scenario), 0)
-    power_losses = [(instant.number, instant.done) for instant in recorder.instants if not instant.killed_only]
+    power_losses = [
+        (instant.number, instant.done) for instant in recorder.instants if not instant.killed_only
+    ]
     assert power_losses == [*recorder.expected, (recorder.changes, 0)]
-    assert [instant.name for instant in recorder.instants] == [instant.name for instant in life_of(scenario, 0).instants]
+    assert [instant.name for instant in recorder.instants] == [
+        instant.name for instant in life_of(scenario, 0).instants
+    ]
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -147,7 +160,9 @@ def test_a_scenario_reaches_what_it_claims_and_stays_short(scenario: str) -> Non
     recorder = life_of(scenario, 0)
     assert SCENARIOS[scenario].reaches
     for claim in SCENARIOS[scenario].reaches:
-        assert not (pattern := missing(recorder.events, claim)), f"nothing like {pattern!r} happens in its turn of {claim}"
+        assert not (pattern := missing(recorder.events, claim)), (
+            f"nothing like {pattern!r} happens in its turn of {claim}"
+        )
     assert 15 < recorder.calls < 120
 
 
@@ -155,7 +170,9 @@ def test_every_protocol_has_its_scenarios_and_every_rule_they_name_exists() -> N
     documents = {path.stem: path.read_text() for path in PROTOCOLS.glob("*.md")}
     for document in ("wal", "container", "chunked-storage", "flush", "gc", "transactions"):
         rules = set(re.findall(r"\*\*([WCSFGT]\d+)\b", documents[document]))
-        assert any(rules & set(re.findall(r"[WCSFGT]\d+", scenario.rules)) for scenario in SCENARIOS.values()), document
+        assert any(
+            rules & set(re.findall(r"[WCSFGT]\d+", scenario.rules)) for scenario in SCENARIOS.values()
+        ), document
     known = set(re.findall(r"\*\*([WCSFGT]\d+)\b", "".join(documents.values())))
     for name, scenario in SCENARIOS.items():
         named = set(re.findall(r"\b[A-Z]\d+\b", scenario.rules.partition(":")[0]))
@@ -168,7 +185,8 @@ def test_the_same_schedule_gives_the_same_life(scenario: str) -> None:
     """The base of every case above: one that failed fails again."""
     lives = [run_virtual(partial(live, SCENARIOS[scenario], 3), 3) for _ in range(2)]
     first, second = (
-        [(instant.name, instant.call, fingerprint(instant.disk), instant.oracle) for instant in life.instants] for life in lives
+        [(instant.name, instant.call, fingerprint(instant.disk), instant.oracle) for instant in life.instants]
+        for life in lives
     )
     assert first == second
 
@@ -182,7 +200,8 @@ def test_the_same_schedule_gives_the_same_life(scenario: str) -> None:
     ],
 )
 def test_a_planted_bug_is_caught(scenario: str, place: type, name: str, planted: object) -> None:
-    """No sync of a file, no sync of a new folder, a log truncated up to the checkpoint although bytes below it are needed."""
+    """No sync of a file, no sync of a new folder, a log truncated up to the checkpoint although bytes below
+    it are needed."""
     with mock.patch.object(place, name, planted), pytest.raises((AssertionError, TierlogError)):
         crash_all(scenario, 0, run_virtual(partial(live, SCENARIOS[scenario], 0), 0).instants, randoms=2)
 

@@ -1,10 +1,13 @@
-"""A crash at every I/O call of a long and mixed life of a store: nothing acked is lost, nothing happens twice, nothing leaks.
+"""A crash at every I/O call of a long and mixed life of a store: nothing acked is lost, nothing happens
+twice, nothing leaks.
 
-The short scenarios, one for each protocol, are in ``test_crash_enumeration.py`` and run always; most of this needs ``--long``.
+The short scenarios, one for each protocol, are in ``test_crash_enumeration.py`` and run always; most of this
+needs ``--long``.
 
-The disk is simulated. ``none``, ``all`` and ``random`` are power losses that keep nothing, all or anything of what was not synced; ``kill``
-ends the process and the page cache survives. Each recovered store is checked against an oracle, then loses power again at a random call
-of its own, is checked again, flushes, and must have exactly the chunks that its metadata names.
+The disk is simulated. ``none``, ``all`` and ``random`` are power losses that keep nothing, all or anything of
+what was not synced; ``kill`` ends the process and the page cache survives. Each recovered store is checked
+against an oracle, then loses power again at a random call of its own, is checked again, flushes, and must
+have exactly the chunks that its metadata names.
 
 A failure names its case; ``TIERLOG_CRASH=script:schedule:mode:seed:call`` runs that one alone.
 """
@@ -18,15 +21,25 @@ from random import Random
 
 import attrs
 import pytest
+from simulation.file_layer import SimulatedDisk, SimulatedFiles
 
 from support.crash_scenarios import SCENARIOS
 from support.crash_scripts import LIFE, Session, play, random_script
-from support.crash_world import Ending, after, changes_disk, check_chunks, describe, fork, image_at, live_and_end, opened
+from support.crash_world import (
+    Ending,
+    after,
+    changes_disk,
+    check_chunks,
+    describe,
+    fork,
+    image_at,
+    live_and_end,
+    opened,
+)
 from support.oracle import Oracle, observe
 from support.virtual import run_virtual
-from tierlog.actors.store import SegmentStore
+from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.files import IoCall
-from tierlog.testing.simulated_files import SimulatedDisk, SimulatedFiles
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -47,10 +60,16 @@ class Instant:
 def script_of(name: str) -> list[Session]:
     """``life``, ``short-<seed>`` or ``long-<seed>``."""
     kind, _, seed = name.partition("-")
-    return LIFE if kind == "life" else random_script(int(seed), sessions=2 if kind == "short" else 4, steps=6 if kind == "short" else 14)
+    return (
+        LIFE
+        if kind == "life"
+        else random_script(
+            int(seed), sessions=2 if kind == "short" else 4, steps=6 if kind == "short" else 14
+        )
+    )
 
 
-# --- the life -------------------------------------------------------------------------------------------------
+# --- the life -----------------------------------------------------------------------------------
 
 
 async def live(script: Sequence[Session], seed: int) -> list[Instant]:
@@ -80,11 +99,12 @@ def instants_of(script: str, schedule: int, backend: str = "trio") -> list[Insta
     return run_virtual(partial(live, script_of(script), schedule), schedule, backend)
 
 
-# --- what every crash is followed by --------------------------------------------------------------------------
+# --- what every crash is followed by ------------------------------------------------------------
 
 
 async def recover(instant: Instant, mode: str, random: Random) -> None:
-    """Crash, recover, check; crash again somewhere in the recovered store's life, recover, check everything."""
+    """Crash, recover, check; crash again somewhere in the recovered store's life, recover, check
+    everything."""
     oracle = instant.oracle.copy()
     disk = after(instant.disk, mode, random)
     disk = await second_owner(disk, oracle, random)
@@ -104,13 +124,19 @@ async def recover(instant: Instant, mode: str, random: Random) -> None:
 
 
 async def second_owner(disk: SimulatedDisk, oracle: Oracle, random: Random) -> SimulatedDisk:
-    """Recover, check, work; lose power at one random call, with what was not synced. Returns the disk that the third owner finds."""
+    """Recover, check, work; lose power at one random call, with what was not synced. Returns the disk that
+    the third owner finds."""
     fatal = random.randrange(0, 190)
     crashed: list[tuple[SimulatedDisk, Oracle]] = []
 
     def watch(index: int, call: IoCall) -> None:
         if index == fatal:
-            crashed.append((after(image_at(disk, call, random), random.choice(("none", "random")), random), oracle.copy()))
+            crashed.append(
+                (
+                    after(image_at(disk, call, random), random.choice(("none", "random")), random),
+                    oracle.copy(),
+                )
+            )
             ending.end()
 
     ending = Ending(watch)
@@ -129,7 +155,9 @@ async def second_owner(disk: SimulatedDisk, oracle: Oracle, random: Random) -> S
     return disk
 
 
-def crash_everywhere(script: str, schedule: int, mode: str, seed: int, backend: str = "trio", every: int = 1) -> None:
+def crash_everywhere(
+    script: str, schedule: int, mode: str, seed: int, backend: str = "trio", every: int = 1
+) -> None:
     instants = instants_of(script, schedule, backend)
     calls = [int(ONLY.split(":")[4])] if ONLY else range(0, len(instants), every)
     for call in calls:
@@ -138,14 +166,19 @@ def crash_everywhere(script: str, schedule: int, mode: str, seed: int, backend: 
         try:
             run_virtual(partial(recover, instants[call], mode, random), seed, backend)
         except BaseException as error:
-            error.add_note(f"crash before call {call} ({instants[call].call}); run it alone with TIERLOG_CRASH={case}")
+            error.add_note(
+                f"crash before call {call} ({instants[call].call}); run it alone with TIERLOG_CRASH={case}"
+            )
             raise
 
 
-# --- the tests ------------------------------------------------------------------------------------------------
+# --- the tests ----------------------------------------------------------------------------------
 
 MODES = [("none", 0), ("all", 0), ("random", 0), ("kill", 0)]
-CASES = [*[("life", 0, *mode) for mode in MODES], *[(f"short-{n}", n, mode, n) for n in (1, 2) for mode in ("random", "kill")]]
+CASES = [
+    *[("life", 0, *mode) for mode in MODES],
+    *[(f"short-{n}", n, mode, n) for n in (1, 2) for mode in ("random", "kill")],
+]
 LONG = [
     *[("life", schedule, *mode) for schedule in range(1, 5) for mode in [*MODES, ("random", 1)]],
     *[(f"long-{n}", n, *mode) for n in range(10) for mode in [*MODES, ("random", 1), ("kill", 1)]],
@@ -155,14 +188,16 @@ LONG = [
 @pytest.mark.long
 @SKIPPED
 @pytest.mark.parametrize("script, schedule, mode, seed", CASES)
-def test_hole_03_and_38_a_crash_at_any_call_loses_nothing_acked(script: str, schedule: int, mode: str, seed: int) -> None:
+def test_and_38_a_crash_at_any_call_loses_nothing_acked(
+    script: str, schedule: int, mode: str, seed: int
+) -> None:
     crash_everywhere(script, schedule, mode, seed)
 
 
 @pytest.mark.long
 @SKIPPED
 @pytest.mark.parametrize("script, schedule, mode, seed", LONG)
-def test_hole_03_and_38_more_scripts_and_seeds(script: str, schedule: int, mode: str, seed: int) -> None:
+def test_and_38_more_scripts_and_seeds(script: str, schedule: int, mode: str, seed: int) -> None:
     crash_everywhere(script, schedule, mode, seed)
 
 
@@ -173,7 +208,8 @@ def test_a_crash_on_asyncio() -> None:
 
 
 def test_the_life_reaches_what_it_should() -> None:
-    """The crashes above would prove little if the script never rolled, truncated, flushed, collected or recovered a backlog."""
+    """The crashes above would prove little if the script never rolled, truncated, flushed, collected or
+    recovered a backlog."""
     calls = [instant.call for instant in instants_of("life", 0)]
 
     def count(verb: str, part: str) -> int:

@@ -1,4 +1,5 @@
-"""The crash scenarios of long-term storage: what an order of calls shows that no crash can, and that their verdicts can fail."""
+"""The crash scenarios of long-term storage: what an order of calls shows that no crash can, and that their
+verdicts can fail."""
 
 from __future__ import annotations
 
@@ -13,21 +14,23 @@ from support.crash_enumeration import live, missing
 from support.crash_judge import Judge
 from support.crash_scenarios import SCENARIOS
 from support.virtual import run_virtual
-from tierlog.actors import layout_mark, restoring
-from tierlog.actors.container import older
-from tierlog.actors.container.file_marks import claim_files
+from tierlog.actors.folder import layout_version as layout_mark
+from tierlog.actors.legacy_rolling import legacy_segments as older
+from tierlog.actors.legacy_rolling.file_claims import claim_files
+from tierlog.actors.legacy_rolling.header import header_name
+from tierlog.actors.maintenance import restore as restoring
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.files import ListFolder, Size
-from tierlog.storage_backends.chunked.operations import debts
-from tierlog.storage_backends.chunked.rolling.header import header_name
+from tierlog.storage_backends.segments.operations import deferred_work as debts
 
 CHUNK = "Unlink */lts/containers/*"
 
 
 @pytest.mark.parametrize("scenario", ["debt-truncate", "debt-delete", "defrag-debt", "relocate"])
 def test_no_chunk_of_a_debt_goes_before_the_end_of_its_cycle(scenario: str) -> None:
-    """Rules F2, F6. The log alone would forgive it: no crash can show it while recovery needs nothing but the log."""
+    """Rules F2, F6. The log alone would forgive it: no crash can show it while recovery needs nothing but the
+    log."""
     events = run_virtual(partial(live, SCENARIOS[scenario], 0), 0).events
     begin = events.index("Begin 2")
     until_the_end = events[begin : events.index("Logged CycleComplete", begin)]
@@ -49,7 +52,12 @@ async def _remove_header_before_commit(chunks: ChunkStorage, name: str, files: I
 @pytest.mark.parametrize(
     "scenario, place, name, planted",
     [
-        ("debt-delete", debts, "_write_down", lambda txn, stored, left: txn.owe(left) if stored is None else txn.metadata.drop(stored)),
+        (
+            "debt-delete",
+            debts,
+            "_write_down",
+            lambda txn, stored, left: txn.owe(left) if stored is None else txn.metadata.drop(stored),
+        ),
         ("restore", restoring, "sync_ancestry", lambda folder: iter(())),
         ("layout-upgrade", layout_mark, "SyncFolder", ListFolder),
         ("layout-upgrade-first", layout_mark, "Sync", Size),
@@ -59,7 +67,8 @@ async def _remove_header_before_commit(chunks: ChunkStorage, name: str, files: I
 def test_a_planted_bug_is_caught(scenario: str, place: object, name: str, planted: object) -> None:
     """A step takes its debt out although something is left; the rename that ends a restore is not synced.
 
-    A layout's mark is not durable before the store is opened, its name or its bytes; an import takes the header before its commit.
+    A layout's mark is not durable before the store is opened, its name or its bytes; an import takes the
+    header before its commit.
     """
     with mock.patch.object(place, name, planted), pytest.raises((AssertionError, TierlogError)):
         _crash_at_calls(scenario)

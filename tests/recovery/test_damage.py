@@ -1,9 +1,11 @@
-"""Damage to any persisted file: the store recovers everything that was acked, or refuses and says where; never silently less.
+"""Damage to any persisted file: the store recovers everything that was acked, or refuses and says where;
+never silently less.
 
-Small stores are taken at several moments: after a clean end, after a kill, in the middle of a flush cycle, with the files of several
-owners. Then their files are cut, have bits flipped or pages zeroed, vanish, come back from an older backup, or get company. What a
-verdict means is in ``support/damage.py``. The default run tries all bits of headers and metadata, a bit of every 7th byte of payload, and
-prefixes at the borders of records and sectors; ``--long`` tries every byte and every bit.
+Small stores are taken at several moments: after a clean end, after a kill, in the middle of a flush cycle,
+with the files of several owners. Then their files are cut, have bits flipped or pages zeroed, vanish, come
+back from an older backup, or get company. What a verdict means is in ``support/damage.py``. The default run
+tries all bits of headers and metadata, a bit of every 7th byte of payload, and prefixes at the borders of
+records and sectors; ``--long`` tries every byte and every bit.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ def test_an_image_that_is_not_damaged_is_whole(moment: str) -> None:
     assert judge_all(image(moment), [{IDENTITY: image(moment).content(IDENTITY)}]) == (1, 0)
 
 
-# --- prefixes -----------------------------------------------------------------------------------------------------
+# --- prefixes -----------------------------------------------------------------------------------
 
 
 def borders(path: str, content: bytes) -> Iterator[Damage]:
@@ -69,14 +71,14 @@ def borders(path: str, content: bytes) -> Iterator[Damage]:
 
 
 @every_image
-def test_hole_10_the_log_cut_at_every_border(moment: str) -> None:
+def test_the_log_cut_at_every_border(moment: str) -> None:
     whole, refused = judge_all(image(moment), each_file(image(moment), WAL, borders))
     assert refused > 3 * whole
 
 
 @pytest.mark.long
 @every_image
-def test_hole_10_the_log_cut_at_every_byte(moment: str) -> None:
+def test_the_log_cut_at_every_byte(moment: str) -> None:
     cuts = each_file(image(moment), WAL, lambda path, content: cut(path, content, range(written(content))))
     whole, refused = judge_all(image(moment), cuts)
     assert refused > 3 * whole
@@ -95,11 +97,13 @@ def test_the_register_cut_at_every_byte(moment: str) -> None:
     assert judge_all(found, cut(REGISTER, found.content(REGISTER), range(4096)))[0] == 0
 
 
-# --- bits ---------------------------------------------------------------------------------------------------------
+# --- bits ---------------------------------------------------------------------------------------
 
 
 def header_bits(path: str, content: bytes) -> Iterator[Damage]:
-    yield from flips(path, content, (bit for start, end, _ in records(content) for bit in range(8 * start, 8 * end)))
+    yield from flips(
+        path, content, (bit for start, end, _ in records(content) for bit in range(8 * start, 8 * end))
+    )
 
 
 def a_bit_of_every_seventh_byte(path: str, content: bytes) -> Iterator[Damage]:
@@ -107,13 +111,13 @@ def a_bit_of_every_seventh_byte(path: str, content: bytes) -> Iterator[Damage]:
     yield from flips(path, content, (8 * at + at * 5 % 8 for at in range(0, written(content), 7)))
 
 
-def test_hole_10_every_flipped_bit_of_the_logs_headers() -> None:
+def test_every_flipped_bit_of_the_logs_headers() -> None:
     whole, refused = judge_all(image("closed"), each_file(image("closed"), WAL, header_bits))
     assert refused > 10 * whole
 
 
 @every_image
-def test_hole_10_flipped_bits_all_over_the_log(moment: str) -> None:
+def test_flipped_bits_all_over_the_log(moment: str) -> None:
     """What an opener logged again may rot in the older file: no owner needs it there."""
     whole, refused = judge_all(image(moment), each_file(image(moment), WAL, a_bit_of_every_seventh_byte))
     assert refused > 3 * whole
@@ -121,15 +125,21 @@ def test_hole_10_flipped_bits_all_over_the_log(moment: str) -> None:
 
 @pytest.mark.long
 @every_image
-def test_hole_10_every_flipped_bit_of_the_log(moment: str) -> None:
-    judge_all(image(moment), each_file(image(moment), WAL, lambda path, content: flips(path, content, EVERY_BIT)))
+def test_every_flipped_bit_of_the_log(moment: str) -> None:
+    judge_all(
+        image(moment), each_file(image(moment), WAL, lambda path, content: flips(path, content, EVERY_BIT))
+    )
 
 
 def test_every_flipped_bit_of_the_registers_records() -> None:
     """What was never written in it is padding and empty slots; of those, samples are tried."""
     found = image("closed")
     content = found.content(REGISTER)
-    bits = [bit for bit in REGISTER_BITS if bit < 8 * 512 or any(content[(bit // 512) * 64 :][:64]) or bit % 61 == 0]
+    bits = [
+        bit
+        for bit in REGISTER_BITS
+        if bit < 8 * 512 or any(content[(bit // 512) * 64 :][:64]) or bit % 61 == 0
+    ]
     whole, refused = judge_all(found, flips(REGISTER, content, [*bits, *range(8 * 1536, 8 * 4096, 997)]))
     assert refused > whole
 
@@ -150,18 +160,24 @@ def test_every_cut_and_flipped_bit_of_identity_and_claim(part: str) -> None:
     assert judge_all(image("closed"), each_file(image("closed"), part, everything))[0] == 0
 
 
-def test_hole_32_every_cut_and_flipped_bit_of_a_chunk() -> None:
+def test_every_cut_and_flipped_bit_of_a_chunk() -> None:
     assert judge_all(image("closed"), each_file(image("closed"), CHUNKS, everything))[0] == 0
 
 
-# --- pages and whole files ----------------------------------------------------------------------------------------
+# --- pages and whole files ----------------------------------------------------------------------
 
 
 @every_image
 def test_zeroed_pages(moment: str) -> None:
-    """A page that was lost by the file system. Of the register's watermarks alone that loses nothing: the log is there."""
+    """A page that was lost by the file system. Of the register's watermarks alone that loses nothing: the log
+    is there."""
     found = image(moment)
-    pages = [damage for size in (64, 512, 4096) for path in files_of(found.disk) for damage in zeroed(path, found.content(path), size)]
+    pages = [
+        damage
+        for size in (64, 512, 4096)
+        for path in files_of(found.disk)
+        for damage in zeroed(path, found.content(path), size)
+    ]
     whole, refused = judge_all(found, pages)
     assert refused > whole
 
@@ -178,9 +194,12 @@ def test_a_missing_file(moment: str) -> None:
 
 @every_image
 def test_a_file_from_an_older_backup(moment: str) -> None:
-    """Every file in turn as it was at every earlier call that changed it. A stale register hides nothing: the log is there."""
+    """Every file in turn as it was at every earlier call that changed it. A stale register hides nothing: the
+    log is there."""
     found = image(moment)
-    stale: list[Damage] = [{path: content} for path, versions in found.versions.items() for content in versions]
+    stale: list[Damage] = [
+        {path: content} for path, versions in found.versions.items() for content in versions
+    ]
     assert len([damage for damage in stale if REGISTER in damage]) > 3
     assert len([damage for damage in stale if any(WAL in path for path in damage)]) > 3
     whole, refused = judge_all(found, stale)
@@ -204,15 +223,23 @@ def broken(content: bytes, random: Random) -> bytes | None:
         return None
 
     size = len(content)
-    return random.choice((flipped(content, random.randrange(8 * size)), content[: random.randrange(size)], bytes(size), None))
+    return random.choice(
+        (flipped(content, random.randrange(8 * size)), content[: random.randrange(size)], bytes(size), None)
+    )
 
 
 @every_image
 def test_a_duplicated_file(moment: str) -> None:
-    """Under every name that its folder may hold; the copy is ignored, collected or refused, and never read in place of the original."""
+    """Under every name that its folder may hold; the copy is ignored, collected or refused, and never read in
+    place of the original."""
     found = image(moment)
     names = [f"{WAL}{epoch:015x}-{sequence:08x}.wal" for epoch in (1, 2, 5, 64) for sequence in (1, 2, 3, 7)]
-    copies: list[Damage] = [{name: found.content(path)} for path in found.paths(WAL) for name in names if name not in files_of(found.disk)]
+    copies: list[Damage] = [
+        {name: found.content(path)}
+        for path in found.paths(WAL)
+        for name in names
+        if name not in files_of(found.disk)
+    ]
     chunks = [(path, path.rpartition("-")[0]) for path in found.paths(CHUNKS)]
     copies += [{f"{name}-{17:032x}": found.content(path)} for path, name in chunks]
     copies += [{f"{FOLDER_OF_LOG}/register.new": found.content(REGISTER)}]
@@ -229,5 +256,7 @@ STRAYS = ("notes.txt", "core", "0000000000000001-00000001.wal~", "lost+found.1",
 def test_stray_files_are_left_alone(moment: str) -> None:
     found = image(moment)
     folders = {path.rpartition("/")[0] for path in files_of(found.disk)} - {"/data/wal/owners"}
-    strays: list[Damage] = [{f"{folder}/{name}": b"not ours"} for folder in sorted(folders) for name in STRAYS]
+    strays: list[Damage] = [
+        {f"{folder}/{name}": b"not ours"} for folder in sorted(folders) for name in STRAYS
+    ]
     assert judge_all(found, strays, strays=True) == (len(strays), 0)

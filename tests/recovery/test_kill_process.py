@@ -1,4 +1,5 @@
-"""A real writer process, killed at random moments: everything it was told is there, and it goes on where it was."""
+"""A real writer process, killed at random moments: everything it was told is there, and it goes on where it
+was."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ SEED = int(os.environ.get("TIERLOG_SEED", "1"))
 
 
 async def kill_again_and_again(folder: Path, rounds: int, seed: int, longest: int) -> None:
-    """Start the writer, kill it, check, and start it again on what it left; the last look is at a store that was closed well."""
+    """Start the writer, kill it, check, and start it again on what it left; the last look is at a store that
+    was closed well."""
     random, acks = Random(seed), Acks()
     for number in range(rounds):
         lines = run_and_kill(folder, seed * 1000 + number, random.randrange(longest))

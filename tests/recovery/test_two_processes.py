@@ -1,4 +1,5 @@
-"""Two real processes fight over one folder: each opening fences the other, which keeps appending until it notices."""
+"""Two real processes fight over one folder: each opening fences the other, which keeps appending until it
+notices."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def end(writer: subprocess.Popen[str], said: str) -> list[str]:
     assert writer.stdout is not None
     assert writer.stderr is not None
     with writer:
-        # Through the same buffer as before: `communicate` would pass over what `readline` has taken in already.
+        # Through the same buffer as before: `communicate` would pass over what `readline` has taken in
+        # already.
         lines = whole_lines(said + writer.stdout.read())
         errors = writer.stderr.read()
     assert writer.returncode == 0, errors

@@ -1,8 +1,10 @@
-"""A frozen owner that wakes up behind its successor: nothing acked by either is lost, and the zombie destroys nothing.
+"""A frozen owner that wakes up behind its successor: nothing acked by either is lost, and the zombie destroys
+nothing.
 
-Two processes share one simulated disk. The first is frozen at an I/O call; the second opens the store, checks, works and flushes; then the
-first thaws and goes on as if nothing had happened, until it notices. Every call of the first owner's life is tried as the moment of the
-freeze; the tests below group them by what the owner was doing.
+Two processes share one simulated disk. The first is frozen at an I/O call; the second opens the store,
+checks, works and flushes; then the first thaws and goes on as if nothing had happened, until it notices.
+Every call of the first owner's life is tried as the moment of the freeze; the tests below group them by what
+the owner was doing.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from random import Random
 import anyio
 import attrs
 import pytest
+from simulation.file_layer import Fault, Pause, SimulatedDisk, SimulatedFiles
 
 from support.crash_scripts import LIFE, Session, play
 from support.crash_world import check_chunks, describe, opened
@@ -22,7 +25,6 @@ from support.segment_model import Append, Create, Flush
 from support.virtual import run_virtual
 from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, TierlogError
 from tierlog.storage_backends.base.files import IoCall
-from tierlog.testing.simulated_files import Fault, Pause, SimulatedDisk, SimulatedFiles
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -90,18 +92,25 @@ async def _freeze_at_the_end(first: FirstOwner, freezer: Freezer) -> None:
 
 
 async def succeed(disk: SimulatedDisk, first: FirstOwner, freezer: Freezer) -> Oracle:
-    """The second owner's life, in the middle of which the first one thaws; returns what must be true afterwards."""
+    """The second owner's life, in the middle of which the first one thaws; returns what must be true
+    afterwards."""
     async with opened(SimulatedFiles(disk), 2) as store:
         view = await observe(store, WRITERS)
         oracle = first.oracle.copy()
         oracle.check(view)
         await oracle.repeat_doubtful(store)
-        for op in (Create("next/n"), Append("next/n", (b"next" * 100,), "w", 1), Flush(), Append("next/n", (b"more" * 300,), "w", 2)):
+        for op in (
+            Create("next/n"),
+            Append("next/n", (b"next" * 100,), "w", 1),
+            Flush(),
+            Append("next/n", (b"more" * 300,), "w", 2),
+        ):
             await oracle.call(store, "next/", op)
 
         freezer.thaw.set()
         await first.ended.wait()
-        # Whatever the first owner acked, before the freeze or after the thaw, was there when the second one began.
+        # Whatever the first owner acked, before the freeze or after the thaw, was there when the second one
+        # began.
         first.oracle.check(view)
         oracle.check(await observe(store, WRITERS))
         await oracle.call(store, "next/", Append("next/n", (b"end",), "w", 3))
@@ -115,7 +124,8 @@ def calls_of_the_first_owner() -> list[str]:
 
 
 def freeze_where(wanted: Callable[[str, str], bool]) -> int:
-    """Freeze the first owner at each call for which ``wanted(call, the one before)``; returns how many there were."""
+    """Freeze the first owner at each call for which ``wanted(call, the one before)``; returns how many there
+    were."""
     names = calls_of_the_first_owner()
     # Before it has raised the register it owns nothing: thawed, it would simply be the next owner.
     owner = next(index for index, name in enumerate(names) if name.startswith("Unlock")) + 1
@@ -129,26 +139,50 @@ def freeze_where(wanted: Callable[[str, str], bool]) -> int:
     return len(found)
 
 
-def test_hole_16_an_owner_frozen_between_sync_and_register_check_acks_nothing_that_its_successor_lacks() -> None:
-    assert freeze_where(lambda call, before: call.endswith("/register") and before.startswith("Sync ") and before.endswith(".wal")) > 15
+def test_an_owner_frozen_between_sync_and_register_check_acks_nothing_that_its_successor_lacks() -> None:
+    assert (
+        freeze_where(
+            lambda call, before: (
+                call.endswith("/register") and before.startswith("Sync ") and before.endswith(".wal")
+            )
+        )
+        > 15
+    )
 
 
-def test_hole_04_an_owner_frozen_before_it_unlinks_log_files_destroys_nothing() -> None:
+def test_an_owner_frozen_before_it_unlinks_log_files_destroys_nothing() -> None:
     """Between the durable checkpoint and the end of the truncation."""
-    assert freeze_where(lambda call, _: (call.startswith("Unlink") and ".wal" in call) or call == "ListFolder /data/wal/0000") > 3
+    assert (
+        freeze_where(
+            lambda call, _: (
+                (call.startswith("Unlink") and ".wal" in call) or call == "ListFolder /data/wal/0000"
+            )
+        )
+        > 3
+    )
 
 
-def test_hole_05_an_owner_frozen_before_it_deletes_a_chunk_deletes_nothing_live() -> None:
-    assert freeze_where(lambda call, _: call.startswith(("Unlink", "SyncFolder")) and "/lts/containers/" in call) > 3
+def test_an_owner_frozen_before_it_deletes_a_chunk_deletes_nothing_live() -> None:
+    assert (
+        freeze_where(lambda call, _: call.startswith(("Unlink", "SyncFolder")) and "/lts/containers/" in call)
+        > 3
+    )
 
 
 def test_an_owner_frozen_inside_a_flush_leaves_only_garbage() -> None:
     assert freeze_where(lambda call, _: call.startswith(("Write", "Link", "Sync ")) and "/lts/" in call) > 10
 
 
-def test_hole_15_an_owner_frozen_while_it_opens_or_rolls_its_log_has_no_effect() -> None:
+def test_an_owner_frozen_while_it_opens_or_rolls_its_log_has_no_effect() -> None:
     starts = ("Open", "Write", "Sync", "SyncFolder", "Lock")
-    assert freeze_where(lambda call, before: call.startswith(starts) and ("/register" in call or before.startswith("Allocate"))) > 10
+    assert (
+        freeze_where(
+            lambda call, before: (
+                call.startswith(starts) and ("/register" in call or before.startswith("Allocate"))
+            )
+        )
+        > 10
+    )
 
 
 @pytest.mark.long

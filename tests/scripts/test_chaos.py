@@ -24,7 +24,9 @@ SMALL = ("--containers", "2", "--writers", "1")
 
 pytestmark = [
     pytest.mark.timeout(300),
-    pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="the scripts look at processes through /proc"),
+    pytest.mark.skipif(
+        not Path("/proc/self/fd").exists(), reason="the scripts look at processes through /proc"
+    ),
 ]
 
 
@@ -46,7 +48,13 @@ def environment(temporary: Path) -> dict[str, str]:
 
 def chaos(temporary: Path, script: str, *arguments: str) -> dict[str, Any]:
     """The verdict of a run that held."""
-    done = subprocess.run(command(script, *arguments, "--json"), env=environment(temporary), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command(script, *arguments, "--json"),
+        env=environment(temporary),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(temporary.iterdir()) == []
     verdict: dict[str, Any] = json.loads(done.stdout)
@@ -97,7 +105,10 @@ def test_a_running_service_can_be_attached_to(script: str, temporary: Path, tmp_
 
 def test_ctrl_c_leaves_nothing(temporary: Path) -> None:
     with subprocess.Popen(
-        command("failover", "--rounds", "1000", *SMALL), env=environment(temporary), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        command("failover", "--rounds", "1000", *SMALL),
+        env=environment(temporary),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     ) as process:
         deadline = time.monotonic() + 60
         while not any("opened" in log.read_text() for log in temporary.glob("*/service.log")):
@@ -130,7 +141,10 @@ def processes_with(text: str) -> list[str]:
 def test_the_help_says_what_is_done_and_what_is_judged(script: str) -> None:
     done = subprocess.run(command(script, "--help"), capture_output=True, text=True, check=True)
 
-    assert all(word in done.stdout for word in ("--rounds", "--seed", "Exit status:", f"scripts/chaos_{script}.py --rounds 5"))
+    assert all(
+        word in done.stdout
+        for word in ("--rounds", "--seed", "Exit status:", f"scripts/chaos_{script}.py --rounds 5")
+    )
     assert os.access(SCRIPTS / f"chaos_{script}.py", os.X_OK)
 
 
@@ -164,10 +178,13 @@ def test_a_service_that_is_not_there_is_told(temporary: Path) -> None:
 
 
 def test_a_bare_python_goes_through_the_script_that_makes_the_environment(tmp_path: Path) -> None:
-    """Without site-packages it finds no tierlog. The environment that is named is none, so nothing is installed."""
+    """Without site-packages it finds no tierlog. The environment that is named is none, so nothing is
+    installed."""
     (tmp_path / "thesis.txt").write_text("years of work")
     bare = [sys.executable, "-S", str(SCRIPTS / "chaos_failover.py"), "--help"]
-    done = subprocess.run(bare, env={**os.environ, "TIERLOG_VENV": str(tmp_path)}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        bare, env={**os.environ, "TIERLOG_VENV": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 1
     assert done.stderr.startswith(f"chaos: {tmp_path} exists and is no virtual environment")

@@ -1,4 +1,5 @@
-"""The parts of the chaos scripts that a healthy service never makes speak: the judge is not blind, and the proxy spoils what it says."""
+"""The parts of the chaos scripts that a healthy service never makes speak: the judge is not blind, and the
+proxy spoils what it says."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from tierlog.storage_backends.base.names import container_of
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 
 
-# --- events -----------------------------------------------------------------------------------------------------
+# --- events -------------------------------------------------------------------------------------
 
 
 def events(*numbers: int, writer: str = "w0") -> bytes:
@@ -45,7 +46,9 @@ def test_events_are_found_whatever_the_blocks_are(block: int) -> None:
     reader.finish()
 
     assert [event.number for event in found] == list(range(300))
-    assert [data.index(event_bytes("w0", number)) for number in (0, 7, 299)] == [found[number].offset for number in (0, 7, 299)]
+    assert [data.index(event_bytes("w0", number)) for number in (0, 7, 299)] == [
+        found[number].offset for number in (0, 7, 299)
+    ]
 
 
 def test_events_have_many_sizes() -> None:
@@ -73,15 +76,28 @@ def test_a_segment_that_ends_within_an_event_is_torn() -> None:
         reader.finish()
 
 
-# --- the judge ----------------------------------------------------------------------------------------------------
+# --- the judge ----------------------------------------------------------------------------------
 
 
 def identified(acked: int, sent: int | None = None) -> Lane:
-    return Lane("w0", "s", 0, identified=True, acked=acked, next=acked, sent_max=acked if sent is None else sent)
+    return Lane(
+        "w0", "s", 0, identified=True, acked=acked, next=acked, sent_max=acked if sent is None else sent
+    )
 
 
-def plain(acked: int, doubtful: Iterable[int] = (), refused: Iterable[int] = (), *, ordered: bool = True) -> Lane:
-    return Lane("w0", "s", 0, identified=False, ordered=ordered, next=acked, doubtful=set(doubtful), refused=set(refused))
+def plain(
+    acked: int, doubtful: Iterable[int] = (), refused: Iterable[int] = (), *, ordered: bool = True
+) -> Lane:
+    return Lane(
+        "w0",
+        "s",
+        0,
+        identified=False,
+        ordered=ordered,
+        next=acked,
+        doubtful=set(doubtful),
+        refused=set(refused),
+    )
 
 
 def judged(lane: Lane, data: bytes) -> list[str]:
@@ -130,10 +146,13 @@ def test_an_event_of_nobody_is_told() -> None:
 
 
 def test_torn_bytes_are_told_with_their_offset() -> None:
-    assert f"s, offset {len(events(0))}: no event begins here" in judged(identified(1), events(0) + b"rubbish\n")[0]
+    assert (
+        f"s, offset {len(events(0))}: no event begins here"
+        in judged(identified(1), events(0) + b"rubbish\n")[0]
+    )
 
 
-# --- what was told ----------------------------------------------------------------------------------------------
+# --- what was told ------------------------------------------------------------------------------
 
 
 def test_records_travel_whole_and_a_cut_one_was_never_told() -> None:
@@ -146,9 +165,18 @@ def test_records_travel_whole_and_a_cut_one_was_never_told() -> None:
 def test_acks_out_of_order_and_calls_that_hang_are_problems() -> None:
     ledger = Ledger()
     lane = ledger.add_lane(Lane("w0", "s", 0, identified=True))
-    ledger.note([Record(Told.ACKED, lane, 0, 2, 0, 0), Record(Told.ACKED, lane, 3, 1, 0, 0), Record(Told.HUNG, lane, 4, 1, 1.0, 61.0)])
+    ledger.note(
+        [
+            Record(Told.ACKED, lane, 0, 2, 0, 0),
+            Record(Told.ACKED, lane, 3, 1, 0, 0),
+            Record(Told.HUNG, lane, 4, 1, 1.0, 61.0),
+        ]
+    )
 
-    assert ledger.problems == ["w0 on s: event 3 was acked after 1", "w0 on s: a call did not come back within 60.0 s"]
+    assert ledger.problems == [
+        "w0 on s: event 3 was acked after 1",
+        "w0 on s: a call did not come back within 60.0 s",
+    ]
 
 
 @pytest.mark.anyio
@@ -178,7 +206,7 @@ async def test_nobody_waits_for_a_run_that_is_over() -> None:
     assert (await ledger.first_told(Told.ACKED, [0], since=0.0, limit=60)).missing == {0}
 
 
-# --- figures and the verdict -------------------------------------------------------------------------------------
+# --- figures and the verdict --------------------------------------------------------------------
 
 
 def test_percentiles_are_values_that_occurred() -> None:
@@ -189,13 +217,18 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert not Samples("x", 0.5, samples.values).holds
 
 
-def test_an_interrupted_run_tells_of_the_rounds_that_came_to_their_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_interrupted_run_tells_of_the_rounds_that_came_to_their_end(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     console = Console(width=200)
     Verdict("failover", 7).show_interrupted(console, 9)
     assert capsys.readouterr().out == ""
 
     Verdict("failover", 7, rounds=3, violations=["round 2: lost"]).show_interrupted(console, 9)
-    assert capsys.readouterr().out == "- round 2: lost\ninterrupted after 3 of 9 rounds, seed 7: until then 1 violations\n"
+    assert (
+        capsys.readouterr().out
+        == "- round 2: lost\ninterrupted after 3 of 9 rounds, seed 7: until then 1 violations\n"
+    )
 
 
 def test_only_a_clean_run_holds_and_a_missed_goal_breaks_it_when_asked_for() -> None:
@@ -237,14 +270,22 @@ def test_what_grows_beyond_some_slack_leaks() -> None:
     before = {"host-0": Usage("host", 40, 10, 5), "host-1": Usage("host", 30, 8, 5)}
 
     assert compare_usage(before, {"host-1": Usage("host", 44, 12, 6)}) == []
-    assert compare_usage(before, {"host-1": Usage("host", 60, 12, 6)}) == ["host-1 has 60 descriptors, 40 at the beginning: they leak"]
+    assert compare_usage(before, {"host-1": Usage("host", 60, 12, 6)}) == [
+        "host-1 has 60 descriptors, 40 at the beginning: they leak"
+    ]
 
 
-# --- writers ---------------------------------------------------------------------------------------------------------
+# --- writers ------------------------------------------------------------------------------------
 
 
 def test_a_plan_travels_as_json() -> None:
-    plan = Plan("http://127.0.0.1:1", "raw", "7/0", 0.01, (LanePlan(0, "w0.0", "a", True), LanePlan(1, "p0", "b", False)))
+    plan = Plan(
+        "http://127.0.0.1:1",
+        "raw",
+        "7/0",
+        0.01,
+        (LanePlan(0, "w0.0", "a", True), LanePlan(1, "p0", "b", False)),
+    )
 
     assert parse_plan(plan_json(plan)) == plan
 
@@ -264,7 +305,9 @@ def test_each_container_has_a_segment() -> None:
     ],
 )
 @pytest.mark.anyio
-async def test_what_a_failed_call_means_depends_on_the_lane(error: Exception, of_identified: Told, of_plain: Told) -> None:
+async def test_what_a_failed_call_means_depends_on_the_lane(
+    error: Exception, of_identified: Told, of_plain: Told
+) -> None:
 
     async def fail() -> None:
         raise error
@@ -281,7 +324,9 @@ def test_a_writer_that_has_failed_ends_though_its_parent_still_wants_it() -> Non
         plan = Plan(server.url, "raw", "1/0", 0.001, (LanePlan(0, "w0", "s", identified=False),))
         command = [sys.executable, "-P", "-m", "chaos_parts.writers", plan_json(plan)]
         environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as writer:
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+        ) as writer:
             assert writer.stdin is not None
             assert writer.stderr is not None
             try:
@@ -293,9 +338,14 @@ def test_a_writer_that_has_failed_ends_though_its_parent_still_wants_it() -> Non
 
 @pytest.mark.anyio
 async def test_a_service_that_ended_by_itself_is_told_with_its_last_line(tmp_path: Path) -> None:
-    service = OwnService(tmp_path / "data", tmp_path, hosts=1, containers=1, config="no_such_key = 1\n", port=9)
+    service = OwnService(
+        tmp_path / "data", tmp_path, hosts=1, containers=1, config="no_such_key = 1\n", port=9
+    )
     service.patience = 0.1
-    with pytest.raises(ChaosError, match="none at all; the supervisor has ended with exit status 1, and its last line is: .*no_such_key"):
+    with pytest.raises(
+        ChaosError,
+        match="none at all; the supervisor has ended with exit status 1, and its last line is: .*no_such_key",
+    ):
         async with service.between():
             await anyio.to_thread.run_sync(os.waitid, os.P_PID, service.pid, os.WEXITED | os.WNOWAIT)
             await service.settled()

@@ -71,7 +71,11 @@ _opened: list[asyncio.StreamWriter] = []
 
 async def connect(link: Link) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     address = link.address
-    reader, writer = await (asyncio.open_unix_connection(address) if isinstance(address, str) else asyncio.open_connection(*address))
+    reader, writer = await (
+        asyncio.open_unix_connection(address)
+        if isinstance(address, str)
+        else asyncio.open_connection(*address)
+    )
     _opened.append(writer)
     return reader, writer
 

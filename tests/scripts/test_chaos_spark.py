@@ -25,13 +25,14 @@ from chaos_parts.spark_jobs import Order
 from chaos_parts.spark_oracle import EVENT_BYTES, Event, judge, lengths_allowed, parse_event
 from chaos_parts.spark_session import missing
 from chaos_parts.spark_watch import Watch
-from tierlog import SegmentInfo, events
+from tierlog import SegmentInfo
+from tierlog.spark_bridge import events
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "chaos_spark.py"
 MISSING = missing()
 needs_spark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
-# --- draws ------------------------------------------------------------------------------------------------------
+# --- draws ---------------------------------------------------------------------------------------
 
 
 def test_as_many_rounds_as_there_are_cells_meet_each_of_them_once() -> None:
@@ -53,7 +54,9 @@ def test_rounds_are_grouped_by_master_so_that_each_is_started_once() -> None:
 
     assert [master for master, _ in groups] == list(Master)
     assert all(each.master is master for master, draws in groups for each in draws)
-    assert all([each.number for each in draws] == sorted(each.number for each in draws) for _, draws in groups)
+    assert all(
+        [each.number for each in draws] == sorted(each.number for each in draws) for _, draws in groups
+    )
 
 
 def test_what_is_drawn_makes_sense() -> None:
@@ -68,17 +71,30 @@ def test_what_is_drawn_makes_sense() -> None:
 
 
 def test_an_order_travels_as_a_line() -> None:
-    order = Order(draw=draw(1, 1), url="http://127.0.0.1:1", target="a", source="a/in", checkpoint="c", partitions=3, port=9, trouble=True)
+    order = Order(
+        draw=draw(1, 1),
+        url="http://127.0.0.1:1",
+        target="a",
+        source="a/in",
+        checkpoint="c",
+        partitions=3,
+        port=9,
+        trouble=True,
+    )
 
     assert Order.parse(order.line()) == order
 
 
-# --- the judge --------------------------------------------------------------------------------------------------
+# --- the judge ----------------------------------------------------------------------------------
 
 
 def written(*runs: tuple[int, int, Iterable[int]]) -> list[Event]:
     """Runs of a partition, an attempt, and its rows."""
-    return [Event(row, partition, attempt, number) for partition, attempt, rows in runs for number, row in enumerate(rows)]
+    return [
+        Event(row, partition, attempt, number)
+        for partition, attempt, rows in runs
+        for number, row in enumerate(rows)
+    ]
 
 
 def judged(found: list[Event], *batches: int, shuffled: bool = False) -> list[str]:
@@ -103,7 +119,9 @@ def test_events_say_what_they_are_and_have_one_size() -> None:
         ([], (0,), False),
     ],
 )
-def test_what_spark_may_write_is_accepted(found: list[Event], batches: tuple[int, ...], shuffled: bool) -> None:
+def test_what_spark_may_write_is_accepted(
+    found: list[Event], batches: tuple[int, ...], shuffled: bool
+) -> None:
     assert judged(found, *batches, shuffled=shuffled) == []
 
 
@@ -116,10 +134,22 @@ TWO = ((0, 5, range(10)), (1, 6, range(10, 20)))
         (written(*TWO)[:-1], (20,), "1 of 20 rows are lost, such as 19"),
         (written(*TWO) + written((2, 7, [4])), (20,), "1 rows are there that should not be, such as 4"),
         (written(TWO[1], TWO[0]), (20,), "the partitions are in the order [1, 0]"),
-        (written((0, 5, range(5)), (0, 8, range(5, 20))), (20,), "partition 0 has events of several attempts"),
-        ([*written((0, 5, range(20)))[:5], *written((0, 5, range(20)))[6:], Event(5, 0, 5, 5)], (20,), "are not in the order"),
+        (
+            written((0, 5, range(5)), (0, 8, range(5, 20))),
+            (20,),
+            "partition 0 has events of several attempts",
+        ),
+        (
+            [*written((0, 5, range(20)))[:5], *written((0, 5, range(20)))[6:], Event(5, 0, 5, 5)],
+            (20,),
+            "are not in the order",
+        ),
         (written((0, 5, [1, 0])), (2,), "the rows are not in order"),
-        (written((0, 5, [0, 2]), (0, 6, [1])), (2, 1), "row 2 is among the rows 0 to 2, which are another write"),
+        (
+            written((0, 5, [0, 2]), (0, 6, [1])),
+            (2, 1),
+            "row 2 is among the rows 0 to 2, which are another write",
+        ),
     ],
 )
 def test_what_spark_may_not_write_is_told(found: list[Event], batches: tuple[int, ...], what: str) -> None:
@@ -130,7 +160,9 @@ def test_bytes_that_are_no_events_are_told() -> None:
     whole = events.encode([Event(0, 0, 0, 0).encode()])
 
     assert judge(whole[:-1], (1,), shuffled=False)[0].startswith("the segment is torn")
-    assert judge(whole + events.encode([b"rubbish"]), (1,), shuffled=False) == ["1 events are none that were written"]
+    assert judge(whole + events.encode([b"rubbish"]), (1,), shuffled=False) == [
+        "1 events are none that were written"
+    ]
 
 
 def test_readers_may_see_whole_writes_only() -> None:
@@ -149,7 +181,9 @@ class Growing:
         length = self._lengths.pop(0)
         if length is None:
             raise tierlog.Unavailable("its host has just been lost")
-        return SegmentInfo(name, 1, length, start_offset=0, sealed=False, attributes={}, flushed_length=0, container=0)
+        return SegmentInfo(
+            name, 1, length, start_offset=0, sealed=False, attributes={}, flushed_length=0, container=0
+        )
 
 
 class EndOfTestError(Exception):
@@ -165,7 +199,9 @@ class EndOfTestError(Exception):
         ((3 * EVENT_BYTES, 0), f"a reader saw 0 bytes after {3 * EVENT_BYTES}"),
     ],
 )
-async def test_a_reader_that_polls_tells_a_part_of_a_write(lengths: tuple[int | None, ...], problem: str) -> None:
+async def test_a_reader_that_polls_tells_a_part_of_a_write(
+    lengths: tuple[int | None, ...], problem: str
+) -> None:
     watch = Watch(Growing(*lengths), "a", lengths_allowed([3, 2]))  # type: ignore[arg-type]
     with contextlib.suppress(EndOfTestError):
         await watch.run()
@@ -174,26 +210,30 @@ async def test_a_reader_that_polls_tells_a_part_of_a_write(lengths: tuple[int | 
     assert (watch.polls, watch.blind) == (sum(length is not None for length in lengths), lengths.count(None))
 
 
-# --- the verdict --------------------------------------------------------------------------------------------------
+# --- the verdict --------------------------------------------------------------------------------
 
 
 def test_the_verdict_tells_the_rate_and_the_cells() -> None:
     verdict = SparkVerdict("spark", 7, rounds=30, seconds=120.0, acked=5)
     verdict.did(action_of(Way.RETRY, Point.MIDWAY))
 
-    assert verdict.line.startswith("HOLDS  30 rounds, seed 7: 1 of 40 cells; 5 events, 15.0 rounds per minute")
+    assert verdict.line.startswith(
+        "HOLDS  30 rounds, seed 7: 1 of 40 cells; 5 events, 15.0 rounds per minute"
+    )
     assert verdict.document()["rounds_per_minute"] == 15.0
 
 
 @needs_spark  # without it the script would make an environment that has it
 def test_wrong_arguments_are_told() -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT), "--only", "0"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), "--only", "0"], capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 2
     assert "a whole number from 1 to 100000, not '0'" in done.stderr
 
 
-# --- with Spark -----------------------------------------------------------------------------------------------------
+# --- with Spark ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -206,17 +246,23 @@ def temporary() -> Iterator[Path]:
 
 def only(way: Way, point: Point, *, stream: bool) -> list[str]:
     """Arguments for the first round of the kind under some seed."""
-    number = next(each.number for each in draw_all(5, 400) if each.cell == (way, point) and each.stream == stream)
+    number = next(
+        each.number for each in draw_all(5, 400) if each.cell == (way, point) and each.stream == stream
+    )
     return ["--seed", "5", "--only", str(number)]
 
 
 @needs_spark
 @pytest.mark.long
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("way, point, stream", [(Way.RETRY, Point.MIDWAY, False), (Way.HOST_KILLED, Point.COMMIT_DONE, True)])
+@pytest.mark.parametrize(
+    "way, point, stream", [(Way.RETRY, Point.MIDWAY, False), (Way.HOST_KILLED, Point.COMMIT_DONE, True)]
+)
 def test_a_round_holds_and_leaves_nothing(way: Way, point: Point, stream: bool, temporary: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--json", "--containers", "2", *only(way, point, stream=stream)]
-    done = subprocess.run(command, env={**os.environ, "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env={**os.environ, "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr
     verdict = json.loads(done.stdout)
@@ -230,7 +276,9 @@ def test_a_round_holds_and_leaves_nothing(way: Way, point: Point, stream: bool, 
 @pytest.mark.timeout(1_800)
 def test_every_cell_holds(temporary: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--json"]
-    done = subprocess.run(command, env={**os.environ, "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env={**os.environ, "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False
+    )
 
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(json.loads(done.stdout)["actions"]) == len(CELLS)
@@ -240,7 +288,10 @@ def test_every_cell_holds(temporary: Path) -> None:
 def test_the_help_says_what_is_done_and_what_is_judged() -> None:
     done = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True, check=True)
 
-    assert all(word in done.stdout for word in ("--rounds", "--seed", "--only", "Exit status:", "scripts/chaos_spark.py --rounds 5"))
+    assert all(
+        word in done.stdout
+        for word in ("--rounds", "--seed", "--only", "Exit status:", "scripts/chaos_spark.py --rounds 5")
+    )
     assert os.access(SCRIPT, os.X_OK)
 
 
@@ -248,7 +299,9 @@ def test_the_help_says_what_is_done_and_what_is_judged() -> None:
 @pytest.mark.timeout(240)
 def test_ctrl_c_leaves_nothing(temporary: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--containers", "2", *only(Way.RETRY, Point.MIDWAY, stream=False)]
-    with subprocess.Popen(command, env={**os.environ, "TMPDIR": str(temporary)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, env={**os.environ, "TMPDIR": str(temporary)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         deadline = time.monotonic() + 60
         while not any("NativeCodeLoader" in log.read_text() for log in temporary.glob("*/spark-1.log")):
             assert process.poll() is None

@@ -20,7 +20,7 @@ from quickstart_parts.checking import check_files, read_back
 from quickstart_parts.shares import QuickstartError, Share, read_input, split_input
 from spark_java import NoJava
 from support import spark as support
-from tierlog.actors.inspection import open_reader
+from tierlog.actors.store.read_only import open_reader
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "quickstart.py"
 LIMIT = 2_000_000
@@ -41,11 +41,19 @@ def environment(temporary: Path) -> dict[str, str]:
 
 def quickstart(temporary: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "error", SCRIPT, *arguments]
-    return subprocess.run(command, env=environment(temporary), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        command,
+        env=environment(temporary),
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
 
 
 def processes_with(temporary: Path) -> list[str]:
-    """Processes that were told of the temporary folder: all that a quickstart starts, and what these start, are."""
+    """Processes that were told of the temporary folder: all that a quickstart starts, and what these start,
+    are."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -94,7 +102,7 @@ def shares(text: Path) -> list[Share]:
     return split_input(read_input(text, LIMIT), SEGMENTS)
 
 
-# --- the whole ------------------------------------------------------------------------------------------------
+# --- the whole ----------------------------------------------------------------------------------
 
 
 def test_clients_lose_nothing_when_a_host_is_killed(kept: Path) -> None:
@@ -129,12 +137,16 @@ def test_a_damaged_folder_is_told(copy: Path, text: Path, tmp_path: Path) -> Non
     assert chunk.name in done.stderr
 
 
-# --- the judge ------------------------------------------------------------------------------------------------
+# --- the judge ----------------------------------------------------------------------------------
 
 
 def first_chunk(folder: Path) -> Path:
     """The chunk at the first segment's beginning."""
-    return min(path for path in folder.glob("lts/containers/*/*/*") if re.fullmatch(r"[0-9a-f]{16}-0{16}-[0-9a-f]{32}", path.name))
+    return min(
+        path
+        for path in folder.glob("lts/containers/*/*/*")
+        if re.fullmatch(r"[0-9a-f]{16}-0{16}-[0-9a-f]{32}", path.name)
+    )
 
 
 def change(path: Path, how: Callable[[bytes], bytes]) -> Path:
@@ -150,7 +162,10 @@ async def test_the_chunk_files_hold_the_input(kept: Path, shares: list[Share]) -
 @pytest.mark.parametrize(
     "damage, reason",
     [
-        (lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:], "offset 100: .* holds 0x.. where the input has 0x.."),
+        (
+            lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:],
+            "offset 100: .* holds 0x.. where the input has 0x..",
+        ),
         (lambda data: data[:100], "offset 100: .* ends here, not at"),
     ],
 )
@@ -180,11 +195,13 @@ async def test_one_other_byte_in_the_input_is_found(kept: Path, text: Path, tmp_
     share = split_input(read_input(other, LIMIT), SEGMENTS)[0]
 
     async with open_reader(kept) as view:
-        with pytest.raises(QuickstartError, match="offset 1008: the service returned 0x78 where the input has 0x58"):
+        with pytest.raises(
+            QuickstartError, match="offset 1008: the service returned 0x78 where the input has 0x58"
+        ):
             await read_back(view, share, lambda _: None)
 
 
-# --- the end --------------------------------------------------------------------------------------------------
+# --- the end ------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -192,7 +209,10 @@ def on_a_terminal(temporary: Path, *arguments: str | Path) -> Iterator[tuple[sub
     """The program, and the terminal's other end. On a terminal it tells of what it does while it does it."""
     controller, terminal = os.openpty()
     with subprocess.Popen(
-        [sys.executable, SCRIPT, *arguments], env=environment(temporary), stdout=terminal, stderr=subprocess.PIPE
+        [sys.executable, SCRIPT, *arguments],
+        env=environment(temporary),
+        stdout=terminal,
+        stderr=subprocess.PIPE,
     ) as process:
         os.close(terminal)
         yield process, controller
@@ -230,12 +250,17 @@ def test_ctrl_c_ends_java_too(text: Path, tmp_path: Path) -> None:
 def test_ctrl_c_among_the_imports_ends_it_without_a_word(tmp_path: Path) -> None:
     """Something that it imports stands for the moment at which the signal comes."""
     (tmp_path / "anyio.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    done = subprocess.run([sys.executable, SCRIPT], env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, SCRIPT],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        check=False,
+    )
 
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
 
 
-# --- the command line -----------------------------------------------------------------------------------------
+# --- the command line ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -250,7 +275,9 @@ def test_ctrl_c_among_the_imports_ends_it_without_a_word(tmp_path: Path) -> None
         (("--data", "."), "is not an empty folder"),
     ],
 )
-def test_wrong_arguments_are_told(arguments: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_told(
+    arguments: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit) as ended:
         program.main(list(arguments))
 
@@ -278,4 +305,7 @@ def test_what_spark_lacks_is_told_in_one_line(
     monkeypatch.setattr(program, "find_java", refuse)
 
     assert program.main([]) == 1
-    assert capsys.readouterr() == ("", f"quickstart: {reason}, or do without Spark: scripts/quickstart --no-spark\n")
+    assert capsys.readouterr() == (
+        "",
+        f"quickstart: {reason}, or do without Spark: scripts/quickstart --no-spark\n",
+    )

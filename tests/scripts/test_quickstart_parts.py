@@ -17,13 +17,29 @@ import pytest
 from chaos_parts.service import OwnService, Victim, processes_of_session
 from chaos_parts.spark_session import in_short
 from quickstart_parts import client_writer, jobs
-from quickstart_parts.checking import SegmentReport, check_chunks_were_read, check_names, check_spark, compare, read_back
+from quickstart_parts.checking import (
+    SegmentReport,
+    check_chunks_were_read,
+    check_names,
+    check_spark,
+    compare,
+    read_back,
+)
 from quickstart_parts.display import Figures, rates
 from quickstart_parts.orders import Do, read_orders, writing
-from quickstart_parts.shares import CACHE_BYTES, EVENT_BYTES_MAX, Part, QuickstartError, Share, read_input, split_input
+from quickstart_parts.shares import (
+    CACHE_BYTES,
+    EVENT_BYTES_MAX,
+    Part,
+    QuickstartError,
+    Share,
+    read_input,
+    split_input,
+)
 from quickstart_parts.spark_driver import digest
 from quickstart_parts.trouble import Trouble, choose_kill_points
-from tierlog import SegmentInfo, events
+from tierlog import SegmentInfo
+from tierlog.spark_bridge import events
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +57,7 @@ def shares_of(text: bytes, segments: int = 1) -> list[Share]:
     return split_input([(Path("text"), text)], segments)
 
 
-# --- shares ---------------------------------------------------------------------------------------------------
+# --- shares -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("segments", [1, 2])
@@ -49,7 +65,10 @@ def test_the_shares_are_the_input_cut_between_lines(segments: int) -> None:
     shares = shares_of(TEXT, segments)
 
     assert b"".join(share.data for share in shares) == TEXT
-    assert all(share.data.endswith(b"\n") and share.pieces_of(Part.BULK) and share.pieces_of(Part.REST) for share in shares)
+    assert all(
+        share.data.endswith(b"\n") and share.pieces_of(Part.BULK) and share.pieces_of(Part.REST)
+        for share in shares
+    )
 
 
 def test_a_piece_is_read_where_it_is_written(file: Path) -> None:
@@ -96,7 +115,7 @@ def test_too_little_input_for_that_many_segments_is_told() -> None:
         shares_of(TEXT, 5)
 
 
-# --- trouble --------------------------------------------------------------------------------------------------
+# --- trouble ------------------------------------------------------------------------------------
 
 
 class ObedientService:
@@ -161,7 +180,7 @@ def test_hosts_are_killed_while_there_is_work_on_both_sides() -> None:
         assert all(work // 10 <= point < work for point in points)
 
 
-# --- orders and writers ---------------------------------------------------------------------------------------
+# --- orders and writers -------------------------------------------------------------------------
 
 
 def test_an_order_comes_out_of_its_line_as_it_went_in() -> None:
@@ -188,12 +207,16 @@ class Growing:
     async def segment_info(self, name: str) -> Growing:
         return self
 
-    async def append_many(self, name: str, events: list[bytes], *, writer_id: str, first_event_number: int) -> None:
+    async def append_many(
+        self, name: str, events: list[bytes], *, writer_id: str, first_event_number: int
+    ) -> None:
         self.length += len(b"".join(events))
 
 
 async def test_repeated_events_that_are_applied_again_are_told() -> None:
-    with pytest.raises(QuickstartError, match="2 events that were sent again made it longer, from 0 to 6 bytes"):
+    with pytest.raises(
+        QuickstartError, match="2 events that were sent again made it longer, from 0 to 6 bytes"
+    ):
         await client_writer.repeat_last(cast("Any", Growing()), "segment", [b"one", b"two"], 2)
 
 
@@ -204,13 +227,18 @@ def test_batches_are_full_and_in_order() -> None:
 
 
 async def test_a_writer_that_ends_by_itself_is_told_with_its_log(tmp_path: Path) -> None:
-    with pytest.raises(QuickstartError, match="ended by itself; its log ends: .*No module named quickstart_parts.nothing"):
+    with pytest.raises(
+        QuickstartError, match="ended by itself; its log ends: .*No module named quickstart_parts.nothing"
+    ):
         async with jobs._worker("nothing", tmp_path / "log"):
             pytest.fail("it is not ready")
 
 
 async def test_nothing_of_a_writers_session_is_left() -> None:
-    code = "import os, time; os.fork(); os.setpgid(0, 0) if os.getpid() != os.getsid(0) else None; print(flush=True); time.sleep(600)"
+    code = (
+        "import os, time; os.fork(); os.setpgid(0, 0) if os.getpid() != os.getsid(0) else None; "
+        "print(flush=True); time.sleep(600)"
+    )
     process = await anyio.open_process([sys.executable, "-c", code], start_new_session=True)
     assert process.stdout is not None
     said = 0
@@ -225,7 +253,7 @@ async def test_nothing_of_a_writers_session_is_left() -> None:
     assert os.getpid() in processes_of_session(os.getsid(0))
 
 
-# --- the judge ------------------------------------------------------------------------------------------------
+# --- the judge ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -270,7 +298,10 @@ async def test_a_lost_tail_is_told(change: Callable[[bytes], bytes]) -> None:
     [share] = shares_of(TEXT)
     data = change(share.framed())
 
-    with pytest.raises(QuickstartError, match=f"offset {len(data)}: reading ended here, of {len(data)} bytes; the input makes 52"):
+    with pytest.raises(
+        QuickstartError,
+        match=f"offset {len(data)}: reading ended here, of {len(data)} bytes; the input makes 52",
+    ):
         await read_back(Held(data), share, lambda _: None)
 
 
@@ -278,12 +309,18 @@ async def test_a_doubled_event_is_told() -> None:
     [share] = shares_of(TEXT)
     data = share.framed()
 
-    with pytest.raises(QuickstartError, match="segment quickstart/part-1, offset 12: the service returned 0x6f where the input has 0x74"):
+    with pytest.raises(
+        QuickstartError,
+        match="segment quickstart/part-1, offset 12: the service returned 0x6f where the input has 0x74",
+    ):
         await read_back(Held(data[:8] + data[:8] + data[8:]), share, lambda _: None)
 
 
 def test_segments_that_are_missing_or_strange_are_told() -> None:
-    with pytest.raises(QuickstartError, match=r"missing segments: \['quickstart/part-1'\]; segments that nobody made: \['other'\]"):
+    with pytest.raises(
+        QuickstartError,
+        match=r"missing segments: \['quickstart/part-1'\]; segments that nobody made: \['other'\]",
+    ):
         check_names(["other"], shares_of(TEXT))
 
 
@@ -291,7 +328,9 @@ def test_what_spark_read_is_compared_with_the_input() -> None:
     pa = pytest.importorskip("pyarrow", reason="needs pyarrow: pip install -e '.[spark]'")
     [share] = shares_of(TEXT)
     found = list(events.iterate(share.framed()))
-    batch = pa.table({"offset": [event.offset for event in found], "value": [event.data for event in found]}).to_batches()[0]
+    batch = pa.table(
+        {"offset": [event.offset for event in found], "value": [event.data for event in found]}
+    ).to_batches()[0]
     [row] = [row for made in digest(iter([batch.slice(0, 2), batch.slice(2)])) for row in made.to_pylist()]
 
     check_spark(share, [row])
@@ -311,7 +350,9 @@ def test_a_large_segment_that_no_host_read_from_chunks_is_told() -> None:
 
 
 def test_the_rates_tell_what_happened() -> None:
-    figures = Figures([SegmentReport("s", 1, 4_000_000, 0, 0, "")], [1], 1, 2, 0.25, 0, 2.0, 0.5, 4.0, 1.0, 3_000_000)
+    figures = Figures(
+        [SegmentReport("s", 1, 4_000_000, 0, 0, "")], [1], 1, 2, 0.25, 0, 2.0, 0.5, 4.0, 1.0, 3_000_000
+    )
 
     assert rates(figures) == [
         "1 host killed with SIGKILL, 2 containers failed over within 250 ms",

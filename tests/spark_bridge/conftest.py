@@ -35,7 +35,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.long)
             item.add_marker(pytest.mark.timeout(SPARK_SECONDS))
             # PySpark leaves sockets to the garbage collector.
-            item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"))
+            item.add_marker(
+                pytest.mark.filterwarnings(
+                    "ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning"
+                )
+            )
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,5 @@
-"""Batch reads of a real Spark: all events between two offsets, cut between events, with the columns that were asked for."""
+"""Batch reads of a real Spark: all events between two offsets, cut between events, with the columns that were
+asked for."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from support.spark import values
-from tierlog import SyncClient, events
+from tierlog import SyncClient
+from tierlog.spark_bridge import events
 
 Read = Callable[..., Any]
 EVENTS = values(1_000)
@@ -27,7 +29,9 @@ def test_each_event_is_a_row_with_its_segment_and_offset(reader: Read, filled: s
     frame = reader(filled, readBytes="64 KiB")
 
     assert frame.schema.simpleString() == "struct<segment:string,offset:bigint,value:binary>"
-    assert [tuple(row) for row in frame.collect()] == [(filled, 11 * number, bytearray(event)) for number, event in enumerate(EVENTS)]
+    assert [tuple(row) for row in frame.collect()] == [
+        (filled, 11 * number, bytearray(event)) for number, event in enumerate(EVENTS)
+    ]
 
 
 def test_more_partitions_than_segments_are_cut_between_events(reader: Read, filled: str) -> None:
@@ -39,7 +43,10 @@ def test_more_partitions_than_segments_are_cut_between_events(reader: Read, fill
 
 def test_columns_can_be_left_out_and_text_asked_for(reader: Read, filled: str) -> None:
     assert reader(filled, includeMetadata="false").columns == ["value"]
-    assert reader(filled, schema="value string, offset bigint").limit(2).collect() == [("r000000", 0), ("r000001", 11)]
+    assert reader(filled, schema="value string, offset bigint").limit(2).collect() == [
+        ("r000000", 0),
+        ("r000001", 11),
+    ]
 
 
 def test_offsets_bound_a_read(reader: Read, filled: str) -> None:
@@ -63,7 +70,10 @@ def test_all_segments_of_a_prefix_are_read(spark: Any, url: str, store: SyncClie
 
     rows = spark.read.format("tierlog").options(endpoint=url, segmentPrefix=f"{segment}/").load().collect()
 
-    assert [(row.segment, bytes(row.value)) for row in rows] == [(f"{segment}/a", b"a"), (f"{segment}/b", b"b")]
+    assert [(row.segment, bytes(row.value)) for row in rows] == [
+        (f"{segment}/a", b"a"),
+        (f"{segment}/b", b"b"),
+    ]
 
 
 def test_what_was_truncated_is_told_or_left_out(reader: Read, store: SyncClient, filled: str) -> None:
@@ -72,14 +82,21 @@ def test_what_was_truncated_is_told_or_left_out(reader: Read, store: SyncClient,
     offsets = json.dumps({filled: 0})
     store.truncate_segment(filled, 110)
 
-    with pytest.raises(PySparkException, match="begins at 110, and is to be read from 0 on: it was truncated. Set failOnDataLoss"):
+    with pytest.raises(
+        PySparkException,
+        match="begins at 110, and is to be read from 0 on: it was truncated. Set failOnDataLoss",
+    ):
         reader(filled, startingOffsets=offsets).collect()
 
     assert [bytes(row.value) for row in reader(filled).collect()] == EVENTS[10:]
-    assert [bytes(row.value) for row in reader(filled, startingOffsets=offsets, failOnDataLoss="false").collect()] == EVENTS[10:]
+    assert [
+        bytes(row.value) for row in reader(filled, startingOffsets=offsets, failOnDataLoss="false").collect()
+    ] == EVENTS[10:]
 
 
-def test_a_read_ends_where_the_segment_ended_when_it_was_planned(reader: Read, store: SyncClient, filled: str) -> None:
+def test_a_read_ends_where_the_segment_ended_when_it_was_planned(
+    reader: Read, store: SyncClient, filled: str
+) -> None:
     """And a segment that became another one since is not read as if it were the same."""
     from pyspark.errors import PySparkException
 

@@ -26,22 +26,30 @@ def test_what_is_written_is_read_back_in_the_order_of_partitions(
     assert staged(store, segment) == []
 
 
-def test_binary_columns_and_a_key_beside_the_value_are_taken(spark: Any, store: SyncClient, segment: str, write: Write) -> None:
-    frame = spark.createDataFrame([("k", bytearray(b"\0\xff")), ("l", bytearray())], "key string, value binary")
+def test_binary_columns_and_a_key_beside_the_value_are_taken(
+    spark: Any, store: SyncClient, segment: str, write: Write
+) -> None:
+    frame = spark.createDataFrame(
+        [("k", bytearray(b"\0\xff")), ("l", bytearray())], "key string, value binary"
+    )
 
     write(frame.coalesce(1), segment)
 
     assert written(store, segment) == [b"\0\xff", b""]
 
 
-def test_a_frame_without_rows_writes_nothing(spark: Any, store: SyncClient, segment: str, write: Write) -> None:
+def test_a_frame_without_rows_writes_nothing(
+    spark: Any, store: SyncClient, segment: str, write: Write
+) -> None:
     write(numbered(spark, 10, 2).where("value = 'none'"), segment)
 
     assert written(store, segment) == []
 
 
 @pytest.mark.parametrize("how", ["raises", "is killed"])
-def test_tasks_that_fail_half_way_and_run_again_write_once(spark: Any, store: SyncClient, segment: str, write: Write, how: str) -> None:
+def test_tasks_that_fail_half_way_and_run_again_write_once(
+    spark: Any, store: SyncClient, segment: str, write: Write, how: str
+) -> None:
     def fail(attempt: int) -> None:
         if attempt == 0 and how == "raises":
             raise RuntimeError("on purpose")
@@ -57,7 +65,9 @@ def test_tasks_that_fail_half_way_and_run_again_write_once(spark: Any, store: Sy
     assert staged(store, segment) == []
 
 
-def test_a_job_that_fails_leaves_nothing_to_see(spark: Any, store: SyncClient, segment: str, write: Write) -> None:
+def test_a_job_that_fails_leaves_nothing_to_see(
+    spark: Any, store: SyncClient, segment: str, write: Write
+) -> None:
     from pyspark.errors import PySparkException
 
     def fail(attempt: int) -> None:
@@ -71,25 +81,31 @@ def test_a_job_that_fails_leaves_nothing_to_see(spark: Any, store: SyncClient, s
     assert [info.state.value for info in store.list_transactions(segment)] == ["aborted"]
 
 
-def test_at_least_once_loses_nothing_and_shows_rows_twice(spark: Any, store: SyncClient, segment: str, write: Write) -> None:
+def test_at_least_once_loses_nothing_and_shows_rows_twice(
+    spark: Any, store: SyncClient, segment: str, write: Write
+) -> None:
     def fail(attempt: int) -> None:
         if attempt == 0:
             raise RuntimeError("on purpose")
 
-    write(failing(numbered(spark, 4_000, 2, WIDE), fail), segment, delivery="at-least-once", batchBytes="4096")
+    write(
+        failing(numbered(spark, 4_000, 2, WIDE), fail), segment, delivery="at-least-once", batchBytes="4096"
+    )
 
-    # Twice: what the failed attempts sent had arrived. So it had in the tests above, where nothing is there twice.
+    # Twice: what the failed attempts sent had arrived. So it had in the tests above, where nothing is there
+    # twice.
     counts = Counter(written(store, segment))
     assert set(counts) == set(values(4_000, WIDE))
     assert max(counts.values()) == 2
     assert store.list_transactions(segment) == []
 
 
-# --- running a job again --------------------------------------------------------------------------------------
+# --- running a job again ------------------------------------------------------------------------
 
 
 def lossy_source(before: bool) -> type[Any]:
-    """The data source, whose commits fail on the driver: before the service hears of them, or when its answer comes back."""
+    """The data source, whose commits fail on the driver: before the service hears of them, or when its answer
+    comes back."""
     from tierlog.spark_bridge import TierlogDataSource
     from tierlog.spark_bridge.writer import BatchArrowWriter
 
@@ -112,7 +128,9 @@ def lossy_source(before: bool) -> type[Any]:
 
 
 @pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("options", [{"txnId": "load"}, {"txnAppId": "app", "txnVersion": "7"}], ids=["id", "version"])
+@pytest.mark.parametrize(
+    "options", [{"txnId": "load"}, {"txnAppId": "app", "txnVersion": "7"}], ids=["id", "version"]
+)
 def test_a_named_job_that_is_run_again_is_written_once(
     spark: Any, store: SyncClient, segment: str, write: Write, before: bool, options: dict[str, str]
 ) -> None:
@@ -132,14 +150,16 @@ def test_a_named_job_that_is_run_again_is_written_once(
     assert staged(store, segment) == []
 
 
-def test_another_version_of_an_application_is_another_write(spark: Any, store: SyncClient, segment: str, write: Write) -> None:
+def test_another_version_of_an_application_is_another_write(
+    spark: Any, store: SyncClient, segment: str, write: Write
+) -> None:
     for version in ("1", "2", "1"):
         write(numbered(spark, 10, 1), segment, txnAppId="app", txnVersion=version)
 
     assert written(store, segment) == values(10) * 2
 
 
-# --- refusals, before any task runs ---------------------------------------------------------------------------
+# --- refusals, before any task runs -------------------------------------------------------------
 
 
 def test_a_segment_cannot_be_overwritten(spark: Any, url: str, segment: str) -> None:
@@ -176,7 +196,9 @@ def test_a_null_is_refused(spark: Any, store: SyncClient, segment: str, write: W
     assert store.segment_info(segment).length == 0
 
 
-def test_an_append_that_the_service_finds_too_large_is_told_with_the_option(url: str, store: SyncClient, segment: str) -> None:
+def test_an_append_that_the_service_finds_too_large_is_told_with_the_option(
+    url: str, store: SyncClient, segment: str
+) -> None:
     if reason := missing():
         pytest.skip(reason)
 
@@ -187,7 +209,10 @@ def test_an_append_that_the_service_finds_too_large_is_told_with_the_option(url:
 
     given = {"endpoint": url, "segment": segment, "delivery": "at-least-once", "batchBytes": "16 MiB"}
     writer = TierlogDataSource(given).writer(StructType([StructField("value", BinaryType())]), False)
-    with pytest.raises(InvalidArgument, match="batchBytes, 16777216, is more than the service takes: .* takes at most 8388608"):
+    with pytest.raises(
+        InvalidArgument,
+        match="batchBytes, 16777216, is more than the service takes: .* takes at most 8388608",
+    ):
         writer.write(iter([pa.record_batch([pa.array([bytes(1 << 20)] * 9, pa.binary())], ["value"])]))
 
     assert store.segment_info(segment).length == 0

@@ -68,7 +68,8 @@ def get(transport: BulkTransport, url: str, seconds: float = 10.0) -> bytes:
 
 
 def wait_for_end(transport: BulkTransport) -> None:
-    """Until the end of the one idle connection has come: later than the server's ``close`` when the machine has much to do."""
+    """Until the end of the one idle connection has come: later than the server's ``close`` when the machine
+    has much to do."""
     [[(connection, _)]] = transport._idle.values()
     readable, _, _ = select.select([connection.sock], [], [], PATIENCE)
     assert readable, "the server has not ended its connection"
@@ -105,7 +106,9 @@ def test_a_server_that_announces_the_end_is_believed(transport: BulkTransport) -
 def test_a_connection_that_was_idle_for_long_is_not_used_again() -> None:
     now = 0.0
     transport = BulkTransport(lambda: now)
-    with serving(lambda peer: (answers(OK)(peer), peer.recv(1))[0], answers(OK)) as url:  # it waits for the client to end it
+    with serving(
+        lambda peer: (answers(OK)(peer), peer.recv(1))[0], answers(OK)
+    ) as url:  # it waits for the client to end it
         assert get(transport, url) == b"body"
         now = IDLE_SECONDS
         assert get(transport, url) == b"body"

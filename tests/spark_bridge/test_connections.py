@@ -37,7 +37,11 @@ def test_a_forked_child_opens_a_client_of_its_own(options: Options) -> None:
         status = 1
         try:
             pool.forget()
-            status = 0 if pool.client(options) is not client and pool.client(options).list_segments("none") == [] else 2
+            status = (
+                0
+                if pool.client(options) is not client and pool.client(options).list_segments("none") == []
+                else 2
+            )
         finally:
             os._exit(status)
 

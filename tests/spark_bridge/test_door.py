@@ -1,4 +1,5 @@
-"""The door that Spark finds by itself: nothing heavy behind it before it is asked, and no exception that would hide others' sources."""
+"""The door that Spark finds by itself: nothing heavy behind it before it is asked, and no exception that
+would hide others' sources."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from support.spark import ROOT
 
 def run(program: str, folder: Path, *paths: str) -> str:
     lines = f"import sys\nsys.path[:0] = {[*paths, ROOT]!r}\n{program}"
-    done = subprocess.run([sys.executable, "-c", lines], cwd=folder, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", lines], cwd=folder, capture_output=True, text=True, check=True
+    )
     return done.stdout + done.stderr
 
 
@@ -20,19 +23,25 @@ def test_the_door_is_listed_and_imports_nothing(tmp_path: Path) -> None:
         "import pkgutil\n"
         "print('pyspark_tierlog' in {found.name for found in pkgutil.iter_modules()})\n"
         "import pyspark_tierlog\n"
-        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'pyspark', 'pyarrow', 'tierlog', 'attrs', 'httpx'}))\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'pyspark', 'pyarrow', 'tierlog', "
+        "'attrs', 'httpx'}))\n"
     )
 
     assert run(program, tmp_path) == "True\n[]\n"
 
 
 def test_a_door_that_leads_nowhere_hides_no_other_source(tmp_path: Path) -> None:
-    """Spark asks each package with `hasattr`. A PySpark that cannot be imported stands for anything that is wrong."""
+    """Spark asks each package with `hasattr`. A PySpark that cannot be imported stands for anything that is
+    wrong."""
     broken = tmp_path / "broken" / "pyspark"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise OSError('a broken installation')\n")
 
-    said = run("import pyspark_tierlog\nprint(hasattr(pyspark_tierlog, 'DefaultSource'))", tmp_path, str(broken.parent))
+    said = run(
+        "import pyspark_tierlog\nprint(hasattr(pyspark_tierlog, 'DefaultSource'))",
+        tmp_path,
+        str(broken.parent),
+    )
 
     assert said.startswith("False\n")
     assert "Spark cannot use the data source 'tierlog': OSError: a broken installation" in said

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from support.spark import ROOT, written
-from tierlog import SyncClient, events
+from tierlog import SyncClient
+from tierlog.spark_bridge import events
 
 EXAMPLES = Path(ROOT) / "examples"
 Run = Callable[..., None]
@@ -27,7 +28,9 @@ def run(spark: Any, url: str) -> Run:
     return main
 
 
-def test_an_import_is_there_once(run: Run, store: SyncClient, segment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_import_is_there_once(
+    run: Run, store: SyncClient, segment: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "lines.txt").write_text("one\ntwo\n\nthree\n")
     for _ in range(2):
         run("batch_import.py", "--name", "lines", str(tmp_path / "lines.txt"), segment)
@@ -48,7 +51,9 @@ def test_words_are_counted_as_they_come(run: Run, store: SyncClient, segment: st
     assert {each["word"]: each["count"] for each in counts[4:]} == {"to": 2, "be": 3, "or": 1, "not": 1}
 
 
-def test_events_are_sorted_into_two_segments(run: Run, store: SyncClient, segment: str, checkpoint: str) -> None:
+def test_events_are_sorted_into_two_segments(
+    run: Run, store: SyncClient, segment: str, checkpoint: str
+) -> None:
     names = [f"{segment}/{name}" for name in ("lines", "errors", "rest")]
     store.create_segment(names[0])
     for lines in ([b"fine", b"an ERROR"], [b"ERROR", b"fine too"]):

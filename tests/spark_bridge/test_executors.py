@@ -25,13 +25,20 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 
 def run(program: str, *arguments: str) -> str:
-    """A JVM of its own: this process may have one with another master. What it says on its standard output."""
+    """A JVM of its own: this process may have one with another master. What it says on its standard
+    output."""
     if reason := missing():
         pytest.skip(reason)
     path = os.pathsep.join((os.path.join(ROOT, "scripts"), str(TESTS)))
     command = [sys.executable, "-m", f"support.{program}", *arguments]
     return subprocess.run(
-        command, cwd=TESTS, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.PIPE, text=True, check=True, timeout=280
+        command,
+        cwd=TESTS,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=280,
     ).stdout
 
 
@@ -41,12 +48,16 @@ def lost_and_doubled(store: SyncClient, url: str, segment: str, *kind: str) -> t
     return (expected - there).total(), (there - expected).total()
 
 
-def test_tasks_that_run_again_after_a_shuffle_lose_and_double_nothing(url: str, store: SyncClient, segment: str) -> None:
+def test_tasks_that_run_again_after_a_shuffle_lose_and_double_nothing(
+    url: str, store: SyncClient, segment: str
+) -> None:
     assert lost_and_doubled(store, url, segment) == (0, 0)
     assert staged(store, segment) == []
 
 
-def test_numbered_appends_without_transactions_would_lose_rows_there(url: str, store: SyncClient, segment: str) -> None:
+def test_numbered_appends_without_transactions_would_lose_rows_there(
+    url: str, store: SyncClient, segment: str
+) -> None:
     """So the test above can fail."""
     lost, doubled = lost_and_doubled(store, url, segment, "naive")
 
@@ -54,7 +65,9 @@ def test_numbered_appends_without_transactions_would_lose_rows_there(url: str, s
     assert doubled > 0
 
 
-def test_a_cluster_in_one_machine_leaves_no_folders_where_spark_is_installed(url: str, store: SyncClient, segment: str) -> None:
+def test_a_cluster_in_one_machine_leaves_no_folders_where_spark_is_installed(
+    url: str, store: SyncClient, segment: str
+) -> None:
     before = works()
     lost_and_doubled(store, url, segment)
 
@@ -65,7 +78,9 @@ def works() -> set[str]:
     return {path.name for path in (spark_home() / "work").glob("app-*")}
 
 
-def test_a_copy_of_a_slow_task_writes_beside_it_and_one_of_them_counts(url: str, store: SyncClient, segment: str, tmp_path: Path) -> None:
+def test_a_copy_of_a_slow_task_writes_beside_it_and_one_of_them_counts(
+    url: str, store: SyncClient, segment: str, tmp_path: Path
+) -> None:
     run("spark_speculation", url, segment, str(tmp_path))
 
     # While the slow one had something staged its copy staged everything.

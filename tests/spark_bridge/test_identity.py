@@ -1,15 +1,29 @@
-"""Who writes: every task, attempt and replay of one write says the same name, and nothing is guessed where Spark says nothing."""
+"""Who writes: every task, attempt and replay of one write says the same name, and nothing is guessed where
+Spark says nothing."""
 
 from __future__ import annotations
 
 import pytest
 
-from tierlog.spark_bridge.identity import BATCH_ID, QUERY_ID, RUN_ID, Identity, agreed, batch_identity, stream_identity, try_of
+from tierlog.spark_bridge.identity import (
+    BATCH_ID,
+    QUERY_ID,
+    RUN_ID,
+    Identity,
+    agreed,
+    batch_identity,
+    stream_identity,
+    try_of,
+)
 from tierlog.spark_bridge.options import Options, parse_options
 from tierlog.storage_backends.base.errors import InvalidArgument, Unsupported
 from tierlog.storage_backends.base.transactions import TransactionInfo, TransactionState, TransactionToken
 
-TASK = {QUERY_ID: "11111111-aaaa-4444-8888-000000000001", BATCH_ID: "7", RUN_ID: "22222222-aaaa-4444-8888-000000000002"}
+TASK = {
+    QUERY_ID: "11111111-aaaa-4444-8888-000000000001",
+    BATCH_ID: "7",
+    RUN_ID: "22222222-aaaa-4444-8888-000000000002",
+}
 
 
 def options(**given: str) -> Options:
@@ -30,7 +44,9 @@ def test_a_batch_is_named_by_chance_and_needs_no_token() -> None:
 
 def test_a_batch_with_a_version_has_it_for_a_token() -> None:
     """The name stays by chance: a second try after an abort is another transaction with the same token."""
-    assert batch(options(txnAppId="app", txnVersion="3")) == Identity("t", "spark-id", TransactionToken("app", 3), 3600.0)
+    assert batch(options(txnAppId="app", txnVersion="3")) == Identity(
+        "t", "spark-id", TransactionToken("app", 3), 3600.0
+    )
 
 
 def test_a_named_batch_is_tried_again_under_the_next_number() -> None:
@@ -38,11 +54,18 @@ def test_a_named_batch_is_tried_again_under_the_next_number() -> None:
 
     assert batch(options(txnId="load")).transaction_id == "load:1"
     assert batch(options(txnId="load"), aborted).transaction_id == "load:2"
-    assert batch(options(txnId="load"), aborted, info("load:2", TransactionState.OPEN)).transaction_id == "load:2"
+    assert (
+        batch(options(txnId="load"), aborted, info("load:2", TransactionState.OPEN)).transaction_id
+        == "load:2"
+    )
 
 
 def test_a_named_batch_that_was_committed_is_found_among_all_its_tries() -> None:
-    known = [info("load:1", TransactionState.ABORTED), info("load:2", TransactionState.COMMITTED), info("load:3", TransactionState.OPEN)]
+    known = [
+        info("load:1", TransactionState.ABORTED),
+        info("load:2", TransactionState.COMMITTED),
+        info("load:3", TransactionState.OPEN),
+    ]
 
     assert try_of("load", "t", known) == "load:2"
 
@@ -68,7 +91,10 @@ def test_a_micro_batch_is_named_by_its_query_and_number_and_run() -> None:
 
 def test_a_replay_has_the_same_token_and_another_name() -> None:
     """So that what an old driver still aborts is not what the new one writes."""
-    first, again = stream_identity(options(), "t", TASK.get), stream_identity(options(), "t", {**TASK, RUN_ID: "33"}.get)
+    first, again = (
+        stream_identity(options(), "t", TASK.get),
+        stream_identity(options(), "t", {**TASK, RUN_ID: "33"}.get),
+    )
 
     assert first.token == again.token
     assert first.transaction_id != again.transaction_id
@@ -86,7 +112,9 @@ def test_a_property_that_is_missing_fails_the_write(name: str) -> None:
         stream_identity(options(), "t", given.get)
 
 
-@pytest.mark.parametrize(("name", "value"), [(BATCH_ID, "-1"), (BATCH_ID, "9" * 19), (QUERY_ID, "a b"), (RUN_ID, "x" * 40)])
+@pytest.mark.parametrize(
+    ("name", "value"), [(BATCH_ID, "-1"), (BATCH_ID, "9" * 19), (QUERY_ID, "a b"), (RUN_ID, "x" * 40)]
+)
 def test_a_property_that_is_something_else_fails_the_write(name: str, value: str) -> None:
     with pytest.raises(Unsupported, match="foreachBatch"):
         stream_identity(options(), "t", {**TASK, name: value}.get)

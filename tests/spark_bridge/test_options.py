@@ -26,7 +26,9 @@ URL = "http://127.0.0.1:8470"
 
 
 def parsed(**given: str) -> Options:
-    return parse_options({"endpoint": URL, "segment": "app/events", **{key.lower(): value for key, value in given.items()}})
+    return parse_options(
+        {"endpoint": URL, "segment": "app/events", **{key.lower(): value for key, value in given.items()}}
+    )
 
 
 def test_the_document_lists_every_option() -> None:
@@ -42,14 +44,24 @@ def test_two_options_are_enough() -> None:
 
     assert (options.endpoint, options.segment) == (URL, "app/events")
     assert (options.starting_offsets, options.ending_offsets) == (Edge.EARLIEST, Edge.LATEST)
-    assert (options.delivery, options.rows, options.batch_bytes) == (Delivery.EXACTLY_ONCE, Rows.ARROW, 4 << 20)
+    assert (options.delivery, options.rows, options.batch_bytes) == (
+        Delivery.EXACTLY_ONCE,
+        Rows.ARROW,
+        4 << 20,
+    )
     assert options.fail_on_data_loss
     assert options.include_metadata
 
 
 def test_keys_come_in_any_case_and_sizes_with_units() -> None:
     options = parse_options(
-        {"Endpoint": URL, "SEGMENTPREFIX": "app/", "maxBytesPerTrigger": "64 MiB", "batchbytes": "4096", "txnLease": "2 h"}
+        {
+            "Endpoint": URL,
+            "SEGMENTPREFIX": "app/",
+            "maxBytesPerTrigger": "64 MiB",
+            "batchbytes": "4096",
+            "txnLease": "2 h",
+        }
     )
 
     assert (options.segment, options.segment_prefix) == (None, "app/")
@@ -119,13 +131,19 @@ def test_the_value_of_an_unknown_option_is_not_shown() -> None:
         (check_batch_write, {"txnAppId": "a"}, "give both or neither"),
         (check_batch_write, {"txnVersion": "1"}, "give both or neither"),
         (check_batch_write, {"txnAppId": "a", "txnVersion": "1", "txnId": "b"}, "two names for one write"),
-        (check_batch_write, {"txnId": "b", "delivery": "at-least-once"}, "mean nothing with delivery 'at-least-once'"),
+        (
+            check_batch_write,
+            {"txnId": "b", "delivery": "at-least-once"},
+            "mean nothing with delivery 'at-least-once'",
+        ),
         (check_batch_write, {"segment": "a#txn.b.c"}, "only transactions give"),
         (check_stream_write, {"txnVersion": "1"}, "are for batch writes"),
         (check_stream_write, {"txnId": "b"}, "are for batch writes"),
     ],
 )
-def test_options_that_do_not_go_together_are_refused(check: object, given: dict[str, str], words: str) -> None:
+def test_options_that_do_not_go_together_are_refused(
+    check: object, given: dict[str, str], words: str
+) -> None:
     assert callable(check)
     with pytest.raises(InvalidArgument, match=words):
         check(parsed(**given))

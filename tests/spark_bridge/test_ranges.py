@@ -1,4 +1,5 @@
-"""Where a segment may be cut: always between events, the same in every replay, and never read where nothing has to be cut."""
+"""Where a segment may be cut: always between events, the same in every replay, and never read where nothing
+has to be cut."""
 
 from __future__ import annotations
 
@@ -9,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tierlog import events
-from tierlog.spark_bridge import ranges
+from tierlog.spark_bridge import events, ranges
 from tierlog.spark_bridge.ranges import Range, admit, blocks, plan, split, walk
 from tierlog.storage_backends.base.errors import DataCorruption
 
@@ -46,8 +46,12 @@ def test_blocks_hold_all_events_in_order_whatever_their_size(given_events: list[
 
     found = list(blocks(source, "s", 0, len(source.data), size))
 
-    assert [event for block in found for event in events.decode(block.data[: block.borders[-1]])] == given_events
-    assert [block.offset + border for block in found for border in block.borders[:-1]] == events.borders(source.data)[:-1]
+    assert [
+        event for block in found for event in events.decode(block.data[: block.borders[-1]])
+    ] == given_events
+    assert [block.offset + border for block in found for border in block.borders[:-1]] == events.borders(
+        source.data
+    )[:-1]
 
 
 def test_the_next_block_is_read_while_the_caller_has_one() -> None:
@@ -104,7 +108,10 @@ def test_parts_follow_each_other_and_are_large_enough(given_events: list[bytes],
 def test_one_range_for_each_segment_needs_no_reading() -> None:
     source = Bytes(events.encode([b"abc"] * 100))
 
-    assert plan(source, [whole(source), Range("empty", 1, 5, 5), whole(source, "t")], 2) == [whole(source), whole(source, "t")]
+    assert plan(source, [whole(source), Range("empty", 1, 5, 5), whole(source, "t")], 2) == [
+        whole(source),
+        whole(source, "t"),
+    ]
     assert source.asked == []
 
 
@@ -119,7 +126,9 @@ def test_more_ranges_are_cut_where_more_are_wanted() -> None:
 
 @settings(max_examples=60)
 @given(some_events, st.data())
-def test_s5_append_starts_change_what_is_read_and_never_where_is_cut(given_events: list[bytes], data: st.DataObject) -> None:
+def test_s5_append_starts_change_what_is_read_and_never_where_is_cut(
+    given_events: list[bytes], data: st.DataObject
+) -> None:
     """Whichever of them the service still knows: a replay cuts at the same places."""
     encoded = events.encode(given_events)
     borders = events.borders(encoded)[:-1]
@@ -130,7 +139,9 @@ def test_s5_append_starts_change_what_is_read_and_never_where_is_cut(given_event
         patch.setattr(ranges, "_LOOK_BACK", data.draw(st.integers(1, 40)))
         with_starts, without = Bytes(encoded, known), Bytes(encoded)
 
-        assert list(split(with_starts, whole(with_starts), size)) == list(split(without, whole(without), size))
+        assert list(split(with_starts, whole(with_starts), size)) == list(
+            split(without, whole(without), size)
+        )
         assert admit(with_starts, [whole(with_starts)], size) == admit(without, [whole(without)], size)
 
 
@@ -158,9 +169,14 @@ def test_a_micro_batch_takes_at_least_one_event() -> None:
     assert admit(source, [whole(source)], 1) == {"s": 10}
 
 
-@pytest.mark.parametrize("data", [b"\xff\xff\xff\xff....", b"\0\0\0\7abc", b"\0\0", events.encode([b"a"]) + b"\0"])
+@pytest.mark.parametrize(
+    "data", [b"\xff\xff\xff\xff....", b"\0\0\0\7abc", b"\0\0", events.encode([b"a"]) + b"\0"]
+)
 def test_bytes_that_are_no_events_are_told_with_segment_and_offset(data: bytes) -> None:
     source = Bytes(data)
-    for read in (lambda: list(blocks(source, "s", 0, len(data), 1 << 20)), lambda: list(walk(source, "s", 0, len(data)))):
+    for read in (
+        lambda: list(blocks(source, "s", 0, len(data), 1 << 20)),
+        lambda: list(walk(source, "s", 0, len(data))),
+    ):
         with pytest.raises(DataCorruption, match="segment 's' has no framed events from byte"):
             read()

@@ -36,7 +36,13 @@ def test_some_of_the_three_columns_are_read_in_any_order() -> None:
 
 
 @pytest.mark.parametrize(
-    "columns", [[], [Column("key", "string")], [Column("offset", "int")], [Column("value", "binary"), Column("value", "binary")]]
+    "columns",
+    [
+        [],
+        [Column("key", "string")],
+        [Column("offset", "int")],
+        [Column("value", "binary"), Column("value", "binary")],
+    ],
 )
 def test_other_columns_cannot_be_read(columns: list[Column]) -> None:
     with pytest.raises(InvalidArgument, match="segment"):

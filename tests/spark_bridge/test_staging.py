@@ -1,4 +1,5 @@
-"""One attempt: whole frames in each append, a part of its own, harmless repeats, and a stop where the transaction has ended."""
+"""One attempt: whole frames in each append, a part of its own, harmless repeats, and a stop where the
+transaction has ended."""
 
 from __future__ import annotations
 
@@ -12,25 +13,38 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog import events
-from tierlog.actors.arguments import WriterId
-from tierlog.events import Frames
+from tierlog.spark_bridge import events
+from tierlog.spark_bridge.events import Frames
 from tierlog.spark_bridge.identity import Identity
 from tierlog.spark_bridge.rows import row_frames
 from tierlog.spark_bridge.staging import REPEATS_MAX, DirectPlace, Staged, append_directly, pack, stage
 from tierlog.spark_bridge.window import Window
+from tierlog.storage_backends.base.arguments import WriterId
 from tierlog.storage_backends.base.checksum import Buffer, crc32c
 from tierlog.storage_backends.base.errors import BadOffset, InvalidArgument, OutcomeUnknown, TransactionEnded
 from tierlog.storage_backends.base.segments import SegmentInfo
-from tierlog.storage_backends.base.transactions import LEASE_DEFAULT, TransactionInfo, TransactionState, TransactionToken, staged_name
+from tierlog.storage_backends.base.transactions import (
+    LEASE_DEFAULT,
+    TransactionInfo,
+    TransactionState,
+    TransactionToken,
+    staged_name,
+)
 
 WHO = Identity("t", "id", TransactionToken("app", 3), 60.0)
 
 
 class Store:
-    """As much of a store as an attempt sees; ``lost`` and ``dropped``: answers and requests that do not arrive, by number of the append."""
+    """As much of a store as an attempt sees; ``lost`` and ``dropped``: answers and requests that do not
+    arrive, by number of the append."""
 
-    def __init__(self, state: TransactionState = TransactionState.OPEN, *, lost: Sequence[int] = (), dropped: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        state: TransactionState = TransactionState.OPEN,
+        *,
+        lost: Sequence[int] = (),
+        dropped: Sequence[int] = (),
+    ) -> None:
         self.state = state
         self.ends_by_error = False
         self.data: dict[str, bytes] = {}
@@ -39,7 +53,11 @@ class Store:
         self._lost, self._dropped, self._count = lost, dropped, 0
 
     def begin_transaction(
-        self, target: str, transaction_id: str, token: TransactionToken | None = None, lease: float = LEASE_DEFAULT
+        self,
+        target: str,
+        transaction_id: str,
+        token: TransactionToken | None = None,
+        lease: float = LEASE_DEFAULT,
     ) -> TransactionInfo:
         assert (target, transaction_id, token, lease) == attrs.astuple(WHO, recurse=False)
         if self.ends_by_error:
@@ -90,7 +108,9 @@ def run(store: Store, contents: Sequence[bytes] = (b"one", b"two", b"three"), si
 def test_appends_are_whole_frames_and_as_many_as_fit(batches: list[list[bytes]], size: int) -> None:
     packed = list(pack(map(batch, batches), size))
 
-    assert [event for data in packed for event in events.decode(data)] == [event for each in batches for event in each]
+    assert [event for data in packed for event in events.decode(data)] == [
+        event for each in batches for event in each
+    ]
     for data, following in pairwise(packed):
         assert len(data) <= size or len(events.decode(data)) == 1
         assert len(data) + events.borders(following)[1] > size
@@ -175,11 +195,12 @@ def test_rows_without_an_event_are_refused(value: object, words: str) -> None:
         list(row_frames([(value,)], 0))
 
 
-# --- several appends under way --------------------------------------------------------------------------------
+# --- several appends under way ------------------------------------------------------------------
 
 
 class Overtaking(Store):
-    """The first append comes only after the second was refused; ``refused``: the offsets of those that were."""
+    """The first append comes only after the second was refused; ``refused``: the offsets of those that
+    were."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -244,7 +265,8 @@ def test_behind_an_append_that_fails_for_good_none_is_tried_again() -> None:
 
 
 def test_what_is_under_way_ends_before_a_failed_attempt_does() -> None:
-    """Rows that cannot be read any further: what was begun ends, nothing more begins, nothing is staged for the driver."""
+    """Rows that cannot be read any further: what was begun ends, nothing more begins, nothing is staged for
+    the driver."""
     store, going = Store(), threading.Event()
     appended = store.append
 

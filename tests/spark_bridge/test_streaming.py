@@ -1,4 +1,5 @@
-"""Streams of a real Spark, from a real service and to it: every event once, through restarts, replays and lost answers."""
+"""Streams of a real Spark, from a real service and to it: every event once, through restarts, replays and
+lost answers."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 
 from support.spark import numbered, staged, values, written
-from tierlog import SyncClient, events
+from tierlog import SyncClient
+from tierlog.spark_bridge import events
 
 Start = Callable[..., Any]
 
@@ -20,7 +22,11 @@ def copy(spark: Any, url: str, segment: str, checkpoint: str) -> Start:
     def start(sink: str = "tierlog", to: dict[str, str] | None = None, **options: str) -> Any:
         stream = spark.readStream.format("tierlog").option("endpoint", url).options(**options)
         query = stream.load(f"{segment}/in").select("value").writeStream.format(sink).options(**(to or {}))
-        target = query.option("endpoint", url).option("segment", f"{segment}/out").option("checkpointLocation", checkpoint)
+        target = (
+            query.option("endpoint", url)
+            .option("segment", f"{segment}/out")
+            .option("checkpointLocation", checkpoint)
+        )
         return target.trigger(availableNow=True).start()
 
     return start
@@ -52,7 +58,9 @@ def test_a_copy_goes_on_where_it_ended(copy: Start, fill: Any, store: SyncClient
     assert staged(store, f"{segment}/out") == []
 
 
-def test_micro_batches_are_bounded_in_bytes_and_cut_between_events(copy: Start, fill: Any, store: SyncClient, segment: str) -> None:
+def test_micro_batches_are_bounded_in_bytes_and_cut_between_events(
+    copy: Start, fill: Any, store: SyncClient, segment: str
+) -> None:
     fill(0, 1_000)
 
     assert ended(copy(maxBytesPerTrigger="4000", minPartitions="2")) == [363, 363, 274]
@@ -60,7 +68,9 @@ def test_micro_batches_are_bounded_in_bytes_and_cut_between_events(copy: Start, 
 
 
 @pytest.mark.parametrize("rows", ["arrow", "python"])
-def test_each_micro_batch_is_known_by_query_and_number(copy: Start, fill: Any, store: SyncClient, segment: str, rows: str) -> None:
+def test_each_micro_batch_is_known_by_query_and_number(
+    copy: Start, fill: Any, store: SyncClient, segment: str, rows: str
+) -> None:
     """The local properties of tasks, which Spark does not document, are there."""
     fill(0, 10)
     query = copy(to={"rows": rows})
@@ -73,7 +83,8 @@ def test_each_micro_batch_is_known_by_query_and_number(copy: Start, fill: Any, s
 
 
 def lossy_source(before: bool) -> type[Any]:
-    """The data source, whose commits fail on the driver: before the service hears of them, or when its answer comes back."""
+    """The data source, whose commits fail on the driver: before the service hears of them, or when its answer
+    comes back."""
     from tierlog.spark_bridge import TierlogDataSource
     from tierlog.spark_bridge.writer import StreamArrowWriter
 
@@ -98,7 +109,8 @@ def lossy_source(before: bool) -> type[Any]:
 def test_a_replayed_micro_batch_is_written_once_whatever_its_partitions(
     spark: Any, copy: Start, fill: Any, store: SyncClient, segment: str, before: bool
 ) -> None:
-    """The driver fails before the commit, or loses its answer; the next run has three partitions instead of two."""
+    """The driver fails before the commit, or loses its answer; the next run has three partitions instead of
+    two."""
     from pyspark.errors import StreamingQueryException
 
     spark.dataSource.register(lossy_source(before))
@@ -114,7 +126,9 @@ def test_a_replayed_micro_batch_is_written_once_whatever_its_partitions(
     assert staged(store, f"{segment}/out") == []
 
 
-def test_an_idle_stream_hears_of_new_bytes(spark: Any, url: str, fill: Any, store: SyncClient, segment: str) -> None:
+def test_an_idle_stream_hears_of_new_bytes(
+    spark: Any, url: str, fill: Any, store: SyncClient, segment: str
+) -> None:
     fill(0, 10)
     seen: list[int] = []
     stream = spark.readStream.format("tierlog").option("endpoint", url).load(f"{segment}/in")
@@ -134,7 +148,13 @@ def read_all(spark: Any, url: str, segment: str, checkpoint: str) -> Callable[..
     """Reads what is new in all segments below ``<segment>/``."""
 
     def read(**options: str) -> list[str]:
-        stream = spark.readStream.format("tierlog").option("endpoint", url).option("segmentPrefix", f"{segment}/").options(**options).load()
+        stream = (
+            spark.readStream.format("tierlog")
+            .option("endpoint", url)
+            .option("segmentPrefix", f"{segment}/")
+            .options(**options)
+            .load()
+        )
         seen: list[str] = []
         query = stream.writeStream.option("checkpointLocation", checkpoint).foreachBatch(
             lambda frame, number: seen.extend(bytes(row.value).decode() for row in frame.collect())
@@ -155,7 +175,9 @@ def append(store: SyncClient, segment: str) -> Callable[..., None]:
     return to
 
 
-def test_segments_of_a_prefix_are_one_stream_and_new_ones_join_it(read_all: Callable[..., list[str]], append: Callable[..., None]) -> None:
+def test_segments_of_a_prefix_are_one_stream_and_new_ones_join_it(
+    read_all: Callable[..., list[str]], append: Callable[..., None]
+) -> None:
     append("a", b"a1")
     append("b")
     assert read_all() == ["a1"]
@@ -181,7 +203,9 @@ def test_a_segment_of_a_prefix_that_is_deleted_is_told_or_passed_over(
     assert read_all(failOnDataLoss="false") == ["a2"]
 
 
-def test_a_stream_whose_bytes_are_gone_fails_or_goes_on_as_told(copy: Start, fill: Any, store: SyncClient, segment: str) -> None:
+def test_a_stream_whose_bytes_are_gone_fails_or_goes_on_as_told(
+    copy: Start, fill: Any, store: SyncClient, segment: str
+) -> None:
     from pyspark.errors import StreamingQueryException
 
     fill(0, 100)
@@ -197,7 +221,9 @@ def test_a_stream_whose_bytes_are_gone_fails_or_goes_on_as_told(copy: Start, fil
 
 
 @pytest.mark.parametrize("loss", ["true", "false"])
-def test_a_stream_does_not_go_on_in_another_segment_of_the_name(copy: Start, fill: Any, store: SyncClient, segment: str, loss: str) -> None:
+def test_a_stream_does_not_go_on_in_another_segment_of_the_name(
+    copy: Start, fill: Any, store: SyncClient, segment: str, loss: str
+) -> None:
     from pyspark.errors import StreamingQueryException
 
     fill(0, 100)
@@ -209,7 +235,9 @@ def test_a_stream_does_not_go_on_in_another_segment_of_the_name(copy: Start, fil
         copy(failOnDataLoss=loss).awaitTermination(60)
 
 
-def test_a_stream_begins_at_the_latest_when_told(copy: Start, fill: Any, store: SyncClient, segment: str) -> None:
+def test_a_stream_begins_at_the_latest_when_told(
+    copy: Start, fill: Any, store: SyncClient, segment: str
+) -> None:
     fill(0, 100)
     assert ended(copy(startingOffsets="latest")) == []
     fill(100, 110)
@@ -225,12 +253,24 @@ def test_foreach_batch_is_written_once_with_an_application_and_a_version(
     fill(0, 100)
 
     def save(frame: Any, number: int) -> None:
-        writer = frame.select("value").write.format("tierlog").option("endpoint", url).option("txnAppId", "copy")
+        writer = (
+            frame.select("value").write.format("tierlog").option("endpoint", url).option("txnAppId", "copy")
+        )
         for _ in range(2):
             writer.option("txnVersion", number).mode("append").save(f"{segment}/out")
 
-    stream = spark.readStream.format("tierlog").option("endpoint", url).option("maxBytesPerTrigger", "500").load(f"{segment}/in")
-    query = stream.writeStream.foreachBatch(save).option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    stream = (
+        spark.readStream.format("tierlog")
+        .option("endpoint", url)
+        .option("maxBytesPerTrigger", "500")
+        .load(f"{segment}/in")
+    )
+    query = (
+        stream.writeStream.foreachBatch(save)
+        .option("checkpointLocation", checkpoint)
+        .trigger(availableNow=True)
+        .start()
+    )
 
     # Spark counts the rows of both times.
     assert ended(query) == [90, 90, 20]
@@ -242,7 +282,9 @@ def test_a_source_of_another_kind_can_be_written_as_a_stream(
 ) -> None:
     numbered(spark, 50, 2).write.text(str(tmp_path / "text"))
     stream = spark.readStream.text(str(tmp_path / "text"))
-    query = stream.writeStream.format("tierlog").options(endpoint=url, segment=segment, checkpointLocation=checkpoint)
+    query = stream.writeStream.format("tierlog").options(
+        endpoint=url, segment=segment, checkpointLocation=checkpoint
+    )
 
     ended(query.trigger(availableNow=True).start())
 

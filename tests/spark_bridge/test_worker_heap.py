@@ -21,7 +21,11 @@ DAEMON = "pyspark.daemon"
 
 @pytest.mark.parametrize(
     ("program", "expected"),
-    [(DAEMON, [["kept"], ["kept", "frozen"], ["kept", "frozen"], ["kept", "frozen"]]), ("notebook", [[]] * 4), ("", [[]] * 4)],
+    [
+        (DAEMON, [["kept"], ["kept", "frozen"], ["kept", "frozen"], ["kept", "frozen"]]),
+        ("notebook", [[]] * 4),
+        ("", [[]] * 4),
+    ],
 )
 def test_a_worker_of_sparks_daemon_keeps_memory_at_once_and_freezes_its_heap_at_its_second_piece_of_work(
     program: str, expected: list[list[str]]
@@ -48,13 +52,22 @@ def test_arrow_takes_memory_from_the_c_library_from_there_on(tmp_path: Path) -> 
         "print(pa.default_memory_pool().backend_name, pa.system_memory_pool().bytes_allocated() > 0)\n"
     )
     environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}  # whatever the tests run with
-    told = subprocess.run([sys.executable, "starter.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        [sys.executable, "starter.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
 
     assert told == "system True\n"
 
 
 def test_a_program_is_known_by_the_module_it_was_started_with(tmp_path: Path) -> None:
-    (tmp_path / "starter.py").write_text("from tierlog.spark_bridge.worker_heap import program\nprint(repr(program()))\n")
+    (tmp_path / "starter.py").write_text(
+        "from tierlog.spark_bridge.worker_heap import program\nprint(repr(program()))\n"
+    )
 
     def told(*arguments: str) -> str:
         command = [sys.executable, *arguments]
@@ -64,7 +77,9 @@ def test_a_program_is_known_by_the_module_it_was_started_with(tmp_path: Path) ->
     assert told("starter.py") == "''\n"
 
 
-def test_each_piece_of_work_says_once_that_it_begins(url: str, store: SyncClient, segment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_piece_of_work_says_once_that_it_begins(
+    url: str, store: SyncClient, segment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the steps in which Spark's workers do them, each step being a piece of work."""
     if reason := support.missing():
         pytest.skip(reason)
@@ -77,7 +92,9 @@ def test_each_piece_of_work_says_once_that_it_begins(url: str, store: SyncClient
     begun: list[None] = []
     monkeypatch.setattr(WorkerHeap, "begin", lambda self: begun.append(None))
     schema = StructType([StructField("value", BinaryType())])
-    source = TierlogDataSource({"endpoint": url, "segment": segment, "includemetadata": "false", "delivery": "at-least-once"})
+    source = TierlogDataSource(
+        {"endpoint": url, "segment": segment, "includemetadata": "false", "delivery": "at-least-once"}
+    )
     batch = pa.record_batch([pa.array([b"one", b"two"], pa.binary())], ["value"])
 
     def once(act: Callable[[], Any]) -> Any:
@@ -100,7 +117,9 @@ def test_each_piece_of_work_says_once_that_it_begins(url: str, store: SyncClient
     assert sum(found.num_rows for found in once(lambda: list(source.streamReader(schema).read(part)))) == 4
 
 
-def test_workers_that_spark_uses_again_have_a_frozen_heap_and_keep_memory(spark: Any, url: str, segment: str, tmp_path: Path) -> None:
+def test_workers_that_spark_uses_again_have_a_frozen_heap_and_keep_memory(
+    spark: Any, url: str, segment: str, tmp_path: Path
+) -> None:
     """On the driver and in tasks. The program that Spark is used from is left as it is."""
     import pyarrow as pa
 
@@ -109,7 +128,9 @@ def test_workers_that_spark_uses_again_have_a_frozen_heap_and_keep_memory(spark:
     notes.touch()
     spark.dataSource.register(noting(str(notes)))
     for _ in range(3):
-        support.numbered(spark, 100, 1).write.format("noting").option("endpoint", url).mode("append").save(segment)
+        support.numbered(spark, 100, 1).write.format("noting").option("endpoint", url).mode("append").save(
+            segment
+        )
 
     frozen: dict[tuple[str, str], list[int]] = defaultdict(list)
     pools = set()
@@ -126,7 +147,8 @@ def test_workers_that_spark_uses_again_have_a_frozen_heap_and_keep_memory(spark:
 
 
 def noting(path: str) -> type:
-    """A data source that also writes down, where its work was done, how much was frozen and what Arrow takes its memory from.
+    """A data source that also writes down, where its work was done, how much was frozen and what Arrow takes
+    its memory from.
 
     Spark pickles it, so all of it is in here.
     """
@@ -139,7 +161,9 @@ def noting(path: str) -> type:
         import pyarrow as pa
 
         with open(path, "a") as stream:
-            stream.write(f"{what} {os.getpid()} {gc.get_freeze_count()} {pa.default_memory_pool().backend_name}\n")
+            stream.write(
+                f"{what} {os.getpid()} {gc.get_freeze_count()} {pa.default_memory_pool().backend_name}\n"
+            )
 
     class Writer(BatchArrowWriter):
         def write(self, iterator: Iterator[Any]) -> Message:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from simulation.configuration import Pending
+from simulation.linearize import Checker, Violation
+from simulation.model_calls import Op
+from simulation.model_ops import Append, Create, UpdateAttributes
+from simulation.model_queries import Read
+from simulation.view import Shown, View
 
 from tierlog import AttributeUpdate, AttributeUpdateKind, SegmentInfo
 from tierlog.storage_backends.base.errors import (
     OutcomeUnknown,
     TierlogError,
 )
-from tierlog.testing.simulation.configuration import Pending
-from tierlog.testing.simulation.linearize import Checker, Violation
-from tierlog.testing.simulation.model_calls import Op
-from tierlog.testing.simulation.model_ops import Append, Create, UpdateAttributes
-from tierlog.testing.simulation.model_queries import Read
-from tierlog.testing.simulation.view import Shown, View
 
 READ = Read("f", 0, 99)
 
@@ -70,7 +70,13 @@ def f(data: bytes = b"abc", **more: Any) -> dict[str, Shown]:
 
 
 def info(segment_id: int, length: int = 3, **more: Any) -> SegmentInfo:
-    shown: dict[str, Any] = {"start_offset": 0, "sealed": False, "attributes": {}, "flushed_length": 0, **more}
+    shown: dict[str, Any] = {
+        "start_offset": 0,
+        "sealed": False,
+        "attributes": {},
+        "flushed_length": 0,
+        **more,
+    }
     return SegmentInfo(name="f", segment_id=segment_id, length=length, container=0, **shown)
 
 

@@ -1,4 +1,5 @@
-"""Chunked segment storage for tests: memory backends that several owners share, a sink that remembers, and a world with a seed."""
+"""Chunked segment storage for tests: memory backends that several owners share, a sink that remembers, and a
+world with a seed."""
 
 from __future__ import annotations
 
@@ -7,20 +8,20 @@ from enum import Enum
 from random import Random
 
 import attrs
+from simulation.disk import SimulatedDisk
+from simulation.file_layer import SimulatedFiles
 
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import OutcomeUnknown, Unavailable
 from tierlog.storage_backends.base.world import World
-from tierlog.storage_backends.chunked.core import ChunkedOptions
-from tierlog.storage_backends.chunked.memory_store import MemoryMetadataState, MemoryMetadataStore
-from tierlog.storage_backends.chunked.metadata_store import ChunkMetadataStore
-from tierlog.storage_backends.chunked.storage import ChunkedSegmentStorage
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
+from tierlog.storage_backends.segments.core import ChunkedOptions
+from tierlog.storage_backends.segments.memory_store import MemoryMetadataState, MemoryMetadataStore
+from tierlog.storage_backends.segments.metadata_store import ChunkMetadataStore
+from tierlog.storage_backends.segments.storage import ChunkedSegmentStorage
 from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
-from tierlog.testing.simulated_disk import SimulatedDisk
-from tierlog.testing.simulated_files import SimulatedFiles
 
 SID = 0x1_0000_0001
 OTHER = 0x1_0000_0002
@@ -112,7 +113,8 @@ class MetadataFault(Enum):
 
 
 class FailingMetadataStore(MemoryMetadataStore):
-    """Its next commit meets ``fault``, if there is one; ``applied`` tells whether the newest one was applied all the same."""
+    """Its next commit meets ``fault``, if there is one; ``applied`` tells whether the newest one was applied
+    all the same."""
 
     fault: MetadataFault | None = None
     applied = False
@@ -147,7 +149,9 @@ class Tier2:
         await chunks.open()
         store = metadata or MemoryMetadataStore(self.metadata)
         self.owners += 1
-        return Owner(self, chunks, storage_on(chunks, store, self.sink, epoch, self.options, seed=self.owners))
+        return Owner(
+            self, chunks, storage_on(chunks, store, self.sink, epoch, self.options, seed=self.owners)
+        )
 
     def open_chunks(self) -> ChunkStorage:
         """The chunks as a new process meets them."""
@@ -169,7 +173,9 @@ class DiskTier2(Tier2):
 
     def open_chunks(self) -> ChunkStorage:
         self.disk = self.disk.crash()
-        return FileSystemChunkStorage(SimulatedFiles(self.disk, interleave=False), "/lts", world_of(-1 - self.owners))
+        return FileSystemChunkStorage(
+            SimulatedFiles(self.disk, interleave=False), "/lts", world_of(-1 - self.owners)
+        )
 
 
 @attrs.define
@@ -180,7 +186,9 @@ class Owner:
     chunks: FaultyChunkStorage
     storage: ChunkedSegmentStorage
 
-    async def write(self, offset: int, *data: Buffer, sid: int = SID, rolling_size: int | None = None, seal: bool = False) -> None:
+    async def write(
+        self, offset: int, *data: Buffer, sid: int = SID, rolling_size: int | None = None, seal: bool = False
+    ) -> None:
         with self.storage.begin(sid, create=True, rolling_size=rolling_size) as txn:
             await self.storage.write(txn, offset, data)
             if seal:
@@ -240,4 +248,6 @@ def storage_on(
     seed: int = 0,
 ) -> ChunkedSegmentStorage:
     sink = sink or RememberingSink()
-    return ChunkedSegmentStorage(chunks, metadata, container=0, epoch=epoch, world=world_of(seed), garbage=sink, options=options)
+    return ChunkedSegmentStorage(
+        chunks, metadata, container=0, epoch=epoch, world=world_of(seed), garbage=sink, options=options
+    )

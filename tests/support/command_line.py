@@ -50,11 +50,15 @@ def command(folder: Path, *arguments: str) -> list[str]:
 
 def spawn(folder: Path, *arguments: str) -> subprocess.Popen[bytes]:
     pipe = subprocess.PIPE
-    return subprocess.Popen(command(folder, *arguments), stdin=pipe, stdout=pipe, stderr=pipe, cwd=folder.parent)
+    return subprocess.Popen(
+        command(folder, *arguments), stdin=pipe, stdout=pipe, stderr=pipe, cwd=folder.parent
+    )
 
 
 def piped(folder: Path, data: bytes, *arguments: str) -> Done:
-    done = subprocess.run(command(folder, *arguments), input=data, capture_output=True, cwd=folder.parent, check=False)
+    done = subprocess.run(
+        command(folder, *arguments), input=data, capture_output=True, cwd=folder.parent, check=False
+    )
     return Done(done.returncode, done.stdout, done.stderr)
 
 

@@ -1,4 +1,5 @@
-"""A container's state without its actors: requests are decided and applied, and published when a test says so."""
+"""A container's state without its actors: requests are decided and applied, and published when a test says
+so."""
 
 from __future__ import annotations
 
@@ -35,10 +36,10 @@ from tierlog.actors.container.transaction_requests import (
     StageSegmentRequest,
     TransactionRequest,
 )
-from tierlog.actors.reading.tail_cache import TailCache
+from tierlog.actors.read.tail_cache import TailCache
 from tierlog.journal.operations.vocabulary import Operation
 from tierlog.storage_backends.base.errors import TierlogError
-from tierlog.storage_backends.chunked.records.segment import SegmentRecord, segment_key
+from tierlog.storage_backends.segments.records.segment import SegmentRecord, segment_key
 
 NAME = "app/events"
 ROLLING = 1 << 20
@@ -69,14 +70,28 @@ def append(name: str, data: bytes, **fields: Any) -> AppendRequest:
     return AppendRequest(name, data, len(data), **fields)
 
 
-def by_writer(data: bytes, first: int, last: int | None = None, *, writer: bytes = b"w", name: str = NAME, **fields: Any) -> AppendRequest:
+def by_writer(
+    data: bytes, first: int, last: int | None = None, *, writer: bytes = b"w", name: str = NAME, **fields: Any
+) -> AppendRequest:
     """Events ``first`` to ``last`` of a writer in one append."""
-    return append(name, data, writer=writer, first_event=first, event_count=(first if last is None else last) - first + 1, **fields)
+    return append(
+        name,
+        data,
+        writer=writer,
+        first_event=first,
+        event_count=(first if last is None else last) - first + 1,
+        **fields,
+    )
 
 
 def record_of(segment: SegmentState, **changes: Any) -> dict[str, bytes]:
     """The metadata write that says that all of ``segment`` is in long-term storage."""
-    fields = {"length": segment.length, "start_offset": segment.start_offset, "sealed": segment.sealed, "owner_epoch": 1} | changes
+    fields = {
+        "length": segment.length,
+        "start_offset": segment.start_offset,
+        "sealed": segment.sealed,
+        "owner_epoch": 1,
+    } | changes
     return {segment_key(segment.sid): SegmentRecord(segment.sid, **fields).encode()}
 
 
@@ -150,6 +165,9 @@ def refused(parts: Parts, request: Request, error: type[TierlogError]) -> Any:
     with pytest.raises(error) as raised:
         parts.decide(request)
 
-    assert (parts.state.sequence, [segment.image() for segment in parts.state.segments.by_id.values()]) == before
+    assert (
+        parts.state.sequence,
+        [segment.image() for segment in parts.state.segments.by_id.values()],
+    ) == before
     assert type(raised.value) is error
     return raised.value

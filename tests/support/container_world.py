@@ -1,6 +1,8 @@
-"""One container on memory backends, without threads: what outlives its owners, and a store's verbs on one owner.
+"""One container on memory backends, without threads: what outlives its owners, and a store's verbs on one
+owner.
 
-Virtual time works here (``virtual_time``). A crash is a cancellation: nothing of a container writes on its way out unless it was stopped.
+Virtual time works here (``virtual_time``). A crash is a cancellation: nothing of a container writes on its
+way out unless it was stopped.
 """
 
 from __future__ import annotations
@@ -17,23 +19,25 @@ import pytest
 from trio.testing import MockClock
 
 from tierlog.actors.container.admission import AdmissionOptions
-from tierlog.actors.container.checkpointer import CheckpointOptions
-from tierlog.actors.container.claim import Identity
+from tierlog.actors.container.checkpoint import CheckpointOptions
+from tierlog.actors.container.claims import Identity
 from tierlog.actors.container.container import Container, ContainerOptions
-from tierlog.actors.core.lifecycle import first_leaf
+from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.gc.collector import CollectorOptions
-from tierlog.actors.store import SegmentStore
-from tierlog.actors.writer.writer import WriterOptions
-from tierlog.storage_backends.base.data_log import DurableDataLog
+from tierlog.actors.kernel.lifecycle import first_leaf
+from tierlog.actors.store.store import SegmentStore
+from tierlog.journal.log.contract import DurableDataLog
+from tierlog.journal.log.memory import MemoryLogService
 from tierlog.storage_backends.base.world import World
-from tierlog.storage_backends.chunked.records.segment import SEGMENT_PREFIX
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
-from tierlog.storage_backends.logs.memory import MemoryLogService
+from tierlog.storage_backends.segments.records.segment import SEGMENT_PREFIX
 from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
 
 T = TypeVar("T")
 
-virtual_time = pytest.mark.parametrize("anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["trio-virtual"])
+virtual_time = pytest.mark.parametrize(
+    "anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["trio-virtual"]
+)
 
 MIB = 1 << 20
 OPTIONS = ContainerOptions(
@@ -111,9 +115,16 @@ class ContainerWorld:
         self.world = World(lambda: 0.0, Random(7), fresh_ids())
         self.store_id = bytes(15) + b"s"
 
-    def make(self, options: ContainerOptions | None = None, log: DurableDataLog | None = None, log_id: bytes = b"l" * 16) -> Owner:
+    def make(
+        self,
+        options: ContainerOptions | None = None,
+        log: DurableDataLog | None = None,
+        log_id: bytes = b"l" * 16,
+    ) -> Owner:
         identity = Identity(self.store_id, log_id, bytes.fromhex(self.world.new_id()))
-        container = Container(0, log or self.logs.log("c0"), self.chunks, identity, self.world, options or self.options)
+        container = Container(
+            0, log or self.logs.log("c0"), self.chunks, identity, self.world, options or self.options
+        )
         host: Any = _Host(container)
         return Owner(container, SegmentStore([host], append_bytes_max=8 * MIB, rolling_size=ROLLING))
 
@@ -129,7 +140,9 @@ class ContainerWorld:
                 with anyio.CancelScope(shield=True):
                     await owner.ended.wait()
 
-    async def start(self, tasks: anyio.abc.TaskGroup, options: ContainerOptions | None = None, **made: Any) -> Owner:
+    async def start(
+        self, tasks: anyio.abc.TaskGroup, options: ContainerOptions | None = None, **made: Any
+    ) -> Owner:
         """An owner that lives until it is stopped, crashed or fails. Raises why it did not start."""
         await self.chunks.open()
         owner = self.make(options, **made)
@@ -152,7 +165,11 @@ def referenced_chunks(container: Container) -> set[str]:
 
 def recorded_segments(container: Container) -> set[int]:
     """The ids of segments that long-term storage has a record of."""
-    return {int(key[len(SEGMENT_PREFIX) :], 16) for key in container.state.metadata if key.startswith(SEGMENT_PREFIX)}
+    return {
+        int(key[len(SEGMENT_PREFIX) :], 16)
+        for key in container.state.metadata
+        if key.startswith(SEGMENT_PREFIX)
+    }
 
 
 async def read_all(store: SegmentStore, name: str, start: int = 0, size: int = 1 << 20) -> bytes:

@@ -1,8 +1,10 @@
-"""A crash at every I/O call of a scenario and inside every one: what such a scenario is, how it is lived, which crashes it has.
+"""A crash at every I/O call of a scenario and inside every one: what such a scenario is, how it is lived,
+which crashes it has.
 
-A scenario is data (``crash_scenarios.py``). It is lived once. Each I/O call that changes what a crash may leave gives *instants*: the world
-just before the call, and, for a write or a chain of new folders, the world after each part of it. Whether a call changes the disk is not
-guessed but measured, so none can be forgotten. Every instant is then crashed in every mode that it has, and judged (``crash_judge.py``).
+A scenario is data (``crash_scenarios.py``). It is lived once. Each I/O call that changes what a crash may
+leave gives *instants*: the world just before the call, and, for a write or a chain of new folders, the world
+after each part of it. Whether a call changes the disk is not guessed but measured, so none can be forgotten.
+Every instant is then crashed in every mode that it has, and judged (``crash_judge.py``).
 """
 
 from __future__ import annotations
@@ -15,17 +17,11 @@ from typing import Any
 
 import anyio
 import attrs
+from simulation.disk import SECTOR, SimulatedInode
+from simulation.file_layer import Fault, Pause, SimulatedDisk, SimulatedFiles, SimulatedHandle
 
-from tierlog.actors.store import SegmentStore
-from tierlog.journal.wal.payload import decode_group
-from tierlog.storage_backends.base.errors import TierlogError
-from tierlog.storage_backends.base.files import IoCall, MakeFolder, Write
-from tierlog.storage_backends.logs.frames import FRAME_HEADER_BYTES
-from tierlog.testing.simulated_disk import SECTOR, SimulatedInode
-from tierlog.testing.simulated_files import Fault, Pause, SimulatedDisk, SimulatedFiles, SimulatedHandle
-
-from .crash_scripts import Session, play
-from .crash_world import (
+from support.crash_scripts import Session, play
+from support.crash_world import (
     SMALL,
     Ending,
     Limits,
@@ -36,8 +32,13 @@ from .crash_world import (
     missing_folders,
     opened,
 )
-from .fingerprints import fingerprint
-from .oracle import Oracle, observe
+from support.fingerprints import fingerprint
+from support.oracle import Oracle, observe
+from tierlog.actors.store.store import SegmentStore
+from tierlog.journal.group import decode_group
+from tierlog.journal.log.frames import FRAME_HEADER_BYTES
+from tierlog.storage_backends.base.errors import TierlogError
+from tierlog.storage_backends.base.files import IoCall, MakeFolder, Write
 
 
 async def flushed(store: SegmentStore, oracle: Oracle) -> None:
@@ -53,7 +54,8 @@ class Scenario:
     before: Sequence[Session] = ()
     """What was on the disk already: lived without crashes."""
     zombie: Session | None = None
-    """An owner that freezes during this session, and thaws when the first of ``sessions`` was played by its successor."""
+    """An owner that freezes during this session, and thaws when the first of ``sessions`` was played by its
+    successor."""
     freezes_at: str = ""
     """The calls at which the zombie freezes: a pattern."""
     limits: Limits = SMALL
@@ -62,17 +64,20 @@ class Scenario:
     twice: bool = False
     """Whether each recovery is crashed at every call as well."""
     settle: Callable[[SegmentStore, Oracle], Awaitable[None]] = flushed
-    """What the last owner after a crash does, and checks, before the chunks are compared with their records."""
+    """What the last owner after a crash does, and checks, before the chunks are compared with their
+    records."""
     reaches: Sequence[Sequence[str]] = ()
-    """What must have happened: each a list of patterns, of events that come in this order (see ``Recorder.events``)."""
+    """What must have happened: each a list of patterns, of events that come in this order (see
+    ``Recorder.events``)."""
 
 
-# --- what a crash can leave -----------------------------------------------------------------------------------
+# --- what a crash can leave ---------------------------------------------------------------------
 
 
 @attrs.frozen
 class Instant:
-    """The world before state-changing call ``number`` of a life, or when the first ``done`` of its bytes or folders are there."""
+    """The world before state-changing call ``number`` of a life, or when the first ``done`` of its bytes or
+    folders are there."""
 
     number: int
     done: int
@@ -88,16 +93,22 @@ class Instant:
 
 
 def partial_effects(disk: SimulatedDisk, call: IoCall, *, every_byte: bool) -> Iterator[tuple[int, bool]]:
-    """How far a crash may leave ``call``, between nothing and all: (bytes or folders, whether only the end of a process leaves that)."""
+    """How far a crash may leave ``call``, between nothing and all: (bytes or folders, whether only the end of
+    a process leaves that)."""
     match call:
         case Write(offset=offset, buffers=buffers):
             size = sum(map(len, buffers))
             borders = sector_borders(offset, size)
-            sample: Sequence[int] = range(1, size) if every_byte else (1, FRAME_HEADER_BYTES, size // 2, size - 1)
+            sample: Sequence[int] = (
+                range(1, size) if every_byte else (1, FRAME_HEADER_BYTES, size // 2, size - 1)
+            )
             if call.handle.path.endswith("/register"):
-                # It is changed in place, and relies on this: the page cache takes what lies in one sector whole, or not at all (wal.md).
+                # It is changed in place, and relies on this: the page cache takes what lies in one sector
+                # whole, or not at all (wal.md).
                 sample = ()
-            yield from ((done, done not in borders) for done in sorted({*borders, *sample}) if 0 < done < size)
+            yield from (
+                (done, done not in borders) for done in sorted({*borders, *sample}) if 0 < done < size
+            )
         case MakeFolder(path):
             yield from ((done, False) for done in range(1, len(missing_folders(disk, path))))
         case _:
@@ -109,7 +120,7 @@ def sector_borders(offset: int, size: int) -> list[int]:
     return list(range(SECTOR - offset % SECTOR, size, SECTOR))
 
 
-# --- living a scenario ----------------------------------------------------------------------------------------
+# --- living a scenario --------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -130,8 +141,8 @@ class Recorder:
     every_byte: bool = False
     instants: list[Instant] = attrs.field(factory=list)
     events: list[str] = attrs.field(factory=list)
-    """In order: each state-changing call as ``Verb path``, each operation as ``Logged Kind`` before the write that logs it, and what
-    processes do: ``Begin n``, ``Freeze n``, ``Thaw n``, ``Refused``."""
+    """In order: each state-changing call as ``Verb path``, each operation as ``Logged Kind`` before the write
+    that logs it, and what processes do: ``Begin n``, ``Freeze n``, ``Thaw n``, ``Refused``."""
     calls: int = 0
     _picture: Picture | None = None
 
@@ -179,7 +190,11 @@ def logged(call: IoCall) -> list[str]:
     if data.startswith(b"TLWH"):
         # A header, and in an opener's file the last group of the one before.
         data, kind = data[12 + int.from_bytes(data[8:12], "big") + 4 :], "Relogged"
-    return [f"{kind} {type(op).__name__}" for op in decode_group(memoryview(data)[FRAME_HEADER_BYTES:])[1]] if data else []
+    return (
+        [f"{kind} {type(op).__name__}" for op in decode_group(memoryview(data)[FRAME_HEADER_BYTES:])[1]]
+        if data
+        else []
+    )
 
 
 class RecordingFiles(SimulatedFiles):
@@ -216,7 +231,8 @@ class Freezer:
 
 @attrs.define
 class Life:
-    """A scenario being lived: ``schedule`` is the seed of the scheduler, and here of what an unclean end keeps."""
+    """A scenario being lived: ``schedule`` is the seed of the scheduler, and here of what an unclean end
+    keeps."""
 
     scenario: Scenario
     recorder: Recorder
@@ -256,7 +272,9 @@ class Life:
 
         async def zombie() -> None:
             try:
-                async with opened(RecordingFiles(self.disk, self.recorder, freezer), first, self.scenario.limits) as store:
+                async with opened(
+                    RecordingFiles(self.disk, self.recorder, freezer), first, self.scenario.limits
+                ) as store:
                     freezer.armed = True
                     await play(old, oracle, store)
             except* TierlogError:
@@ -266,7 +284,9 @@ class Life:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(zombie)
             await freezer.frozen.wait()
-            async with opened(RecordingFiles(self.disk, self.recorder), self._begin(self.recorder), self.scenario.limits) as store:
+            async with opened(
+                RecordingFiles(self.disk, self.recorder), self._begin(self.recorder), self.scenario.limits
+            ) as store:
                 oracle.check(await observe(store, oracle.writers))
                 await oracle.repeat_doubtful(store)
                 await play(new, oracle, store)
@@ -283,14 +303,16 @@ async def live(scenario: Scenario, schedule: int, *, every_byte: bool = False) -
     return recorder
 
 
-# --- what a scenario claims ---------------------------------------------------------------------------------------
+# --- what a scenario claims ---------------------------------------------------------------------
 
 
 def missing(events: Sequence[str], claim: Sequence[str]) -> str:
     """The first pattern of ``claim`` that no event fits in its turn; nothing if all were reached."""
     position = 0
     for pattern in claim:
-        found = next((index for index in range(position, len(events)) if fnmatchcase(events[index], pattern)), None)
+        found = next(
+            (index for index in range(position, len(events)) if fnmatchcase(events[index], pattern)), None
+        )
         if found is None:
             return pattern
 

@@ -1,15 +1,17 @@
 """What is done after each crash of a scenario, and judged.
 
-A recovered store is checked against the oracle, loses power with nothing unsynced kept, and must still be right; then it flushes, and its
-chunks must be exactly what its metadata names.
+A recovered store is checked against the oracle, loses power with nothing unsynced kept, and must still be
+right; then it flushes, and its chunks must be exactly what its metadata names.
 
-A recovery does what its calls' answers make it do, and nothing else: no chance, no time. That is used three times, and each crash is
-counted and held against the oracle all the same:
+A recovery does what its calls' answers make it do, and nothing else: no chance, no time. That is used three
+times, and each crash is counted and held against the oracle all the same:
 
 * Two crashes that leave the same disk and the same oracle are judged once.
-* Of two disks that show the same, and differ in what a power loss would take, one is recovered. On the other its calls are repeated,
-  without the store; each must be answered as it was. What the store showed is held against the other's oracle, and the power is lost.
-* Two recoveries that come to disks that show the same, with the same oracle, are settled once: no power loss follows.
+* Of two disks that show the same, and differ in what a power loss would take, one is recovered. On the other
+  its calls are repeated, without the store; each must be answered as it was. What the store showed is held
+  against the other's oracle, and the power is lost.
+* Two recoveries that come to disks that show the same, with the same oracle, are settled once: no power loss
+  follows.
 """
 
 from __future__ import annotations
@@ -19,22 +21,25 @@ from random import Random
 from typing import Any
 
 import attrs
+from simulation.file_layer import OnCall, SimulatedDisk, SimulatedFiles, SimulatedHandle
 
-from tierlog.actors.store import SegmentStore
+from support.crash_enumeration import Instant, Recorder, RecordingFiles, Scenario
+from support.crash_world import Ending, after, check_chunks, fork, live_and_end, opened
+from support.fingerprints import fingerprint, seen
+from support.oracle import Oracle, View, observe
+from support.virtual import run_virtual
+from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.errors import StorageFull
 from tierlog.storage_backends.base.files import IoCall, Write
-from tierlog.testing.simulated_files import OnCall, SimulatedDisk, SimulatedFiles, SimulatedHandle
-
-from .crash_enumeration import Instant, Recorder, RecordingFiles, Scenario
-from .crash_world import Ending, after, check_chunks, fork, live_and_end, opened
-from .fingerprints import fingerprint, seen
-from .oracle import Oracle, View, observe
-from .virtual import run_virtual
 
 
 def modes(instant: Instant, randoms: int) -> list[tuple[str, int]]:
     """(mode, seed): what the crash keeps of what was not synced."""
-    return [("kill", 0)] if instant.killed_only else [("none", 0), ("all", 0), ("kill", 0), *(("random", seed) for seed in range(randoms))]
+    return (
+        [("kill", 0)]
+        if instant.killed_only
+        else [("none", 0), ("all", 0), ("kill", 0), *(("random", seed) for seed in range(randoms))]
+    )
 
 
 def extremes(instant: Instant) -> list[str]:
@@ -42,7 +47,7 @@ def extremes(instant: Instant) -> list[str]:
     return ["kill"] if instant.killed_only else ["none", "kill"]
 
 
-# --- the calls of an owner --------------------------------------------------------------------------------------
+# --- the calls of an owner ----------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -90,7 +95,9 @@ def repeat(trace: list[Answered], disk: SimulatedDisk) -> None:
         answer = carry_out(files, call)
         if isinstance(answer, SimulatedHandle):
             handles[noted.answer] = answer
-        assert _comparable(answer) == _comparable(noted.answer), f"{call}: {answer!r} instead of {noted.answer!r}"
+        assert _comparable(answer) == _comparable(noted.answer), (
+            f"{call}: {answer!r} instead of {noted.answer!r}"
+        )
 
 
 def _comparable(answer: object) -> object:
@@ -103,7 +110,7 @@ def _comparable(answer: object) -> object:
             return answer
 
 
-# --- the verdict ------------------------------------------------------------------------------------------------
+# --- the verdict --------------------------------------------------------------------------------
 
 
 @attrs.define
@@ -150,7 +157,8 @@ class Judge:
         self.judged.add(left)
 
     def _recover(self, found: SimulatedDisk, oracle: Oracle) -> SimulatedDisk:
-        """The first owner after the crash looks, then loses power: nothing that it saw may depend on what only the page cache held."""
+        """The first owner after the crash looks, then loses power: nothing that it saw may depend on what
+        only the page cache held."""
         disk = fork(found)[0]
         if oracle.has_doubtful():
             # What it sends again depends on the oracle.
@@ -179,7 +187,9 @@ class Judge:
 
         async def life() -> None:
             try:
-                await live_and_end(TracedFiles(disk, look.trace, ending), 101, ending, body, self.scenario.limits)
+                await live_and_end(
+                    TracedFiles(disk, look.trace, ending), 101, ending, body, self.scenario.limits
+                )
             except StorageFull:
                 # On a full disk an owner may refuse to begin; it has changed nothing that counts.
                 assert self.scenario.capacity is not None
@@ -212,7 +222,9 @@ class Judge:
                 try:
                     inner.crash(instant, mode, Random(0))
                 except BaseException as error:
-                    error.add_note(f"the recovery crashed too, at its call {instant.name} ({instant.call}), mode {mode}")
+                    error.add_note(
+                        f"the recovery crashed too, at its call {instant.name} ({instant.call}), mode {mode}"
+                    )
                     raise
         self.crashes_of_recoveries += inner.crashes
 

@@ -1,7 +1,9 @@
-"""What the crash scenarios of a layout upgrade are made of (rule S18): who opens the folder in which mode, and what must then be true.
+"""What the crash scenarios of a layout upgrade are made of (rule S18): who opens the folder in which mode,
+and what must then be true.
 
-The mark is looked for on the disk that each owner finds, before that owner can make it anew. The verdict opens copies of the disk in two
-more modes: the default one, which is always allowed, and one that promises something to older software, which never is again.
+The mark is looked for on the disk that each owner finds, before that owner can make it anew. The verdict
+opens copies of the disk in two more modes: the default one, which is always allowed, and one that promises
+something to older software, which never is again.
 """
 
 from __future__ import annotations
@@ -10,22 +12,21 @@ from random import Random
 
 import attrs
 import pytest
+from simulation.disk import SimulatedDisk
+from simulation.file_layer import SimulatedFiles
 
-from tierlog.actors.config import StoreConfig
-from tierlog.actors.store import SegmentStore
+from support.crash_tier2 import OLDER_A, OLDER_B, FirstAccess, Tier2Limits, check_legacy_reader, disk_of, paid
+from support.crash_world import CONFIG, FOLDER, after, opened
+from support.legacy_layout import write_legacy
+from support.oracle import Oracle, observe
+from support.virtual import virtual_world
+from tierlog.actors.settings.configuration import StoreConfig
+from tierlog.actors.settings.layout_mode import LayoutMode
+from tierlog.actors.store.store import SegmentStore
+from tierlog.journal.log.local_layout import log_folder, parse_wal_names
 from tierlog.storage_backends.base.errors import StoreMismatch
-from tierlog.storage_backends.chunked.rolling.modes import LayoutMode
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.chunks.filesystem_programs import MARK
-from tierlog.storage_backends.logs.local_layout import log_folder, parse_wal_names
-from tierlog.testing.simulated_disk import SimulatedDisk
-from tierlog.testing.simulated_files import SimulatedFiles
-
-from .crash_tier2 import OLDER_A, OLDER_B, FirstAccess, Tier2Limits, check_older_reader, disk_of, paid
-from .crash_world import CONFIG, FOLDER, after, opened
-from .older_layout import write_older
-from .oracle import Oracle, observe
-from .virtual import virtual_world
 
 WAL, CHUNKS = f"{FOLDER}/wal", f"{FOLDER}/lts"
 BEFORE_UPGRADE = 30
@@ -37,7 +38,8 @@ OTHER_MODES = {IN_DEFAULT_MODE: LayoutMode.INSTALL_NEW, WAY_BACK: LayoutMode.COD
 
 @attrs.frozen(kw_only=True)
 class Upgrade(Tier2Limits):
-    """Older software leaves its segments; from process ``first`` on the folder is opened with a layout upgrade."""
+    """Older software leaves its segments; from process ``first`` on the folder is opened with a layout
+    upgrade."""
 
     first: int
 
@@ -47,25 +49,30 @@ class Upgrade(Tier2Limits):
 
     async def prepare(self, files: SimulatedFiles, process: int) -> None:
         if process == 1:
-            await leave_older_segments(files.disk)
+            await leave_legacy_segments(files.disk)
         names = files.disk._folders[log].names if (log := log_folder(WAL, 0)) in files.disk._folders else ()
         if any(file.epoch >= self.first for file in parse_wal_names(names)):
-            assert files.disk.exists(f"{WAL}/layout"), "an owner relied on the upgrade before its mark was durable"
+            assert files.disk.exists(f"{WAL}/layout"), (
+                "an owner relied on the upgrade before its mark was durable"
+            )
 
 
-async def leave_older_segments(disk: SimulatedDisk) -> None:
+async def leave_legacy_segments(disk: SimulatedDisk) -> None:
     """The files of the older software, durable, and nothing of this store's."""
     chunks = FileSystemChunkStorage(SimulatedFiles(disk, interleave=False), CHUNKS, virtual_world(0))
     await chunks.open()
     for older in (OLDER_A, OLDER_B):
-        await write_older(chunks, older.name, *older.parts, max_size=100, start=older.start, sealed=older.sealed)
+        await write_legacy(
+            chunks, older.name, *older.parts, max_size=100, start=older.start, sealed=older.sealed
+        )
     await chunks.close()
     disk.unlink(f"{CHUNKS}/{MARK}")
     disk.folder(CHUNKS).sync()
 
 
 async def upgraded(store: SegmentStore, oracle: Oracle) -> None:
-    """As ``paid``, once all older segments were met. Their files are as they were, and nothing half-made is left beside the logs."""
+    """As ``paid``, once all older segments were met. Their files are as they were, and nothing half-made is
+    left beside the logs."""
     disk = disk_of(store)
     left = [name for name in disk.folder(WAL).names if name.startswith(".")]
     assert not left, f"an opening left {left}"
@@ -77,27 +84,35 @@ async def upgraded(store: SegmentStore, oracle: Oracle) -> None:
 
 
 async def upgraded_from_headers(store: SegmentStore, oracle: Oracle) -> None:
-    """As ``upgraded``; and older software reads of ``a/s`` what was flushed before the upgrade, and no more."""
+    """As ``upgraded``; and older software reads of ``a/s`` what was flushed before the upgrade, and no
+    more."""
     await upgraded(store, oracle)
-    assert await check_older_reader(store, oracle, "a/s") == BEFORE_UPGRADE
+    assert await check_legacy_reader(store, oracle, "a/s") == BEFORE_UPGRADE
 
 
 async def _check_other_modes(disk: SimulatedDisk, oracle: Oracle) -> None:
-    """A store with the mark was opened just now: after a power loss too there is no way back, and all that was imported is there."""
+    """A store with the mark was opened just now: after a power loss too there is no way back, and all that
+    was imported is there."""
     limits = Upgrade(first=1)
     with pytest.raises(StoreMismatch, match="upgraded for good"):
-        async with opened(SimulatedFiles(after(disk, "none", disk.random), interleave=False), WAY_BACK, limits):
+        async with opened(
+            SimulatedFiles(after(disk, "none", disk.random), interleave=False), WAY_BACK, limits
+        ):
             pass
-    async with opened(SimulatedFiles(after(disk, "none", disk.random), interleave=False), IN_DEFAULT_MODE, limits) as store:
+    async with opened(
+        SimulatedFiles(after(disk, "none", disk.random), interleave=False), IN_DEFAULT_MODE, limits
+    ) as store:
         oracle.copy().check(await observe(store, oracle.writers))
 
 
 async def _check_older_files(disk: SimulatedDisk) -> None:
     expected = SimulatedDisk(Random(0))
-    await leave_older_segments(expected)
+    await leave_legacy_segments(expected)
     for folder in (f"{CHUNKS}/a", f"{CHUNKS}/b"):
         for name, inode in expected.folder(folder).names.items():
             path = f"{folder}/{name}"
             assert inode is not None
-            assert disk.exists(path), f"{path} of the older layout is gone"
-            assert (disk.content(path), disk.find(path).read_only) == (bytes(inode.cache), inode.read_only), f"{path} was changed"
+            assert disk.exists(path), f"{path} of the legacy layout is gone"
+            assert (disk.content(path), disk.find(path).read_only) == (bytes(inode.cache), inode.read_only), (
+                f"{path} was changed"
+            )

@@ -1,6 +1,7 @@
 """The scenarios that are crashed at every I/O call: one per protocol, each of a few dozen calls, as data.
 
-Each says in its first line which rules it exercises, and in ``reaches`` what must have happened for that to be true.
+Each says in its first line which rules it exercises, and in ``reaches`` what must have happened for that to
+be true.
 """
 
 from __future__ import annotations
@@ -10,15 +11,11 @@ from typing import Any
 import anyio
 import attrs
 
-from tierlog.actors.store import SegmentStore
-from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, StorageFull, TierlogError
-from tierlog.storage_backends.base.transactions import TransactionToken
-
-from .crash_enumeration import Scenario
-from .crash_scenarios_tier2 import TIER2_SCENARIOS
-from .crash_scripts import Session
-from .crash_world import Limits
-from .segment_model import (
+from support.crash_enumeration import Scenario
+from support.crash_scenarios_tier2 import TIER2_SCENARIOS
+from support.crash_scripts import Session
+from support.crash_world import Limits
+from support.segment_model import (
     Abort,
     Append,
     Begin,
@@ -34,6 +31,9 @@ from .segment_model import (
     Stage,
     Truncate,
 )
+from tierlog.actors.store.store import SegmentStore
+from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, StorageFull, TierlogError
+from tierlog.storage_backends.base.transactions import TransactionToken
 
 
 @attrs.frozen
@@ -88,16 +88,27 @@ PATIENT = Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1 << 20)
 """Nothing happens by itself: no roll, no cycle, no checkpoint."""
 
 FRESH = Scenario(
-    rules="W1, W4, W8: a folder that is not there yet gets its identity, its register, its first log file, its claim.",
+    rules="W1, W4, W8: a folder that is not there yet gets its identity, its register, its first log file, "
+    "its claim.",
     sessions=[Session({"a/": [Create("a/s"), _append("a/s", "first", 700)]})],
     limits=PATIENT,
     reaches=[
-        ["Link */wal/store", "Link */wal/0000/register", "Open *.wal", "Link */epoch.*", "Logged CreateSegment", "Logged Append"],
+        [
+            "Link */wal/store",
+            "Link */wal/0000/register",
+            "Open *.wal",
+            "Link */epoch.*",
+            "Logged CreateSegment",
+            "Logged Append",
+        ],
     ],
 )
 CONTAINER = Scenario(
-    rules="C1, C2, C3: every verb is logged, answered once it is durable, and replayed; repeats change nothing.",
-    before=[Session({"a/": [Create("a/s"), Create("a/s#1"), _append("a/s#1", "part", 120), Create("a/gone")]})],
+    rules="C1, C2, C3: every verb is logged, answered once it is durable, and replayed; repeats change "
+    "nothing.",
+    before=[
+        Session({"a/": [Create("a/s"), Create("a/s#1"), _append("a/s#1", "part", 120), Create("a/gone")]})
+    ],
     sessions=[
         Session(
             {
@@ -118,33 +129,67 @@ CONTAINER = Scenario(
     ],
     limits=PATIENT,
     reaches=[
-        ["Begin 2", "Logged Append", "Logged UpdateAttributes", "Logged TruncateSegment", "Logged SealSegment", "Logged MergeSegments"],
+        [
+            "Begin 2",
+            "Logged Append",
+            "Logged UpdateAttributes",
+            "Logged TruncateSegment",
+            "Logged SealSegment",
+            "Logged MergeSegments",
+        ],
         ["Logged MergeSegments", "Logged DeleteSegment", "Logged SealSegment"],
     ],
 )
 WAL = Scenario(
-    rules="W2, W3: groups of one sector and of many, of several callers at once, and a kill without a footer between two owners.",
+    rules="W2, W3: groups of one sector and of many, of several callers at once, and a kill without a "
+    "footer between two owners.",
     before=[Session({"a/": [Create("a/s")], "b/": [Create("b/s")]})],
     sessions=[
-        Session({"a/": [_append("a/s", "one", 30), _append("a/s", "many", 1800)], "b/": [_append("b/s", "other", 600)]}, killed=True),
+        Session(
+            {
+                "a/": [_append("a/s", "one", 30), _append("a/s", "many", 1800)],
+                "b/": [_append("b/s", "other", 600)],
+            },
+            killed=True,
+        ),
         Session({"a/": [_append("a/s", "two", 520)]}),
     ],
     limits=PATIENT,
     reaches=[["Begin 2", "Logged Append", "Logged Append", "Begin 3", "Relogged *", "Logged Append"]],
 )
 ROLL = Scenario(
-    rules="W4, W5, C7: the log rolls while appends go on, a checkpoint becomes durable, and the files below it are unlinked.",
+    rules="W4, W5, C7: the log rolls while appends go on, a checkpoint becomes durable, and the files below "
+    "it are unlinked.",
     before=[Session({"a/": [Create("a/s"), _append("a/s", "old", 900), Flush()]})],
-    sessions=[Session({"a/": [_append("a/s", "fill", 700), _append("a/s", "more", 600), Flush(), _append("a/s", "last", 100)]})],
+    sessions=[
+        Session(
+            {
+                "a/": [
+                    _append("a/s", "fill", 700),
+                    _append("a/s", "more", 600),
+                    Flush(),
+                    _append("a/s", "last", 100),
+                ]
+            }
+        )
+    ],
     limits=Limits(wal_file=1000, flush=1 << 20, checkpoint=1900),
     reaches=[
         ["Begin 2", "Relogged *", "Logged Append", "Open *0000000000000002-00000002.wal", "Logged Append"],
-        ["Logged CheckpointBegin", "Logged CheckpointEnd", "Unlink *0000000000000001-*.wal", "SyncFolder */wal/0000"],
+        [
+            "Logged CheckpointBegin",
+            "Logged CheckpointEnd",
+            "Unlink *0000000000000001-*.wal",
+            "SyncFolder */wal/0000",
+        ],
     ],
 )
 CHECKPOINT = Scenario(
-    rules="C7: a checkpoint is cut in parts, with operations between them; it counts with its end or not at all.",
-    before=[Session({"a/": [Create("a/s"), Create("a/t"), Create("a/u"), _append("a/s", "old", 100), Flush()]})],
+    rules="C7: a checkpoint is cut in parts, with operations between them; it counts with its end or not at "
+    "all.",
+    before=[
+        Session({"a/": [Create("a/s"), Create("a/t"), Create("a/u"), _append("a/s", "old", 100), Flush()]})
+    ],
     sessions=[
         Session(
             {
@@ -155,38 +200,64 @@ CHECKPOINT = Scenario(
     ],
     limits=Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1200, checkpoint_part=2),
     reaches=[
-        ["Begin 2", "Logged CheckpointBegin", "Logged CheckpointPart", "Logged CheckpointPart", "Logged CheckpointEnd"],
+        [
+            "Begin 2",
+            "Logged CheckpointBegin",
+            "Logged CheckpointPart",
+            "Logged CheckpointPart",
+            "Logged CheckpointEnd",
+        ],
         ["Logged CheckpointPart", "Logged Append", "Logged CheckpointPart"],
     ],
 )
 CHUNKS = Scenario(
-    rules="S1, S2, S3, S5: chunks roll, one is appended to, the rest begin anew after a takeover; their bytes are the segment's.",
+    rules="S1, S2, S3, S5: chunks roll, one is appended to, the rest begin anew after a takeover; their "
+    "bytes are the segment's.",
     before=[Session({"a/": [Create("a/s", 400), _append("a/s", "old", 150), Flush()]})],
     sessions=[Session({"a/": [_append("a/s", "roll", 500), Flush(), _append("a/s", "append", 90), Flush()]})],
     limits=PATIENT,
     reaches=[
-        ["Begin 2", "Link */lts/containers/*", "Link */lts/containers/*", "Logged CommitMetadata", "Logged CycleComplete"],
+        [
+            "Begin 2",
+            "Link */lts/containers/*",
+            "Link */lts/containers/*",
+            "Logged CommitMetadata",
+            "Logged CycleComplete",
+        ],
         ["Logged CycleComplete", "Write */lts/containers/*", "Logged CommitMetadata", "Logged CycleComplete"],
     ],
 )
 FLUSH = Scenario(
-    rules="F1, F4, F5: a cycle becomes due by size; it brings length, start and seal of two segments over while appends go on.",
+    rules="F1, F4, F5: a cycle becomes due by size; it brings length, start and seal of two segments over "
+    "while appends go on.",
     sessions=[
         Session(
             {
                 "a/": [_append("a/s", "due", 700), Truncate("a/s", 300), Seal("a/s"), Flush()],
-                "b/": [_append("b/s", "beside", 500), _append("b/s", "late", 60), _append("b/s", "later", 70)],
+                "b/": [
+                    _append("b/s", "beside", 500),
+                    _append("b/s", "late", 60),
+                    _append("b/s", "later", 70),
+                ],
             }
         )
     ],
     before=[Session({"a/": [Create("a/s")], "b/": [Create("b/s")]})],
     limits=Limits(wal_file=1 << 20, flush=600, checkpoint=1 << 20),
     reaches=[
-        ["Begin 2", "Write */lts/.tmp-*", "Logged CommitMetadata", "Logged CycleComplete", "Logged CommitMetadata", "Logged CycleComplete"],
+        [
+            "Begin 2",
+            "Write */lts/.tmp-*",
+            "Logged CommitMetadata",
+            "Logged CycleComplete",
+            "Logged CommitMetadata",
+            "Logged CycleComplete",
+        ],
     ],
 )
 MERGE_UNFLUSHED = Scenario(
-    rules="F3, C2: a merge of sources that long-term storage does not know, through two levels, flushes as one.",
+    rules="F3, C2: a merge of sources that long-term storage does not know, through two levels, flushes as "
+    "one.",
     before=[
         Session(
             {
@@ -198,10 +269,27 @@ MERGE_UNFLUSHED = Scenario(
             }
         )
     ],
-    sessions=[Session({"a/": [Merge("a/s#1", ("a/s#2",)), Seal("a/s#1"), Merge("a/s", ("a/s#1",), ("batch", 2)), Flush()]})],
+    sessions=[
+        Session(
+            {
+                "a/": [
+                    Merge("a/s#1", ("a/s#2",)),
+                    Seal("a/s#1"),
+                    Merge("a/s", ("a/s#1",), ("batch", 2)),
+                    Flush(),
+                ]
+            }
+        )
+    ],
     limits=PATIENT,
     reaches=[
-        ["Logged MergeSegments", "Logged MergeSegments", "Link */lts/containers/*", "Logged CommitMetadata", "Logged CycleComplete"],
+        [
+            "Logged MergeSegments",
+            "Logged MergeSegments",
+            "Link */lts/containers/*",
+            "Logged CommitMetadata",
+            "Logged CycleComplete",
+        ],
     ],
 )
 MERGE_FLUSHED = Scenario(
@@ -219,16 +307,35 @@ MERGE_FLUSHED = Scenario(
             }
         )
     ],
-    sessions=[Session({"a/": [Merge("a/s", ("a/s#1",)), _append("a/s", "tail", 60), Flush(), _append("a/s", "end", 20)]})],
+    sessions=[
+        Session(
+            {"a/": [Merge("a/s", ("a/s#1",)), _append("a/s", "tail", 60), Flush(), _append("a/s", "end", 20)]}
+        )
+    ],
     limits=PATIENT,
-    reaches=[["Begin 2", "Logged MergeSegments", "Logged CommitMetadata", "Logged CycleComplete", "Logged Append"]],
+    reaches=[
+        ["Begin 2", "Logged MergeSegments", "Logged CommitMetadata", "Logged CycleComplete", "Logged Append"]
+    ],
 )
 COLLECT = Scenario(
-    rules="F2, G1, G2: truncated and deleted chunks go after their cycle and a barrier; a dead owner's leftovers go as well.",
+    rules="F2, G1, G2: truncated and deleted chunks go after their cycle and a barrier; a dead owner's "
+    "leftovers go as well.",
     before=[
-        Session({"a/": [Create("a/s", 200), _append("a/s", "cut", 600), Create("a/t"), _append("a/t", "gone", 100), Flush()]}),
+        Session(
+            {
+                "a/": [
+                    Create("a/s", 200),
+                    _append("a/s", "cut", 600),
+                    Create("a/t"),
+                    _append("a/t", "gone", 100),
+                    Flush(),
+                ]
+            }
+        ),
     ],
-    sessions=[Session({"a/": [Truncate("a/s", 450), Delete("a/t"), Flush(), _append("a/s", "on", 30), Flush()]})],
+    sessions=[
+        Session({"a/": [Truncate("a/s", 450), Delete("a/t"), Flush(), _append("a/s", "on", 30), Flush()]})
+    ],
     limits=PATIENT,
     reaches=[
         [
@@ -242,20 +349,40 @@ COLLECT = Scenario(
     ],
 )
 REBORN = Scenario(
-    rules="C2, F1, F2: a segment is deleted and created again under its name while its first life is being flushed.",
-    before=[Session({"a/": [Create("a/s"), _append("a/s", "first", 200)], "b/": [Create("b/s"), _append("b/s", "b", 50)]})],
+    rules="C2, F1, F2: a segment is deleted and created again under its name while its first life is being "
+    "flushed.",
+    before=[
+        Session(
+            {
+                "a/": [Create("a/s"), _append("a/s", "first", 200)],
+                "b/": [Create("b/s"), _append("b/s", "b", 50)],
+            }
+        )
+    ],
     sessions=[
         Session(
-            {"b/": [Flush()], "a/": [_append("a/s", "x", 40), Delete("a/s"), Create("a/s"), _append("a/s", "second", 80)], "c/": [Flush()]}
+            {
+                "b/": [Flush()],
+                "a/": [_append("a/s", "x", 40), Delete("a/s"), Create("a/s"), _append("a/s", "second", 80)],
+                "c/": [Flush()],
+            }
         )
     ],
     limits=PATIENT,
     reaches=[
-        ["Begin 2", "Open */lts/.tmp-*", "Logged DeleteSegment", "Logged CreateSegment", "Logged Append", "Logged CycleComplete"],
+        [
+            "Begin 2",
+            "Open */lts/.tmp-*",
+            "Logged DeleteSegment",
+            "Logged CreateSegment",
+            "Logged Append",
+            "Logged CycleComplete",
+        ],
     ],
 )
 TRANSACTIONS = Scenario(
-    rules="T2, T4, T6, T9: parts join their target in one step with their token, what is left over goes; another transaction is aborted.",
+    rules="T2, T4, T6, T9: parts join their target in one step with their token, what is left over goes; "
+    "another transaction is aborted.",
     before=[Session({"a/": [Create("a/s"), _append("a/s", "base", 50), Flush()]})],
     sessions=[
         Session(
@@ -277,13 +404,31 @@ TRANSACTIONS = Scenario(
     ],
     limits=Limits(wal_file=1 << 20, flush=1 << 20, checkpoint=1500, checkpoint_part=2),
     reaches=[
-        ["Begin 2", "Logged BeginTransaction", "Logged CreateSegment", "Logged CommitTransaction", "Logged AbortTransaction"],
-        ["Logged CheckpointBegin", "Logged CheckpointPart", "Logged CommitTransaction", "Logged CheckpointPart", "Logged CheckpointEnd"],
-        ["Logged CommitTransaction", "Logged AbortTransaction", "Logged CommitMetadata", "Logged CycleComplete"],
+        [
+            "Begin 2",
+            "Logged BeginTransaction",
+            "Logged CreateSegment",
+            "Logged CommitTransaction",
+            "Logged AbortTransaction",
+        ],
+        [
+            "Logged CheckpointBegin",
+            "Logged CheckpointPart",
+            "Logged CommitTransaction",
+            "Logged CheckpointPart",
+            "Logged CheckpointEnd",
+        ],
+        [
+            "Logged CommitTransaction",
+            "Logged AbortTransaction",
+            "Logged CommitMetadata",
+            "Logged CycleComplete",
+        ],
     ],
 )
 FULL = Scenario(
-    rules="W6: on a full disk appends are refused before anything is written; truncation, flush and checkpoint make room again.",
+    rules="W6: on a full disk appends are refused before anything is written; truncation, flush and "
+    "checkpoint make room again.",
     before=[Session({"a/": [Create("a/s", 4000), _append("a/s", "old", 6000), Flush()]})],
     sessions=[
         Session(
@@ -301,14 +446,28 @@ FULL = Scenario(
     limits=Limits(wal_file=3000, flush=1 << 20, checkpoint=1 << 20, low_water=4096),
     capacity=19 * 4096,
     reaches=[
-        ["Begin 2", "Logged Append", "Logged TruncateSegment", "Logged CycleComplete", "Logged CheckpointEnd", "Unlink *.wal"],
+        [
+            "Begin 2",
+            "Logged Append",
+            "Logged TruncateSegment",
+            "Logged CycleComplete",
+            "Logged CheckpointEnd",
+            "Unlink *.wal",
+        ],
         ["Logged CheckpointEnd", "Logged Append"],
     ],
 )
 ZOMBIE = Scenario(
-    rules="W1, W4, W8: an owner frozen behind its sync is succeeded; what it does after the thaw counts for nothing.",
+    rules="W1, W4, W8: an owner frozen behind its sync is succeeded; what it does after the thaw counts for "
+    "nothing.",
     zombie=Session(
-        {"a/": [Create("a/s"), Append("a/s", _data("doubt", 300), "w", 1), Refused(_append("a/s", "late", 40), (NotOwner, OutcomeUnknown))]}
+        {
+            "a/": [
+                Create("a/s"),
+                Append("a/s", _data("doubt", 300), "w", 1),
+                Refused(_append("a/s", "late", 40), (NotOwner, OutcomeUnknown)),
+            ]
+        }
     ),
     freezes_at="Read */register",
     sessions=[

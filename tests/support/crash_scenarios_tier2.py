@@ -1,19 +1,16 @@
-"""The crash scenarios of long-term storage's own protocols: debts, joins, relocation, the older layout, backup and restore.
+"""The crash scenarios of long-term storage's own protocols: debts, joins, relocation, the legacy layout,
+backup and restore.
 
-As in ``crash_scenarios.py``, each says which rules it exercises and what must have happened; its ``settle`` says what must be true
-beside what holds after every crash (``crash_tier2.py``).
+As in ``crash_scenarios.py``, each says which rules it exercises and what must have happened; its ``settle``
+says what must be true beside what holds after every crash (``crash_tier2.py``).
 """
 
 from __future__ import annotations
 
-from tierlog.storage_backends.chunked.core import ChunkedOptions
-from tierlog.storage_backends.chunked.defrag_rules import DefragOptions
-from tierlog.storage_backends.chunked.rolling.modes import LayoutMode
-
-from .crash_enumeration import Scenario
-from .crash_layout import BEFORE_UPGRADE, Upgrade, upgraded, upgraded_from_headers
-from .crash_scripts import Session
-from .crash_tier2 import (
+from support.crash_enumeration import Scenario
+from support.crash_layout import BEFORE_UPGRADE, Upgrade, upgraded, upgraded_from_headers
+from support.crash_scripts import Session
+from support.crash_tier2 import (
     NO_DEFRAG,
     OLDER_A,
     OLDER_B,
@@ -34,12 +31,19 @@ from .crash_tier2 import (
     paid,
     restored,
 )
-from .segment_model import Append, Create, Delete, Flush, Merge, Op, Seal, SetAttribute, Truncate
+from support.segment_model import Append, Create, Delete, Flush, Merge, Op, Seal, SetAttribute, Truncate
+from tierlog.actors.settings.layout_mode import LayoutMode
+from tierlog.storage_backends.segments.core import ChunkedOptions
+from tierlog.storage_backends.segments.defrag_rules import DefragOptions
 
-STEPS = Tier2Limits(chunked=ChunkedOptions(defrag=NO_DEFRAG, index_spacing=32, inline_records=1, maintenance_records=3))
+STEPS = Tier2Limits(
+    chunked=ChunkedOptions(defrag=NO_DEFRAG, index_spacing=32, inline_records=1, maintenance_records=3)
+)
 """An operation looks at one record itself, a step at three; there is an index record for every 32 bytes."""
 
-PIECES = Tier2Limits(chunked=ChunkedOptions(defrag=NO_DEFRAG, index_spacing=32, maintenance_records=2, adopt_bytes=1))
+PIECES = Tier2Limits(
+    chunked=ChunkedOptions(defrag=NO_DEFRAG, index_spacing=32, maintenance_records=2, adopt_bytes=1)
+)
 """The records of each chunk are a piece of their own, and a step takes two back."""
 RESTORED = ["Logged CommitMetadata", "Logged CommitMetadata", "Logged ImportSegment"]
 """A segment of two chunks that is restored."""
@@ -50,10 +54,15 @@ def _append(name: str, tag: str, size: int) -> Append:
 
 
 def _parts(*sizes: int, rolling_size: int = 900) -> list[Op]:
-    """Sealed and flushed segments ``a/s#1``, ``a/s#2``...: what is merged out of them has the chunks of all."""
+    """Sealed and flushed segments ``a/s#1``, ``a/s#2``...: what is merged out of them has the chunks of
+    all."""
     made: list[Op] = []
     for number, size in enumerate(sizes, 1):
-        made += [Create(f"a/s#{number}", rolling_size), _append(f"a/s#{number}", f"part{number}", size), Seal(f"a/s#{number}")]
+        made += [
+            Create(f"a/s#{number}", rolling_size),
+            _append(f"a/s#{number}", f"part{number}", size),
+            Seal(f"a/s#{number}"),
+        ]
     return [*made, Flush()]
 
 
@@ -62,29 +71,61 @@ def _merge(count: int) -> Merge:
 
 
 DEBT_TRUNCATE = Scenario(
-    rules="S11, F6, F2: a truncation below many chunks is paid in steps, one a cycle; the chunks of a step go after its cycle.",
+    rules="S11, F6, F2: a truncation below many chunks is paid in steps, one a cycle; the chunks of a step "
+    "go after its cycle.",
     before=[Session({"a/": [Create("a/s", 20), _append("a/s", "cut", 150), Flush()]})],
     sessions=[Session({"a/": [Truncate("a/s", 110), Flush(), Pay()]})],
     limits=STEPS,
     settle=paid,
     reaches=[
-        ["Begin 2", "Logged TruncateSegment", "Logged CommitMetadata", *["Logged CommitMetadata", "Logged CycleComplete"] * 3],
-        [*["Logged CycleComplete", "Unlink */lts/containers/*", "Logged CommitMetadata"] * 2, "Logged CycleComplete"],
+        [
+            "Begin 2",
+            "Logged TruncateSegment",
+            "Logged CommitMetadata",
+            *["Logged CommitMetadata", "Logged CycleComplete"] * 3,
+        ],
+        [
+            *["Logged CycleComplete", "Unlink */lts/containers/*", "Logged CommitMetadata"] * 2,
+            "Logged CycleComplete",
+        ],
     ],
 )
 DEBT_DELETE = Scenario(
     rules="S11, F6, F2: a deletion of many chunks is paid in steps, the segment's record being gone at once.",
-    before=[Session({"a/": [Create("a/s", 20), _append("a/s", "gone", 95), Create("a/t"), _append("a/t", "stays", 30), Flush()]})],
+    before=[
+        Session(
+            {
+                "a/": [
+                    Create("a/s", 20),
+                    _append("a/s", "gone", 95),
+                    Create("a/t"),
+                    _append("a/t", "stays", 30),
+                    Flush(),
+                ]
+            }
+        )
+    ],
     sessions=[Session({"a/": [Delete("a/s"), Flush(), Pay()]})],
     limits=STEPS,
     settle=paid,
     reaches=[
-        ["Begin 2", "Logged DeleteSegment", "Logged CommitMetadata", *["Logged CommitMetadata", "Logged CycleComplete"] * 2],
-        ["Logged CycleComplete", "Unlink */lts/containers/*", "Logged CommitMetadata", "Logged CycleComplete"],
+        [
+            "Begin 2",
+            "Logged DeleteSegment",
+            "Logged CommitMetadata",
+            *["Logged CommitMetadata", "Logged CycleComplete"] * 2,
+        ],
+        [
+            "Logged CycleComplete",
+            "Unlink */lts/containers/*",
+            "Logged CommitMetadata",
+            "Logged CycleComplete",
+        ],
     ],
 )
 DEBT_CONCAT = Scenario(
-    rules="S11, F3, F6: a splice of many chunks makes its index in steps, beside a truncation that is not paid yet.",
+    rules="S11, F3, F6: a splice of many chunks makes its index in steps, beside a truncation that is not "
+    "paid yet.",
     before=[
         Session(
             {
@@ -105,48 +146,83 @@ DEBT_CONCAT = Scenario(
     reaches=[["Begin 2", "Logged MergeSegments", *["Logged CommitMetadata", "Logged CycleComplete"] * 4]],
 )
 DEFRAG = Scenario(
-    rules="S8, S9: an operator packs a segment of small chunks, copied through memory, run by run; a reader meets either layout.",
+    rules="S8, S9: an operator packs a segment of small chunks, copied through memory, run by run; a reader "
+    "meets either layout.",
     before=[Session({"a/": [Create("a/s", 150), *_parts(60, 40, 70, 50), _merge(4), Seal("a/s"), Flush()]})],
     sessions=[Session({"a/": [Defrag("a/s")]})],
     limits=Tier2Limits(),
     settle=paid,
     reaches=[
         ["Begin 2", *["Link */lts/containers/*", "Logged CommitMetadata"] * 2],
-        ["Logged CommitMetadata", *["Unlink */lts/containers/*"] * 2, "Link */lts/containers/*", "Logged CommitMetadata"],
+        [
+            "Logged CommitMetadata",
+            *["Unlink */lts/containers/*"] * 2,
+            "Link */lts/containers/*",
+            "Logged CommitMetadata",
+        ],
     ],
 )
 DEFRAG_DEBT = Scenario(
-    rules="S8, S9, S11, F6: small chunks that a merge brings are joined by a debt, inside the storage, and grow on as more come.",
+    rules="S8, S9, S11, F6: small chunks that a merge brings are joined by a debt, inside the storage, and "
+    "grow on as more come.",
     before=[Session({"a/": [Create("a/s"), *_parts(70, rolling_size=20)]})],
     sessions=[Session({"a/": [_merge(1), Flush(), Pay()]})],
     limits=Tier2Limits(chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=2, native_min=0, growth=2))),
     settle=paid,
     reaches=[
-        ["Begin 2", "Logged MergeSegments", "Logged CommitMetadata", "Link */lts/containers/*", "Logged CommitMetadata"],
+        [
+            "Begin 2",
+            "Logged MergeSegments",
+            "Logged CommitMetadata",
+            "Link */lts/containers/*",
+            "Logged CommitMetadata",
+        ],
         ["Link */lts/containers/*", "Logged CommitMetadata", "Logged CycleComplete"],
     ],
 )
 DEFRAG_INLINE = Scenario(
-    rules="S8, S9, S6: a merge joins small chunks before its commit, which has the splice and the new chunk or neither.",
+    rules="S8, S9, S6: a merge joins small chunks before its commit, which has the splice and the new chunk "
+    "or neither.",
     before=[Session({"a/": [Create("a/s"), *_parts(70, rolling_size=20)]})],
     sessions=[Session({"a/": [_merge(1), Flush(), Flush()]})],
     limits=Tier2Limits(chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=2, growth=2, inline=True))),
     settle=paid,
-    reaches=[["Begin 2", "Logged MergeSegments", "Link */lts/containers/*", "Logged CommitMetadata", "Unlink */lts/containers/*"]],
+    reaches=[
+        [
+            "Begin 2",
+            "Logged MergeSegments",
+            "Link */lts/containers/*",
+            "Logged CommitMetadata",
+            "Unlink */lts/containers/*",
+        ]
+    ],
 )
 RELOCATE = Scenario(
-    rules="S10, S8, S11: the live rest of a mostly truncated first chunk moves as a part of the debt, never of the truncation.",
+    rules="S10, S8, S11: the live rest of a mostly truncated first chunk moves as a part of the debt, never "
+    "of the truncation.",
     before=[Session({"a/": [Create("a/s", 200), _append("a/s", "old", 300), Flush()]})],
     sessions=[Session({"a/": [Truncate("a/s", 180), Flush(), Pay(), _append("a/s", "on", 30), Flush()]})],
     limits=Tier2Limits(chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=0, relocate_above=0))),
     settle=paid,
     reaches=[
-        ["Begin 2", "Logged TruncateSegment", "Logged CommitMetadata", "Link */lts/containers/*", "Logged CommitMetadata"],
-        ["Link */lts/containers/*", "Logged CommitMetadata", "Logged CycleComplete", "Unlink */lts/containers/*"],
+        [
+            "Begin 2",
+            "Logged TruncateSegment",
+            "Logged CommitMetadata",
+            "Link */lts/containers/*",
+            "Logged CommitMetadata",
+        ],
+        [
+            "Link */lts/containers/*",
+            "Logged CommitMetadata",
+            "Logged CycleComplete",
+            "Unlink */lts/containers/*",
+        ],
     ],
 )
 IMPORT = Scenario(
-    rules="S14, S3, F2, S19, G3: two segments of the older layout come in, one grows, one is deleted with its files and never comes back.",
+    rules="S14, S3, F2, S19, G3: two segments of the legacy layout come in, one grows, one is deleted with "
+    "its files and never comes back.",
     before=[Session({"a/": [OLDER_A], "b/": [OLDER_B]})],
     sessions=[
         Session(
@@ -166,29 +242,52 @@ IMPORT = Scenario(
             "Logged CommitMetadata",
             "Logged CycleComplete",
         ],
-        ["Logged ImportSegment", "Logged DeleteSegment", "Logged CommitMetadata", "Unlink */lts/b/o$offset.*", "Logged CommitMetadata"],
+        [
+            "Logged ImportSegment",
+            "Logged DeleteSegment",
+            "Logged CommitMetadata",
+            "Unlink */lts/b/o$offset.*",
+            "Logged CommitMetadata",
+        ],
     ],
 )
 IMPORT_PIECES = Scenario(
-    rules="S14, S11: the records of a segment of many chunks come in pieces before it; what a crash leaves of them goes, and no file does.",
+    rules="S14, S11: the records of a segment of many chunks come in pieces before it; what a crash leaves "
+    "of them goes, and no file does.",
     before=[Session({"a/": [OLDER_A]})],
     sessions=[Session({"a/": [Import(OLDER_A, "a/taken"), _append("a/o", "new", 30), Flush(), Pay()]})],
     limits=PIECES,
     settle=imported_in_pieces,
-    reaches=[["Begin 2", *["Logged CommitMetadata"] * 3, "Logged ImportSegment", "Logged Append", "Logged CycleComplete"]],
+    reaches=[
+        [
+            "Begin 2",
+            *["Logged CommitMetadata"] * 3,
+            "Logged ImportSegment",
+            "Logged Append",
+            "Logged CycleComplete",
+        ]
+    ],
 )
 FIRST_ACCESS = Scenario(
-    rules="S14, S15, F2: a segment of the older layout comes in at first access, and its header follows each flush.",
+    rules="S14, S15, F2: a segment of the legacy layout comes in at first access, and its header follows "
+    "each flush.",
     before=[Session({"a/": [OLDER_A]})],
     sessions=[Session({"a/": [FirstAccess(OLDER_A), _append("a/o", "new", 30), Flush()]})],
     limits=Tier2Limits(layout=LayoutMode.CODE_ONLY_UPGRADE),
     settle=accessed,
     reaches=[
-        ["Begin 2", "Logged ImportSegment", "Logged Append", "Logged CycleComplete", "Write */lts/a/o$header"],
+        [
+            "Begin 2",
+            "Logged ImportSegment",
+            "Logged Append",
+            "Logged CycleComplete",
+            "Write */lts/a/o$header",
+        ],
     ],
 )
 LAYOUT_UPGRADE = Scenario(
-    rules="S18, S14, S3: a store that kept headers up to date is upgraded for good; older segments come in, no header is written.",
+    rules="S18, S14, S3: a store that kept headers up to date is upgraded for good; older segments come in, "
+    "no header is written.",
     before=[Session({"a/": [Create("a/s"), _append("a/s", "kept", BEFORE_UPGRADE), Flush()]})],
     sessions=[Session({"a/": [FirstAccess(OLDER_A), _append("a/s", "on", 20), Flush()]})],
     limits=Upgrade(first=2),
@@ -196,14 +295,25 @@ LAYOUT_UPGRADE = Scenario(
     reaches=[["Begin 2", "Link */wal/layout", "Relogged *", "Logged ImportSegment", "Logged Append"]],
 )
 LAYOUT_UPGRADE_FIRST = Scenario(
-    rules="S18, S14, W8: a new folder is upgraded at its first opening, over older segments that only their own software has seen.",
+    rules="S18, S14, W8: a new folder is upgraded at its first opening, over older segments that only their "
+    "own software has seen.",
     sessions=[Session({"a/": [FirstAccess(OLDER_A), _append("a/o", "new", 30), Flush()]})],
     limits=Upgrade(first=1),
     settle=upgraded,
-    reaches=[["Link */wal/store", "Link */wal/layout", "Open *.wal", "Link */epoch.*", "Logged ImportSegment", "Logged CycleComplete"]],
+    reaches=[
+        [
+            "Link */wal/store",
+            "Link */wal/layout",
+            "Open *.wal",
+            "Link */epoch.*",
+            "Logged ImportSegment",
+            "Logged CycleComplete",
+        ]
+    ],
 )
 EXPORT = Scenario(
-    rules="S15: a header appears whole, is appended to while chunks are added, and written again when some go; the seal is shown last.",
+    rules="S15: a header appears whole, is appended to while chunks are added, and written again when some "
+    "go; the seal is shown last.",
     before=[Session({"a/": [Create("a/s", 40), _append("a/s", "old", 70), Flush()]})],
     sessions=[
         Session(
@@ -224,16 +334,33 @@ EXPORT = Scenario(
     limits=Tier2Limits(),
     settle=exported,
     reaches=[
-        ["Begin 2", "Link */lts/a/s$header", "Logged Append", "Write */lts/a/s$header", "Logged TruncateSegment"],
-        ["Logged SealSegment", "Unlink */lts/a/s$header", "Link */lts/a/s$header", "SetReadOnly */lts/a/s$header"],
+        [
+            "Begin 2",
+            "Link */lts/a/s$header",
+            "Logged Append",
+            "Write */lts/a/s$header",
+            "Logged TruncateSegment",
+        ],
+        [
+            "Logged SealSegment",
+            "Unlink */lts/a/s$header",
+            "Link */lts/a/s$header",
+            "SetReadOnly */lts/a/s$header",
+        ],
     ],
 )
 BACKUP = Scenario(
-    rules="S16: the objects of a backup come first and its manifest last; what is only in the log is not in it.",
+    rules="S16: the objects of a backup come first and its manifest last; what is only in the log is not in "
+    "it.",
     before=[
         Session(
             {
-                "a/": [Create("a/s", 40), Append("a/s", (b"x" * 70,), "w", 1), SetAttribute("a/s", "epoch", 7), Flush()],
+                "a/": [
+                    Create("a/s", 40),
+                    Append("a/s", (b"x" * 70,), "w", 1),
+                    SetAttribute("a/s", "epoch", 7),
+                    Flush(),
+                ],
                 "b/": [Create("b/s"), _append("b/s", "b", 50), Seal("b/s"), Flush()],
             }
         )
@@ -241,10 +368,18 @@ BACKUP = Scenario(
     sessions=[Session({"a/": [_append("a/s", "unflushed", 30), Backup()]})],
     limits=Tier2Limits(),
     settle=backed_up,
-    reaches=[["Begin 2", "Logged Append", *["Link */lts/_system/backups/*.segment"] * 2, "Link */lts/_system/backups/b/manifest"]],
+    reaches=[
+        [
+            "Begin 2",
+            "Logged Append",
+            *["Link */lts/_system/backups/*.segment"] * 2,
+            "Link */lts/_system/backups/b/manifest",
+        ]
+    ],
 )
 RESTORE = Scenario(
-    rules="S17, S16, S18: the logs are made again from a backup and appear by one rename; what is newer is collected after it.",
+    rules="S17, S16, S18: the logs are made again from a backup and appear by one rename; what is newer is "
+    "collected after it.",
     before=[
         Session(
             {
@@ -265,7 +400,13 @@ RESTORE = Scenario(
     limits=LostLogs(chunked=PIECES.chunked),
     settle=restored,
     reaches=[
-        ["Begin 2", "Link */.restoring-*/wal/store", "Link */.restoring-*/wal/layout", *RESTORED, "Rename /data/wal"],
+        [
+            "Begin 2",
+            "Link */.restoring-*/wal/store",
+            "Link */.restoring-*/wal/layout",
+            *RESTORED,
+            "Rename /data/wal",
+        ],
         ["Rename /data/wal", "SyncFolder /data", "Relogged *", "Logged Append"],
     ],
 )

@@ -1,7 +1,7 @@
 """Scripts for crash tests: what the clients of a store do, session after session, as data.
 
-A script is a list of sessions. In each, every client calls its operations one after the other, beside the others and the racers; the
-session then ends by closing the store or by killing its process.
+A script is a list of sessions. In each, every client calls its operations one after the other, beside the
+others and the racers; the session then ends by closing the store or by killing its process.
 """
 
 from __future__ import annotations
@@ -12,10 +12,20 @@ from random import Random
 import anyio
 import attrs
 
-from tierlog.actors.store import SegmentStore
-
-from .oracle import Oracle
-from .segment_model import Append, Create, Delete, Family, Flush, Merge, Op, Seal, SetAttribute, Truncate
+from support.oracle import Oracle
+from support.segment_model import (
+    Append,
+    Create,
+    Delete,
+    Family,
+    Flush,
+    Merge,
+    Op,
+    Seal,
+    SetAttribute,
+    Truncate,
+)
+from tierlog.actors.store.store import SegmentStore
 
 
 @attrs.frozen
@@ -106,7 +116,8 @@ LIFE = [
         racers={"z": 1},
     ),
 ]
-"""Every verb, two lives of one name, merges flushed and not, and sizes that make rolls, checkpoints, truncations and collections happen."""
+"""Every verb, two lives of one name, merges flushed and not, and sizes that make rolls, checkpoints,
+truncations and collections happen."""
 
 
 async def play(session: Session, oracle: Oracle, store: SegmentStore) -> None:
@@ -142,7 +153,9 @@ def random_script(seed: int, sessions: int, steps: int) -> list[Session]:
     return script
 
 
-def _random_client(random: Random, prefix: str, families: dict[str, Family], numbers: dict[str, int], steps: int) -> list[Op]:
+def _random_client(
+    random: Random, prefix: str, families: dict[str, Family], numbers: dict[str, int], steps: int
+) -> list[Op]:
     ops: list[Op] = []
     while len(ops) < steps:
         op = _random_op(random, prefix, families[prefix], numbers)
@@ -154,18 +167,27 @@ def _random_client(random: Random, prefix: str, families: dict[str, Family], num
 def _random_op(random: Random, prefix: str, family: Family, numbers: dict[str, int]) -> Op:
     open_names = [name for name, life in family.items() if not life.sealed]
     if not open_names:
-        return Create(random.choice([name for name in _names(prefix) if name not in family] or [f"{prefix}t#{len(family)}"]))
+        return Create(
+            random.choice(
+                [name for name in _names(prefix) if name not in family] or [f"{prefix}t#{len(family)}"]
+            )
+        )
 
     name = random.choice(open_names)
     sealed = [other for other, life in family.items() if life.sealed and not life.start and other != name]
     free = [other for other in _names(prefix) if other not in family]
     kind = random.choices(
-        ("append", "event", "many", "flush", "attribute", "truncate", "seal", "create", "merge", "delete"), (8, 6, 3, 3, 1, 3, 2, 3, 4, 1)
+        ("append", "event", "many", "flush", "attribute", "truncate", "seal", "create", "merge", "delete"),
+        (8, 6, 3, 3, 1, 3, 2, 3, 4, 1),
     )[0]
     if kind == "create" and free:
         return Create(random.choice(free), random.choice((300, 900, 4000)))
     if kind == "merge" and sealed:
-        return Merge(name, tuple(random.sample(sealed, random.randint(1, len(sealed)))), ("batch", random.randrange(100)))
+        return Merge(
+            name,
+            tuple(random.sample(sealed, random.randint(1, len(sealed)))),
+            ("batch", random.randrange(100)),
+        )
     if kind == "truncate":
         return Truncate(name, random.randint(0, family[name].length))
     if kind == "attribute":
@@ -173,13 +195,17 @@ def _random_op(random: Random, prefix: str, family: Family, numbers: dict[str, i
     if kind in ("event", "many"):
         return _random_events(random, name, family, numbers, 1 if kind == "event" else random.randint(2, 5))
     simple = {"flush": Flush(), "seal": Seal(name), "delete": Delete(name)}
-    return simple.get(kind) or Append(name, _events(f"{len(numbers)}.", random.choice((1, 40, 300, 1200, 2500))))
+    return simple.get(kind) or Append(
+        name, _events(f"{len(numbers)}.", random.choice((1, 40, 300, 1200, 2500)))
+    )
 
 
 def _random_events(random: Random, name: str, family: Family, numbers: dict[str, int], count: int) -> Op:
     known = family[name].writers.get("w")
     first = 1 if known is None else known.last + 1
-    return Append(name, _events(f"w{first}.", *(random.choice((10, 100, 600)) for _ in range(count))), "w", first)
+    return Append(
+        name, _events(f"w{first}.", *(random.choice((10, 100, 600)) for _ in range(count))), "w", first
+    )
 
 
 def _names(prefix: str) -> list[str]:

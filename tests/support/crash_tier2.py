@@ -1,7 +1,9 @@
-"""What the crash scenarios of long-term storage's protocols are made of: limits, calls, and what must be true in the end.
+"""What the crash scenarios of long-term storage's protocols are made of: limits, calls, and what must be true
+in the end.
 
-The limits make debts of a handful of chunks and joins of a handful of bytes. The calls are operations as in ``segment_model.py``; most
-change nothing that can be seen. The verdicts are a scenario's ``settle``: what the last owner after a crash does and checks.
+The limits make debts of a handful of chunks and joins of a handful of bytes. The calls are operations as in
+``segment_model.py``; most change nothing that can be seen. The verdicts are a scenario's ``settle``: what the
+last owner after a crash does and checks.
 """
 
 from __future__ import annotations
@@ -11,37 +13,50 @@ from unittest import mock
 
 import anyio
 import attrs
+from simulation.disk import SimulatedDisk, _Change
+from simulation.file_layer import SimulatedFiles
 
-from tierlog.actors import restoring
-from tierlog.actors.backup.objects import BACKUPS, decode_manifest, decode_segment, manifest_name
-from tierlog.actors.backup.taking import BackupTerms, list_backups, read_object
-from tierlog.actors.config import StoreConfig
-from tierlog.actors.container.claim import survey
+from support.crash_world import CONFIG, FOLDER, Limits, container, eventually
+from support.legacy_layout import write_legacy
+from support.oracle import Oracle
+from support.segment_model import Family, Life, Op
+from support.virtual import virtual_world
+from tierlog.actors.container.claims import survey
 from tierlog.actors.container.container import Container, ContainerOptions
-from tierlog.actors.folder import RESTORING, check_path
+from tierlog.actors.flush.writer import WriterOptions
+from tierlog.actors.folder.paths import RESTORING, check_path
 from tierlog.actors.gc.collector import CollectorOptions
-from tierlog.actors.moving import ImportOutcome, back_up, chunks_of, defrag_segment, export_segment, try_import
-from tierlog.actors.store import SegmentStore
-from tierlog.actors.writer.writer import WriterOptions
+from tierlog.actors.legacy_rolling.find import find
+from tierlog.actors.legacy_rolling.header import header_name, parse_header
+from tierlog.actors.legacy_rolling.read_chain import no_progress
+from tierlog.actors.maintenance import restore as restoring
+from tierlog.actors.maintenance.backup import BackupOptions, list_backups, read_object
+from tierlog.actors.maintenance.backup_objects import BACKUPS, decode_manifest, decode_segment, manifest_name
+from tierlog.actors.maintenance.maintenance import (
+    ImportOutcome,
+    back_up,
+    chunks_of,
+    defrag_segment,
+    export_segment,
+    try_import,
+)
+from tierlog.actors.settings.configuration import StoreConfig
+from tierlog.actors.settings.layout_mode import LayoutMode
+from tierlog.actors.store.store import SegmentStore
+from tierlog.journal.log.local import LocalLog
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import DataCorruption
-from tierlog.storage_backends.chunked.core import ChunkedOptions
-from tierlog.storage_backends.chunked.defrag_rules import DefragOptions
-from tierlog.storage_backends.chunked.records import DebtKind, chunk_key, debt_key, index_key, released_names, segment_key
-from tierlog.storage_backends.chunked.rolling.find import find
-from tierlog.storage_backends.chunked.rolling.header import header_name, parse_header
-from tierlog.storage_backends.chunked.rolling.importing import no_progress
-from tierlog.storage_backends.chunked.rolling.modes import LayoutMode
-from tierlog.storage_backends.logs.local import LocalLog
-from tierlog.testing.simulated_disk import SimulatedDisk, _Change
-from tierlog.testing.simulated_files import SimulatedFiles
-
-from .crash_world import CONFIG, FOLDER, Limits, container, eventually
-from .older_layout import write_older
-from .oracle import Oracle
-from .segment_model import Family, Life, Op
-from .virtual import virtual_world
+from tierlog.storage_backends.segments.core import ChunkedOptions
+from tierlog.storage_backends.segments.defrag_rules import DefragOptions
+from tierlog.storage_backends.segments.records import (
+    DeferredWorkKind,
+    chunk_key,
+    deferred_work_key,
+    index_key,
+    released_names,
+    segment_key,
+)
 
 BACKUP = "b"
 NO_DEFRAG = DefragOptions(loose_chunks=0, relocate_max=0)
@@ -68,14 +83,18 @@ class Tier2Limits(Limits):
 
 @attrs.frozen(kw_only=True)
 class LostLogs(Tier2Limits):
-    """The logs are lost before process ``lost_before`` begins; whoever opens the folder then restores its backup first."""
+    """The logs are lost before process ``lost_before`` begins; whoever opens the folder then restores its
+    backup first."""
 
     lost_before: int = 2
 
     def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         options = super().container(config, adopt=adopt)
         # A restore asks for no collection by a long delay.
-        return attrs.evolve(options, collector=CollectorOptions(delay=config.gc.delay if config.gc.delay > CONFIG.gc.delay else 0.0))
+        return attrs.evolve(
+            options,
+            collector=CollectorOptions(delay=config.gc.delay if config.gc.delay > CONFIG.gc.delay else 0.0),
+        )
 
     async def prepare(self, files: SimulatedFiles, process: int) -> None:
         if process < self.lost_before:
@@ -84,10 +103,12 @@ class LostLogs(Tier2Limits):
         if process == self.lost_before:
             _lose_logs(files.disk)
         if f"{FOLDER}/wal" not in files.disk._folders:
-            terms, world = restoring.RestoreTerms(BACKUP, deep=True), virtual_world(1000 + process)
+            terms, world = restoring.RestoreOptions(BACKUP, deep=True), virtual_world(1000 + process)
             with mock.patch.object(restoring, "log_options", self.log):
                 await restoring.restore(check_path(FOLDER), None, terms, CONFIG, files, world)
-        assert files.disk.exists(f"{FOLDER}/wal/layout"), "the restored store forgot that its layout was upgraded"
+        assert files.disk.exists(f"{FOLDER}/wal/layout"), (
+            "the restored store forgot that its layout was upgraded"
+        )
 
 
 def _lose_logs(disk: SimulatedDisk) -> None:
@@ -97,7 +118,7 @@ def _lose_logs(disk: SimulatedDisk) -> None:
     disk.folder(FOLDER).sync()
 
 
-# --- calls ------------------------------------------------------------------------------------------------------
+# --- calls --------------------------------------------------------------------------------------
 
 
 class Unseen(Op):
@@ -143,7 +164,7 @@ class Backup(Unseen):
         chunks = await chunks_of(store)
         if BACKUP not in await list_backups(chunks):
             owner = (await survey(chunks, 0))[-1].identity
-            await back_up(store, None, BackupTerms(BACKUP, owner.store, 0, self.upgraded), no_progress)
+            await back_up(store, None, BackupOptions(BACKUP, owner.store, 0, self.upgraded), no_progress)
 
 
 @attrs.frozen
@@ -160,8 +181,8 @@ class AfterBackup(Unseen):
 
 
 @attrs.frozen
-class OlderFiles(Unseen):
-    """Another software has left a segment in the older layout."""
+class LegacyFiles(Unseen):
+    """Another software has left a segment in the legacy layout."""
 
     name: str
     parts: tuple[bytes, ...]
@@ -173,62 +194,74 @@ class OlderFiles(Unseen):
         return Life(b"".join(self.parts), self.start, self.sealed)
 
     async def send(self, store: SegmentStore) -> Any:
-        await write_older(await chunks_of(store), self.name, *self.parts, max_size=100, start=self.start, sealed=self.sealed)
+        await write_legacy(
+            await chunks_of(store), self.name, *self.parts, max_size=100, start=self.start, sealed=self.sealed
+        )
 
 
 @attrs.frozen
 class Import(Op):
-    """Imports ``older``, which counts as taken once there is a segment ``taken``; what cannot be imported is passed over."""
+    """Imports ``legacy``, which counts as taken once there is a segment ``taken``; what cannot be imported is
+    passed over."""
 
-    older: OlderFiles
+    legacy: LegacyFiles
     taken: str
     is_idempotent = True
 
     def _is_there(self, family: Family) -> bool:
-        return self.older.name in family or self.taken in family
+        return self.legacy.name in family or self.taken in family
 
     def apply(self, family: Family) -> Family:
-        return family if self._is_there(family) else {**family, self.older.name: self.older.life}
+        return family if self._is_there(family) else {**family, self.legacy.name: self.legacy.life}
 
     def answer(self, family: Family) -> object:
         return ImportOutcome.PASSED_OVER if self._is_there(family) else ImportOutcome.IMPORTED
 
     async def send(self, store: SegmentStore) -> Any:
-        if any(debt.kind is DebtKind.ADOPT for debt in await container(store).storage.debts()):
-            await Pay().send(store)  # until an import that was not finished is taken back, its caller is asked to come again
-        return (await try_import(store, self.older.name, no_progress)).outcome
+        if any(debt.kind is DeferredWorkKind.ADOPT for debt in await container(store).storage.debts()):
+            await Pay().send(
+                store
+            )  # until an import that was not finished is taken back, its caller is asked to come again
+        return (await try_import(store, self.legacy.name, no_progress)).outcome
 
 
 @attrs.frozen
 class FirstAccess(Op):
-    """Names a segment that only the older layout knows, which imports it."""
+    """Names a segment that only the legacy layout knows, which imports it."""
 
-    older: OlderFiles
+    legacy: LegacyFiles
     is_idempotent = True
 
     def apply(self, family: Family) -> Family:
-        return family if self.older.name in family else {**family, self.older.name: self.older.life}
+        return family if self.legacy.name in family else {**family, self.legacy.name: self.legacy.life}
 
     def answer(self, family: Family) -> object:
-        return self.apply(family)[self.older.name].length
+        return self.apply(family)[self.legacy.name].length
 
     async def send(self, store: SegmentStore) -> Any:
-        return (await store.segment_info(self.older.name)).length
+        return (await store.segment_info(self.legacy.name)).length
 
 
-# --- verdicts ---------------------------------------------------------------------------------------------------
+# --- verdicts -----------------------------------------------------------------------------------
 
 
 async def paid(store: SegmentStore, oracle: Oracle) -> None:
-    """What is owed is paid although nobody asks, and the records are those of the live segments and no others (rule S11)."""
+    """What is owed is paid although nobody asks, and the records are those of the live segments and no others
+    (rule S11)."""
     await Pay().send(store)
     await store.flush()
     await Pay().send(store)
     owner = container(store)
-    # Files of the older layout that were released, by this owner or by one that died before it deleted them, go by themselves (rule G3).
-    await eventually(lambda: not released_names(owner.state.metadata), lambda: f"released: {released_names(owner.state.metadata)}")
+    # Files of the legacy layout that were released, by this owner or by one that died before it deleted them,
+    # go by themselves (rule G3).
+    await eventually(
+        lambda: not released_names(owner.state.metadata),
+        lambda: f"released: {released_names(owner.state.metadata)}",
+    )
     found, expected = set(container(store).state.metadata), await _records(container(store))
-    assert found == expected, f"records of nothing: {sorted(found - expected)}, missing: {sorted(expected - found)}"
+    assert found == expected, (
+        f"records of nothing: {sorted(found - expected)}, missing: {sorted(expected - found)}"
+    )
 
 
 async def _records(owner: Container) -> set[str]:
@@ -242,10 +275,12 @@ async def _records(owner: Container) -> set[str]:
             continue
         record, chain = await owner.storage.info(segment.sid), await owner.storage.chunks(segment.sid)
         expected |= {segment_key(segment.sid), *(chunk_key(chunk.name) for _, chunk in chain)}
-        multiples = range(max(spacing, -(-record.first_chunk_start // spacing) * spacing), record.length, spacing)
+        multiples = range(
+            max(spacing, -(-record.first_chunk_start // spacing) * spacing), record.length, spacing
+        )
         expected |= {index_key(segment.sid, offset) for offset in multiples}
         # Chunks that are too few to be joined are counted for later.
-        expected |= {debt_key(segment.sid, DebtKind.DEFRAG)} & set(metadata)
+        expected |= {deferred_work_key(segment.sid, DeferredWorkKind.DEFRAG)} & set(metadata)
     return expected
 
 
@@ -264,31 +299,35 @@ def disk_of(store: SegmentStore) -> SimulatedDisk:
 
 
 async def imported(store: SegmentStore, oracle: Oracle) -> None:
-    """Each older segment of the scenario comes in now, whole, or was there before and never comes again (rule S14)."""
+    """Each older segment of the scenario comes in now, whole, or was there before and never comes again (rule
+    S14)."""
     for prefix, older in (("a/", OLDER_A), ("b/", OLDER_B)):
         await oracle.call(store, prefix, Import(older, f"{prefix}taken"))
     await paid(store, oracle)
 
 
 async def imported_in_pieces(store: SegmentStore, oracle: Oracle) -> None:
-    """What a crash left of an import is taken back by the next owner, and every file stays; then it comes in whole (rule S14)."""
+    """What a crash left of an import is taken back by the next owner, and every file stays; then it comes in
+    whole (rule S14)."""
     await paid(store, oracle)
     await oracle.call(store, "a/", Import(OLDER_A, "a/taken"))
     await paid(store, oracle)
 
 
 async def accessed(store: SegmentStore, oracle: Oracle) -> None:
-    """As ``exported``, of a segment that comes in at first access, and without asking for the export (rules S14, S15)."""
+    """As ``exported``, of a segment that comes in at first access, and without asking for the export (rules
+    S14, S15)."""
     await oracle.call(store, "a/", FirstAccess(OLDER_A))
     await paid(store, oracle)
     await _check_header(store, oracle, "a/o")
 
 
 async def exported(store: SegmentStore, oracle: Oracle) -> None:
-    """The header that the crash left says the truth, or ends inside an item, or is not there; the same call completes it (rule S15)."""
+    """The header that the crash left says the truth, or ends inside an item, or is not there; the same call
+    completes it (rule S15)."""
     await store.flush()
     try:
-        await check_older_reader(store, oracle, "a/s")
+        await check_legacy_reader(store, oracle, "a/s")
     except DataCorruption:
         assert await _is_cut_short(await chunks_of(store), "a/s")
     await Export("a/s").send(store)
@@ -297,15 +336,17 @@ async def exported(store: SegmentStore, oracle: Oracle) -> None:
 
 
 async def _is_cut_short(chunks: ChunkStorage, name: str) -> bool:
-    """Whether the header is one whose last items a power loss kept from the disk: an older reader refuses it."""
+    """Whether the header is one whose last items a power loss kept from the disk: an older reader refuses
+    it."""
     file = header_name(name)
     data = await chunks.read(file, 0, (await chunks.info(file)).length)
     whole = data[: data.find(b"\0")].rpartition(b"&")[0] + b"&"
     return b"\0" in data and parse_header(whole, file) is not None
 
 
-async def check_older_reader(store: SegmentStore, oracle: Oracle, name: str) -> int | None:
-    """What older software reads by the header, if there is one, are bytes that the segment has or had; how far it goes."""
+async def check_legacy_reader(store: SegmentStore, oracle: Oracle, name: str) -> int | None:
+    """What older software reads by the header, if there is one, are bytes that the segment has or had; how
+    far it goes."""
     chunks = await chunks_of(store)
     life, found = oracle.families[name[:2]].settled[name], await find(chunks, name)
     if found is None:
@@ -318,7 +359,9 @@ async def check_older_reader(store: SegmentStore, oracle: Oracle, name: str) -> 
         data = await chunks.read(chunk.name, 0, chunk.length)
         skip = max(0, life.start - chunk.start)
         at = chunk.start + skip - life.start
-        assert data[skip:] == life.data[at : at + len(data[skip:])], f"older software reads wrong bytes in {chunk.name}"
+        assert data[skip:] == life.data[at : at + len(data[skip:])], (
+            f"older software reads wrong bytes in {chunk.name}"
+        )
     return found.length
 
 
@@ -326,13 +369,14 @@ async def _check_header(store: SegmentStore, oracle: Oracle, name: str) -> None:
     """Older software reads the whole segment and sees its seal."""
     life, found = oracle.families[name[:2]].settled[name], await find(await chunks_of(store), name)
     assert found is not None, f"{name} has no header"
-    assert await check_older_reader(store, oracle, name) == life.length
+    assert await check_legacy_reader(store, oracle, name) == life.length
     assert found.sealed == life.sealed
     assert found.start_offset <= life.start
 
 
 async def backed_up(store: SegmentStore, oracle: Oracle) -> None:
-    """A backup that has a manifest is whole; one without is taken by the same call, and leaves nothing of the first (rule S16)."""
+    """A backup that has a manifest is whole; one without is taken by the same call, and leaves nothing of the
+    first (rule S16)."""
     chunks = await chunks_of(store)
     await store.flush()
     if BACKUP in await list_backups(chunks):
@@ -351,13 +395,17 @@ async def _check_backup(store: SegmentStore, oracle: Oracle) -> None:
     manifest = decode_manifest(await read_object(chunks, manifest_name(BACKUP)), BACKUP)
     for each in manifest.objects:
         data = await read_object(chunks, each.name)
-        assert (len(data), crc32c(data)) == (each.length, each.crc), f"{each.name} is not what the manifest says"
+        assert (len(data), crc32c(data)) == (each.length, each.crc), (
+            f"{each.name} is not what the manifest says"
+        )
         image = decode_segment(data, each.name).image
         life = oracle.families[image.name[:2]].settled.get(image.name)
-        assert life is None or image.length <= life.length, f"the backup claims more of {image.name} than there is"
+        assert life is None or image.length <= life.length, (
+            f"the backup claims more of {image.name} than there is"
+        )
     found = {info.name async for info in chunks.list(f"{BACKUPS}{BACKUP}/")}
     assert found == {manifest_name(BACKUP), *(each.name for each in manifest.objects)}
 
 
-OLDER_A = OlderFiles("a/o", (b"one." * 10, b"two." * 10, b"end." * 5))
-OLDER_B = OlderFiles("b/o", (b"cut." * 8, b"old." * 8), start=24, sealed=True)
+OLDER_A = LegacyFiles("a/o", (b"one." * 10, b"two." * 10, b"end." * 5))
+OLDER_B = LegacyFiles("b/o", (b"cut." * 8, b"old." * 8), start=24, sealed=True)

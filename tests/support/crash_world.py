@@ -1,7 +1,9 @@
-"""Whole embedded stores on a simulated disk: small limits, processes that end in every way, and the disk as it would be after a crash now.
+"""Whole embedded stores on a simulated disk: small limits, processes that end in every way, and the disk as
+it would be after a crash now.
 
-A *crash image* is the disk at one I/O call of a running store. It is taken without disturbing that store, so one run of a script gives the
-images of all its calls, each with a copy of what the oracle knew at that instant.
+A *crash image* is the disk at one I/O call of a running store. It is taken without disturbing that store, so
+one run of a script gives the images of all its calls, each with a copy of what the oracle knew at that
+instant.
 """
 
 from __future__ import annotations
@@ -13,17 +15,23 @@ from unittest import mock
 
 import anyio
 import attrs
+from simulation.disk import BLOCK, Entry, Keep, SimulatedDisk, SimulatedInode, _Change, _Folder
+from simulation.file_layer import Fault, SimulatedFiles, SimulatedHandle
 
-from tierlog.actors import node
-from tierlog.actors.config import StorageConfig, StoreConfig, SupervisionConfig
-from tierlog.actors.container import checkpointer
+from support.oracle import all_names
+from support.virtual import virtual_world
+from tierlog.actors.container import checkpoint as checkpointer
 from tierlog.actors.container.admission import AdmissionOptions
-from tierlog.actors.container.checkpointer import CheckpointOptions
+from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.actors.container.container import Container, ContainerOptions
-from tierlog.actors.core.lifecycle import leaves
 from tierlog.actors.gc.collector import CollectorOptions
-from tierlog.actors.node import open_store
-from tierlog.actors.store import SegmentStore
+from tierlog.actors.kernel.lifecycle import leaves
+from tierlog.actors.legacy_rolling.header import HEADER_SUFFIX
+from tierlog.actors.settings.configuration import StorageConfig, StoreConfig, SupervisionConfig
+from tierlog.actors.store import opening as node
+from tierlog.actors.store.opening import open_store
+from tierlog.actors.store.store import SegmentStore
+from tierlog.journal.log.local_layout import LocalLogOptions
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.files import (
     Allocate,
@@ -40,13 +48,6 @@ from tierlog.storage_backends.base.files import (
     Unlink,
     Write,
 )
-from tierlog.storage_backends.chunked.rolling.header import HEADER_SUFFIX
-from tierlog.storage_backends.logs.local_layout import LocalLogOptions
-from tierlog.testing.simulated_disk import BLOCK, Entry, Keep, SimulatedDisk, SimulatedInode, _Change, _Folder
-from tierlog.testing.simulated_files import Fault, SimulatedFiles, SimulatedHandle
-
-from .oracle import all_names
-from .virtual import virtual_world
 
 FOLDER = "/data"
 CONFIG = StoreConfig(
@@ -58,7 +59,8 @@ CONFIG = StoreConfig(
 
 @attrs.frozen(kw_only=True)
 class Limits:
-    """Limits so small that a script of a few dozen calls meets them all; they are below what an operator may configure."""
+    """Limits so small that a script of a few dozen calls meets them all; they are below what an operator may
+    configure."""
 
     wal_file: int = 3000
     """Bytes after which a log file rolls."""
@@ -72,7 +74,13 @@ class Limits:
     """Free bytes of the disk below which appends are refused."""
 
     def log(self, config: StoreConfig) -> LocalLogOptions:
-        return LocalLogOptions(file_size=self.wal_file, reserve=4096, allocation_step=8192, length_step=600, low_water=self.low_water)
+        return LocalLogOptions(
+            file_size=self.wal_file,
+            reserve=4096,
+            allocation_step=8192,
+            length_step=600,
+            low_water=self.low_water,
+        )
 
     def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         options: ContainerOptions = _usual_options(config, adopt=adopt)
@@ -112,7 +120,9 @@ async def opened(files: SimulatedFiles, process: int, limits: Limits = SMALL) ->
     """The store, opened by process number ``process``, with small limits."""
     with small_limits(limits):
         await limits.prepare(files, process)
-        async with open_store(FOLDER, containers=1, config=limits.config(process), files=files, world=virtual_world(process)) as store:
+        async with open_store(
+            FOLDER, containers=1, config=limits.config(process), files=files, world=virtual_world(process)
+        ) as store:
             yield store
 
 
@@ -122,13 +132,14 @@ def container(store: SegmentStore) -> Container:
     return active
 
 
-# --- processes that end -----------------------------------------------------------------------------------------
+# --- processes that end -------------------------------------------------------------------------
 
 
 class Ending:
     """An ``on_call`` hook: once ``end`` was called nothing of the process reaches the disk any more.
 
-    Its calls fail instead of hanging, so that the store in memory unwinds; whatever that does or answers is no longer asked about.
+    Its calls fail instead of hanging, so that the store in memory unwinds; whatever that does or answers is
+    no longer asked about.
     """
 
     def __init__(self, watch: Callable[[int, IoCall], None] | None = None) -> None:
@@ -147,9 +158,14 @@ class Ending:
 
 
 async def live_and_end(
-    files: SimulatedFiles, process: int, ending: Ending, body: Callable[[SegmentStore], Awaitable[None]], limits: Limits = SMALL
+    files: SimulatedFiles,
+    process: int,
+    ending: Ending,
+    body: Callable[[SegmentStore], Awaitable[None]],
+    limits: Limits = SMALL,
 ) -> None:
-    """Open the store and run ``body``. The process ends without closing anything: after that, or when ``ending.end()`` is called."""
+    """Open the store and run ``body``. The process ends without closing anything: after that, or when
+    ``ending.end()`` is called."""
     by_itself = False
     try:
         async with opened(files, process, limits) as store:
@@ -169,11 +185,12 @@ def _is_noise(error: Exception) -> bool:
     return all(isinstance(leaf, (OSError, TierlogError)) for leaf in leaves(error))
 
 
-# --- crash images -----------------------------------------------------------------------------------------------
+# --- crash images -------------------------------------------------------------------------------
 
 
 def fork(disk: SimulatedDisk) -> tuple[SimulatedDisk, dict[SimulatedInode, SimulatedInode]]:
-    """The same disk once more: page cache, platter and all that lies between them. Nobody holds a file or a lock on it."""
+    """The same disk once more: page cache, platter and all that lies between them. Nobody holds a file or a
+    lock on it."""
     copy, twins = SimulatedDisk(disk.random, disk.capacity), dict[SimulatedInode, SimulatedInode]()
 
     def twin(entry: Entry) -> Entry:
@@ -181,7 +198,12 @@ def fork(disk: SimulatedDisk) -> tuple[SimulatedDisk, dict[SimulatedInode, Simul
             return None
         if entry not in twins:
             twins[entry] = SimulatedInode(
-                entry.number, bytearray(entry.cache), bytearray(entry.durable), list(entry.pending), entry.blocks, entry.read_only
+                entry.number,
+                bytearray(entry.cache),
+                bytearray(entry.durable),
+                list(entry.pending),
+                entry.blocks,
+                entry.read_only,
             )
         return twins[entry]
 
@@ -192,7 +214,10 @@ def fork(disk: SimulatedDisk) -> tuple[SimulatedDisk, dict[SimulatedInode, Simul
         path: _Folder(
             names(folder.names),
             names(folder.durable),
-            [_Change(tuple((name, twin(entry)) for name, entry in change.sets), change.removes) for change in folder.pending],
+            [
+                _Change(tuple((name, twin(entry)) for name, entry in change.sets), change.removes)
+                for change in folder.pending
+            ],
         )
         for path, folder in disk._folders.items()
     }
@@ -201,12 +226,17 @@ def fork(disk: SimulatedDisk) -> tuple[SimulatedDisk, dict[SimulatedInode, Simul
 
 
 def describe(call: IoCall) -> str:
-    path = getattr(call, "path", "") or getattr(call, "target", "") or getattr(getattr(call, "handle", None), "path", "")
+    path = (
+        getattr(call, "path", "")
+        or getattr(call, "target", "")
+        or getattr(getattr(call, "handle", None), "path", "")
+    )
     return f"{type(call).__name__} {path}"
 
 
 def changes_disk(disk: SimulatedDisk, call: IoCall) -> bool:
-    """Whether ``call`` changes what a crash may leave. The image before a call that does not is the image after it."""
+    """Whether ``call`` changes what a crash may leave. The image before a call that does not is the image
+    after it."""
     match call:
         case Write():
             return True
@@ -258,7 +288,8 @@ def image_at(disk: SimulatedDisk, call: IoCall, random: Random) -> SimulatedDisk
 
 
 def image_within(disk: SimulatedDisk, call: IoCall, done: int) -> SimulatedDisk:
-    """The disk in the middle of ``call``: the first ``done`` bytes of a write, or the first ``done`` new folders of a path, are there."""
+    """The disk in the middle of ``call``: the first ``done`` bytes of a write, or the first ``done`` new
+    folders of a path, are there."""
     copy, twins = fork(disk)
     match call:
         case Write(SimulatedHandle(inode=inode), offset, buffers) if done > 0 and inode in twins:
@@ -279,7 +310,8 @@ def missing_folders(disk: SimulatedDisk, path: str) -> list[str]:
 
 
 def after(image: SimulatedDisk, mode: str, random: Random) -> SimulatedDisk:
-    """The disk that the next owner finds: with its page cache after a ``kill``, else with ``mode`` of what was not synced."""
+    """The disk that the next owner finds: with its page cache after a ``kill``, else with ``mode`` of what
+    was not synced."""
     copy, _ = fork(image)
     copy.random = random
     if mode == "kill":
@@ -289,7 +321,7 @@ def after(image: SimulatedDisk, mode: str, random: Random) -> SimulatedDisk:
     return copy.crash(keep[mode])
 
 
-# --- long-term storage against metadata -------------------------------------------------------------------------
+# --- long-term storage against metadata ---------------------------------------------------------
 
 
 async def eventually(condition: Callable[[], bool], explain: Callable[[], str]) -> None:
@@ -303,30 +335,48 @@ async def eventually(condition: Callable[[], bool], explain: Callable[[], str]) 
 
 
 def stored_chunks(disk: SimulatedDisk) -> set[str]:
-    """The names of all data chunks on the disk, and of temporary objects; the headers of the older layout are neither."""
+    """The names of all data chunks on the disk, and of temporary objects; the headers of the legacy layout
+    are neither."""
     root = f"{FOLDER}/lts/"
     found = set()
     for path, folder in disk._folders.items():
         if f"{path}/".startswith(root):
-            found |= {f"{path}/{name}".removeprefix(root) for name, entry in folder.names.items() if entry is not None}
-    return {name for name in found if not name.startswith("_system/") and name != ".tierlog-chunks" and not name.endswith(HEADER_SUFFIX)}
+            found |= {
+                f"{path}/{name}".removeprefix(root)
+                for name, entry in folder.names.items()
+                if entry is not None
+            }
+    return {
+        name
+        for name in found
+        if not name.startswith("_system/") and name != ".tierlog-chunks" and not name.endswith(HEADER_SUFFIX)
+    }
 
 
 async def check_chunks(store: SegmentStore, disk: SimulatedDisk) -> None:
-    """After a flush: the chunks hold every segment's bytes, none that metadata names is missing, and in the end no other is left."""
+    """After a flush: the chunks hold every segment's bytes, none that metadata names is missing, and in the
+    end no other is left."""
     parts = container(store)._parts
     referenced = set()
     for name in await all_names(store):
         info = await store.segment_info(name)
-        assert info.flushed_length == info.length, f"{name} is flushed to {info.flushed_length} of {info.length}"
+        assert info.flushed_length == info.length, (
+            f"{name} is flushed to {info.flushed_length} of {info.length}"
+        )
         record = await parts.storage.info(info.segment_id)
-        assert (record.length, record.start_offset, record.sealed) == (info.length, info.start_offset, info.sealed), name
+        assert (record.length, record.start_offset, record.sealed) == (
+            info.length,
+            info.start_offset,
+            info.sealed,
+        ), name
         data, first = b"", None
         for offset, chunk in await parts.storage.chunks(info.segment_id):
             first = offset if first is None else first
             assert chunk.name in stored_chunks(disk), f"chunk {chunk.name} of {name} is missing"
             content = disk.content(f"{FOLDER}/lts/{chunk.name}")
-            assert len(content) >= chunk.length, f"chunk {chunk.name} of {name} has {len(content)} of {chunk.length} bytes"
+            assert len(content) >= chunk.length, (
+                f"chunk {chunk.name} of {name} has {len(content)} of {chunk.length} bytes"
+            )
             data += content[: chunk.length]
             referenced.add(chunk.name)
         begin = info.start_offset - (info.start_offset if first is None else first)
@@ -337,5 +387,8 @@ async def check_chunks(store: SegmentStore, disk: SimulatedDisk) -> None:
 
     await eventually(
         lambda: stored_chunks(disk) == referenced,
-        lambda: f"left over: {sorted(stored_chunks(disk) - referenced)}, missing: {sorted(referenced - stored_chunks(disk))}",
+        lambda: (
+            f"left over: {sorted(stored_chunks(disk) - referenced)}, missing: "
+            f"{sorted(referenced - stored_chunks(disk))}"
+        ),
     )

@@ -1,12 +1,14 @@
-"""Small stores at several moments of their life, damage to their files, and the verdict on a store that is opened with it.
+"""Small stores at several moments of their life, damage to their files, and the verdict on a store that is
+opened with it.
 
-A *damage* is a set of files with new contents (None: the file is gone). The verdict is one of two: the store is whole, with all that was
-acked; or the damage is refused, by the opening or by the reads that need the damaged bytes, and the error names the file, with an
-offset that is not behind the first damaged byte. Anything else fails: above all a store that opens with less.
+A *damage* is a set of files with new contents (None: the file is gone). The verdict is one of two: the store
+is whole, with all that was acked; or the damage is refused, by the opening or by the reads that need the
+damaged bytes, and the error names the file, with an offset that is not behind the first damaged byte.
+Anything else fails: above all a store that opens with less.
 
-A refused open leaves every file as it was, but for the register: its epoch is raised before anything is read, because only then nobody
-else can be writing. What it may add is a log file and a claim of the new epoch; what it may sweep is nobody's data: the note of an owner
-that died, and chunks that were never published.
+A refused open leaves every file as it was, but for the register: its epoch is raised before anything is read,
+because only then nobody else can be writing. What it may add is a log file and a claim of the new epoch; what
+it may sweep is nobody's data: the note of an owner that died, and chunks that were never published.
 """
 
 from __future__ import annotations
@@ -16,19 +18,18 @@ from functools import lru_cache, partial
 from typing import Any
 
 import attrs
+from simulation.file_layer import SimulatedDisk, SimulatedFiles
 
-from tierlog.actors.store import SegmentStore
+from support.crash_enumeration import Instant, Scenario, live
+from support.crash_scenarios import FLUSH, PATIENT
+from support.crash_scripts import Session
+from support.crash_world import FOLDER, Limits, check_chunks, container, fork, opened
+from support.oracle import View, observe
+from support.segment_model import Append, Create, Family, Flush, Merge, Op, Seal, SetAttribute
+from support.virtual import run_virtual
+from tierlog.actors.store.store import SegmentStore
+from tierlog.journal.log.frames import FRAME_HEADER_BYTES
 from tierlog.storage_backends.base.errors import DataCorruption, StoreMismatch, TierlogError
-from tierlog.storage_backends.logs.frames import FRAME_HEADER_BYTES
-from tierlog.testing.simulated_files import SimulatedDisk, SimulatedFiles
-
-from .crash_enumeration import Instant, Scenario, live
-from .crash_scenarios import FLUSH, PATIENT
-from .crash_scripts import Session
-from .crash_world import FOLDER, Limits, check_chunks, container, fork, opened
-from .oracle import View, observe
-from .segment_model import Append, Create, Family, Flush, Merge, Op, Seal, SetAttribute
-from .virtual import run_virtual
 
 Damage = Mapping[str, bytes | None]
 IDENTITY, REGISTER = f"{FOLDER}/wal/store", f"{FOLDER}/wal/0000/register"
@@ -37,7 +38,7 @@ SWEPT = ("/wal/owners/", "/lts/.tmp-")
 """What an opening sweeps before it looks at anything."""
 
 
-# --- images -----------------------------------------------------------------------------------------------------
+# --- images -------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -128,7 +129,11 @@ def files_of(disk: SimulatedDisk) -> dict[str, bytes]:
 @lru_cache
 def image(name: str) -> Image:
     instants = run_virtual(partial(live, LIVES[name], 0), 0).instants
-    last = next(index for index, instant in enumerate(instants) if _is_commit(instant)) if name == "flushing" else len(instants) - 1
+    last = (
+        next(index for index, instant in enumerate(instants) if _is_commit(instant))
+        if name == "flushing"
+        else len(instants) - 1
+    )
     disk, oracle = instants[last].disk, instants[last].oracle.copy()
 
     async def look() -> View:
@@ -141,8 +146,12 @@ def image(name: str) -> Image:
 
 
 def _is_commit(instant: Instant) -> bool:
-    """Whether a chunk is complete under its temporary name, and everything that the log holds was answered."""
-    is_answered = all(state.pending is None or isinstance(state.pending, Flush) for state in instant.oracle.families.values())
+    """Whether a chunk is complete under its temporary name, and everything that the log holds was
+    answered."""
+    is_answered = all(
+        state.pending is None or isinstance(state.pending, Flush)
+        for state in instant.oracle.families.values()
+    )
     return is_answered and instant.call.startswith(f"Link {FOLDER}/lts/containers/")
 
 
@@ -152,10 +161,13 @@ def _versions(earlier: Sequence[Instant], last: SimulatedDisk) -> dict[str, list
         for path, content in files_of(instant.disk).items():
             if path in versions and content not in versions[path]:
                 versions[path].append(content)
-    return {path: [content for content in found if content != last.content(path)] for path, found in versions.items()}
+    return {
+        path: [content for content in found if content != last.content(path)]
+        for path, found in versions.items()
+    }
 
 
-# --- damage -----------------------------------------------------------------------------------------------------
+# --- damage -------------------------------------------------------------------------------------
 
 
 def cut(path: str, content: bytes, sizes: Iterable[int]) -> Iterator[Damage]:
@@ -181,7 +193,8 @@ def zeroed(path: str, content: bytes, size: int) -> Iterator[Damage]:
 
 
 def written(content: bytes) -> int:
-    """Where a WAL file's last record ends, about: behind it are zeros, and to cut those off changes nothing."""
+    """Where a WAL file's last record ends, about: behind it are zeros, and to cut those off changes
+    nothing."""
     return len(content.rstrip(b"\0"))
 
 
@@ -196,7 +209,9 @@ def records(content: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def describe_damage(found: Image, damage: Damage) -> str:
-    return f"{found.name}: " + "; ".join(_difference(found, path, content) for path, content in damage.items())
+    return f"{found.name}: " + "; ".join(
+        _difference(found, path, content) for path, content in damage.items()
+    )
 
 
 def _difference(found: Image, path: str, content: bytes | None) -> str:
@@ -227,11 +242,12 @@ def damaged(source: SimulatedDisk, damage: Damage) -> SimulatedDisk:
     return disk
 
 
-# --- the verdict ------------------------------------------------------------------------------------------------
+# --- the verdict --------------------------------------------------------------------------------
 
 
 async def judge(found: Image, damage: Damage, *, strays: bool = False) -> bool:
-    """Open the damaged store: True if it is whole, False if it is refused as it should be; anything else fails.
+    """Open the damaged store: True if it is whole, False if it is refused as it should be; anything else
+    fails.
 
     ``strays``: what was added is nobody's business, and stays where it is.
     """
@@ -252,18 +268,26 @@ async def judge(found: Image, damage: Damage, *, strays: bool = False) -> bool:
     assert any(leads_to(refusal, found, path, content) for path, content in damage.items()), (
         f"the refusal does not say where the damage is: {refusal}"
     )
-    # Damage in a chunk is found by the reads that need it; the store goes on with the rest, and its log with it.
+    # Damage in a chunk is found by the reads that need it; the store goes on with the rest, and its log with
+    # it.
     check_untouched(before, files_of(disk), CHUNKS if is_open else "/")
     return False
 
 
 def leads_to(error: TierlogError, found: Image, path: str, content: bytes | None) -> bool:
-    """Whether the refusal names the damaged file, and the start of what is damaged in it; chunks are named as such, without their root."""
+    """Whether the refusal names the damaged file, and the start of what is damaged in it; chunks are named as
+    such, without their root."""
     if not isinstance(error, DataCorruption):
-        # Without its register and its files a log is a new one, and only the claims in long-term storage know better (W8).
-        return path in str(error) or (path == REGISTER and content is None and "was claimed with epoch" in str(error))
+        # Without its register and its files a log is a new one, and only the claims in long-term storage know
+        # better (W8).
+        return path in str(error) or (
+            path == REGISTER and content is None and "was claimed with epoch" in str(error)
+        )
 
-    return error.file in (path, path.removeprefix(f"{FOLDER}/lts/")) and 0 <= error.offset <= first_difference(found, path, content)
+    return error.file in (
+        path,
+        path.removeprefix(f"{FOLDER}/lts/"),
+    ) and 0 <= error.offset <= first_difference(found, path, content)
 
 
 def first_difference(found: Image, path: str, content: bytes | None) -> int:
@@ -276,7 +300,11 @@ def first_difference(found: Image, path: str, content: bytes | None) -> int:
 
 
 def check_untouched(before: Mapping[str, bytes], now: Mapping[str, bytes], part: str) -> None:
-    kept = [path for path in before if part in path and path != REGISTER and not any(swept in path for swept in SWEPT)]
+    kept = [
+        path
+        for path in before
+        if part in path and path != REGISTER and not any(swept in path for swept in SWEPT)
+    ]
     changed = [path for path in kept if now.get(path) != before[path]]
     assert not changed, f"a refusal changed {changed}"
 

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import attrs
 
-from tierlog.actors.store import SegmentStore
-
-from .event_writer import SEGMENTS, event
+from support.event_writer import SEGMENTS, event
+from tierlog.actors.store.store import SegmentStore
 
 PROGRAM = Path(__file__).with_name("event_writer.py")
 
@@ -42,15 +41,21 @@ class Acks:
         return count
 
     async def check(self, store: SegmentStore) -> int:
-        """Every acked event is there exactly once, in order, where its writer was told; nothing is there that nobody wrote.
+        """Every acked event is there exactly once, in order, where its writer was told; nothing is there that
+        nobody wrote.
 
-        Returns how many events there are."""
+        Returns how many events there are.
+        """
         held = {segment: await read_segment(store, segment) for segment in SEGMENTS}
         places = {segment: _places(segment, data) for segment, data in held.items()}
         for (segment, name, first), (last, offset) in self.told.items():
             missing = [number for number in range(first, last + 1) if (name, number) not in places[segment]]
-            assert not missing, f"{segment}: acked events {missing[:5]} of {name} are gone (of {first} to {last})"
-            assert offset in (-1, places[segment][name, first]), f"{segment}: event {first} of {name} is not at {offset}"
+            assert not missing, (
+                f"{segment}: acked events {missing[:5]} of {name} are gone (of {first} to {last})"
+            )
+            assert offset in (-1, places[segment][name, first]), (
+                f"{segment}: event {first} of {name} is not at {offset}"
+            )
         return sum(map(len, places.values()))
 
 
@@ -63,7 +68,9 @@ def _places(segment: str, data: bytes) -> dict[tuple[str, int], int]:
         words = line.split(b" ")
         name, number = words[0].decode(), int(words[1])
         assert line == event(name, number), f"{segment}: broken event at {position}: {line[:40]!r}"
-        assert number == last.get(name, 0) + 1, f"{segment}: event {number} of {name} at {position} follows {last.get(name, 0)}"
+        assert number == last.get(name, 0) + 1, (
+            f"{segment}: event {number} of {name} at {position} follows {last.get(name, 0)}"
+        )
         last[name] = number
         places[name, number] = position
         position += len(line)

@@ -1,13 +1,16 @@
 """A program that appends numbered events to a store and prints every ack: the victim of process tests.
 
-Usage: ``python event_writer.py <folder> <seed> <name> [<appends>]``. It says one line for each thing that is certain:
+Usage: ``python event_writer.py <folder> <seed> <name> [<appends>]``. It says one line for each thing that is
+certain:
 
 * ``open`` once the store answers, ``flushed``, ``end``;
-* ``<segment> <first> <last> <offset>`` for an acked append of the events first to last (offset -1: a duplicate whose place is forgotten);
+* ``<segment> <first> <last> <offset>`` for an acked append of the events first to last (offset -1: a
+  duplicate whose place is forgotten);
 * ``doubt`` for a call of unknown outcome; ``fenced`` when another owner took over: then it ends.
 
-A line without its line end was told to nobody. An event is ``<name> <number> <padding>`` and a line end, so a segment explains itself.
-The writer goes on after the last number that the store knows, so it can be started again after anything.
+A line without its line end was told to nobody. An event is ``<name> <number> <padding>`` and a line end, so a
+segment explains itself. The writer goes on after the last number that the store knows, so it can be started
+again after anything.
 """
 
 from __future__ import annotations
@@ -19,7 +22,13 @@ from random import Random
 import anyio
 
 import tierlog
-from tierlog.actors.config import CheckpointConfig, GcConfig, SupervisionConfig, WalConfig, WriterConfig
+from tierlog.actors.settings.configuration import (
+    CheckpointConfig,
+    GcConfig,
+    SupervisionConfig,
+    WalConfig,
+    WriterConfig,
+)
 
 SEGMENTS = ("app/one", "app/two", "app/three")
 CONFIG = tierlog.StoreConfig(
@@ -98,4 +107,11 @@ async def main(folder: str, seed: int, name: str, events: int) -> None:
 if __name__ == "__main__":
     numbers = [int(word) for word in (sys.argv[2], *sys.argv[4:5])]
     backend = "trio" if numbers[0] % 2 else "asyncio"
-    anyio.run(main, sys.argv[1], numbers[0], sys.argv[3], numbers[1] if len(numbers) > 1 else 1 << 30, backend=backend)
+    anyio.run(
+        main,
+        sys.argv[1],
+        numbers[0],
+        sys.argv[3],
+        numbers[1] if len(numbers) > 1 else 1 << 30,
+        backend=backend,
+    )

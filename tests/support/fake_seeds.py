@@ -1,4 +1,5 @@
-"""Runs of seeds that simulate nothing: what they come to depends on the seed alone, so that tests of campaigns know it."""
+"""Runs of seeds that simulate nothing: what they come to depends on the seed alone, so that tests of
+campaigns know it."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import sys
 import time
 from collections.abc import Collection
 
-from tierlog.testing.simulation.run import Verdict
+from simulation.run import Verdict
 
 STEPS = tuple(range(1, 41))
 NEEDED = (7, 8, 30)
@@ -17,7 +18,12 @@ FAILING, BREAKING, DYING, HANGING = 13, 17, 19, 23
 
 
 def run_fake(
-    seed: int, *, operations: int = 200, keep: Collection[int] | None = None, trace_lines: int = 200, full_trace: bool = False
+    seed: int,
+    *,
+    operations: int = 200,
+    keep: Collection[int] | None = None,
+    trace_lines: int = 200,
+    full_trace: bool = False,
 ) -> Verdict:
     kept = STEPS if keep is None else tuple(sorted(keep))
     if seed == BREAKING:

@@ -1,7 +1,7 @@
 """A child that stands in for the simulator: a tiny package whose source says what happens to which seed.
 
-Owns: the package, the bugs for it and the command. ``fate.py`` of the package holds ``FAILS`` (the seeds that fail), and what else the
-child does; a mutant changes that text as it would change a store's.
+Owns: the package, the bugs for it and the command. ``fate.py`` of the package holds ``FAILS`` (the seeds that
+fail), and what else the child does; a mutant changes that text as it would change a store's.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tierlog.testing.simulation.mutants.child import Slice
-from tierlog.testing.simulation.mutants.mutant import Mutant, mutant
+from simulation.mutants.child import Slice
+from simulation.mutants.mutant import Mutant, mutant
 
 SOUND = 'FAILS = ()\nEXIT = None\nHANGS = False\nSAYS = ""\n'
 

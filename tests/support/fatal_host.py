@@ -1,7 +1,9 @@
-"""A host that dies while it opens one container, as if what is in it could not be digested: a program for tests of quarantine.
+"""A host that dies while it opens one container, as if what is in it could not be digested: a program for
+tests of quarantine.
 
-Owns: the fault. The environment says which container (FATAL_CONTAINER), and names a file without which nothing happens (FATAL_WHILE).
-The fault strikes after the log was opened, so that each death leaves a higher epoch behind.
+Owns: the fault. The environment says which container (FATAL_CONTAINER), and names a file without which
+nothing happens (FATAL_WHILE). The fault strikes after the log was opened, so that each death leaves a higher
+epoch behind.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from pathlib import Path
 
 from tierlog.actors.container.container import Container
 from tierlog.actors.host.main import main
-from tierlog.storage_backends.base.data_log import OpenedLog
+from tierlog.journal.log.contract import OpenedLog
 
 _open = Container._open
 

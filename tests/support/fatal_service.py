@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tierlog.actors import service
 from tierlog.actors.cli import main
+from tierlog.actors.supervisor import service
 
 _real = service._host_command
 

@@ -1,10 +1,11 @@
-"""When two simulated disks are the same: for everybody at any time, or for whoever runs on them until the next power loss."""
+"""When two simulated disks are the same: for everybody at any time, or for whoever runs on them until the
+next power loss."""
 
 from __future__ import annotations
 
 import hashlib
 
-from tierlog.testing.simulated_disk import Entry, SimulatedDisk, SimulatedInode
+from simulation.disk import Entry, SimulatedDisk, SimulatedInode
 
 
 class _Numbers(dict[SimulatedInode, int]):
@@ -25,18 +26,28 @@ def fingerprint(disk: SimulatedDisk) -> bytes:
             path,
             files.of(folder.names),
             files.of(folder.durable),
-            [([(name, files.one(found)) for name, found in change.sets], change.removes) for change in folder.pending],
+            [
+                ([(name, files.one(found)) for name, found in change.sets], change.removes)
+                for change in folder.pending
+            ],
         )
         for path, folder in sorted(disk._folders.items())
     ]
     hidden = [(len(file.durable), [(offset, len(data)) for offset, data in file.pending]) for file in files]
-    return _digest((folders, hidden, sorted(disk._moved.items())), disk, files, [part for file in files for part in _unseen(file)])
+    return _digest(
+        (folders, hidden, sorted(disk._moved.items())),
+        disk,
+        files,
+        [part for file in files for part in _unseen(file)],
+    )
 
 
 def seen(disk: SimulatedDisk) -> bytes:
     """Equal for two disks if and only if no process can tell them apart before a power loss."""
     files = _Numbers()
-    return _digest([(path, files.of(folder.names)) for path, folder in sorted(disk._folders.items())], disk, files, [])
+    return _digest(
+        [(path, files.of(folder.names)) for path, folder in sorted(disk._folders.items())], disk, files, []
+    )
 
 
 def _unseen(file: SimulatedInode) -> list[bytes | bytearray]:

@@ -1,4 +1,5 @@
-"""A container's state beside long-term storage in memory: metadata commits are durable at once, appends too."""
+"""A container's state beside long-term storage in memory: metadata commits are durable at once, appends
+too."""
 
 from __future__ import annotations
 
@@ -10,12 +11,12 @@ from support.container_parts import NAME, Parts
 from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.actors.container.requests import Request
 from tierlog.actors.container.segments import SegmentState
-from tierlog.actors.writer.aggregation import FlushableSegment, capture
-from tierlog.actors.writer.segment_flusher import SegmentFlusher
+from tierlog.actors.flush.aggregation import FlushableSegment, capture
+from tierlog.actors.flush.segment_flusher import SegmentFlusher
 from tierlog.journal.operations.forget_segment import ForgetSegment
 from tierlog.journal.operations.vocabulary import Operation
-from tierlog.storage_backends.chunked.storage import ChunkedSegmentStorage
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
+from tierlog.storage_backends.segments.storage import ChunkedSegmentStorage
 from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
 
 
@@ -53,7 +54,7 @@ class FlushWorld:
         info = await self.storage.info(segment.sid)
         return bytes(await self.storage.read(segment.sid, info.start_offset, info.length))
 
-    # --- FlushSource ----------------------------------------------------------------------------------------------
+    # --- FlushSource -----------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
@@ -89,7 +90,7 @@ class FlushWorld:
         if self.claim_error is not None:
             raise self.claim_error
 
-    # --- CycleObserver --------------------------------------------------------------------------------------------
+    # --- CycleObserver ---------------------------------------------------------------------------
 
     def cycle_begins(self, cycle: int) -> None:
         self.cycles.append(("begins", cycle))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
-    """The checksum of every file below ``folder``, and every folder's name: equal before and after means untouched."""
+    """The checksum of every file below ``folder``, and every folder's name: equal before and after means
+    untouched."""
     found = {}
     for path, _, files in os.walk(folder):
         found[os.path.relpath(path, folder)] = ""

@@ -18,7 +18,7 @@ from tierlog.actors.gateway.server.app import gateway_of, make_app
 from tierlog.actors.gateway.server.front import ServerLimits
 from tierlog.actors.gateway.server.gateway import Gateway
 from tierlog.actors.gateway.server.running import bind, serve_http
-from tierlog.actors.node import system_world
+from tierlog.actors.store.opening import system_world
 
 
 @attrs.frozen
@@ -58,7 +58,9 @@ async def serving(store: Any, limits: ServerLimits | None = None, **options: Any
     app = make_app(store, system_world(), limits=limits, **options)
     async with (
         serve_http(app, bind("127.0.0.1", 0), stop_timeout=5.0) as served,
-        httpx.AsyncClient(base_url=served.url, timeout=10.0, limits=httpx.Limits(max_connections=None)) as http,
+        httpx.AsyncClient(
+            base_url=served.url, timeout=10.0, limits=httpx.Limits(max_connections=None)
+        ) as http,
     ):
         yield Service(store, app, served.port, http)
 
@@ -67,7 +69,10 @@ async def serving(store: Any, limits: ServerLimits | None = None, **options: Any
 async def service(
     folder: Path, limits: ServerLimits | None = None, *, config: StoreConfig = CONFIG, **options: Any
 ) -> AsyncIterator[Service]:
-    async with open_store(folder / "data", containers=2, config=config) as store, serving(store, limits, **options) as served:
+    async with (
+        open_store(folder / "data", containers=2, config=config) as store,
+        serving(store, limits, **options) as served,
+    ):
         yield served
 
 

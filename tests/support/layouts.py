@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from support.chunked import SID, Owner
-from tierlog.storage_backends.chunked.records import IndexRecord
+from tierlog.storage_backends.segments.records import IndexRecord
 
 TEXT = bytes(range(1, 200))
 

@@ -1,4 +1,5 @@
-"""A real service: `tierlog serve` as a process of its own, with its hosts, on loopback; and the signs that it left nothing behind."""
+"""A real service: `tierlog serve` as a process of its own, with its hosts, on loopback; and the signs that it
+left nothing behind."""
 
 from __future__ import annotations
 
@@ -23,13 +24,16 @@ from tierlog.storage_backends.base.names import container_of
 
 COMMAND_LINE = ("-m", "tierlog.actors.cli")
 PATIENCE = 20.0
-"""Seconds after which something that should have happened has failed: far above what it takes, for a busy machine's sake."""
+"""Seconds after which something that should have happened has failed: far above what it takes, for a busy
+machine's sake."""
 
 
 def wait_until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
     """The first true answer of ``holds``, which asks about other processes: there is nothing to be woken by.
 
-    The longer it takes, the less often it is asked: questions take processor time from those who are waited for."""
+    The longer it takes, the less often it is asked: questions take processor time from those who are waited
+    for.
+    """
     deadline, pause = time.monotonic() + seconds, 0.01
     while True:
         answer = holds()
@@ -42,7 +46,11 @@ def wait_until(holds: Callable[[], Any], what: str, seconds: float = PATIENCE) -
 
 def name_in(container: int, containers: int) -> str:
     """A segment's name that belongs to the container."""
-    return next(name for name in (f"s{number}" for number in range(1000)) if container_of(name, containers) == container)
+    return next(
+        name
+        for name in (f"s{number}" for number in range(1000))
+        if container_of(name, containers) == container
+    )
 
 
 @attrs.frozen
@@ -56,15 +64,30 @@ class Service:
     """One supervisor process on one folder. A second one on the same folder is another ``Service``."""
 
     def __init__(
-        self, folder: Path, *arguments: str, hosts: int = 2, containers: int | None = None, program: Sequence[str] = COMMAND_LINE
+        self,
+        folder: Path,
+        *arguments: str,
+        hosts: int = 2,
+        containers: int | None = None,
+        program: Sequence[str] = COMMAND_LINE,
     ) -> None:
         """``program``: what stands for the command line, with Python's options."""
         self.folder = folder
         counts = [f"--hosts={hosts}", *([] if containers is None else [f"--containers={containers}"])]
         self._log = folder.with_name(f"{folder.name}-{time.monotonic_ns()}.log")
-        command = [sys.executable, *program, "serve", str(folder), "--listen=127.0.0.1:0", *counts, *arguments]
+        command = [
+            sys.executable,
+            *program,
+            "serve",
+            str(folder),
+            "--listen=127.0.0.1:0",
+            *counts,
+            *arguments,
+        ]
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, cwd=folder.parent)
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, cwd=folder.parent
+            )
         self.url = ""
         self.said = ""
         self._client: httpx.Client | None = None
@@ -79,7 +102,9 @@ class Service:
         self.url = found[0]
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._client is not None:
             self._client.close()
         if self.process.poll() is None:
@@ -102,7 +127,7 @@ class Service:
         """The lines on stderr that are for people."""
         return [line for line in self.log.splitlines() if not line.startswith("{")]
 
-    # --- asking -----------------------------------------------------------------------------------------------
+    # --- asking ----------------------------------------------------------------------------------
 
     @property
     def client(self) -> httpx.Client:
@@ -123,7 +148,11 @@ class Service:
 
     def places(self) -> dict[int, tuple[str, int]]:
         """Host and epoch of each container that is served."""
-        return {place["container"]: (place["host"], place["epoch"]) for place in self.status()["containers"] if place["phase"] == "serving"}
+        return {
+            place["container"]: (place["host"], place["epoch"])
+            for place in self.status()["containers"]
+            if place["phase"] == "serving"
+        }
 
     def is_balanced(self) -> bool:
         """Every container is served, and no host has more than one above another."""
@@ -138,7 +167,7 @@ class Service:
     def post(self, path: str, document: dict[str, Any] | None = None) -> httpx.Response:
         return self.client.post(path, json=document or {})
 
-    # --- data -------------------------------------------------------------------------------------------------
+    # --- data ------------------------------------------------------------------------------------
 
     def create(self, name: str) -> None:
         answer = self.client.post(segment_path(name, Verb.CREATE), json={})
@@ -169,7 +198,7 @@ class Service:
         assert answer.is_success, answer.text
         return answer.content
 
-    # --- ending -----------------------------------------------------------------------------------------------
+    # --- ending ----------------------------------------------------------------------------------
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -183,7 +212,9 @@ class Service:
 def refused(folder: Path, *arguments: str) -> Ended:
     """`tierlog serve` that is expected to end by itself."""
     command = [sys.executable, "-m", "tierlog.actors.cli", "serve", str(folder), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder.parent, timeout=PATIENCE, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder.parent, timeout=PATIENCE, check=False
+    )
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
@@ -205,7 +236,8 @@ def processes_of(folder: Path) -> dict[int, str]:
 
 @contextmanager
 def nothing_left(folder: Path, runtime: Path) -> Iterator[None]:
-    """After the body there is no process of the folder and no socket; what there is is killed, and the test fails."""
+    """After the body there is no process of the folder and no socket; what there is is killed, and the test
+    fails."""
     try:
         yield
         left = processes_of(folder)

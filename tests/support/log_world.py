@@ -7,12 +7,12 @@ from random import Random
 
 import anyio
 import attrs
+from simulation.file_layer import Fault, LosePower, OnCall, SimulatedDisk, SimulatedFiles
 
+from tierlog.journal.log.local import LocalLog
+from tierlog.journal.log.local_layout import LocalLogOptions
 from tierlog.storage_backends.base.files import IoCall
-from tierlog.storage_backends.logs.local import LocalLog
-from tierlog.storage_backends.logs.local_layout import LocalLogOptions
 from tierlog.testing.log_conformance import contents
-from tierlog.testing.simulated_files import Fault, LosePower, OnCall, SimulatedDisk, SimulatedFiles
 
 LOG_ID = b"0123456789abcdef"
 FOLDER = "/data/wal/0000"
@@ -36,7 +36,8 @@ class Ledger:
         self.acked[number] = payload
 
     def check(self, found: dict[int, bytes]) -> None:
-        """The promise: every acked group is there, nothing else than what was tried, in order, without gaps."""
+        """The promise: every acked group is there, nothing else than what was tried, in order, without
+        gaps."""
         numbers = list(found)
         low = numbers[0] if numbers else 1
         assert numbers == list(range(low, low + len(numbers)))
@@ -88,8 +89,11 @@ async def takeover(files: SimulatedFiles, ledger: Ledger) -> None:
     await log.close(clean=False)
 
 
-async def live(disk: SimulatedDisk, life: Callable[[SimulatedFiles], Awaitable[None]], on_call: OnCall | None = None) -> int:
-    """Run ``life`` as one process until it ends or power is lost; returns how many calls it made. Hangs first, then cancels (hole 38)."""
+async def live(
+    disk: SimulatedDisk, life: Callable[[SimulatedFiles], Awaitable[None]], on_call: OnCall | None = None
+) -> int:
+    """Run ``life`` as one process until it ends or power is lost; returns how many calls it made. Hangs
+    first, then cancels."""
     stopped = anyio.Event()
 
     def watch(index: int, call: IoCall) -> Fault | None:
@@ -123,7 +127,9 @@ def power_loss_at(index: int, random: Random) -> OnCall:
     return on_call
 
 
-async def open_log(disk: SimulatedDisk, on_call: Callable[[int, IoCall], Fault | None] | None = None) -> LocalLog:
+async def open_log(
+    disk: SimulatedDisk, on_call: Callable[[int, IoCall], Fault | None] | None = None
+) -> LocalLog:
     log = make_log(SimulatedFiles(disk, on_call))
     await log.open()
     return log

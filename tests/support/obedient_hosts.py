@@ -1,7 +1,9 @@
-"""A supervisor without processes: hosts that exist as far as its fleet knows, and do at once what they are told.
+"""A supervisor without processes: hosts that exist as far as its fleet knows, and do at once what they are
+told.
 
-Owns: carrying out the supervisor's commands in this process, in order. Everything else is the real supervisor: its fleet, its map's
-version, its orders' checks, its ticks. Nothing here opens a socket or starts a process.
+Owns: carrying out the supervisor's commands in this process, in order. Everything else is the real
+supervisor: its fleet, its map's version, its orders' checks, its ticks. Nothing here opens a socket or starts
+a process.
 """
 
 from __future__ import annotations
@@ -12,7 +14,14 @@ from typing import Any, cast
 
 import anyio
 
-from tierlog.actors.supervisor.commands import CloseContainer, Command, DrainHost, KillHost, OpenContainer, SpawnHost
+from tierlog.actors.supervisor.commands import (
+    CloseContainer,
+    Command,
+    DrainHost,
+    KillHost,
+    OpenContainer,
+    SpawnHost,
+)
 from tierlog.actors.supervisor.control.messages import Heartbeat
 from tierlog.actors.supervisor.fleet import FleetOptions
 from tierlog.actors.supervisor.phases import HostPhase
@@ -23,7 +32,14 @@ from tierlog.actors.supervisor.term import Term
 class ObedientSupervisor(Supervisor):
     """``url``: where all its hosts claim to be. ``silent`` hosts do nothing that they are told."""
 
-    def __init__(self, containers: int, hosts: int, *, url: str = "http://127.0.0.1:9", options: FleetOptions | None = None) -> None:
+    def __init__(
+        self,
+        containers: int,
+        hosts: int,
+        *,
+        url: str = "http://127.0.0.1:9",
+        options: FleetOptions | None = None,
+    ) -> None:
         class FirstTerm:
             number = 1
 

@@ -30,7 +30,17 @@ from tierlog.journal.operations.vocabulary import Operation
 SID = 0x7_0000_0002
 
 _IMPORTED = SegmentImage(
-    SID, SegmentStatus.LIVE, True, 4106, 17, 128 << 20, "app/events", (("txn", 5),), ((b"w", WriterState(-3, -2, 4096)),), (b"gone",), ()
+    SID,
+    SegmentStatus.LIVE,
+    True,
+    4106,
+    17,
+    128 << 20,
+    "app/events",
+    (("txn", 5),),
+    ((b"w", WriterState(-3, -2, 4096)),),
+    (b"gone",),
+    (),
 )
 
 SAMPLES: dict[str, Operation] = {
@@ -42,9 +52,13 @@ SAMPLES: dict[str, Operation] = {
     "begin_transaction_without_token": BeginTransaction(SID, "job-7", None, 1_000),
     "checkpoint_begin": CheckpointBegin(9),
     "checkpoint_end": CheckpointEnd(9, 40, 1234, CycleComplete(7, 3, 1200, True)),
-    "checkpoint_part": CheckpointPart(9, (b"image", b""), (("s:1", 12, b"record"), ("c:n", 13, b"")), (b"transaction", b"")),
+    "checkpoint_part": CheckpointPart(
+        9, (b"image", b""), (("s:1", 12, b"record"), ("c:n", 13, b"")), (b"transaction", b"")
+    ),
     "commit_metadata": CommitMetadata((("s:1", b"record"), ("c:n", None), ("c:m", b""))),
-    "commit_transaction": CommitTransaction(SID, 4096, "job-7", ((SID + 1, 10), (SID + 2, 0)), (SID + 3,), (("txn:query", 7),)),
+    "commit_transaction": CommitTransaction(
+        SID, 4096, "job-7", ((SID + 1, 10), (SID + 2, 0)), (SID + 3,), (("txn:query", 7),)
+    ),
     "create_segment": CreateSegment(SID, "app/events#part-1", 128 << 20),
     "cycle_complete": CycleComplete(7, 3, 1200, False),
     "delete_segment": DeleteSegment(SID),
@@ -73,7 +87,9 @@ IMAGE = SegmentImage(
     (MergedRange(100, SID + 1, 10),),
 )
 
-TRANSACTION = TransactionImage(SID, "app/events", "job-7", TransactionStatus.COMMITTED, ("query", 7), 3_600_000, "because", 4096, 10)
+TRANSACTION = TransactionImage(
+    SID, "app/events", "job-7", TransactionStatus.COMMITTED, ("query", 7), 3_600_000, "because", 4096, 10
+)
 
 u64 = st.integers(0, (1 << 64) - 1)
 i64 = st.integers(-(1 << 63), (1 << 63) - 1)
@@ -104,7 +120,9 @@ images = st.builds(
 tokens = st.none() | st.tuples(text, i64)
 sids = st.lists(u64, max_size=3).map(tuple)
 sources = st.lists(st.tuples(u64, u64), max_size=3).map(tuple)
-transactions = st.builds(TransactionImage, u64, text, text, st.sampled_from(TransactionStatus), tokens, u64, text, u64, u64)
+transactions = st.builds(
+    TransactionImage, u64, text, text, st.sampled_from(TransactionStatus), tokens, u64, text, u64, u64
+)
 
 operations: st.SearchStrategy[Operation] = st.one_of(
     st.builds(AbortTransaction, u64, text, text, sids),

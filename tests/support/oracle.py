@@ -1,8 +1,9 @@
 """The oracle of crash tests: what was acked, what is in doubt, and whether a recovered store agrees.
 
-It never looks at how the store works. A family's client calls one operation after the other, so at a crash one of them is in doubt: the
-recovered family is the one with it or the one without it, whole. Racers append to one segment at the same time: each of their acked
-records is there once, at the offset that was told, in the order of its racer; the one in doubt once or never.
+It never looks at how the store works. A family's client calls one operation after the other, so at a crash
+one of them is in doubt: the recovered family is the one with it or the one without it, whole. Racers append
+to one segment at the same time: each of their acked records is there once, at the offset that was told, in
+the order of its racer; the one in doubt once or never.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from collections.abc import Iterator, Mapping
 
 import attrs
 
-from tierlog.actors.store import SegmentStore
-
-from .segment_model import Family, Op
+from support.segment_model import Family, Op
+from tierlog.actors.store.store import SegmentStore
 
 
 def race_record(racer: str, number: int, size: int) -> bytes:
@@ -29,7 +29,9 @@ def race_records(data: bytes) -> Iterator[tuple[int, str, int]]:
         end = data.index(b">", position)
         racer, number, size = data[position + 1 : end].split()
         stop = end + 1 + int(size)
-        assert data[position : position + 1] + data[end + 1 : stop] == b"<" + b"." * int(size), f"broken record at {position}"
+        assert data[position : position + 1] + data[end + 1 : stop] == b"<" + b"." * int(size), (
+            f"broken record at {position}"
+        )
         yield position, racer.decode(), int(number)
         position = stop
 
@@ -63,7 +65,9 @@ async def observe(store: SegmentStore, writers: Mapping[str, frozenset[str]]) ->
             assert block, f"{name}: nothing to read at {info.start_offset + len(data)} of {info.length}"
             data += block
         assert await store.read(name, info.length, 1) == b""
-        numbers = {writer: await store.last_event_number(name, writer) for writer in sorted(writers.get(name, ()))}
+        numbers = {
+            writer: await store.last_event_number(name, writer) for writer in sorted(writers.get(name, ()))
+        }
         known = {writer: number for writer, number in numbers.items() if number is not None}
         segments[name] = (info.start_offset, data, info.sealed, dict(info.attributes), known)
     return View(segments)
@@ -95,11 +99,15 @@ class RaceState:
         found: dict[tuple[str, int], int] = {}
         for offset, racer, number in race_records(data):
             assert (racer, number) not in found, f"{racer}'s event {number} is there twice"
-            assert number == 1 or (racer, number - 1) in found, f"{racer}'s event {number} is there before or without {number - 1}"
+            assert number == 1 or (racer, number - 1) in found, (
+                f"{racer}'s event {number} is there before or without {number - 1}"
+            )
             assert number <= self.tried.get(racer, 0)
             found[racer, number] = offset
         for event, offset in self.acked.items():
-            assert found.get(event) == offset, f"acked event {event}: told offset {offset}, found {found.get(event)}"
+            assert found.get(event) == offset, (
+                f"acked event {event}: told offset {offset}, found {found.get(event)}"
+            )
 
     def settle(self, data: bytes) -> None:
         self.acked = {(racer, number): offset for offset, racer, number in race_records(data)}
@@ -115,7 +123,9 @@ class Oracle:
 
     def copy(self) -> Oracle:
         families = {prefix: state.copy() for prefix, state in self.families.items()}
-        return Oracle(families, {name: state.copy() for name, state in self.races.items()}, dict(self.writers))
+        return Oracle(
+            families, {name: state.copy() for name, state in self.races.items()}, dict(self.writers)
+        )
 
     # --- telling it what happens ---
 
@@ -138,7 +148,9 @@ class Oracle:
         state = self.races[name]
         self.writers[name] = self.writers.get(name, frozenset()) | {racer}
         state.tried[racer] = number
-        offset = await store.append(name, race_record(racer, number, size), writer_id=racer, event_number=number)
+        offset = await store.append(
+            name, race_record(racer, number, size), writer_id=racer, event_number=number
+        )
         assert offset is not None
         state.acked[racer, number] = offset
 
@@ -150,7 +162,8 @@ class Oracle:
     # --- judging a recovered store ---
 
     def check(self, view: View) -> None:
-        """Every family is what it was, or that plus the operation in doubt; every race holds what it promised. Then it is a fact."""
+        """Every family is what it was, or that plus the operation in doubt; every race holds what it
+        promised. Then it is a fact."""
         known = [*self.families, *self.races]
         strangers = [name for name in view.segments if not any(name.startswith(prefix) for prefix in known)]
         assert not strangers, f"segments that nobody made: {strangers}"
@@ -187,10 +200,13 @@ class Oracle:
 
     def has_doubtful(self) -> bool:
         """Whether ``repeat_doubtful`` would send anything."""
-        return bool(self.races) or any(state.pending is not None and state.pending.is_idempotent for state in self.families.values())
+        return bool(self.races) or any(
+            state.pending is not None and state.pending.is_idempotent for state in self.families.values()
+        )
 
     def forget_doubtful(self) -> None:
-        """What ``repeat_doubtful`` does where there is nothing to send: what was in doubt was checked, and is a fact."""
+        """What ``repeat_doubtful`` does where there is nothing to send: what was in doubt was checked, and is
+        a fact."""
         assert not self.has_doubtful()
         for state in self.families.values():
             state.pending = None
@@ -204,8 +220,12 @@ class Oracle:
         for name, race in self.races.items():
             for racer, number in race.tried.items():
                 known = race.acked.get((racer, number))
-                offset = await store.append(name, race_record(racer, number, 30), writer_id=racer, event_number=number)
-                assert known in (None, offset), f"{racer}'s event {number} is at {known}, its repeat was answered with {offset}"
+                offset = await store.append(
+                    name, race_record(racer, number, 30), writer_id=racer, event_number=number
+                )
+                assert known in (None, offset), (
+                    f"{racer}'s event {number} is at {known}, its repeat was answered with {offset}"
+                )
                 assert offset is not None
                 race.acked[racer, number] = offset
 
@@ -216,7 +236,9 @@ def _shown(family: Family) -> dict[str, tuple[object, ...]]:
 
 def _difference(found: dict[str, tuple[object, ...]], expected: dict[str, tuple[object, ...]]) -> str:
     differing = [name for name in sorted({*found, *expected}) if found.get(name) != expected.get(name)]
-    return "; ".join(f"{name} is {_brief(found.get(name))} instead of {_brief(expected.get(name))}" for name in differing)
+    return "; ".join(
+        f"{name} is {_brief(found.get(name))} instead of {_brief(expected.get(name))}" for name in differing
+    )
 
 
 def _brief(shown: tuple[object, ...] | None) -> str:

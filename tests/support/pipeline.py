@@ -12,14 +12,14 @@ import attrs
 from support.container_parts import Parts
 from tierlog.actors.container.pipeline import Pipeline, PipelineOptions
 from tierlog.actors.container.requests import Request
-from tierlog.actors.core.lifecycle import first_leaf
-from tierlog.actors.core.mailbox import Lane, Mailbox
-from tierlog.actors.core.reply import Reply
+from tierlog.actors.kernel.lifecycle import first_leaf
+from tierlog.actors.kernel.mailbox import Lane, Mailbox
+from tierlog.actors.kernel.reply import Reply
+from tierlog.journal.group import decode_group
+from tierlog.journal.log.memory import MemoryLog, MemoryLogService, _Journal
 from tierlog.journal.operations.vocabulary import Operation
-from tierlog.journal.wal.payload import decode_group
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import ClosedError
-from tierlog.storage_backends.logs.memory import MemoryLog, MemoryLogService, _Journal
 
 
 class GatedLog(MemoryLog):
@@ -68,7 +68,15 @@ class PipelineWorld:
         self.log = GatedLog("c", self.service._journals["c"])
         opened = await self.log.open()
         self.parts.state.epoch = opened.epoch
-        self.pipeline = Pipeline(self.parts.state, self.log, self.mailbox, self.parts.publisher, 0, self.options, self._on_published)
+        self.pipeline = Pipeline(
+            self.parts.state,
+            self.log,
+            self.mailbox,
+            self.parts.publisher,
+            0,
+            self.options,
+            self._on_published,
+        )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._run)
             yield self

@@ -6,9 +6,9 @@ import attrs
 
 from support.container_parts import Parts
 from tierlog.actors.container.recovery import Recovery, RecoveryReport
+from tierlog.journal.group import PayloadBuilder
+from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.operations.vocabulary import Operation
-from tierlog.journal.wal.payload import PayloadBuilder
-from tierlog.storage_backends.logs.memory import MemoryLogService
 
 
 @attrs.frozen
@@ -35,7 +35,9 @@ class Script:
     sequence: int = 0
     groups: list[tuple[list[bytes], int, int]] = attrs.field(factory=list)
 
-    def group(self, *ops: Operation, tag: int = 0, truncate_before: int = 0, first: int | None = None) -> None:
+    def group(
+        self, *ops: Operation, tag: int = 0, truncate_before: int = 0, first: int | None = None
+    ) -> None:
         """``first``: the sequence of the first operation, if it is to be a wrong one."""
         payload = PayloadBuilder(self.sequence + 1 if first is None else first)
         for op in ops:

@@ -1,4 +1,5 @@
-"""S3 servers for tests, on loopback: our own, which fails as it is told to, and moto's as a second judge of what S3 does."""
+"""S3 servers for tests, on loopback: our own, which fails as it is told to, and moto's as a second judge of
+what S3 does."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def numbered_world() -> World:
 
 
 class _PlainSession(s3_requests._Session):
-    """Connections without TLS, which no server here speaks: to read this machine's certificates costs more than most tests."""
+    """Connections without TLS, which no server here speaks: to read this machine's certificates costs more
+    than most tests."""
 
     async def _create_connector(self, proxy_url: str | None) -> aiohttp.BaseConnector:
         return aiohttp.TCPConnector()
@@ -38,9 +40,14 @@ class _PlainSession(s3_requests._Session):
 
 @contextmanager
 def aws_environment() -> Iterator[None]:
-    """What an AWS client of this process finds: the servers' credentials, and nothing of this machine's own."""
+    """What an AWS client of this process finds: the servers' credentials, and nothing of this machine's
+    own."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    nowhere = {"AWS_CONFIG_FILE": os.devnull, "AWS_SHARED_CREDENTIALS_FILE": os.devnull, "AWS_EC2_METADATA_DISABLED": "true"}
+    nowhere = {
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
     environment = mock.patch.dict(os.environ, own | nowhere | LocalS3Server.environment(), clear=True)
     with environment, mock.patch.object(s3_requests, "_Session", _PlainSession):
         yield
@@ -75,11 +82,14 @@ def moto_server() -> Iterator[str]:
 
 def s3_storage(url: str, prefix: str = "store/", **options: Any) -> S3ChunkStorage:
     """A chunk storage on a server of this module, not open yet."""
-    return S3ChunkStorage(S3Location(BUCKET, prefix), attrs.evolve(S3Options(endpoint=url), **options), numbered_world())
+    return S3ChunkStorage(
+        S3Location(BUCKET, prefix), attrs.evolve(S3Options(endpoint=url), **options), numbered_world()
+    )
 
 
 class ClientPool:
-    """Clients that are closed and wait to be opened again, for making one costs more than most tests. An open one is nobody else's."""
+    """Clients that are closed and wait to be opened again, for making one costs more than most tests. An open
+    one is nobody else's."""
 
     def __init__(self) -> None:
         self._closed: dict[S3Options, list[Any]] = {}

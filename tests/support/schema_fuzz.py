@@ -1,7 +1,7 @@
 """What Schemathesis finds wrong with a server, by the server's own OpenAPI document.
 
-Owns: one run of all its checks over all operations of a document, from a fixed seed, and the findings as text with the request that repeats
-each. Does not own: the server, nor what to think of a finding.
+Owns: one run of all its checks over all operations of a document, from a fixed seed, and the findings as text
+with the request that repeats each. Does not own: the server, nor what to think of a finding.
 
 Batches are generated as batches: their bytes are no text that a JSON Schema could describe.
 """
@@ -19,10 +19,13 @@ from schemathesis.engine import Status, events, from_schema
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, encode_batch
 
 _ITEM = st.builds(BatchItem, st.sampled_from(["0", "a", "b/c#1"]), st.binary(max_size=64))
-schemathesis.openapi.media_type(BATCH_TYPE, st.lists(_ITEM, min_size=1, max_size=5).map(encode_batch).map(b"".join))
+schemathesis.openapi.media_type(
+    BATCH_TYPE, st.lists(_ITEM, min_size=1, max_size=5).map(encode_batch).map(b"".join)
+)
 
 ANSWERS = ["2xx", "404", "409", "410", "412", "416"]
-"""What a request that is well-formed may be answered with, whatever the segments are: never 400, 413, 415 or anything of the 5xx."""
+"""What a request that is well-formed may be answered with, whatever the segments are: never 400, 413, 415 or
+anything of the 5xx."""
 
 
 @schemathesis.hook
@@ -44,10 +47,12 @@ def _exact(value: Any) -> Any:
 def findings(url: str, *, examples: int, refusals: Mapping[str, list[str]]) -> tuple[list[str], int]:
     """(what is wrong, how many requests were sent).
 
-    ``refusals``: operations whose parameters depend on each other in ways that a document cannot say, and the statuses that well-formed
-    requests may therefore get beside ``ANSWERS``.
+    ``refusals``: operations whose parameters depend on each other in ways that a document cannot say, and the
+    statuses that well-formed requests may therefore get beside ``ANSWERS``.
     """
-    schema = schemathesis.openapi.from_url(f"{url}/openapi.json", config=SchemathesisConfig.from_dict(_config(examples, refusals)))
+    schema = schemathesis.openapi.from_url(
+        f"{url}/openapi.json", config=SchemathesisConfig.from_dict(_config(examples, refusals))
+    )
     found: list[str] = []
     count = 0
     for event in from_schema(schema).execute():
@@ -72,7 +77,9 @@ def _config(examples: int, refusals: Mapping[str, list[str]]) -> dict[str, Any]:
         "request-timeout": 10,
         "generation": {"deterministic": True, "max-examples": examples, "database": "none"},
         "checks": accepted([]),
-        "operations": [{"include-operation-id": name, "checks": accepted(more)} for name, more in refusals.items()],
+        "operations": [
+            {"include-operation-id": name, "checks": accepted(more)} for name, more in refusals.items()
+        ],
     }
 
 

@@ -1,4 +1,5 @@
-"""Chunks in memory that follow a script: the next calls of a verb go wrong, or wait at a gate until a test opens it."""
+"""Chunks in memory that follow a script: the next calls of a verb go wrong, or wait at a gate until a test
+opens it."""
 
 from __future__ import annotations
 
@@ -62,7 +63,11 @@ class ScriptedChunks(FaultyChunkStorage):
         return fault
 
     async def _call(
-        self, verb: str, name: str, act: Callable[[], Awaitable[T]], prefix: Callable[[int], Awaitable[None]] | None = None
+        self,
+        verb: str,
+        name: str,
+        act: Callable[[], Awaitable[T]],
+        prefix: Callable[[int], Awaitable[None]] | None = None,
     ) -> T:
         planned = self._next_of[verb]
         special = None if not planned or isinstance(planned[0], Fault) else planned.popleft()

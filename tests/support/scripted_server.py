@@ -1,7 +1,7 @@
 """An HTTP server that does what a test says, byte by byte: answers, resets, halves, silence.
 
-Plain sockets in threads: nothing between the client and the trouble. ``/v1/containers`` is answered by itself, so that scripts are about
-the call that a test makes.
+Plain sockets in threads: nothing between the client and the trouble. ``/v1/containers`` is answered by
+itself, so that scripts are about the call that a test makes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 import attrs
 
-from tierlog.actors.gateway.wire.documents import ContainerMap, ContainerPlace, dump, map_document
+from tierlog.actors.gateway.wire.documents import ContainerAssignment, ContainerMap, dump, map_document
 from tierlog.actors.gateway.wire.errors import to_problem
 
 MAP_PATH = "/v1/containers"
@@ -60,7 +60,7 @@ def problem(error: BaseException) -> Answer:
 
 
 def one_place(containers: int = 1, url: str | None = None, epoch: int | None = None) -> ContainerMap:
-    return ContainerMap(1, tuple(ContainerPlace(index, url, epoch) for index in range(containers)))
+    return ContainerMap(1, tuple(ContainerAssignment(index, url, epoch) for index in range(containers)))
 
 
 class ScriptedServer:
@@ -155,7 +155,11 @@ class ScriptedServer:
             lines = {"Content-Length": str(len(act.body)), **act.headers}
             if act.status == 204:
                 del lines["Content-Length"]
-            head = f"HTTP/1.1 {act.status} X\r\n" + "".join(f"{name}: {value}\r\n" for name, value in lines.items()) + "\r\n"
+            head = (
+                f"HTTP/1.1 {act.status} X\r\n"
+                + "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+                + "\r\n"
+            )
             connection.sendall(head.encode() + (act.body if act.cut is None else act.body[: act.cut]))
             return act.cut is None
 

@@ -1,7 +1,9 @@
-"""What segments should be: a model in plain values, and the operations on it. It imports nothing of the store but its verbs.
+"""What segments should be: a model in plain values, and the operations on it. It imports nothing of the store
+but its verbs.
 
-A *family* is the segments that one client works on, name by name. Operations are pure functions from one family to the next; each also
-knows how to ask a real store for the same thing, and what the store must answer.
+A *family* is the segments that one client works on, name by name. Operations are pure functions from one
+family to the next; each also knows how to ask a real store for the same thing, and what the store must
+answer.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from tierlog.actors.store import SegmentStore
+from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.segments import AttributeUpdate
 from tierlog.storage_backends.base.transactions import (
     CommitResult,
@@ -48,7 +50,13 @@ class Life:
 
     def shown(self) -> tuple[object, ...]:
         """What can be seen from outside."""
-        return self.start, self.data, self.sealed, dict(self.attributes), {name: events.last for name, events in self.writers.items()}
+        return (
+            self.start,
+            self.data,
+            self.sealed,
+            dict(self.attributes),
+            {name: events.last for name, events in self.writers.items()},
+        )
 
 
 Family = Mapping[str, Life]
@@ -249,13 +257,20 @@ class Commit(Op):
     token: TransactionToken | None = None
 
     def _staged(self) -> list[StagedPart]:
-        return [StagedPart(staged_name(self.target, self.transaction, part), length) for part, length in self.parts]
+        return [
+            StagedPart(staged_name(self.target, self.transaction, part), length)
+            for part, length in self.parts
+        ]
 
     def apply(self, family: Family) -> Family:
         life = family[self.target]
         data = life.data + b"".join(family[part.name].data for part in self._staged())
-        attributes = dict(life.attributes) | ({} if self.token is None else {self.token.attribute: self.token.epoch})
-        return _without_staged(_change(family, self.target, data=data, attributes=attributes), self.target, self.transaction)
+        attributes = dict(life.attributes) | (
+            {} if self.token is None else {self.token.attribute: self.token.epoch}
+        )
+        return _without_staged(
+            _change(family, self.target, data=data, attributes=attributes), self.target, self.transaction
+        )
 
     def answer(self, family: Family) -> object:
         return CommitResult(True, family[self.target].length, sum(length for _, length in self.parts))
@@ -286,7 +301,9 @@ class SetAttribute(Op):
     value: int
 
     def apply(self, family: Family) -> Family:
-        return _change(family, self.name, attributes=dict(family[self.name].attributes) | {self.key: self.value})
+        return _change(
+            family, self.name, attributes=dict(family[self.name].attributes) | {self.key: self.value}
+        )
 
     def answer(self, family: Family) -> object:
         return {self.key: self.value}

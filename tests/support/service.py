@@ -13,13 +13,17 @@ from support.stores import CONFIG
 from tierlog import StoreConfig
 from tierlog.actors.gateway.server.app import ServerLimits, make_app
 from tierlog.actors.gateway.server.running import bind, serve_http
-from tierlog.actors.node import system_world
-from tierlog.actors.tracing import Tracing
+from tierlog.actors.store.opening import system_world
+from tierlog.actors.telemetry.tracing import Tracing
 
 
 @asynccontextmanager
 async def served(
-    folder: Path, containers: int, config: StoreConfig, limits: ServerLimits | None, span: Tracing | None = None
+    folder: Path,
+    containers: int,
+    config: StoreConfig,
+    limits: ServerLimits | None,
+    span: Tracing | None = None,
 ) -> AsyncIterator[str]:
     async with tierlog.open_store(folder, containers=containers, config=config, span=span) as store:
         app = make_app(store, system_world(), limits=limits, tracing=span)

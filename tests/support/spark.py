@@ -1,4 +1,5 @@
-"""What tests of the Spark bridge share: rows, and tasks that fail. Its session is ``chaos_parts.spark_session``."""
+"""What tests of the Spark bridge share: rows, and tasks that fail. Its session is
+``chaos_parts.spark_session``."""
 
 from __future__ import annotations
 
@@ -7,9 +8,21 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from chaos_parts.spark_session import missing, session
-from tierlog import SyncClient, events
+from tierlog import SyncClient
+from tierlog.spark_bridge import events
 
-__all__ = ["FAILING_BATCH", "ROOT", "WIDE", "failing", "missing", "numbered", "session", "staged", "values", "written"]
+__all__ = [
+    "FAILING_BATCH",
+    "ROOT",
+    "WIDE",
+    "failing",
+    "missing",
+    "numbered",
+    "session",
+    "staged",
+    "values",
+    "written",
+]
 
 FAILING_BATCH = 10
 WIDE = "x" * 1_000
@@ -17,7 +30,8 @@ ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 
 
 def numbered(spark: Any, rows: int, partitions: int, tail: str = "") -> Any:
-    """Rows ``r000000`` and so on, in order, a run of them in each partition. With the tail ``WIDE`` no buffer holds a task's rows."""
+    """Rows ``r000000`` and so on, in order, a run of them in each partition. With the tail ``WIDE`` no buffer
+    holds a task's rows."""
     return spark.range(0, rows, 1, partitions).selectExpr(f"printf('r%06d{tail}', id) AS value")
 
 

@@ -1,6 +1,8 @@
-"""A program: a Spark Connect client, which has no JVM of its own, writes and reads; and the server that does the work.
+"""A program: a Spark Connect client, which has no JVM of its own, writes and reads; and the server that does
+the work.
 
-``python -m support.spark_connect URL SEGMENT``, with ``tests`` and ``scripts`` on the path. Prints the rows that it read as JSON.
+``python -m support.spark_connect URL SEGMENT``, with ``tests`` and ``scripts`` on the path. Prints the rows
+that it read as JSON.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A program: Spark with two executor processes writes rows that came through a shuffle, and every task fails once half-way.
+"""A program: Spark with two executor processes writes rows that came through a shuffle, and every task fails
+once half-way.
 
-``python -m support.spark_shuffled_retry URL SEGMENT [naive]``, with ``tests`` on the path. A task that runs again on the other executor
-gets the same rows in another order, which one process never shows. ``naive`` writes as a source without transactions might: a writer for
-each partition, whose appends are numbered.
+``python -m support.spark_shuffled_retry URL SEGMENT [naive]``, with ``tests`` on the path. A task that runs
+again on the other executor gets the same rows in another order, which one process never shows. ``naive``
+writes as a source without transactions might: a writer for each partition, whose appends are numbered.
 """
 
 from __future__ import annotations
@@ -49,7 +50,10 @@ def main(url: str, segment: str, kind: str = "") -> None:
         if attempt == 0:
             raise RuntimeError("on purpose")
 
-    elsewhere = {"spark.excludeOnFailure.enabled": "true", "spark.excludeOnFailure.task.maxTaskAttemptsPerExecutor": "1"}
+    elsewhere = {
+        "spark.excludeOnFailure.enabled": "true",
+        "spark.excludeOnFailure.task.maxTaskAttemptsPerExecutor": "1",
+    }
     with session("local-cluster[2,1,1024]", **elsewhere) as spark:
         source = "tierlog"
         if kind == "naive":

@@ -1,8 +1,9 @@
 """A program: Spark makes a copy of a slow task, and both of them write everything that they have.
 
-``python -m support.spark_speculation URL SEGMENT FOLDER``, with ``tests`` and ``scripts`` on the path. A copy runs on another host, so
-there is a standalone master with two workers on two loopback addresses. The first attempt of partition 0 stops half-way, with rows staged,
-until its copy has handed over its last row. Before either goes on, the names of what is staged are in the file ``staged`` of FOLDER.
+``python -m support.spark_speculation URL SEGMENT FOLDER``, with ``tests`` and ``scripts`` on the path. A copy
+runs on another host, so there is a standalone master with two workers on two loopback addresses. The first
+attempt of partition 0 stops half-way, with rows staged, until its copy has handed over its last row. Before
+either goes on, the names of what is staged are in the file ``staged`` of FOLDER.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ def _wait_for(path: Path) -> None:
 def main(url: str, segment: str, folder: str) -> None:
     with (
         standalone(Path(folder)) as master,
-        session(master, **SPECULATION, **{"spark.executor.memory": "1g", "spark.executor.cores": "1"}) as spark,
+        session(
+            master, **SPECULATION, **{"spark.executor.memory": "1g", "spark.executor.cores": "1"}
+        ) as spark,
     ):
         frame = slowly(numbered(spark, ROWS, PARTITIONS, WIDE), url, segment, folder)
         frame.write.format("tierlog").options(endpoint=url, batchBytes="4096").mode("append").save(segment)

@@ -13,17 +13,21 @@ import pytest
 from trio.testing import MockClock
 
 from support.scripted_chunks import ScriptedChunks
-from tierlog.actors.core.backoff import Backoff
-from tierlog.actors.core.lifecycle import ActorExit
-from tierlog.actors.storage.actor import StorageActor
-from tierlog.actors.storage.client import StorageClient
-from tierlog.actors.storage.options import StorageOptions
+from tierlog.actors.chunk_io.actor import StorageActor
+from tierlog.actors.chunk_io.client import StorageClient
+from tierlog.actors.chunk_io.options import StorageOptions
+from tierlog.actors.kernel.backoff import Backoff
+from tierlog.actors.kernel.lifecycle import ActorExit
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
 
-virtual_time = pytest.mark.parametrize("anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["trio-virtual"])
+virtual_time = pytest.mark.parametrize(
+    "anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})], ids=["trio-virtual"]
+)
 
-OPTIONS = StorageOptions(attempts=3, backoff=Backoff(first=0, maximum=0), breaker_failures=2, breaker_interval=5)
+OPTIONS = StorageOptions(
+    attempts=3, backoff=Backoff(first=0, maximum=0), breaker_failures=2, breaker_interval=5
+)
 DOWN = Fault(FaultKind.BEFORE)
 
 

@@ -7,7 +7,15 @@ from typing import Any
 import attrs
 
 from tierlog import SegmentStore, StoreConfig
-from tierlog.actors.config import CacheConfig, GcConfig, StorageConfig, SupervisionConfig, TimeoutsConfig, WalConfig, WriterConfig
+from tierlog.actors.settings.configuration import (
+    CacheConfig,
+    GcConfig,
+    StorageConfig,
+    SupervisionConfig,
+    TimeoutsConfig,
+    WalConfig,
+    WriterConfig,
+)
 
 KIB = 1 << 10
 CONFIG = StoreConfig(

@@ -18,11 +18,17 @@ async def staged(store: SegmentStore, transaction: str, **parts: bytes) -> list[
     return described
 
 
-async def begun(store: SegmentStore, transaction: str, token: TransactionToken | None = None, **parts: bytes) -> list[StagedPart]:
+async def begun(
+    store: SegmentStore, transaction: str, token: TransactionToken | None = None, **parts: bytes
+) -> list[StagedPart]:
     """An open transaction with ``parts``."""
     await store.begin_transaction(TARGET, transaction, token)
     return await staged(store, transaction, **parts)
 
 
-async def committed(store: SegmentStore, transaction: str, token: TransactionToken | None = None, **parts: bytes) -> CommitResult:
-    return await store.commit_transaction(TARGET, transaction, await begun(store, transaction, token, **parts), token)
+async def committed(
+    store: SegmentStore, transaction: str, token: TransactionToken | None = None, **parts: bytes
+) -> CommitResult:
+    return await store.commit_transaction(
+        TARGET, transaction, await begun(store, transaction, token, **parts), token
+    )

@@ -1,4 +1,5 @@
-"""Running a test body on one event loop: on trio with nothing left to chance, on asyncio in its one order and real time."""
+"""Running a test body on one event loop: on trio with nothing left to chance, on asyncio in its one order and
+real time."""
 
 from __future__ import annotations
 
@@ -7,17 +8,19 @@ from random import Random
 from typing import TypeVar
 
 import anyio
+from simulation import loop
 
 from tierlog.storage_backends.base.world import World
-from tierlog.testing.simulation import loop
 
 T = TypeVar("T")
 
 
 def run_virtual(body: Callable[[], Awaitable[T]], seed: int, backend: str = "trio") -> T:
-    """Run ``body`` to its end. On trio the order of ready tasks comes from ``seed``, and time jumps when everybody waits.
+    """Run ``body`` to its end. On trio the order of ready tasks comes from ``seed``, and time jumps when
+    everybody waits.
 
-    asyncio has one order only; there the time is real, so a body that needs a delay to pass should run on trio. A deadlock is a timeout.
+    asyncio has one order only; there the time is real, so a body that needs a delay to pass should run on
+    trio. A deadlock is a timeout.
     """
     if backend == "trio":
         return loop.run_virtual(body, seed)

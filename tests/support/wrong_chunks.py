@@ -1,4 +1,5 @@
-"""Chunk storages that are wrong on purpose, each in one promise of the contract: what a conformance suite must catch.
+"""Chunk storages that are wrong on purpose, each in one promise of the contract: what a conformance suite
+must catch.
 
 ``Right`` is the same wrapper without a fault. Each other class is named for what it does.
 """
@@ -14,7 +15,14 @@ import anyio.lowlevel
 
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.chunk_storage import Capabilities, ChunkInfo, ChunkRange
-from tierlog.storage_backends.base.errors import BadChunkOffset, ChunkError, ChunkExists, ChunkNotFound, TierlogError, Unavailable
+from tierlog.storage_backends.base.errors import (
+    BadChunkOffset,
+    ChunkError,
+    ChunkExists,
+    ChunkNotFound,
+    TierlogError,
+    Unavailable,
+)
 from tierlog.storage_backends.chunks.memory import MemoryChunk, MemoryChunkState, MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
 
@@ -127,7 +135,11 @@ class KeepsTheCallersBuffer(Right):
 
 class AppearsBitByBit(Right):
     async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
-        whole = b"".join(data) if isinstance(data, list) and all(isinstance(each, bytes) for each in data) else b""
+        whole = (
+            b"".join(data)
+            if isinstance(data, list) and all(isinstance(each, bytes) for each in data)
+            else b""
+        )
         if len(whole) < 1 << 20:
             return await super().create_with_content(name, data)
         await super().create_with_content(name, [whole[:1000]])
@@ -196,7 +208,10 @@ class ConcatConsumesItsSources(Right):
 
 class ConcatTakesWholeChunks(Right):
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
-        whole = [ChunkRange(part.name, 0, len(self.chunk(part.name).data)) if self.has(part.name) else part for part in ranges]
+        whole = [
+            ChunkRange(part.name, 0, len(self.chunk(part.name).data)) if self.has(part.name) else part
+            for part in ranges
+        ]
         return await super().concat(name, whole if all(part.length > 0 for part in ranges) else ranges)
 
 
@@ -204,7 +219,11 @@ class ConcatCutsAtTheEnd(Right):
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         def cut(part: ChunkRange) -> ChunkRange:
             length = len(self.chunk(part.name).data) if self.has(part.name) else 0
-            return ChunkRange(part.name, part.offset, max(min(part.length, length - part.offset), 0)) if part.length > 0 else part
+            return (
+                ChunkRange(part.name, part.offset, max(min(part.length, length - part.offset), 0))
+                if part.length > 0
+                else part
+            )
 
         return await super().concat(name, [cut(part) for part in ranges])
 
@@ -212,7 +231,9 @@ class ConcatCutsAtTheEnd(Right):
 class ConcatReplacesItsTarget(Right):
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         if self.has(name):
-            joined = b"".join(bytes(self.chunk(part.name).data[part.offset :][: part.length]) for part in ranges)
+            joined = b"".join(
+                bytes(self.chunk(part.name).data[part.offset :][: part.length]) for part in ranges
+            )
             self.chunk(name).data = bytearray(joined)
             return len(joined)
         return await super().concat(name, ranges)
@@ -271,7 +292,7 @@ class StripsNewlines(Right):
         return await super().info(name.rstrip("\n"))
 
 
-class RefusesOlderNames(Right):
+class RefusesLegacyNames(Right):
     async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
         if "$" in name:
             raise Unavailable("what is this?")

@@ -1,4 +1,5 @@
-"""Chunk storages whose ``list`` or ``sweep`` is wrong on purpose, each in one promise (see ``wrong_chunks.py``)."""
+"""Chunk storages whose ``list`` or ``sweep`` is wrong on purpose, each in one promise (see
+``wrong_chunks.py``)."""
 
 from __future__ import annotations
 

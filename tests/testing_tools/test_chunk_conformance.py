@@ -1,6 +1,8 @@
-"""The conformance suite can fail: each wrong storage breaks one promise of the contract, and at least one case catches it.
+"""The conformance suite can fail: each wrong storage breaks one promise of the contract, and at least one
+case catches it.
 
-The suite is run here without pytest, case by case on the loop of the test, so that one process judges them all.
+The suite is run here without pytest, case by case on the loop of the test, so that one process judges them
+all.
 """
 
 from __future__ import annotations
@@ -26,14 +28,24 @@ SLOW = ("large", "any_size", "border", "cancelled", "many")
 
 def cases() -> Iterator[tuple[str, dict[str, Any]]]:
     """Each case's method and the arguments that its marks give it."""
-    methods = [pair for pair in inspect.getmembers(ChunkStorageConformance, inspect.isfunction) if pair[0].startswith("test_")]
+    methods = [
+        pair
+        for pair in inspect.getmembers(ChunkStorageConformance, inspect.isfunction)
+        if pair[0].startswith("test_")
+    ]
     for name, method in sorted(methods, key=lambda pair: any(word in pair[0] for word in SLOW)):
         marks = [mark for mark in getattr(method, "pytestmark", []) if mark.name == "parametrize"]
         for combination in itertools.product(*(mark.args[1] for mark in marks)):
             arguments: dict[str, Any] = {}
             for mark, value in zip(marks, combination, strict=True):
                 names = [mark.args[0]] if isinstance(mark.args[0], str) else list(mark.args[0])
-                values = value.values if hasattr(value, "values") and hasattr(value, "id") else (value,) if len(names) == 1 else value
+                values = (
+                    value.values
+                    if hasattr(value, "values") and hasattr(value, "id")
+                    else (value,)
+                    if len(names) == 1
+                    else value
+                )
                 arguments.update(zip(names, values, strict=True))
             yield name, arguments
 
@@ -74,7 +86,9 @@ def test_the_suite_has_the_size_that_it_claims() -> None:
 
 @pytest.mark.anyio
 async def test_a_right_storage_passes_every_case() -> None:
-    failed = [f"{name} {arguments}" for name, arguments in cases() if not await run_case(Right, name, arguments)]
+    failed = [
+        f"{name} {arguments}" for name, arguments in cases() if not await run_case(Right, name, arguments)
+    ]
 
     assert failed == []
 

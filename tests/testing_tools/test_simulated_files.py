@@ -7,10 +7,22 @@ from random import Random
 
 import anyio
 import pytest
+from simulation.disk import SECTOR
+from simulation.file_layer import Fail, Hang, LosePower, SimulatedDisk, SimulatedFiles
 
-from tierlog.storage_backends.base.files import Close, FileHandle, IoCall, Lock, MakeFolder, Open, Program, Rename, Sync, SyncFolder, Write
-from tierlog.testing.simulated_disk import SECTOR
-from tierlog.testing.simulated_files import Fail, Hang, LosePower, SimulatedDisk, SimulatedFiles
+from tierlog.storage_backends.base.files import (
+    Close,
+    FileHandle,
+    IoCall,
+    Lock,
+    MakeFolder,
+    Open,
+    Program,
+    Rename,
+    Sync,
+    SyncFolder,
+    Write,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +67,7 @@ async def test_unsynced_sectors_come_to_rest_in_any_combination() -> None:
     assert {b"", whole, whole + whole, hole + whole} <= outcomes
 
 
-async def test_hole_03_a_failed_sync_marks_pages_clean_and_a_later_one_does_not_save_them() -> None:
+async def test_a_failed_sync_marks_pages_clean_and_a_later_one_does_not_save_them() -> None:
     disk = SimulatedDisk(Random(4))
     failing = True
 
@@ -128,10 +140,12 @@ async def test_a_full_disk_takes_what_fits_and_frees_an_unlinked_file_once_it_is
     assert disk.free() == 3 * 4096
 
 
-async def test_hole_38_after_a_power_loss_everything_hangs_until_the_test_cancels() -> None:
+async def test_after_a_power_loss_everything_hangs_until_the_test_cancels() -> None:
     """No ``finally`` of the dead world does any more I/O."""
     disk = SimulatedDisk(Random(1))
-    files = SimulatedFiles(disk, lambda index, call: LosePower(written=600) if isinstance(call, Write) else None)
+    files = SimulatedFiles(
+        disk, lambda index, call: LosePower(written=600) if isinstance(call, Write) else None
+    )
     cleaned: list[str] = []
 
     def program() -> Program[None]:

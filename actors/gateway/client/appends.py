@@ -1,11 +1,13 @@
 """Appends of many tasks on their way to the servers: the awaiting shell around the coalescer.
 
-Owns: one short task for each request with appends, the pauses before a repeat, the doors of lanes that are full, the deadlines of those who
-wait. Does not own: order and batches (``coalescer.py``), verdicts (``retries.py``), the transport.
+Owns: one short task for each request with appends, the pauses before a repeat, the doors of lanes that are
+full, the deadlines of those who wait. Does not own: order and batches (``coalescer.py``), verdicts
+(``retries.py``), the transport.
 
-Cancellation: a caller that is cancelled leaves; what of its appends was not sent yet is never sent, what was sent is carried out, and the
-others of the same batch hear nothing of it, because requests belong to the client and not to callers. When the client ends without having
-drained, everybody who still waits is told what is known of his append.
+Cancellation: a caller that is cancelled leaves; what of its appends was not sent yet is never sent, what was
+sent is carried out, and the others of the same batch hear nothing of it, because requests belong to the
+client and not to callers. When the client ends without having drained, everybody who still waits is told what
+is known of his append.
 """
 
 from __future__ import annotations
@@ -18,8 +20,8 @@ import anyio.abc
 import anyio.lowlevel
 
 from ....storage_backends.base.errors import Throttled, TierlogError
-from ...core.events import EventSource
-from ...tracing import Tracing
+from ...kernel.one_shot import EventSource
+from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from .calls import Lost, Response, understand
 from .coalescer import Batch, Coalescer, Entry, Lane, Parcel, Sorted
@@ -62,7 +64,7 @@ class Appender:
     def waiting(self) -> int:
         return len(self._waiters)
 
-    # --- callers ----------------------------------------------------------------------------------------------
+    # --- callers ---------------------------------------------------------------------------------
 
     async def append(self, item: BatchItem) -> int | None:
         if self._tracing is None:
@@ -131,7 +133,8 @@ class Appender:
             self._drained.set()
 
     async def _enter_in_turn(self, lane: Lane, entry: Entry) -> None:
-        """Wait for room, behind those who came before. A parcel that is too late gives up at its deadline, here too."""
+        """Wait for room, behind those who came before. A parcel that is too late gives up at its deadline,
+        here too."""
         self._pump_soon()
         door, turn = self._doors.setdefault(lane.container, deque()), anyio.Event()
         door.append(turn)
@@ -141,7 +144,12 @@ class Appender:
             if turn.is_set():
                 lane.put(entry)
             else:
-                entry.answer(Throttled(f"no room for the append within {self._terms.deadline:g} s: nothing was done, slow down"))
+                entry.answer(
+                    Throttled(
+                        f"no room for the append within {self._terms.deadline:g} s: nothing was done, slow "
+                        f"down"
+                    )
+                )
         finally:
             door.remove(turn)
             if not door:
@@ -179,10 +187,11 @@ class Appender:
         for parcel in list(self._waiters):
             parcel.give_up("the client was closed meanwhile")
 
-    # --- requests ---------------------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------
 
     def _pump_soon(self) -> None:
-        """Put batches together when the tasks that are ready now have run: all their appends go with the first one, and nobody waits."""
+        """Put batches together when the tasks that are ready now have run: all their appends go with the
+        first one, and nobody waits."""
         if not self._is_pumping:
             self._is_pumping = True
             self._tasks.start_soon(self._pump)
@@ -206,7 +215,9 @@ class Appender:
         """One request and what its answer means."""
         try:
             call, spans = batch.call(), () if self._tracing is None else batch.spans
-            send = Send(batch.url, call.request, batch.seconds(self._terms.clock()), batch.containers, links=spans)
+            send = Send(
+                batch.url, call.request, batch.seconds(self._terms.clock()), batch.containers, links=spans
+            )
             answer = understand(call, await self._send(send))
         finally:
             self._flying[batch.url] -= 1

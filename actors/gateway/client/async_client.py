@@ -1,10 +1,12 @@
 """``Client``: the verbs of ``SegmentStore`` over HTTP, on asyncio and trio.
 
-Owns: how programs and appends are carried out in an event loop, what runs beside the calls (deadlines of appends, the watch over attempts
-that got no answer yet), the refusal of forked children (hole 39). Does not own: requests, retries, order (see the package).
+Owns: how programs and appends are carried out in an event loop, what runs beside the calls (deadlines of
+appends, the watch over attempts that got no answer yet), the refusal of forked children. Does not
+own: requests, retries, order (see the package).
 
-All verbs are safe to call from many tasks of the event loop that opened the client. Each ends by its deadline, ``tail`` excepted, which
-waits for bytes as long as somebody wants them. Cancelling one that changes something leaves its outcome unknown; the client stays sound.
+All verbs are safe to call from many tasks of the event loop that opened the client. Each ends by its
+deadline, ``tail`` excepted, which waits for bytes as long as somebody wants them. Cancelling one that changes
+something leaves its outcome unknown; the client stays sound.
 """
 
 from __future__ import annotations
@@ -17,16 +19,22 @@ import anyio
 import anyio.abc
 import httpx
 
+from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import ClosedError
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
-from ....storage_backends.base.transactions import LEASE_DEFAULT, CommitResult, StagedPart, TransactionInfo, TransactionToken
-from ...arguments import JoinedAppend, WriterId, check_offset, check_size
-from ...core.events import EventSource
-from ...core.groups import body_group
-from ...forks import forks
-from ...tracing import Tracing
+from ....storage_backends.base.transactions import (
+    LEASE_DEFAULT,
+    CommitResult,
+    StagedPart,
+    TransactionInfo,
+    TransactionToken,
+)
+from ...kernel.fork_guard import forks
+from ...kernel.one_shot import EventSource
+from ...kernel.task_groups import body_group
+from ...telemetry.tracing import Tracing
 from ..wire.batch import Outcome
 from ..wire.documents import HostStatus
 from . import calls, conversation, transactions
@@ -70,10 +78,11 @@ class Client:
     def __repr__(self) -> str:
         return f"<Client of {self._terms.map.base}{', closed' if self._is_closed else ''}>"
 
-    # --- changing ---------------------------------------------------------------------------------------------
+    # --- changing --------------------------------------------------------------------------------
 
     async def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
-        """As ``SegmentStore.create_segment``. ``OutcomeUnknown`` if the segment exists and may be this call's own."""
+        """As ``SegmentStore.create_segment``. ``OutcomeUnknown`` if the segment exists and may be this call's
+        own."""
         await self._run(calls.create_segment(name, rolling_size))
 
     async def append(
@@ -88,8 +97,9 @@ class Client:
     ) -> int | None:
         """As ``SegmentStore.append``: returns the offset at which ``data`` starts, once it is durable.
 
-        Concurrent appends travel together. When a connection breaks under way, one with a ``writer_id`` or an ``expected_offset`` is sent
-        again; a plain one raises ``OutcomeUnknown``, because a second one could not be told from the first.
+        Concurrent appends travel together. When a connection breaks under way, one with a ``writer_id`` or an
+        ``expected_offset`` is sent again; a plain one raises ``OutcomeUnknown``, because a second one could
+        not be told from the first.
         """
         self._check()
         return await self._appender.append(
@@ -109,11 +119,14 @@ class Client:
         """As ``SegmentStore.append_many``: many events one behind the other, all or nothing."""
         self._check()
         return await self._appender.append(
-            calls.append_many_item(name, events, writer_id, first_event_number, previous_event_number, expected_offset)
+            calls.append_many_item(
+                name, events, writer_id, first_event_number, previous_event_number, expected_offset
+            )
         )
 
     async def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
-        """As ``SegmentStore.append_each``: many appends to many segments, each with its own outcome, in order."""
+        """As ``SegmentStore.append_each``: many appends to many segments, each with its own outcome, in
+        order."""
         self._check()
         items, refusals = checked_items(appends)
         return told(refusals, await self._appender.append_each(items))
@@ -130,7 +143,9 @@ class Client:
         """As ``SegmentStore.delete_segment``."""
         await self._run(calls.delete_segment(name))
 
-    async def merge_segments(self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()) -> int:
+    async def merge_segments(
+        self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()
+    ) -> int:
         """As ``SegmentStore.merge_segments``."""
         return await self._run(calls.merge_segments(target, sources, attribute_updates))
 
@@ -142,15 +157,17 @@ class Client:
         """As ``SegmentStore.expire_writers``."""
         return await self._run(calls.expire_writers(name, writer_ids))
 
-    # --- reading ----------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
         """As ``SegmentStore.read``."""
         return await self._run(calls.read(name, offset, size))
 
-    async def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncGenerator[bytes, None]:
-        """As ``SegmentStore.tail``. Breaks of connections and moves of the container are not noticed, unless they last longer than a
-        deadline."""
+    async def tail(
+        self, name: str, offset: int = 0, *, block_size: int = 1 << 20
+    ) -> AsyncGenerator[bytes, None]:
+        """As ``SegmentStore.tail``. Breaks of connections and moves of the container are not noticed, unless
+        they last longer than a deadline."""
         check_offset(offset)
         check_size(block_size, "block_size")
         tail = Tail(offset, block_size)
@@ -159,8 +176,9 @@ class Client:
                 yield block
 
     async def poll(self, name: str, offset: int, wait: float) -> calls.Polled:
-        """The next bytes from ``offset`` on, when there are any, or none after ``wait`` seconds (60 at most); ``sealed`` if there never
-        will be any. One step of ``tail``, for a caller who has other things to do between two."""
+        """The next bytes from ``offset`` on, when there are any, or none after ``wait`` seconds (60 at most);
+        ``sealed`` if there never will be any. One step of ``tail``, for a caller who has other things to do
+        between two."""
         return await self._run(calls.poll(name, offset, wait))
 
     async def segment_info(self, name: str) -> SegmentInfo:
@@ -180,10 +198,14 @@ class Client:
         """As ``SegmentStore.last_event_number``."""
         return await self._run(calls.last_event_number(name, writer_id))
 
-    # --- transactions -----------------------------------------------------------------------------------------
+    # --- transactions ----------------------------------------------------------------------------
 
     async def begin_transaction(
-        self, target: str, transaction_id: str, token: TransactionToken | None = None, lease: float = LEASE_DEFAULT
+        self,
+        target: str,
+        transaction_id: str,
+        token: TransactionToken | None = None,
+        lease: float = LEASE_DEFAULT,
     ) -> TransactionInfo:
         """As ``SegmentStore.begin_transaction``."""
         return await self._run(transactions.begin_transaction(target, transaction_id, token, lease))
@@ -193,9 +215,14 @@ class Client:
         return await self._run(transactions.stage_segment(target, transaction_id, part))
 
     async def commit_transaction(
-        self, target: str, transaction_id: str, parts: Sequence[StagedPart], token: TransactionToken | None = None
+        self,
+        target: str,
+        transaction_id: str,
+        parts: Sequence[StagedPart],
+        token: TransactionToken | None = None,
     ) -> CommitResult:
-        """As ``SegmentStore.commit_transaction``. Sent again after a lost answer: the same transaction is committed once."""
+        """As ``SegmentStore.commit_transaction``. Sent again after a lost answer: the same transaction is
+        committed once."""
         return await self._run(transactions.commit_transaction(target, transaction_id, parts, token))
 
     async def abort_transaction(self, target: str, transaction_id: str, reason: str = "") -> TransactionInfo:
@@ -207,11 +234,12 @@ class Client:
         return await self._run(transactions.transaction_info(target, transaction_id))
 
     async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
-        """As ``SegmentStore.list_transactions``: those on all hosts whose target begins with ``prefix``, sorted."""
+        """As ``SegmentStore.list_transactions``: those on all hosts whose target begins with ``prefix``,
+        sorted."""
         self._check()
         return await self._drive(transactions.list_transactions(self._terms, prefix))
 
-    # --- the whole store --------------------------------------------------------------------------------------
+    # --- the whole store -------------------------------------------------------------------------
 
     async def flush(self) -> None:
         """As ``SegmentStore.flush``, on all hosts."""
@@ -236,7 +264,7 @@ class Client:
 
     def metrics(self) -> bytes:
         """The client's statistics in Prometheus' text format."""
-        from ...metrics import render_metrics
+        from ...telemetry.metrics import render_metrics
 
         return render_metrics(lambda: (self.statistics(),))
 
@@ -245,14 +273,16 @@ class Client:
         check_segment_name(name)
         return self._terms.map.container_of(name)
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside ----------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if self._is_closed:
             raise ClosedError("the client is closed: use it inside its `async with` body")
 
         if self._forks != forks.count:
-            raise ClosedError("this client was opened by the parent of this forked process: open one here, after the fork")
+            raise ClosedError(
+                "this client was opened by the parent of this forked process: open one here, after the fork"
+            )
 
     async def _run(self, call: calls.Call[T]) -> T:
         self._check()
@@ -278,7 +308,8 @@ class Client:
                 await self._look(effect)
 
     async def _look(self, look: Look) -> None:
-        """Get a newer map, if nobody did meanwhile. Whoever waits in line takes over when the one who asks is cancelled."""
+        """Get a newer map, if nobody did meanwhile. Whoever waits in line takes over when the one who asks is
+        cancelled."""
         with anyio.move_on_after(look.seconds):
             async with self._looking:
                 if self._terms.map.looks == look.looks:
@@ -294,7 +325,8 @@ class Client:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Client]:
-        """Usable inside the body; appends that others still wait for are finished at its end, or told if it fails."""
+        """Usable inside the body; appends that others still wait for are finished at its end, or told if it
+        fails."""
         self._tasks.start_soon(self._appender.watch_deadlines)
         await self._drive(conversation.opening(self._terms))
         self._tasks.start_soon(self._watch)
@@ -309,7 +341,11 @@ class Client:
 
 @asynccontextmanager
 async def open_client(
-    terms: Terms, make: Callable[[], httpx.AsyncBaseTransport], map_refresh: float, events: EventSource, tracing: Tracing | None = None
+    terms: Terms,
+    make: Callable[[], httpx.AsyncBaseTransport],
+    map_refresh: float,
+    events: EventSource,
+    tracing: Tracing | None = None,
 ) -> AsyncIterator[Client]:
     transport = AsyncTransport(terms.map, make if tracing is None else lambda: TracingPool(make(), tracing))
     try:

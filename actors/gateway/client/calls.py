@@ -1,8 +1,8 @@
 """Each verb as a request, and each response as a value or a trouble. No I/O; both clients share it.
 
-Owns: the arguments' checks (those of ``SegmentStore``, so that a mistake is told without a round trip), which request a verb becomes, which
-answers are successes, and what the others mean for this verb. Does not own: where a request goes (``container_map.py``), nor whether it is
-sent again (``retries.py``).
+Owns: the arguments' checks (those of ``SegmentStore``, so that a mistake is told without a round trip), which
+request a verb becomes, which answers are successes, and what the others mean for this verb. Does not own:
+where a request goes (``container_map.py``), nor whether it is sent again (``retries.py``).
 
 A limit that only the server knows (the largest append, the most attributes) is the server's to check.
 """
@@ -14,11 +14,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import InvalidArgument, OutcomeUnknown, Unavailable
-from ....storage_backends.base.names import check_segment_name
-from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
-from ...arguments import (
+from ....storage_backends.base.arguments import (
     JoinedAppend,
     WriterId,
     check_data,
@@ -33,6 +29,10 @@ from ...arguments import (
     previous_event,
     required_writer,
 )
+from ....storage_backends.base.checksum import Buffer
+from ....storage_backends.base.errors import InvalidArgument, OutcomeUnknown, Unavailable
+from ....storage_backends.base.names import check_segment_name
+from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ..wire import documents, paths
 from ..wire.batch import BATCH_TYPE, BatchItem, Outcome, decode_outcomes, encode_batch
 from ..wire.documents import JSON_TYPE, ContainerMap, HostStatus
@@ -114,7 +114,9 @@ def understand(call: Call[T], answer: Response | Lost) -> T | Trouble:
 def trouble_of(response: Response, *, changes: bool) -> Trouble:
     """A response that is no success."""
     if response.status in _REDIRECTS:
-        return Trouble(Kind.ELSEWHERE, Unavailable(f"redirected to {response.headers.get('location', 'nowhere')!r}"))
+        return Trouble(
+            Kind.ELSEWHERE, Unavailable(f"redirected to {response.headers.get('location', 'nowhere')!r}")
+        )
 
     error = from_problem(response.status, response.headers, response.body, maybe_applied=changes)
     pause = retry_after(response.headers, response.body) or 0.0
@@ -136,7 +138,7 @@ def lost(answer: Lost, *, changes: bool) -> Trouble:
     return Trouble(Kind.UNKNOWN, Unavailable(answer.reason))
 
 
-# --- appends --------------------------------------------------------------------------------------------------
+# --- appends ------------------------------------------------------------------------------------
 
 
 def append_item(
@@ -147,7 +149,8 @@ def append_item(
     previous_event_number: int | None,
     expected_offset: int | None,
 ) -> BatchItem:
-    """The arguments of ``append``, all but the name checked, and the bytes safe from what the caller does with its buffer (hole 39)."""
+    """The arguments of ``append``, all but the name checked, and the bytes safe from what the caller does
+    with its buffer."""
     if type(data) is not bytes:
         check_data(data)
         data = bytes(data)
@@ -181,7 +184,9 @@ def joined_item(append: JoinedAppend) -> BatchItem:
     check_segment_name(append.name)
     check_data(append.data)
     previous, expected = check_joined(append)
-    return BatchItem(append.name, append.data, append.writer, append.first_event, append.count, previous, expected)
+    return BatchItem(
+        append.name, append.data, append.writer, append.first_event, append.count, previous, expected
+    )
 
 
 def repeat_of(item: BatchItem) -> Repeat:
@@ -196,7 +201,9 @@ def append(item: BatchItem) -> Call[list[Outcome]]:
     if item.count > 1:
         return batch([item])
 
-    numbers = AppendHeaders(item.writer, item.first_event if item.writer else None, item.previous_event, item.expected_offset)
+    numbers = AppendHeaders(
+        item.writer, item.first_event if item.writer else None, item.previous_event, item.expected_offset
+    )
     headers = (("Content-Type", BYTES_TYPE), *append_headers(numbers).items())
     request = Request("POST", paths.segment_path(item.name, Verb.APPEND), bytes(item.data), headers)
     return Call(request, repeat_of(item), lambda response: [documents.parse_offset(response.body)])
@@ -208,7 +215,7 @@ def batch(items: Sequence[BatchItem]) -> Call[list[Outcome]]:
     return Call(request, Repeat.NEVER, lambda response: decode_outcomes(response.body, len(items)))
 
 
-# --- other changes --------------------------------------------------------------------------------------------
+# --- other changes ------------------------------------------------------------------------------
 
 
 def create_segment(name: str, rolling_size: int | None) -> Call[None]:
@@ -228,7 +235,9 @@ def delete_segment(name: str) -> Call[None]:
     return post(name, Verb.DELETE, b"{}", _nothing)
 
 
-def merge_segments(target: str, sources: Sequence[str], attribute_updates: Sequence[AttributeUpdate]) -> Call[int]:
+def merge_segments(
+    target: str, sources: Sequence[str], attribute_updates: Sequence[AttributeUpdate]
+) -> Call[int]:
     names = tuple(check_many("sources", sources))
     for name in names:
         check_segment_name(name)
@@ -242,16 +251,26 @@ def update_attributes(name: str, updates: Sequence[AttributeUpdate]) -> Call[dic
     if not wanted:
         raise InvalidArgument("update_attributes takes at least one AttributeUpdate")
 
-    return post(name, Verb.ATTRIBUTES, documents.attributes_document(wanted), lambda response: documents.parse_values(response.body))
+    return post(
+        name,
+        Verb.ATTRIBUTES,
+        documents.attributes_document(wanted),
+        lambda response: documents.parse_values(response.body),
+    )
 
 
 def expire_writers(name: str, writer_ids: Iterable[WriterId]) -> Call[int]:
-    writers = tuple(required_writer(writer, "expire_writers") for writer in check_many("writer_ids", writer_ids))
+    writers = tuple(
+        required_writer(writer, "expire_writers") for writer in check_many("writer_ids", writer_ids)
+    )
     if not writers:
         raise InvalidArgument("expire_writers takes at least one writer id")
 
     return post(
-        name, Verb.EXPIRE_WRITERS, documents.expire_writers_document(writers), lambda response: documents.parse_known(response.body)
+        name,
+        Verb.EXPIRE_WRITERS,
+        documents.expire_writers_document(writers),
+        lambda response: documents.parse_known(response.body),
     )
 
 
@@ -260,7 +279,7 @@ def flush() -> Call[None]:
     return Call(Request("POST", paths.FLUSH, b"{}", _JSON), Repeat.READS, _nothing)
 
 
-# --- reading --------------------------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------
 
 
 def read(name: str, offset: int, size: int) -> Call[bytes]:
@@ -279,7 +298,13 @@ def read(name: str, offset: int, size: int) -> Call[bytes]:
         return response.body
 
     headers = (("Range", range_header(offset, size)),)
-    return Call(Request("GET", paths.segment_path(name, Verb.BYTES), b"", headers), Repeat.READS, parse, name, statuses=(206, 416))
+    return Call(
+        Request("GET", paths.segment_path(name, Verb.BYTES), b"", headers),
+        Repeat.READS,
+        parse,
+        name,
+        statuses=(206, 416),
+    )
 
 
 def _nothing_there(response: Response) -> bytes:
@@ -310,9 +335,18 @@ def poll(name: str, offset: int, wait: float) -> Call[Polled]:
         if response.status == 200 and not response.body:
             raise ValueError("an empty block")
 
-        return Polled(response.body, response.status == 204 and response.headers.get(SEALED.lower()) == "true")
+        return Polled(
+            response.body, response.status == 204 and response.headers.get(SEALED.lower()) == "true"
+        )
 
-    return Call(Request("GET", paths.tail_path(name, offset, wait=wait)), Repeat.READS, parse, name, statuses=(200, 204), wait=wait)
+    return Call(
+        Request("GET", paths.tail_path(name, offset, wait=wait)),
+        Repeat.READS,
+        parse,
+        name,
+        statuses=(200, 204),
+        wait=wait,
+    )
 
 
 def segment_info(name: str) -> Call[SegmentInfo]:
@@ -322,18 +356,27 @@ def segment_info(name: str) -> Call[SegmentInfo]:
 def last_event_number(name: str, writer_id: WriterId) -> Call[int | None]:
     check_segment_name(name)
     path = paths.last_event_number_path(name, required_writer(writer_id, "last_event_number"))
-    return Call(Request("GET", path), Repeat.READS, lambda response: documents.parse_event_number(response.body), name)
+    return Call(
+        Request("GET", path), Repeat.READS, lambda response: documents.parse_event_number(response.body), name
+    )
 
 
 def append_starts(name: str, start: int, end: int) -> Call[list[int]]:
     check_segment_name(name)
     path = paths.append_starts_path(name, check_offset(start, "start"), check_offset(end, "end"))
-    return Call(Request("GET", path), Repeat.READS, lambda response: documents.parse_append_starts(response.body), name)
+    return Call(
+        Request("GET", path),
+        Repeat.READS,
+        lambda response: documents.parse_append_starts(response.body),
+        name,
+    )
 
 
 def list_segments(prefix: str) -> Call[list[str]]:
     """Of one host."""
-    return Call(listing(paths.list_path, prefix), Repeat.READS, lambda response: documents.parse_names(response.body))
+    return Call(
+        listing(paths.list_path, prefix), Repeat.READS, lambda response: documents.parse_names(response.body)
+    )
 
 
 def listing(path_of: Callable[[str], str], prefix: str) -> Request:
@@ -349,21 +392,37 @@ def listing(path_of: Callable[[str], str], prefix: str) -> Request:
 
 
 def containers() -> Call[ContainerMap]:
-    return Call(Request("GET", paths.CONTAINERS), Repeat.READS, lambda response: documents.parse_map(response.body))
+    return Call(
+        Request("GET", paths.CONTAINERS), Repeat.READS, lambda response: documents.parse_map(response.body)
+    )
 
 
 def ready() -> Call[HostStatus]:
-    return Call(Request("GET", paths.READY), Repeat.READS, lambda response: documents.parse_status(response.body), statuses=(200, 503))
+    return Call(
+        Request("GET", paths.READY),
+        Repeat.READS,
+        lambda response: documents.parse_status(response.body),
+        statuses=(200, 503),
+    )
 
 
-# --- inside ---------------------------------------------------------------------------------------------------
+# --- inside -------------------------------------------------------------------------------------
 
 _JSON = (("Content-Type", JSON_TYPE),)
 
 
-def post(name: str, verb: Verb, body: bytes, parse: Callable[[Response], T], repeat: Repeat = Repeat.NEVER, status: int = 200) -> Call[T]:
+def post(
+    name: str,
+    verb: Verb,
+    body: bytes,
+    parse: Callable[[Response], T],
+    repeat: Repeat = Repeat.NEVER,
+    status: int = 200,
+) -> Call[T]:
     check_segment_name(name)
-    return Call(Request("POST", paths.segment_path(name, verb), body, _JSON), repeat, parse, name, statuses=(status,))
+    return Call(
+        Request("POST", paths.segment_path(name, verb), body, _JSON), repeat, parse, name, statuses=(status,)
+    )
 
 
 def _get(name: str, verb: Verb, parse: Callable[[Response], T]) -> Call[T]:

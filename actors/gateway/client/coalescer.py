@@ -1,15 +1,16 @@
 """Which appends travel together: the order of waiting appends, and the batches they make. Plain code, no I/O.
 
-Owns: one lane for each container, the bounds of a batch and of a lane, what an answer does to the appends of its batch. Does not own: the
-requests (``appends.py``), nor what may be sent again (``retries.py``).
+Owns: one lane for each container, the bounds of a batch and of a lane, what an answer does to the appends of
+its batch. Does not own: the requests (``appends.py``), nor what may be sent again (``retries.py``).
 
-A lane has at most one batch under way, so appends to one segment arrive in the order in which they were made. A batch takes from all lanes
-of one server that are free, so that one request carries what many segments have; a lane whose batch is slow holds up no other. The first
-append of an idle lane goes at once; while a batch is under way the others gather. An append that is too large to share a request goes
-alone.
+A lane has at most one batch under way, so appends to one segment arrive in the order in which they were made.
+A batch takes from all lanes of one server that are free, so that one request carries what many segments have;
+a lane whose batch is slow holds up no other. The first append of an idle lane goes at once; while a batch is
+under way the others gather. An append that is too large to share a request goes alone.
 
-What is to be sent again goes back to the front of its lane, before everything that came later. An append behind its writer's previous one,
-refused as ``OutOfOrder`` only because that one has to be sent again, goes back with it.
+What is to be sent again goes back to the front of its lane, before everything that came later. An append
+behind its writer's previous one, refused as ``OutOfOrder`` only because that one has to be sent again, goes
+back with it.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from random import Random
 
 import attrs
 
+from ....storage_backends.base.arguments import JoinedAppend
 from ....storage_backends.base.errors import OutcomeUnknown, OutOfOrder, TierlogError, Unavailable
 from ....storage_backends.base.names import check_segment_name
-from ...arguments import JoinedAppend
-from ...core.events import EventSource
-from ...core.reply import Reply
+from ...kernel.one_shot import EventSource
+from ...kernel.reply import Reply
 from ..wire.batch import BatchItem, Outcome
 from .calls import Call, append, batch, joined_item, repeat_of
 from .container_map import ContainerMapCache
@@ -38,7 +39,8 @@ BATCH_ITEMS = 4096
 LANE_BYTES = 32 << 20
 LANE_ITEMS = 32_768
 NAMES_MAX = 65_536
-"""What waits in one lane at most; who comes then waits at its door. Names are forgotten all at once above their bound."""
+"""What waits in one lane at most; who comes then waits at its door. Names are forgotten all at once above
+their bound."""
 
 
 class Parcel:
@@ -46,7 +48,9 @@ class Parcel:
 
     __slots__ = ("deadline", "entries", "is_abandoned", "left", "outcomes", "reply", "span")
 
-    def __init__(self, items: Sequence[BatchItem], deadline: float, events: EventSource, span: object = None) -> None:
+    def __init__(
+        self, items: Sequence[BatchItem], deadline: float, events: EventSource, span: object = None
+    ) -> None:
         self.entries = [Entry(item, self, index) for index, item in enumerate(items)]
         self.outcomes: list[Outcome] = [None] * len(items)
         self.left = len(items)
@@ -72,7 +76,19 @@ class Parcel:
 class Entry:
     """One append on its way."""
 
-    __slots__ = ("alone", "attempts", "doubt", "index", "is_answered", "is_under_way", "item", "lane", "parcel", "size", "trouble")
+    __slots__ = (
+        "alone",
+        "attempts",
+        "doubt",
+        "index",
+        "is_answered",
+        "is_under_way",
+        "item",
+        "lane",
+        "parcel",
+        "size",
+        "trouble",
+    )
 
     def __init__(self, item: BatchItem, parcel: Parcel, index: int) -> None:
         self.item = item
@@ -186,7 +202,9 @@ class Batch:
     @property
     def spans(self) -> tuple[object, ...]:
         """Of the calls whose appends it carries, each once."""
-        return tuple(dict.fromkeys(entry.parcel.span for entry in self.entries if entry.parcel.span is not None))
+        return tuple(
+            dict.fromkeys(entry.parcel.span for entry in self.entries if entry.parcel.span is not None)
+        )
 
     def _add(self, entry: Entry) -> None:
         entry.is_under_way = True
@@ -212,7 +230,8 @@ class Coalescer:
         self._random = random
         self._lanes: dict[int, Lane] = {}
         self._named: dict[str, Lane] = {}
-        """The lanes of names that were seen: finding a name's container costs more than the rest of putting an append there."""
+        """The lanes of names that were seen: finding a name's container costs more than the rest of putting
+        an append there."""
 
     def lane(self, name: str) -> Lane:
         """Where appends to this segment wait. The name is checked."""
@@ -256,7 +275,8 @@ class Coalescer:
             self._lanes[lane.container] = self._lanes.pop(lane.container)
 
     def settle(self, sent: Batch, answer: Sequence[Outcome] | Trouble, now: float) -> Sorted:
-        """Answer the batch's appends, or put them back where they can be sent again. The lanes stay busy until the driver frees them."""
+        """Answer the batch's appends, or put them back where they can be sent again. The lanes stay busy
+        until the driver frees them."""
         if isinstance(answer, Trouble) and len(sent.entries) > 1 and is_too_much_at_once(answer):
             for entry in sent.entries:
                 entry.alone = True
@@ -307,7 +327,15 @@ class _Sorting:
             trouble = Trouble(Kind.LATER, trouble.error)
         repeat = repeat_of(entry.item)
         left = entry.parcel.deadline - self._now
-        verdict = decide(repeat, trouble, doubt=entry.doubt, attempt=entry.attempts, left=left, random=self._random, size=entry.size)
+        verdict = decide(
+            repeat,
+            trouble,
+            doubt=entry.doubt,
+            attempt=entry.attempts,
+            left=left,
+            random=self._random,
+            size=entry.size,
+        )
         if isinstance(verdict, TierlogError):
             entry.answer(verdict)
             return False
@@ -323,7 +351,7 @@ class _Sorting:
         return True
 
 
-# --- append_each ----------------------------------------------------------------------------------------------
+# --- append_each --------------------------------------------------------------------------------
 
 
 def checked_items(appends: Sequence[JoinedAppend]) -> tuple[list[BatchItem], list[TierlogError | None]]:

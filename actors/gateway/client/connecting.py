@@ -1,7 +1,7 @@
 """``connect`` and ``connect_sync``: the doors to a service.
 
-Owns: what a client takes from the machine (clock, waiting, chance, pools), and the checks of what it is told. Does not own: what clients
-do. The one module of the client that may ask the machine's clock.
+Owns: what a client takes from the machine (clock, waiting, chance, pools), and the checks of what it is told.
+Does not own: what clients do. The one module of the client that may ask the machine's clock.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import httpx
 
 from ....storage_backends.base.errors import InvalidArgument, shown
 from ....storage_backends.base.world import World
-from ...loops import event_source, loop_clock
-from ...tracing import Tracing
+from ...kernel.event_loop import event_source, loop_clock
+from ...telemetry.tracing import Tracing
 from .async_client import Client, open_client
 from .container_map import ContainerMapCache
 from .conversation import Terms
@@ -38,11 +38,13 @@ async def connect(
     world: World | None = None,
     transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
 ) -> AsyncIterator[Client]:
-    """The store of the service at ``url`` (the supervisor's, or a single host's), with the verbs of ``SegmentStore``.
+    """The store of the service at ``url`` (the supervisor's, or a single host's), with the verbs of
+    ``SegmentStore``.
 
-    ``async with tierlog.connect("http://127.0.0.1:7600") as store``, on asyncio and trio. ``deadline``: seconds for each call, repeats
-    included. ``map_refresh``: while a call has no answer yet, look so often where its container is served. ``span`` is told of every call
-    and request: ``tierlog.opentelemetry_tracing()``. ``world`` and ``transport`` are for simulations and tests.
+    ``async with tierlog.connect("http://127.0.0.1:7600") as store``, on asyncio and trio. ``deadline``:
+    seconds for each call, repeats included. ``map_refresh``: while a call has no answer yet, look so often
+    where its container is served. ``span`` is told of every call and request:
+    ``tierlog.opentelemetry_tracing()``. ``world`` and ``transport`` are for simulations and tests.
 
     ``Unavailable`` if no server answers there within 5 s.
     """
@@ -61,14 +63,20 @@ def connect_sync(
     world: World | None = None,
     transport: Callable[[], httpx.BaseTransport] | None = None,
 ) -> Iterator[SyncClient]:
-    """As ``connect``, without an event loop: ``with tierlog.connect_sync("http://127.0.0.1:7600") as store``. For any number of threads."""
+    """As ``connect``, without an event loop: ``with tierlog.connect_sync("http://127.0.0.1:7600") as store``.
+    For any number of threads."""
     terms = _terms(url, deadline, world, time.monotonic)
     with open_sync_client(terms, transport or _sync_pools(url), time.sleep, span) as client:
         yield client
 
 
 def _terms(url: str, deadline: float, world: World | None, clock: Callable[[], float]) -> Terms:
-    return Terms(ContainerMapCache(check_url(url)), _seconds("deadline", deadline), clock, Random() if world is None else world.random)
+    return Terms(
+        ContainerMapCache(check_url(url)),
+        _seconds("deadline", deadline),
+        clock,
+        Random() if world is None else world.random,
+    )
 
 
 def _seconds(what: str, value: object) -> float:
@@ -90,4 +98,6 @@ def _sync_pools(url: str) -> Callable[[], httpx.BaseTransport]:
 
 def _verify(url: str) -> ssl.SSLContext:
     """The machine's certificates where they are needed: loading them takes longer than opening the client."""
-    return ssl.create_default_context() if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    return (
+        ssl.create_default_context() if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    )

@@ -1,25 +1,26 @@
 """Where the containers are, as far as a client knows.
 
-Owns: the newest place of each container, the merge of maps from several servers, who can be asked for a newer one, and the placement of
-names. Does not own: asking (``conversation.py``), nor what is done with calls that are under way.
+Owns: the newest place of each container, the merge of maps from several servers, who can be asked for a newer
+one, and the placement of names. Does not own: asking (``conversation.py``), nor what is done with calls that
+are under way.
 
-The map of the URL that the client was given (the supervisor's, or a single host's) is taken as it is, unless it knows an older epoch of a
-container. Of another host's map only what it serves itself counts, and places that nobody told. A place without a URL is reached through
-the given one.
-Plain code without I/O; the sync client calls it from many threads, so each change is one assignment of a new, frozen map.
+The map of the URL that the client was given (the supervisor's, or a single host's) is taken as it is, unless
+it knows an older epoch of a container. Of another host's map only what it serves itself counts, and places
+that nobody told. A place without a URL is reached through the given one. Plain code without I/O; the sync
+client calls it from many threads, so each change is one assignment of a new, frozen map.
 """
 
 from __future__ import annotations
 
 from ....storage_backends.base.errors import TierlogError
 from ....storage_backends.base.names import container_of
-from ..wire.documents import ContainerMap, ContainerPlace
+from ..wire.documents import ContainerAssignment, ContainerMap
 
 
 class ContainerMapCache:
     def __init__(self, base: str) -> None:
         self.base = base
-        self.places: tuple[ContainerPlace, ...] = ()
+        self.places: tuple[ContainerAssignment, ...] = ()
         """Empty until a first map came."""
         self.looks = 0
         """Grows with each attempt to get a newer map, so that of many who want one only one asks."""
@@ -36,7 +37,9 @@ class ContainerMapCache:
 
         old = self.places or found.containers
         newer = _is_newer if source == self.base else _fills_in
-        self.places = tuple(new if newer(new, known) else known for new, known in zip(found.containers, old, strict=True))
+        self.places = tuple(
+            new if newer(new, known) else known for new, known in zip(found.containers, old, strict=True)
+        )
 
     def hint(self, container: int, url: str) -> bool:
         """Somebody who does not serve it says who does; returns whether that is news."""
@@ -44,7 +47,7 @@ class ContainerMapCache:
         if known.url == url:
             return False
 
-        moved = ContainerPlace(container, url.rstrip("/"), known.epoch)
+        moved = ContainerAssignment(container, url.rstrip("/"), known.epoch)
         self.places = (*self.places[:container], moved, *self.places[container + 1 :])
         return True
 
@@ -56,7 +59,9 @@ class ContainerMapCache:
 
     def has_moved(self, containers: tuple[int, ...], url: str) -> bool:
         """Whether all of these are known to be somewhere else than at ``url``."""
-        return all((found := self.places[container].url) is not None and found != url for container in containers)
+        return all(
+            (found := self.places[container].url) is not None and found != url for container in containers
+        )
 
     def by_url(self) -> dict[str, set[int]]:
         """The containers of each server."""
@@ -74,13 +79,16 @@ class ContainerMapCache:
     @property
     def sources(self) -> list[str]:
         """Whom to ask for a newer map, in order."""
-        return list(dict.fromkeys([self.base, *(place.url for place in self.places if place.url is not None)]))
+        return list(
+            dict.fromkeys([self.base, *(place.url for place in self.places if place.url is not None)])
+        )
 
 
-def _is_newer(new: ContainerPlace, known: ContainerPlace) -> bool:
+def _is_newer(new: ContainerAssignment, known: ContainerAssignment) -> bool:
     return new.epoch is None or known.epoch is None or new.epoch >= known.epoch
 
 
-def _fills_in(new: ContainerPlace, known: ContainerPlace) -> bool:
-    """From a host that has the container itself, or where nothing is known: the rest of its map may be older than ours."""
+def _fills_in(new: ContainerAssignment, known: ContainerAssignment) -> bool:
+    """From a host that has the container itself, or where nothing is known: the rest of its map may be older
+    than ours."""
     return new.url is not None and (known.url is None or (new.epoch is not None and _is_newer(new, known)))

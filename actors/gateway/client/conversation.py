@@ -1,7 +1,8 @@
 """One call from its first attempt to its outcome, as a program without I/O.
 
-Owns: the order of attempts, looks at the container map and pauses; how a call to all hosts is put together; the opening. Does not own: the
-decisions (``retries.py``), nor the I/O: a program yields what it wants done and gets the result, from ``async_client`` or ``sync_client``.
+Owns: the order of attempts, looks at the container map and pauses; how a call to all hosts is put together;
+the opening. Does not own: the decisions (``retries.py``), nor the I/O: a program yields what it wants done
+and gets the result, from ``async_client`` or ``sync_client``.
 
 Cancellation: a program is simply dropped at a yield; it holds nothing.
 """
@@ -25,7 +26,8 @@ T = TypeVar("T")
 LOOK_SECONDS = 2.0
 """How long one server may take to tell its map."""
 OPENING_SECONDS = 5.0
-"""How long an opening client looks for its server: enough for a restart, short enough that a wrong URL is told soon."""
+"""How long an opening client looks for its server: enough for a restart, short enough that a wrong URL is
+told soon."""
 _CONTAINER_NONE: tuple[int, ...] = ()
 
 
@@ -97,7 +99,9 @@ def converse(terms: Terms, call: Call[T]) -> Program[T]:
         yield from _prepare(terms, verdict, looks, containers, target, left)
 
 
-def _prepare(terms: Terms, verdict: Again, looks: int, containers: tuple[int, ...], target: str, left: float) -> Program[None]:
+def _prepare(
+    terms: Terms, verdict: Again, looks: int, containers: tuple[int, ...], target: str, left: float
+) -> Program[None]:
     """What comes before the next attempt."""
     if verdict.refresh and containers:
         yield Look(looks, left)
@@ -112,12 +116,12 @@ def follows_hint(map: ContainerMapCache, container: int, error: TierlogError) ->
     return isinstance(error, OwnedElsewhere) and map.hint(container, error.owner)
 
 
-# --- the map --------------------------------------------------------------------------------------------------
+# --- the map ------------------------------------------------------------------------------------
 
 
 def look(terms: Terms, seconds: float) -> Program[None]:
-    """Ask the given URL, and if that is silent every host that is known: each tells what it serves itself. Raises nothing: who wanted a
-    newer map goes on with the old one."""
+    """Ask the given URL, and if that is silent every host that is known: each tells what it serves itself.
+    Raises nothing: who wanted a newer map goes on with the old one."""
     map, call = terms.map, calls.containers()
     give_up = terms.clock() + seconds
     for url in map.sources:
@@ -150,20 +154,29 @@ def opening(terms: Terms) -> Program[None]:
 
 def _opening_verdict(terms: Terms, attempt: int, left: float) -> Again:
     trouble = terms.map.trouble or Unavailable("it does not answer")
-    verdict = decide(Repeat.READS, Trouble(Kind.LATER, trouble), doubt=False, attempt=attempt, left=left, random=terms.random)
+    verdict = decide(
+        Repeat.READS,
+        Trouble(Kind.LATER, trouble),
+        doubt=False,
+        attempt=attempt,
+        left=left,
+        random=terms.random,
+    )
     if isinstance(verdict, TierlogError):
         raise Unavailable(f"no tierlog server answers at {terms.map.base}: {trouble}") from trouble
 
     return verdict
 
 
-# --- all hosts ------------------------------------------------------------------------------------------------
+# --- all hosts ----------------------------------------------------------------------------------
 
 
 def everywhere(terms: Terms, call: Call[T]) -> Program[list[tuple[set[int], T]]]:
-    """The call's value on every host, with the containers that each had from before the first answer until after the last one.
+    """The call's value on every host, with the containers that each had from before the first answer until
+    after the last one.
 
-    Where a container moves meanwhile, all of it is done again: the new owner may not have been asked, or asked before it was the owner.
+    Where a container moves meanwhile, all of it is done again: the new owner may not have been asked, or
+    asked before it was the owner.
     """
     give_up = terms.clock() + terms.deadline
     attempt = 0
@@ -177,7 +190,9 @@ def everywhere(terms: Terms, call: Call[T]) -> Program[list[tuple[set[int], T]]]
         if trouble is None and terms.map.places == before and all(place.url is not None for place in before):
             return found
 
-        trouble = trouble or Trouble(Kind.LATER, Unavailable("containers were moving all the time: try again"))
+        trouble = trouble or Trouble(
+            Kind.LATER, Unavailable("containers were moving all the time: try again")
+        )
         left = give_up - terms.clock()
         verdict = decide(call.repeat, trouble, doubt=False, attempt=attempt, left=left, random=terms.random)
         if isinstance(verdict, TierlogError):
@@ -187,11 +202,15 @@ def everywhere(terms: Terms, call: Call[T]) -> Program[list[tuple[set[int], T]]]
         attempt += 1
 
 
-def _ask_all(terms: Terms, call: Call[T], give_up: float) -> Program[tuple[list[tuple[set[int], T]], Trouble | None]]:
+def _ask_all(
+    terms: Terms, call: Call[T], give_up: float
+) -> Program[tuple[list[tuple[set[int], T]], Trouble | None]]:
     """One attempt on each host, up to the first that fails."""
     found: list[tuple[set[int], T]] = []
     for url, containers in terms.map.by_url().items():
-        result = understand(call, (yield Send(url, call.request, give_up - terms.clock(), tuple(sorted(containers)))))
+        result = understand(
+            call, (yield Send(url, call.request, give_up - terms.clock(), tuple(sorted(containers))))
+        )
         if isinstance(result, Trouble):
             return found, result
 
@@ -202,4 +221,6 @@ def _ask_all(terms: Terms, call: Call[T], give_up: float) -> Program[tuple[list[
 
 def list_segments(terms: Terms, prefix: str) -> Program[list[str]]:
     found = yield from everywhere(terms, calls.list_segments(prefix))
-    return sorted(name for containers, names in found for name in names if terms.map.container_of(name) in containers)
+    return sorted(
+        name for containers, names in found for name in names if terms.map.container_of(name) in containers
+    )

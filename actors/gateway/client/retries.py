@@ -1,20 +1,23 @@
 """What may be sent again, after what, and when: pure decisions (rule H3).
 
-Owns: the kinds of calls by what a repeat does, the kinds of trouble, and the verdict on one attempt. Does not own: any I/O, nor how much
-time a call has.
+Owns: the kinds of calls by what a repeat does, the kinds of trouble, and the verdict on one attempt. Does not
+own: any I/O, nor how much time a call has.
 
-A call that reads is sent again after every trouble that may pass. One that changes something is sent again if the attempt had no effect
-(nothing was sent, or the server says so), or if a repeat can be told from a second one:
+A call that reads is sent again after every trouble that may pass. One that changes something is sent again if
+the attempt had no effect (nothing was sent, or the server says so), or if a repeat can be told from a second
+one:
 
 - an append with a writer id: the store knows its number;
-- an append at an expected offset: applied once, it cannot be applied there again. ``BadOffset`` after an attempt with unknown outcome
-  proves that it was not applied only if the segment is too short to hold it; otherwise nobody can tell;
-- a creation and a seal: their effect happens once. ``SegmentExists`` after an unknown outcome may be the own creation;
+- an append at an expected offset: applied once, it cannot be applied there again. ``BadOffset`` after an
+  attempt with unknown outcome proves that it was not applied only if the segment is too short to hold it;
+  otherwise nobody can tell;
+- a creation and a seal: their effect happens once. ``SegmentExists`` after an unknown outcome may be the own
+  creation;
 - the verbs of a transaction: each finds what an earlier attempt did, and answers as that one did (rule H17).
 
-Everything else (a plain append, delete, truncate, merge, attributes, expire-writers) is never repeated after an unknown outcome: a second
-one could hit what others did in between. Once an attempt's outcome is unknown, only an answer that proves what happened is told as it is;
-any other becomes ``OutcomeUnknown``.
+Everything else (a plain append, delete, truncate, merge, attributes, expire-writers) is never repeated after
+an unknown outcome: a second one could hit what others did in between. Once an attempt's outcome is unknown,
+only an answer that proves what happened is told as it is; any other becomes ``OutcomeUnknown``.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ from ....storage_backends.base.errors import (
     UnknownWriter,
 )
 from ....storage_backends.base.transactions import TransactionState
-from ...core.backoff import Backoff
+from ...kernel.backoff import Backoff
 from ..wire.errors import TooLarge
 
 BACKOFF = Backoff(first=0.01, maximum=0.25)
@@ -103,15 +106,16 @@ class Again:
 
 
 _PROOFS: dict[Repeat, tuple[type[TierlogError], ...]] = {
-    # The store looks for a writer's number before anything else, so these say that it was not applied (rule C3).
+    # The store looks for a writer's number before anything else, so these say that it was not applied (rule
+    # C3).
     Repeat.NUMBERED: (OutOfOrder, SegmentSealed, BadOffset, InvalidArgument, UnknownWriter),
     Repeat.AT_OFFSET: (InvalidArgument,),
     Repeat.CREATES: (InvalidArgument,),
     Repeat.SEALS: (InvalidArgument, SegmentNotFound),
     # Whatever an earlier attempt did, these say what is true of the transaction now.
     Repeat.SETTLES: (InvalidArgument, SegmentNotFound, SegmentSealed, TransactionEnded, TransactionNotFound),
-    # Only an open transaction is refused for its parts or its target's seal. One that is not found may have been committed before its
-    # target was deleted.
+    # Only an open transaction is refused for its parts or its target's seal. One that is not found may have
+    # been committed before its target was deleted.
     Repeat.COMMITS: (InvalidArgument, BadOffset, SegmentSealed),
     Repeat.NEVER: (),
 }
@@ -119,7 +123,8 @@ _MAY_PASS = (Throttled, Unavailable, ClosedError)
 
 
 def kind_of(error: TierlogError) -> Kind:
-    """The kind of trouble that an error of the server's is. ``StorageFull`` is final: somebody has to make room, and should hear of it."""
+    """The kind of trouble that an error of the server's is. ``StorageFull`` is final: somebody has to make
+    room, and should hear of it."""
     if isinstance(error, NotOwner):
         return Kind.ELSEWHERE
 
@@ -130,7 +135,8 @@ def kind_of(error: TierlogError) -> Kind:
 
 
 def is_too_much_at_once(trouble: Trouble) -> bool:
-    """Whether a batch was refused whole for what one of its items, or their sum, is: each alone gets its own answer."""
+    """Whether a batch was refused whole for what one of its items, or their sum, is: each alone gets its own
+    answer."""
     return trouble.kind is Kind.REFUSED and isinstance(trouble.error, (InvalidArgument, TooLarge))
 
 
@@ -139,8 +145,8 @@ def decide(
 ) -> Again | TierlogError:
     """Send it again, or what to raise.
 
-    ``doubt``: an earlier attempt may have been applied. ``attempt``: how many failed before this one. ``left``: seconds until the call's
-    deadline. ``size``: of an append at an expected offset, its bytes.
+    ``doubt``: an earlier attempt may have been applied. ``attempt``: how many failed before this one.
+    ``left``: seconds until the call's deadline. ``size``: of an append at an expected offset, its bytes.
     """
     if trouble.kind is Kind.REFUSED:
         return _refusal(repeat, trouble.error, size) if doubt else trouble.error
@@ -153,7 +159,8 @@ def decide(
     if pause >= left:
         return _given_up(trouble.error, doubt=doubt)
 
-    # Only backpressure says that this is the right place; one who cannot serve the container now may not be asked to serve it again.
+    # Only backpressure says that this is the right place; one who cannot serve the container now may not be
+    # asked to serve it again.
     return Again(pause, not isinstance(trouble.error, Throttled), doubt)
 
 
@@ -174,7 +181,16 @@ def _refusal(repeat: Repeat, error: TierlogError, size: int) -> TierlogError:
 
 def _given_up(error: TierlogError, *, doubt: bool) -> TierlogError:
     if doubt:
-        return error if isinstance(error, OutcomeUnknown) else OutcomeUnknown(f"an attempt may have been applied; then came: {error}")
+        return (
+            error
+            if isinstance(error, OutcomeUnknown)
+            else OutcomeUnknown(f"an attempt may have been applied; then came: {error}")
+        )
 
-    # `NotOwner` and `ClosedError` would speak of the caller's own store; a client only has not found one that answers in time.
-    return Unavailable(f"no owner answered in time: {error}") if isinstance(error, (NotOwner, ClosedError)) else error
+    # `NotOwner` and `ClosedError` would speak of the caller's own store; a client only has not found one that
+    # answers in time.
+    return (
+        Unavailable(f"no owner answered in time: {error}")
+        if isinstance(error, (NotOwner, ClosedError))
+        else error
+    )

@@ -1,9 +1,12 @@
-"""What a client tells a tracer: one span for each call, one for each request, named by OpenTelemetry's semantic conventions for HTTP.
+"""What a client tells a tracer: one span for each call, one for each request, named by OpenTelemetry's
+semantic conventions for HTTP.
 
-Owns: the spans' names and attributes, and the pools that send a trace's context along. Does not own: requests and their order.
+Owns: the spans' names and attributes, and the pools that send a trace's context along. Does not own: requests
+and their order.
 
-A request is below its call. Where several calls travel together it belongs to none of them: its span is then linked to theirs. It
-ends when the answer's head is there. Attempts that are made again are requests of their own.
+A request is below its call. Where several calls travel together it belongs to none of them: its span is then
+linked to theirs. It ends when the answer's head is there. Attempts that are made again are requests of their
+own.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from typing import Any
 
 import httpx
 
-from ...tracing import Tracing
+from ...telemetry.tracing import Tracing
 from .calls import Call
 
 LINKS = "tierlog.links"
@@ -29,7 +32,9 @@ def around(tracing: Tracing | None, call: Call[Any]) -> AbstractContextManager[o
     return tracing(f"tierlog.client.{verb}", {"segment": call.segment})
 
 
-def around_appends(tracing: Tracing, count: int, size: int, segment: str | None = None) -> AbstractContextManager[object]:
+def around_appends(
+    tracing: Tracing, count: int, size: int, segment: str | None = None
+) -> AbstractContextManager[object]:
     return tracing("tierlog.client.append", {"segment": segment, "count": count, "bytes": size})
 
 

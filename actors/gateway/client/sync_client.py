@@ -2,8 +2,9 @@
 
 Owns: how programs are carried out without an event loop. Does not own: requests, retries (see the package).
 
-Safe to use from many threads, each call with a connection of its own. Appends of several threads do not travel together:
-``append_each`` and ``append_many`` are the way to be fast here. Ctrl-C in a call that changes something leaves its outcome unknown.
+Safe to use from many threads, each call with a connection of its own. Appends of several threads do not
+travel together: ``append_each`` and ``append_many`` are the way to be fast here. Ctrl-C in a call that
+changes something leaves its outcome unknown.
 """
 
 from __future__ import annotations
@@ -15,15 +16,21 @@ from typing import TypeVar
 
 import httpx
 
+from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import ClosedError, TierlogError
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
-from ....storage_backends.base.transactions import LEASE_DEFAULT, CommitResult, StagedPart, TransactionInfo, TransactionToken
-from ...arguments import JoinedAppend, WriterId, check_offset, check_size
-from ...core.events import EventSource
-from ...forks import forks
-from ...tracing import Tracing
+from ....storage_backends.base.transactions import (
+    LEASE_DEFAULT,
+    CommitResult,
+    StagedPart,
+    TransactionInfo,
+    TransactionToken,
+)
+from ...kernel.fork_guard import forks
+from ...kernel.one_shot import EventSource
+from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from ..wire.documents import HostStatus
 from . import calls, conversation, transactions
@@ -39,11 +46,18 @@ T = TypeVar("T")
 
 
 class SyncClient:
-    """Made by ``tierlog.connect_sync``; usable inside its ``with`` body. Its verbs are those of ``Client``."""
+    """Made by ``tierlog.connect_sync``; usable inside its ``with`` body. Its verbs are those of
+    ``Client``."""
 
     append_bytes_max = calls.APPEND_BYTES_MAX
 
-    def __init__(self, terms: Terms, transport: SyncTransport, sleep: Callable[[float], None], tracing: Tracing | None = None) -> None:
+    def __init__(
+        self,
+        terms: Terms,
+        transport: SyncTransport,
+        sleep: Callable[[float], None],
+        tracing: Tracing | None = None,
+    ) -> None:
         self._terms = terms
         self._transport = transport
         self._sleep = sleep
@@ -56,7 +70,7 @@ class SyncClient:
     def __repr__(self) -> str:
         return f"<SyncClient of {self._terms.map.base}{', closed' if self._is_closed else ''}>"
 
-    # --- changing ---------------------------------------------------------------------------------------------
+    # --- changing --------------------------------------------------------------------------------
 
     def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
         self._run(calls.create_segment(name, rolling_size))
@@ -84,7 +98,9 @@ class SyncClient:
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
     ) -> int | None:
-        item = calls.append_many_item(name, events, writer_id, first_event_number, previous_event_number, expected_offset)
+        item = calls.append_many_item(
+            name, events, writer_id, first_event_number, previous_event_number, expected_offset
+        )
         return self._append(item)
 
     def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
@@ -101,7 +117,9 @@ class SyncClient:
     def delete_segment(self, name: str) -> None:
         self._run(calls.delete_segment(name))
 
-    def merge_segments(self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()) -> int:
+    def merge_segments(
+        self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()
+    ) -> int:
         return self._run(calls.merge_segments(target, sources, attribute_updates))
 
     def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]:
@@ -110,7 +128,7 @@ class SyncClient:
     def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
         return self._run(calls.expire_writers(name, writer_ids))
 
-    # --- reading ----------------------------------------------------------------------------------------------
+    # --- reading ---------------------------------------------------------------------------------
 
     def read(self, name: str, offset: int, size: int) -> bytes:
         return self._run(calls.read(name, offset, size))
@@ -138,10 +156,14 @@ class SyncClient:
     def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         return self._run(calls.last_event_number(name, writer_id))
 
-    # --- transactions -----------------------------------------------------------------------------------------
+    # --- transactions ----------------------------------------------------------------------------
 
     def begin_transaction(
-        self, target: str, transaction_id: str, token: TransactionToken | None = None, lease: float = LEASE_DEFAULT
+        self,
+        target: str,
+        transaction_id: str,
+        token: TransactionToken | None = None,
+        lease: float = LEASE_DEFAULT,
     ) -> TransactionInfo:
         return self._run(transactions.begin_transaction(target, transaction_id, token, lease))
 
@@ -149,7 +171,11 @@ class SyncClient:
         return self._run(transactions.stage_segment(target, transaction_id, part))
 
     def commit_transaction(
-        self, target: str, transaction_id: str, parts: Sequence[StagedPart], token: TransactionToken | None = None
+        self,
+        target: str,
+        transaction_id: str,
+        parts: Sequence[StagedPart],
+        token: TransactionToken | None = None,
     ) -> CommitResult:
         return self._run(transactions.commit_transaction(target, transaction_id, parts, token))
 
@@ -163,7 +189,7 @@ class SyncClient:
         self._check()
         return self._drive(transactions.list_transactions(self._terms, prefix))
 
-    # --- the whole store --------------------------------------------------------------------------------------
+    # --- the whole store -------------------------------------------------------------------------
 
     def flush(self) -> None:
         self._check()
@@ -173,10 +199,17 @@ class SyncClient:
         return self._run(calls.ready())
 
     def statistics(self) -> ClientStatistics:
-        return ClientStatistics(self._transport.requests, self._appends, self._batches, 0, self._transport.in_flight, self._terms.map.looks)
+        return ClientStatistics(
+            self._transport.requests,
+            self._appends,
+            self._batches,
+            0,
+            self._transport.in_flight,
+            self._terms.map.looks,
+        )
 
     def metrics(self) -> bytes:
-        from ...metrics import render_metrics
+        from ...telemetry.metrics import render_metrics
 
         return render_metrics(lambda: (self.statistics(),))
 
@@ -193,14 +226,16 @@ class SyncClient:
         self._is_closed = True
         self._transport.close()
 
-    # --- inside -----------------------------------------------------------------------------------------------
+    # --- inside ----------------------------------------------------------------------------------
 
     def _check(self) -> None:
         if self._is_closed:
             raise ClosedError("the client is closed: use it inside its `with` body")
 
         if self._forks != forks.count:
-            raise ClosedError("this client was opened by the parent of this forked process: open one here, after the fork")
+            raise ClosedError(
+                "this client was opened by the parent of this forked process: open one here, after the fork"
+            )
 
     def _append(self, item: BatchItem) -> int | None:
         self._check()
@@ -235,7 +270,9 @@ class SyncClient:
 
             self._batches += 1
             call = batch.call()
-            answer = calls.understand(call, self._transport.send(Send(batch.url, call.request, left, batch.containers)))
+            answer = calls.understand(
+                call, self._transport.send(Send(batch.url, call.request, left, batch.containers))
+            )
             self._prepare(batch, coalescer.settle(batch, answer, terms.clock()))
 
         return parcel.outcomes
@@ -283,7 +320,10 @@ class SyncClient:
 
 @contextmanager
 def open_sync_client(
-    terms: Terms, make: Callable[[], httpx.BaseTransport], sleep: Callable[[float], None], tracing: Tracing | None = None
+    terms: Terms,
+    make: Callable[[], httpx.BaseTransport],
+    sleep: Callable[[float], None],
+    tracing: Tracing | None = None,
 ) -> Iterator[SyncClient]:
     pools = make if tracing is None else lambda: SyncTracingPool(make(), tracing)
     client = SyncClient(terms, SyncTransport(terms.map, pools, terms.clock), sleep, tracing)

@@ -2,7 +2,8 @@
 
 Owns: the position, and the cut into blocks of at most the caller's size. Does not own: asking.
 
-Long polls and not one endless stream: each has a deadline, so a peer that is gone is noticed, and each goes where the container is by then.
+Long polls and not one endless stream: each has a deadline, so a peer that is gone is noticed, and each goes
+where the container is by then.
 """
 
 from __future__ import annotations

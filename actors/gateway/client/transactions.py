@@ -1,6 +1,7 @@
 """The verbs of transactions as requests (rule H17). No I/O; both clients share it.
 
-Owns: the arguments' checks, which request each verb becomes, and what a repeat of it does. Does not own: the verdicts (``retries.py``).
+Owns: the arguments' checks, which request each verb becomes, and what a repeat of it does. Does not own: the
+verdicts (``retries.py``).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from ....storage_backends.base.arguments import checked_parts, checked_token
 from ....storage_backends.base.errors import InvalidArgument
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.transactions import (
@@ -19,7 +21,6 @@ from ....storage_backends.base.transactions import (
     check_transaction_id,
     staged_name,
 )
-from ...arguments import checked_parts, checked_token
 from ..wire import paths, transactions
 from ..wire.paths import Verb
 from .calls import Call, Request, Response, listing, post
@@ -29,9 +30,17 @@ from .retries import Repeat
 T = TypeVar("T")
 
 
-def begin_transaction(target: str, transaction_id: str, token: TransactionToken | None, lease: float) -> Call[TransactionInfo]:
+def begin_transaction(
+    target: str, transaction_id: str, token: TransactionToken | None, lease: float
+) -> Call[TransactionInfo]:
     begin = transactions.Begin(check_transaction_id(transaction_id), checked_token(token), check_lease(lease))
-    return post(target, Verb.BEGIN_TRANSACTION, transactions.begin_document(begin), _parsed(transactions.parse_transaction), Repeat.SETTLES)
+    return post(
+        target,
+        Verb.BEGIN_TRANSACTION,
+        transactions.begin_document(begin),
+        _parsed(transactions.parse_transaction),
+        Repeat.SETTLES,
+    )
 
 
 def stage_segment(target: str, transaction_id: str, part: str) -> Call[str]:
@@ -40,10 +49,16 @@ def stage_segment(target: str, transaction_id: str, part: str) -> Call[str]:
     return post(target, Verb.STAGE_SEGMENT, body, _parsed(transactions.parse_staged), Repeat.SETTLES)
 
 
-def commit_transaction(target: str, transaction_id: str, parts: Sequence[StagedPart], token: TransactionToken | None) -> Call[CommitResult]:
+def commit_transaction(
+    target: str, transaction_id: str, parts: Sequence[StagedPart], token: TransactionToken | None
+) -> Call[CommitResult]:
     checked = tuple(map(transactions.check_part, checked_parts(parts)))
-    body = transactions.commit_document(transactions.Commit(check_transaction_id(transaction_id), checked, checked_token(token)))
-    return post(target, Verb.COMMIT_TRANSACTION, body, _parsed(transactions.parse_commit_result), Repeat.COMMITS)
+    body = transactions.commit_document(
+        transactions.Commit(check_transaction_id(transaction_id), checked, checked_token(token))
+    )
+    return post(
+        target, Verb.COMMIT_TRANSACTION, body, _parsed(transactions.parse_commit_result), Repeat.COMMITS
+    )
 
 
 def abort_transaction(target: str, transaction_id: str, reason: str) -> Call[TransactionInfo]:
@@ -62,9 +77,16 @@ def transaction_info(target: str, transaction_id: str) -> Call[TransactionInfo]:
 
 def list_transactions(terms: Terms, prefix: str) -> Program[list[TransactionInfo]]:
     """Of all hosts; a host is believed about its own containers only."""
-    call = Call(listing(paths.transactions_path, prefix), Repeat.READS, _parsed(transactions.parse_transactions))
+    call = Call(
+        listing(paths.transactions_path, prefix), Repeat.READS, _parsed(transactions.parse_transactions)
+    )
     found = yield from everywhere(terms, call)
-    infos = [info for containers, told in found for info in told if terms.map.container_of(info.target) in containers]
+    infos = [
+        info
+        for containers, told in found
+        for info in told
+        if terms.map.container_of(info.target) in containers
+    ]
     return sorted(infos, key=lambda info: (info.target, info.transaction_id))
 
 

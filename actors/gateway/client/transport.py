@@ -1,13 +1,16 @@
 """Requests over httpx: one exchange, and what is said of one that failed.
 
-Owns: the raw form of a request and of its response, which exceptions mean that nothing was sent, the pools' limits, and the end of attempts
-whose containers are served elsewhere meanwhile. Does not own: any retry (a transport sends once).
+Owns: the raw form of a request and of its response, which exceptions mean that nothing was sent, the pools'
+limits, and the end of attempts whose containers are served elsewhere meanwhile. Does not own: any retry (a
+transport sends once).
 
-A request counts as sent when the first byte of its body is handed over: a server does nothing before it has the whole body, and every
-request that changes something has one, except a raw append of nothing, which counts as sent from the start.
+A request counts as sent when the first byte of its body is handed over: a server does nothing before it has
+the whole body, and every request that changes something has one, except a raw append of nothing, which counts
+as sent from the start.
 
-Cancellation closes the connection of the request; the pool stays sound. To make sure of that no pool has a bound: a request that waits in a
-bounded pool and is cancelled can lose its place for ever. The client bounds what it sends itself.
+Cancellation closes the connection of the request; the pool stays sound. To make sure of that no pool has a
+bound: a request that waits in a bounded pool and is cancelled can lose its place for ever. The client bounds
+what it sends itself.
 """
 
 from __future__ import annotations
@@ -29,15 +32,27 @@ CONNECT_SECONDS = 3.0
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
 """Idle connections end before servers end theirs, so that a request never meets a closing one."""
 PATIENCE_SECONDS = 5.0
-"""How long the plain client waits for one host of several before it looks where the container is: it cannot look while it waits."""
-_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.UnsupportedProtocol, httpx.ProxyError)
+"""How long the plain client waits for one host of several before it looks where the container is: it cannot
+look while it waits."""
+_NOT_SENT = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.UnsupportedProtocol,
+    httpx.ProxyError,
+)
 
 
 def check_url(url: object) -> str:
     """A server's base URL, without a slash at its end."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
-        is_good = parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        is_good = (
+            parts is not None
+            and parts.scheme in ("http", "https")
+            and bool(parts.hostname)
+            and parts.port != 0
+        )
     except ValueError:
         parts, is_good = None, False
     if parts is None or not is_good or parts.query or parts.fragment or parts.username is not None:
@@ -47,7 +62,8 @@ def check_url(url: object) -> str:
 
 
 class _Body(httpx.AsyncByteStream, httpx.SyncByteStream):
-    """A request's body, which knows whether somebody began to send it. No generator: one that is dropped half way needs care."""
+    """A request's body, which knows whether somebody began to send it. No generator: one that is dropped half
+    way needs care."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -87,7 +103,9 @@ def _request(send: Send) -> tuple[httpx.Request, _Body]:
 
 
 def _broken(send: Send, body: _Body, error: httpx.HTTPError) -> Lost:
-    return Lost(body.is_begun and not isinstance(error, _NOT_SENT), _told(send, str(error) or type(error).__name__))
+    return Lost(
+        body.is_begun and not isinstance(error, _NOT_SENT), _told(send, str(error) or type(error).__name__)
+    )
 
 
 def _told(send: Send, what: str) -> str:
@@ -103,7 +121,8 @@ class AsyncTransport:
         self._map = map
         self._pool = make()
         self._parking = make()
-        """For requests that a server holds back: a pool looks at all its connections for each request, and there may be thousands."""
+        """For requests that a server holds back: a pool looks at all its connections for each request, and
+        there may be thousands."""
         self._flights: dict[anyio.CancelScope, Send] = {}
         self.requests = 0
 
@@ -128,7 +147,8 @@ class AsyncTransport:
             except httpx.HTTPError as error:
                 return _broken(send, body, error)
             except (AttributeError, OSError) as error:
-                # Reset before it was used: httpcore asks such a connection's socket for its peer, and uvloop has taken that away already.
+                # Reset before it was used: httpcore asks such a connection's socket for its peer, and uvloop
+                # has taken that away already.
                 return Lost(body.is_begun, _told(send, f"the connection broke: {error}"))
             finally:
                 del self._flights[scope]
@@ -141,7 +161,8 @@ class AsyncTransport:
         return not self._map.is_single and any(send.containers for send in self._flights.values())
 
     def end_pointless(self) -> None:
-        """End the attempts whose containers are all known to be elsewhere: a frozen host would never answer them."""
+        """End the attempts whose containers are all known to be elsewhere: a frozen host would never answer
+        them."""
         for scope, send in list(self._flights.items()):
             if send.containers and self._map.has_moved(send.containers, send.url):
                 scope.cancel()
@@ -155,7 +176,9 @@ class AsyncTransport:
 class SyncTransport:
     """The same without an event loop; safe to use from many threads."""
 
-    def __init__(self, map: ContainerMapCache, make: Callable[[], httpx.BaseTransport], clock: Callable[[], float]) -> None:
+    def __init__(
+        self, map: ContainerMapCache, make: Callable[[], httpx.BaseTransport], clock: Callable[[], float]
+    ) -> None:
         self._map = map
         self._pool = make()
         self._parking = make()
@@ -173,7 +196,8 @@ class SyncTransport:
             self.in_flight -= 1
 
     def _exchange(self, send: Send) -> Response | Lost:
-        """An answer that drips in can take up to twice its time: the time left is looked at when a piece comes."""
+        """An answer that drips in can take up to twice its time: the time left is looked at when a piece
+        comes."""
         request, body = _request(send)
         seconds = send.seconds
         if send.containers and not send.parks and not self._map.is_single:

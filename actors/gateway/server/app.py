@@ -1,7 +1,8 @@
-"""A Starlette application: routes from a table of endpoints, problems for everything else; and the one over a store.
+"""A Starlette application: routes from a table of endpoints, problems for everything else; and the one over a
+store.
 
-Owns: how the table, the middleware and the answers to unknown paths come together. Does not own: any endpoint, nor the process that runs
-the application (``running.py``).
+Owns: how the table, the middleware and the answers to unknown paths come together. Does not own: any
+endpoint, nor the process that runs the application (``running.py``).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from starlette.middleware import Middleware
 from starlette.routing import Match, Route
 
 from ....storage_backends.base.world import World
-from ...tracing import Tracing
+from ...telemetry.tracing import Tracing
 from ..wire import paths
 from ..wire.documents import ContainerMap, dump
 from ..wire.errors import MethodNotAllowed, NoSuchPath
@@ -25,7 +26,7 @@ from .endpoint import EndpointApp, EndpointOf, Success, problem_answer
 from .endpoints import ENDPOINTS
 from .front import Front, ServerLimits
 from .gateway import Gateway, Store
-from .observing import Observing
+from .middleware import Observing
 from .openapi import openapi_document
 from .traffic import Operation
 
@@ -42,17 +43,22 @@ def make_app(
     owner_of: Callable[[int], str | None] | None = None,
     tracing: Tracing | None = None,
 ) -> Starlette:
-    """The application. ``app.state.gateway`` is its ``Gateway``: ``drain()`` before the server stops, ``status()``, ``tails``.
+    """The application. ``app.state.gateway`` is its ``Gateway``: ``drain()`` before the server stops,
+    ``status()``, ``tails``.
 
-    ``container_map``: what ``/v1/containers`` says; without it, that all containers are here. ``owner_of(container)``: the URL of the host
-    that serves a container of others, if it is known here. ``tracing`` is told of every request.
+    ``container_map``: what ``/v1/containers`` says; without it, that all containers are here.
+    ``owner_of(container)``: the URL of the host that serves a container of others, if it is known here.
+    ``tracing`` is told of every request.
     """
     gateway = Gateway(store, world, limits or ServerLimits(), container_map, owner_of, tracing)
-    return app_of(gateway, ENDPOINTS, "tierlog", "Segments: append-only sequences of bytes, durable when acked.")
+    return app_of(
+        gateway, ENDPOINTS, "tierlog", "Segments: append-only sequences of bytes, durable when acked."
+    )
 
 
 def app_of(front: F, endpoints: Sequence[EndpointOf[F]], title: str, summary: str) -> Starlette:
-    """The application of a table of endpoints, with its OpenAPI document, which has the title and the summary."""
+    """The application of a table of endpoints, with its OpenAPI document, which has the title and the
+    summary."""
     table = (*endpoints, _openapi_endpoint(endpoints, title, summary))
     routes = [_route(front, endpoint) for endpoint in table]
     app = Starlette(routes=routes, middleware=[Middleware(cast(Any, Observing), gateway=front)])
@@ -86,7 +92,8 @@ def _openapi_endpoint(endpoints: Sequence[EndpointOf[F]], title: str, summary: s
 
 
 class _OneMethod(Route):
-    """A route that matches its own method only: what is left goes to ``_Nowhere``, which knows all methods of a path."""
+    """A route that matches its own method only: what is left goes to ``_Nowhere``, which knows all methods of
+    a path."""
 
     def matches(self, scope: Any) -> tuple[Match, Any]:
         match, child = super().matches(scope)
@@ -94,7 +101,9 @@ class _OneMethod(Route):
 
 
 def _route(front: F, endpoint: EndpointOf[F]) -> Route:
-    route = _OneMethod(endpoint.path, EndpointApp(front, endpoint), methods=[endpoint.method], name=endpoint.operation)
+    route = _OneMethod(
+        endpoint.path, EndpointApp(front, endpoint), methods=[endpoint.method], name=endpoint.operation
+    )
     route.methods = {endpoint.method}
     return route
 
@@ -107,7 +116,14 @@ class _Nowhere:
     routes: list[Route]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        allowed = sorted({method for route in self.routes if route.path_regex.match(scope["path"]) for method in route.methods or ()})
+        allowed = sorted(
+            {
+                method
+                for route in self.routes
+                if route.path_regex.match(scope["path"])
+                for method in route.methods or ()
+            }
+        )
         shown = f"{scope['method']} {scope['path'][:200]}"
         error = (
             MethodNotAllowed(f"{shown}: this path takes {', '.join(allowed)}", allowed=", ".join(allowed))

@@ -1,11 +1,12 @@
 """One request and its answer.
 
-Owns: reading a body up to a limit (rule H9), the checks of its type, and sending an answer or a stream of blocks. Does not own: what a
-request means (the endpoints), nor which errors become which statuses (``wire/errors.py``).
+Owns: reading a body up to a limit (rule H9), the checks of its type, and sending an answer or a stream of
+blocks. Does not own: what a request means (the endpoints), nor which errors become which statuses
+(``wire/errors.py``).
 
-A body is never read past its limit: a Content-Length above it is refused before the first byte, a chunked one at the first byte too many,
-and the connection ends, because what follows on it is the rest of that body. A client that goes away raises ``Disconnected``, which
-nobody answers.
+A body is never read past its limit: a Content-Length above it is refused before the first byte, a chunked one
+at the first byte too many, and the connection ends, because what follows on it is the rest of that body. A
+client that goes away raises ``Disconnected``, which nobody answers.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class CallOf(Generic[F]):
         self.name: str = scope["path_params"].get("name", "")
         """The segment's name, not checked: every verb of the store does."""
 
-    # --- the request ------------------------------------------------------------------------------------------
+    # --- the request -----------------------------------------------------------------------------
 
     def header(self, name: str) -> str | None:
         """The only value of a header; twice is refused."""
@@ -145,7 +146,8 @@ class CallOf(Generic[F]):
     def _too_slow(self) -> RequestTimeout:
         limits = self.gateway.limits
         return RequestTimeout(
-            f"the body stopped, or came slower than {limits.body_rate} bytes a second for {limits.body_timeout:g} s: "
+            f"the body stopped, or came slower than {limits.body_rate} bytes a second for "
+            f"{limits.body_timeout:g} s: "
             "nothing was done, send it again"
         )
 
@@ -167,7 +169,9 @@ class CallOf(Generic[F]):
 
     def _admit(self, size: int, maximum: int) -> None:
         if size > maximum:
-            raise TooLarge(f"the body has more than {maximum} bytes, the most that {self.scope['path']} takes")
+            raise TooLarge(
+                f"the body has more than {maximum} bytes, the most that {self.scope['path']} takes"
+            )
 
         if size > self._reserved:
             self._reserve(size - self._reserved)
@@ -182,10 +186,13 @@ class CallOf(Generic[F]):
         self._reserved = 0
 
     def _check_type(self, content_type: str) -> None:
-        # Strict on purpose: a browser sends forms and plain text to any server without asking, and never these types.
+        # Strict on purpose: a browser sends forms and plain text to any server without asking, and never
+        # these types.
         given = (self.header("Content-Type") or "").partition(";")[0].strip().lower()
         if given != content_type:
-            raise UnsupportedMediaType(f"the body's Content-Type is {content_type}, not {shown(given) if given else 'left out'}")
+            raise UnsupportedMediaType(
+                f"the body's Content-Type is {content_type}, not {shown(given) if given else 'left out'}"
+            )
 
         encoding = (self.header("Content-Encoding") or "identity").strip().lower()
         if encoding != "identity":
@@ -193,7 +200,8 @@ class CallOf(Generic[F]):
 
     @asynccontextmanager
     async def while_connected(self) -> AsyncIterator[anyio.CancelScope]:
-        """Run the body until it ends, or the client goes away (``Disconnected``), or somebody cancels the scope, which is no error."""
+        """Run the body until it ends, or the client goes away (``Disconnected``), or somebody cancels the
+        scope, which is no error."""
         failure: Exception | None = None
         finished = gone = False
 
@@ -218,7 +226,7 @@ class CallOf(Generic[F]):
         if gone and not finished:
             raise Disconnected
 
-    # --- the answer -------------------------------------------------------------------------------------------
+    # --- the answer ------------------------------------------------------------------------------
 
     async def answer(self, answer: Answer) -> None:
         headers = dict(answer.headers)

@@ -1,13 +1,14 @@
 """One connection: bytes in, requests out, and everything that a client can do to it that is no request.
 
-Owns: the bounds of a request's head in bytes and in time, what happens to bytes behind a request that is being answered, wishes to change
-the protocol (they are passed over), answers to nonsense, and the end after a last answer. It extends uvicorn's protocol over httptools,
-which owns the parsing, the keep-alive and the answers' form. Does not own: bodies' limits (``call.py``), nor how a large one comes in
-(``large_body.py``).
+Owns: the bounds of a request's head in bytes and in time, what happens to bytes behind a request that is
+being answered, wishes to change the protocol (they are passed over), answers to nonsense, and the end after a
+last answer. It extends uvicorn's protocol over httptools, which owns the parsing, the keep-alive and the
+answers' form. Does not own: bodies' limits (``call.py``), nor how a large one comes in (``large_body.py``).
 
-Order: requests of one connection are answered one after the other. What comes behind the one that is being answered waits, and reading
-pauses, unless somebody looks whether its client is still there (a parked tail does): a paused connection cannot tell. Then reading goes on,
-and a client that sends more than a head's worth behind such a request loses its connection (rule H11).
+Order: requests of one connection are answered one after the other. What comes behind the one that is being
+answered waits, and reading pauses, unless somebody looks whether its client is still there (a parked tail
+does): a paused connection cannot tell. Then reading goes on, and a client that sends more than a head's worth
+behind such a request loses its connection (rule H11).
 
 Crash and cancellation: a connection that is lost tells every request of it, not only the last one.
 """
@@ -27,10 +28,12 @@ from .large_body import LargeBody
 
 HEAD_BYTES_MAX = 64 << 10
 HEAD_TIMEOUT = 30.0
-"""Seconds that a connection may take for the head of a request, from its first byte, or from the connection's begin."""
+"""Seconds that a connection may take for the head of a request, from its first byte, or from the connection's
+begin."""
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 << 20
-"""What is still read, and thrown away, behind the last answer: a socket that is closed with unread bytes takes its answer back."""
+"""What is still read, and thrown away, behind the last answer: a socket that is closed with unread bytes
+takes its answer back."""
 
 
 class Connection(HttpToolsProtocol):
@@ -62,7 +65,7 @@ class Connection(HttpToolsProtocol):
         self.pipeline.clear()
         super().connection_lost(exc)
 
-    # --- bytes in ---------------------------------------------------------------------------------------------
+    # --- bytes in --------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         if self._linger_timer is not None:
@@ -94,8 +97,9 @@ class Connection(HttpToolsProtocol):
                 self.parser.feed_data(data)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                # A wish to speak another protocol may be passed over; some clients that know HTTP/2 have it with every first request.
-                # The parser stops there and would skip the body. A new one gets the same head without the wish.
+                # A wish to speak another protocol may be passed over; some clients that know HTTP/2 have it
+                # with every first request. The parser stops there and would skip the body. A new one gets the
+                # same head without the wish.
                 data = self._head_without_upgrade() + data[upgrade.args[0] :]
                 self._new_parser()
 
@@ -107,7 +111,12 @@ class Connection(HttpToolsProtocol):
         gone = (b"upgrade", b"http2-settings", b"connection")
         lines = [b"%s %s HTTP/1.1\r\n" % (self.parser.get_method(), self.url)]
         lines += [b"%s: %s\r\n" % header for header in self.headers if header[0] not in gone]
-        tokens = [token.strip().lower() for name, value in self.headers if name == b"connection" for token in value.split(b",")]
+        tokens = [
+            token.strip().lower()
+            for name, value in self.headers
+            if name == b"connection"
+            for token in value.split(b",")
+        ]
         lines += [b"connection: close\r\n"] if b"close" in tokens else []
         return b"".join([*lines, b"\r\n"])
 
@@ -125,7 +134,7 @@ class Connection(HttpToolsProtocol):
         else:
             self.flow.resume_reading()
 
-    # --- heads ------------------------------------------------------------------------------------------------
+    # --- heads -----------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -161,7 +170,8 @@ class Connection(HttpToolsProtocol):
             super().on_message_complete()
 
     def _large_body(self, size: int) -> LargeBody | None:
-        """The rest of a body of ``size`` bytes, for the request that is answered now, which takes it out of the socket itself.
+        """The rest of a body of ``size`` bytes, for the request that is answered now, which takes it out of
+        the socket itself.
 
         None if it is there already, or never comes.
         """
@@ -200,11 +210,13 @@ class Connection(HttpToolsProtocol):
         else:
             self.transport.close()
 
-    # --- refusals ---------------------------------------------------------------------------------------------
+    # --- refusals --------------------------------------------------------------------------------
 
     def _refuse(self, error: TierlogError) -> None:
         """The last answer of a connection, unless another one has begun."""
-        if len(self._cycles) <= 1 and all(cycle.more_body and not cycle.response_started for cycle in self._cycles):
+        if len(self._cycles) <= 1 and all(
+            cycle.more_body and not cycle.response_started for cycle in self._cycles
+        ):
             problem = to_problem(error)
             body = problem.body()
             headers = {**problem.headers, "Content-Length": str(len(body)), "Connection": "close"}

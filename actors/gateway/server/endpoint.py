@@ -1,10 +1,12 @@
 """One row of the table of endpoints, and the ASGI application that it becomes.
 
-Owns: what is known of an endpoint (its route, its handler, and everything that the OpenAPI document says about it), and what happens around
-a handler: admission, the end of the call, and errors as problems. Does not own: the handlers, nor the document's form (``openapi.py``).
+Owns: what is known of an endpoint (its route, its handler, and everything that the OpenAPI document says
+about it), and what happens around a handler: admission, the end of the call, and errors as problems. Does not
+own: the handlers, nor the document's form (``openapi.py``).
 
-A handler returns an ``Answer``, or sends one itself and returns None. What it raises becomes a problem if the answer has not begun.
-Otherwise nothing true can be said any more: the connection breaks, so that no reader takes half an answer for a whole one (rule H10).
+A handler returns an ``Answer``, or sends one itself and returns None. What it raises becomes a problem if the
+answer has not begun. Otherwise nothing true can be said any more: the connection breaks, so that no reader
+takes half an answer for a whole one (rule H10).
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any, Generic
 import attrs
 
 from ....storage_backends.base.errors import InvalidArgument, TierlogError, Unavailable
-from ...core.log import get_logger
+from ...telemetry.logging import get_logger
 from ..wire.errors import PROBLEM_TYPE, RequestTimeout, TooLarge, to_problem
 from .call import Answer, Call, CallOf, Disconnected, F, Receive, Scope, Send
 from .gateway import Gateway

@@ -1,7 +1,7 @@
 """The table of endpoints: every path that a server has, in the order in which they are tried.
 
-Owns: the table. The routes and the OpenAPI document are both made from it, so that they cannot differ (rule H16).
-Does not own: the handlers.
+Owns: the table. The routes and the OpenAPI document are both made from it, so that they cannot differ (rule
+H16). Does not own: the handlers.
 """
 
 from __future__ import annotations
@@ -25,16 +25,32 @@ from ....storage_backends.base.errors import (
     TransactionNotFound,
     UnknownWriter,
 )
-from ...metrics import CONTENT_TYPE as METRICS_TYPE
+from ...telemetry.metrics import CONTENT_TYPE as METRICS_TYPE
 from ..wire import headers, paths
 from ..wire.batch import BATCH_TYPE
 from ..wire.documents import JSON_TYPE
 from ..wire.errors import RangeNotSatisfiable, RequestTimeout, TooLarge, UnsupportedMediaType
 from ..wire.paths import Verb
-from . import changing, operating, reading, tails, transactions
+from . import admin_handlers as operating
+from . import read_handlers as reading
+from . import tails
+from . import transaction_handlers as transactions
+from . import write_handlers as changing
 from .call import BYTES_TYPE
 from .endpoint import Body, Endpoint, Handler, Parameter, Schema, Success
-from .schemas import EVENT_NUMBER, OFFSET, PREVIOUS, RANGE, RAW, TEXT, TRANSACTION_ID, WAIT, WRITER, WRITER_IN_QUERY, ref
+from .schemas import (
+    EVENT_NUMBER,
+    OFFSET,
+    PREVIOUS,
+    RANGE,
+    RAW,
+    TEXT,
+    TRANSACTION_ID,
+    WAIT,
+    WRITER,
+    WRITER_IN_QUERY,
+    ref,
+)
 
 _ANY: tuple[type[TierlogError], ...] = (NotOwner, Throttled)
 _ONE: tuple[type[TierlogError], ...] = (*_ANY, SegmentNotFound)
@@ -42,9 +58,21 @@ _BODY: tuple[type[TierlogError], ...] = (TooLarge, UnsupportedMediaType, Request
 _TRANSACTION: tuple[type[TierlogError], ...] = (TransactionEnded, StorageFull)
 
 _APPEND_HEADERS = (
-    Parameter(headers.WRITER_ID, "header", WRITER, "Makes the append idempotent, together with its event number."),
-    Parameter(headers.EVENT_NUMBER, "header", EVENT_NUMBER, "The event's number; a repeat of an applied number changes nothing."),
-    Parameter(headers.PREVIOUS_EVENT_NUMBER, "header", PREVIOUS, "The number of the writer's event before, where they are not contiguous."),
+    Parameter(
+        headers.WRITER_ID, "header", WRITER, "Makes the append idempotent, together with its event number."
+    ),
+    Parameter(
+        headers.EVENT_NUMBER,
+        "header",
+        EVENT_NUMBER,
+        "The event's number; a repeat of an applied number changes nothing.",
+    ),
+    Parameter(
+        headers.PREVIOUS_EVENT_NUMBER,
+        "header",
+        PREVIOUS,
+        "The number of the writer's event before, where they are not contiguous.",
+    ),
     Parameter(headers.EXPECTED_OFFSET, "header", OFFSET, "Append only if the segment is this long."),
 )
 _BYTES_HEADERS = {
@@ -56,7 +84,13 @@ _BYTES_HEADERS = {
 
 
 def _post(
-    verb: Verb, handler: Handler, help: str, answer: str, *errors: type[TierlogError], body: str = "Nothing", status: int = 200
+    verb: Verb,
+    handler: Handler,
+    help: str,
+    answer: str,
+    *errors: type[TierlogError],
+    body: str = "Nothing",
+    status: int = 200,
 ) -> Endpoint:
     return Endpoint(
         verb.value,
@@ -70,7 +104,14 @@ def _post(
     )
 
 
-def _get(verb: Verb, handler: Handler, help: str, *successes: Success, parameters: tuple[Parameter, ...] = (), **more: object) -> Endpoint:
+def _get(
+    verb: Verb,
+    handler: Handler,
+    help: str,
+    *successes: Success,
+    parameters: tuple[Parameter, ...] = (),
+    **more: object,
+) -> Endpoint:
     path = f"{paths.SEGMENTS}/{{name:path}}/{verb.value}"
     return Endpoint(verb.value, "GET", path, handler, help, successes, parameters, **more)  # type: ignore[arg-type]
 
@@ -93,7 +134,17 @@ ENDPOINTS = (
         (Success(200, "Durable, at this offset; null for an older duplicate.", JSON_TYPE, ref("Offset")),),
         _APPEND_HEADERS,
         Body(BYTES_TYPE, RAW, required=False),
-        (*_ONE, *_BODY, SegmentSealed, BadOffset, OutOfOrder, UnknownWriter, StorageFull, TransactionEnded, TransactionNotFound),
+        (
+            *_ONE,
+            *_BODY,
+            SegmentSealed,
+            BadOffset,
+            OutOfOrder,
+            UnknownWriter,
+            StorageFull,
+            TransactionEnded,
+            TransactionNotFound,
+        ),
     ),
     Endpoint(
         "batch",
@@ -110,7 +161,13 @@ ENDPOINTS = (
         reading.read_bytes,
         "Bytes of the segment, all or a range.",
         Success(200, "All bytes that can be read.", BYTES_TYPE, RAW, _BYTES_HEADERS),
-        Success(206, "The range.", BYTES_TYPE, RAW, {**_BYTES_HEADERS, "Content-Range": "The range that was given, and the length."}),
+        Success(
+            206,
+            "The range.",
+            BYTES_TYPE,
+            RAW,
+            {**_BYTES_HEADERS, "Content-Range": "The range that was given, and the length."},
+        ),
         parameters=(Parameter("Range", "header", RANGE, "bytes=a-b, bytes=a- or bytes=-n."),),
         errors=(*_ONE, SegmentTruncated, RangeNotSatisfiable, DataCorruption),
     ),
@@ -118,8 +175,18 @@ ENDPOINTS = (
         Verb.TAIL,
         tails.tail,
         "Bytes from an offset on, waiting for those that do not exist yet.",
-        Success(200, "The next block, or all of them as they come.", BYTES_TYPE, RAW, {headers.OFFSET: "Of its first byte."}),
-        Success(204, "No bytes in time, or never again.", headers={headers.SEALED: "true if there will never be any."}),
+        Success(
+            200,
+            "The next block, or all of them as they come.",
+            BYTES_TYPE,
+            RAW,
+            {headers.OFFSET: "Of its first byte."},
+        ),
+        Success(
+            204,
+            "No bytes in time, or never again.",
+            headers={headers.SEALED: "true if there will never be any."},
+        ),
         parameters=(
             Parameter("offset", "query", OFFSET, "Where to begin."),
             Parameter("wait", "query", WAIT, "Seconds that a long poll waits."),
@@ -128,7 +195,13 @@ ENDPOINTS = (
         errors=(*_ONE, SegmentTruncated, DataCorruption),
         tail=True,
     ),
-    _get(Verb.INFO, reading.info, "Length, start, seal, attributes and more, at one moment.", _json(ref("Info")), errors=_ONE),
+    _get(
+        Verb.INFO,
+        reading.info,
+        "Length, start, seal, attributes and more, at one moment.",
+        _json(ref("Info")),
+        errors=_ONE,
+    ),
     _get(
         Verb.LAST_EVENT_NUMBER,
         reading.last_event_number,
@@ -140,17 +213,35 @@ ENDPOINTS = (
     _get(
         Verb.APPEND_STARTS,
         reading.append_starts,
-        "Where appends begin, about one for each MiB, at most 4,096: where the segment can be divided among readers.",
+        "Where appends begin, about one for each MiB, at most 4,096: where the segment can be divided among "
+        "readers.",
         _json(ref("AppendStarts")),
         parameters=(
             Parameter("start", "query", OFFSET, "The first offset to look at; 0 if it is not given."),
-            Parameter("end", "query", OFFSET, "The offset to stop before; the segment's length if it is not given."),
+            Parameter(
+                "end", "query", OFFSET, "The offset to stop before; the segment's length if it is not given."
+            ),
         ),
         errors=_ONE,
     ),
-    _post(Verb.CREATE, changing.create, "Make an empty segment.", "Empty", SegmentExists, body="Create", status=201),
+    _post(
+        Verb.CREATE,
+        changing.create,
+        "Make an empty segment.",
+        "Empty",
+        SegmentExists,
+        body="Create",
+        status=201,
+    ),
     _post(Verb.SEAL, changing.seal, "Refuse appends from now on.", "Length"),
-    _post(Verb.TRUNCATE, changing.truncate, "Drop the bytes before an offset.", "Empty", BadOffset, body="Truncate"),
+    _post(
+        Verb.TRUNCATE,
+        changing.truncate,
+        "Drop the bytes before an offset.",
+        "Empty",
+        BadOffset,
+        body="Truncate",
+    ),
     _post(Verb.DELETE, changing.delete, "Remove the segment.", "Empty"),
     _post(
         Verb.MERGE,
@@ -162,8 +253,21 @@ ENDPOINTS = (
         AttributeConflict,
         body="Merge",
     ),
-    _post(Verb.ATTRIBUTES, changing.attributes, "Change attributes, all or nothing.", "Values", AttributeConflict, body="Attributes"),
-    _post(Verb.EXPIRE_WRITERS, changing.expire_writers, "Forget writers' event numbers, on purpose.", "Known", body="ExpireWriters"),
+    _post(
+        Verb.ATTRIBUTES,
+        changing.attributes,
+        "Change attributes, all or nothing.",
+        "Values",
+        AttributeConflict,
+        body="Attributes",
+    ),
+    _post(
+        Verb.EXPIRE_WRITERS,
+        changing.expire_writers,
+        "Forget writers' event numbers, on purpose.",
+        "Known",
+        body="ExpireWriters",
+    ),
     _post(
         Verb.BEGIN_TRANSACTION,
         transactions.begin,
@@ -175,7 +279,8 @@ ENDPOINTS = (
     _post(
         Verb.STAGE_SEGMENT,
         transactions.stage,
-        "Make the staged segment of a part, or find it; it is appended to under the name that this answers with.",
+        "Make the staged segment of a part, or find it; it is appended to under the name that this answers "
+        "with.",
         "Staged",
         *_TRANSACTION,
         TransactionNotFound,
@@ -238,7 +343,13 @@ ENDPOINTS = (
         body=Body(JSON_TYPE, ref("Nothing"), required=False),
         errors=(*_ANY, *_BODY),
     ),
-    _plain("containers", paths.CONTAINERS, operating.containers, "Which host serves which container.", _json(ref("Map"))),
+    _plain(
+        "containers",
+        paths.CONTAINERS,
+        operating.containers,
+        "Which host serves which container.",
+        _json(ref("Map")),
+    ),
     _plain("health", paths.HEALTH, operating.health, "Whether the process is alive.", _json(ref("Health"))),
     _plain(
         "ready",
@@ -248,6 +359,18 @@ ENDPOINTS = (
         _json(ref("Status")),
         Success(503, "Not yet, or not any more.", JSON_TYPE, ref("Status")),
     ),
-    _plain("metrics", paths.METRICS, operating.metrics, "All numbers, for Prometheus.", Success(200, "One scrape.", METRICS_TYPE, TEXT)),
-    _plain("page", "/", operating.page, "A page for people.", Success(200, "HTML.", "text/html; charset=utf-8", TEXT)),
+    _plain(
+        "metrics",
+        paths.METRICS,
+        operating.metrics,
+        "All numbers, for Prometheus.",
+        Success(200, "One scrape.", METRICS_TYPE, TEXT),
+    ),
+    _plain(
+        "page",
+        "/",
+        operating.page,
+        "A page for people.",
+        Success(200, "HTML.", "text/html; charset=utf-8", TEXT),
+    ),
 )

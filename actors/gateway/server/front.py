@@ -1,9 +1,11 @@
 """What all requests of one server share, whatever it serves: the limits, the counts, and the end.
 
-Owns: admission of requests by count and by bytes (rule H12), the parked long polls and their end (rule H15). Does not own: any endpoint,
-nor what is behind them (``gateway.py`` has a host's store, ``supervisor/admin.py`` the supervisor).
+Owns: admission of requests by count and by bytes (rule H12), the parked long polls and their end (rule H15).
+Does not own: any endpoint, nor what is behind them (``gateway.py`` has a host's store,
+``supervisor/admin.py`` the supervisor).
 
-Everything here is plain code of the event loop's thread. A full server refuses at once and says when to come back; it never queues.
+Everything here is plain code of the event loop's thread. A full server refuses at once and says when to come
+back; it never queues.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import attrs
 
 from ....storage_backends.base.errors import Throttled, Unavailable
 from ....storage_backends.base.world import World
-from ...tracing import Tracing
+from ...telemetry.tracing import Tracing
 from ..wire.batch import ITEMS_MAX
 from ..wire.transactions import COMMIT_BYTES_MAX
 from .traffic import Traffic
@@ -41,7 +43,8 @@ class ServerLimits:
     tails: int = 20_000
     """Parked long polls and streams: 429."""
     block_bytes: int = 1 << 20
-    """Of one read of a stream: a reader that is slow costs about two of them, and the windows that they are views of."""
+    """Of one read of a stream: a reader that is slow costs about two of them, and the windows that they are
+    views of."""
     body_timeout: float = 30.0
     """Seconds without a byte of a body that is not complete, or behind ``body_rate``: 408."""
     body_rate: int = 16 << 10
@@ -65,18 +68,21 @@ class Front:
         self._parked: dict[int, anyio.CancelScope] = {}
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._requests} requests, {len(self._parked)} tails{', draining' if self.draining else ''}>"
+        return (
+            f"<{type(self).__name__} {self._requests} requests, {len(self._parked)} "
+            f"tails{', draining' if self.draining else ''}>"
+        )
 
     def new_request_id(self) -> str:
-        """This server's own id and a number: a fresh id of the world would be a system call for each request, which costs a turn of the
-        interpreter's lock beside busy threads."""
+        """This server's own id and a number: a fresh id of the world would be a system call for each request,
+        which costs a turn of the interpreter's lock beside busy threads."""
         return f"{self._server_id}-{next(self._request_ids)}"
 
     def told(self, error: BaseException, name: str | None) -> BaseException:
         """``error`` about the segment ``name``, with what this server knows besides."""
         return error
 
-    # --- admission --------------------------------------------------------------------------------------------
+    # --- admission -------------------------------------------------------------------------------
 
     @contextmanager
     def request(self) -> Iterator[None]:
@@ -91,7 +97,8 @@ class Front:
             self._requests -= 1
 
     def reserve(self, size: int) -> None:
-        """Room for ``size`` more bytes of bodies. A body that alone is too large for all of it is let in alone."""
+        """Room for ``size`` more bytes of bodies. A body that alone is too large for all of it is let in
+        alone."""
         if self._in_flight_bytes and self._in_flight_bytes + size > self.limits.in_flight_bytes:
             raise Throttled(f"{self._in_flight_bytes} bytes are in flight: slow down and try again")
 
@@ -100,7 +107,7 @@ class Front:
     def release(self, size: int) -> None:
         self._in_flight_bytes -= size
 
-    # --- long polls and streams -------------------------------------------------------------------------------
+    # --- long polls and streams ------------------------------------------------------------------
 
     @contextmanager
     def parked(self, scope: anyio.CancelScope) -> Iterator[None]:
@@ -124,7 +131,8 @@ class Front:
             raise Unavailable("this server is stopping: ask again, another one will answer")
 
     def drain(self) -> None:
-        """The end is near: parked tails end now, and no new ones are taken; ``/ready`` says so. Everything else goes on."""
+        """The end is near: parked tails end now, and no new ones are taken; ``/ready`` says so. Everything
+        else goes on."""
         self.draining = True
         for scope in list(self._parked.values()):
             scope.cancel()

@@ -1,6 +1,7 @@
 """What the requests of a host share: the store, and where another owner is (rule H13).
 
-Owns: these two as the endpoints see them. Does not own: any endpoint, nor the store, nor limits and the end (``front.py``).
+Owns: these two as the endpoints see them. Does not own: any endpoint, nor the store, nor limits and the end
+(``front.py``).
 """
 
 from __future__ import annotations
@@ -11,11 +12,17 @@ from typing import Any, Protocol
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import NotOwner
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
-from ....storage_backends.base.transactions import LEASE_DEFAULT, CommitResult, StagedPart, TransactionInfo, TransactionToken
+from ....storage_backends.base.transactions import (
+    LEASE_DEFAULT,
+    CommitResult,
+    StagedPart,
+    TransactionInfo,
+    TransactionToken,
+)
 from ....storage_backends.base.world import World
-from ...tracing import Tracing
+from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
-from ..wire.documents import ContainerMap, ContainerPlace, ContainerStatus, HostStatus
+from ..wire.documents import ContainerAssignment, ContainerMap, ContainerStatus, HostStatus
 from ..wire.errors import OwnedElsewhere
 from .front import Front, ServerLimits
 
@@ -40,24 +47,38 @@ class Store(Protocol):
     async def seal_segment(self, name: str) -> int: ...
     async def truncate_segment(self, name: str, offset: int) -> None: ...
     async def delete_segment(self, name: str) -> None: ...
-    async def merge_segments(self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()) -> int: ...
+    async def merge_segments(
+        self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()
+    ) -> int: ...
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]: ...
     async def expire_writers(self, name: str, writer_ids: Iterable[bytes]) -> int: ...
     async def read(self, name: str, offset: int, size: int) -> bytes: ...
     async def read_view(self, name: str, offset: int, size: int) -> Buffer: ...
-    def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncGenerator[bytes, None]: ...
+    def tail(
+        self, name: str, offset: int = 0, *, block_size: int = 1 << 20
+    ) -> AsyncGenerator[bytes, None]: ...
     async def segment_info(self, name: str) -> SegmentInfo: ...
     async def append_starts(self, name: str, start: int, end: int) -> list[int]: ...
     async def list_segments(self, prefix: str = "") -> list[str]: ...
     async def last_event_number(self, name: str, writer_id: bytes) -> int | None: ...
     async def begin_transaction(
-        self, target: str, transaction_id: str, token: TransactionToken | None = None, lease: float = LEASE_DEFAULT
+        self,
+        target: str,
+        transaction_id: str,
+        token: TransactionToken | None = None,
+        lease: float = LEASE_DEFAULT,
     ) -> TransactionInfo: ...
     async def stage_segment(self, target: str, transaction_id: str, part: str) -> str: ...
     async def commit_transaction(
-        self, target: str, transaction_id: str, parts: Sequence[StagedPart], token: TransactionToken | None = None
+        self,
+        target: str,
+        transaction_id: str,
+        parts: Sequence[StagedPart],
+        token: TransactionToken | None = None,
     ) -> CommitResult: ...
-    async def abort_transaction(self, target: str, transaction_id: str, reason: str = "") -> TransactionInfo: ...
+    async def abort_transaction(
+        self, target: str, transaction_id: str, reason: str = ""
+    ) -> TransactionInfo: ...
     async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo: ...
     async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]: ...
     async def flush(self) -> None: ...
@@ -91,11 +112,19 @@ class Gateway(Front):
 
     def status(self) -> HostStatus:
         """Whether all that is served here answers."""
-        containers = tuple(ContainerStatus(host.container, host.state) for host in self.store.statistics().containers)
+        containers = tuple(
+            ContainerStatus(host.container, host.state) for host in self.store.statistics().containers
+        )
         ready = not self.draining and all(container.state == "active" for container in containers)
         return HostStatus(ready, self.draining, containers)
 
     def _own_map(self) -> ContainerMap:
         """For a process that serves all containers: its clients know its URL better than it does."""
         hosts = self.store.statistics().containers
-        return ContainerMap(0, tuple(ContainerPlace(host.container, None, host.current and host.current.epoch) for host in hosts))
+        return ContainerMap(
+            0,
+            tuple(
+                ContainerAssignment(host.container, None, host.current and host.current.epoch)
+                for host in hosts
+            ),
+        )

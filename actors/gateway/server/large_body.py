@@ -1,14 +1,15 @@
 """A large body of known size: from the socket to where it stays, in one copy.
 
-Owns: the connection while the rest of one body comes in, the memory it comes into, and the way back. Does not own: whether a body is
-allowed (``call.py``), nor what comes before and behind it (``connection.py``).
+Owns: the connection while the rest of one body comes in, the memory it comes into, and the way back. Does not
+own: whether a body is allowed (``call.py``), nor what comes before and behind it (``connection.py``).
 
-On the usual way a body is copied five times: into a piece, out of the parser, to the request, to the endpoint, to its other pieces. That
-costs more than the log and the disk together. Here the kernel writes into the ``bytes`` that the store keeps; nothing that belongs to the
-next request is taken from the socket.
+On the usual way a body is copied five times: into a piece, out of the parser, to the request, to the
+endpoint, to its other pieces. That costs more than the log and the disk together. Here the kernel writes into
+the ``bytes`` that the store keeps; nothing that belongs to the next request is taken from the socket.
 
-Order: the parser knows nothing of what comes in here, so the connection goes on with a new one. Whoever leaves before the body is whole
-(too slow, cancelled) gives the connection back in the middle of a request, which ends with its answer.
+Order: the parser knows nothing of what comes in here, so the connection goes on with a new one. Whoever
+leaves before the body is whole (too slow, cancelled) gives the connection back in the middle of a request,
+which ends with its answer.
 
 Crash and cancellation: a connection that is lost is told to its usual owner as well.
 """
@@ -46,7 +47,8 @@ class LargeBody(BufferedProtocol):
         """``begun`` came already; it is shorter than ``size``."""
         self._owner = owner
         self._clock = clock
-        # ``bytes`` that nobody else refers to: what is written to the view is in them, and they are handed out as they are.
+        # ``bytes`` that nobody else refers to: what is written to the view is in them, and they are handed
+        # out as they are.
         self._memory = BytesIO(bytes(size))
         self._view = self._memory.getbuffer()
         self._view[: len(begun)] = begun
@@ -67,7 +69,9 @@ class LargeBody(BufferedProtocol):
         self._owner.flow.resume_reading()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self.is_lost or self._owner.transport.is_closing():
             return
 
@@ -84,11 +88,12 @@ class LargeBody(BufferedProtocol):
     def taken(self) -> bytes:
         """All of it; once, when it is whole."""
         self._view.release()
-        # Not kept here: uvloop's transport has a reference to this object until its connection ends or takes another such body.
+        # Not kept here: uvloop's transport has a reference to this object until its connection ends or takes
+        # another such body.
         memory, self._memory = self._memory, BytesIO()
         return memory.getvalue()
 
-    # --- what the transport calls -----------------------------------------------------------------------------
+    # --- what the transport calls ----------------------------------------------------------------
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._view[self.received :]

@@ -1,6 +1,7 @@
 """The OpenAPI 3.1 document, made from the table of endpoints (rule H16). Pure.
 
-Owns: the document's form. Does not own: the table (``endpoints.py``), the schemas (``schemas.py``), nor which error has which status.
+Owns: the document's form. Does not own: the table (``endpoints.py``), the schemas (``schemas.py``), nor which
+error has which status.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from .schemas import NAME, PROBLEM_CONTENT, SCHEMAS, TEXT, Schema
 
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::\w+)?\}")
 _NAME_HELP = (
-    "The segment's name, percent-encoded. It may have slashes: the last component of the path is always the verb. A # is written as %23."
+    "The segment's name, percent-encoded. It may have slashes: the last component of the path is "
+    "always the verb. A # is written as %23."
 )
 
 
@@ -29,12 +31,18 @@ _PLACES: dict[str, tuple[str, Schema]] = {
 """What stands in paths."""
 
 
-def openapi_document(endpoints: Sequence[EndpointOf[Any]], version: str, title: str, summary: str) -> dict[str, Any]:
+def openapi_document(
+    endpoints: Sequence[EndpointOf[Any]], version: str, title: str, summary: str
+) -> dict[str, Any]:
     """One path for each endpoint, with every answer that it can give."""
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version, "summary": summary},
-        "paths": {_PLACEHOLDER.sub(r"{\1}", e.path): {e.method.lower(): _operation(e)} for e in endpoints if e.described},
+        "paths": {
+            _PLACEHOLDER.sub(r"{\1}", e.path): {e.method.lower(): _operation(e)}
+            for e in endpoints
+            if e.described
+        },
         "components": {"schemas": SCHEMAS},
     }
 
@@ -43,7 +51,11 @@ def _operation(endpoint: EndpointOf[Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": endpoint.operation,
         "summary": endpoint.help,
-        "parameters": [*_path_parameters(endpoint.path), *map(_parameter, endpoint.parameters), _parameter(_REQUEST_ID)],
+        "parameters": [
+            *_path_parameters(endpoint.path),
+            *map(_parameter, endpoint.parameters),
+            _parameter(_REQUEST_ID),
+        ],
         "responses": _responses(endpoint),
     }
     if endpoint.body is not None:
@@ -53,13 +65,19 @@ def _operation(endpoint: EndpointOf[Any]) -> dict[str, Any]:
 
 
 _REQUEST_ID = Parameter(
-    REQUEST_ID, "header", TEXT, "An id for logs, of up to 128 plain characters; the answer has it too. Made where it is left out."
+    REQUEST_ID,
+    "header",
+    TEXT,
+    "An id for logs, of up to 128 plain characters; the answer has it too. Made where it is left out.",
 )
 
 
 def _path_parameters(path: str) -> list[dict[str, Any]]:
     found = [(name, *_PLACES[name]) for name in _PLACEHOLDER.findall(path)]
-    return [{"name": name, "in": "path", "required": True, "description": help, "schema": schema} for name, help, schema in found]
+    return [
+        {"name": name, "in": "path", "required": True, "description": help, "schema": schema}
+        for name, help, schema in found
+    ]
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:
@@ -75,10 +93,15 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
 def _responses(endpoint: EndpointOf[Any]) -> dict[str, Any]:
     responses = {str(success.status): _success(success) for success in endpoint.successes}
     for status, rows in sorted(_by_status((*COMMON_ERRORS, *endpoint.errors)).items()):
-        codes = ", ".join(sorted({row.kind.code for row in rows} | ({"internal"} if status == 500 else set())))
+        codes = ", ".join(
+            sorted({row.kind.code for row in rows} | ({"internal"} if status == 500 else set()))
+        )
         refusal: dict[str, Any] = {"description": f"Refused: {codes}.", "content": dict(PROBLEM_CONTENT)}
         if str(status) in responses:  # /ready says 503 in its own words, and may still fail
-            responses[str(status)]["content"] = {**responses[str(status)].get("content", {}), **refusal["content"]}
+            responses[str(status)]["content"] = {
+                **responses[str(status)].get("content", {}),
+                **refusal["content"],
+            }
         else:
             responses[str(status)] = refusal
 
@@ -91,7 +114,9 @@ def _success(success: Success) -> dict[str, Any]:
     if success.content_type is not None:
         response["content"] = {success.content_type: {"schema": success.schema or {}}}
     if success.headers:
-        response["headers"] = {name: {"description": help, "schema": TEXT} for name, help in success.headers.items()}
+        response["headers"] = {
+            name: {"description": help, "schema": TEXT} for name, help in success.headers.items()
+        }
     return response
 
 

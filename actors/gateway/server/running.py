@@ -1,9 +1,11 @@
 """A server in this process: its socket, its start, and its graceful end.
 
-Owns: uvicorn and how it is run (uvloop's or any asyncio loop, httptools), and the stop: parked tails end, requests in flight finish, up to
-a deadline. Does not own: the application, what a connection may do (``connection.py``), nor signals (the process's entry point has them).
+Owns: uvicorn and how it is run (uvloop's or any asyncio loop, httptools), and the stop: parked tails end,
+requests in flight finish, up to a deadline. Does not own: the application, what a connection may do
+(``connection.py``), nor signals (the process's entry point has them).
 
-The socket is bound before anything is served, so that a port that is taken is an error of the caller's and not a line in a log.
+The socket is bound before anything is served, so that a port that is taken is an error of the caller's and
+not a line in a log.
 """
 
 from __future__ import annotations
@@ -18,12 +20,13 @@ import uvicorn
 from starlette.applications import Starlette
 
 from ....storage_backends.base.errors import ConfigError
-from ...core.groups import body_group
+from ...kernel.task_groups import body_group
 from .app import front_of
 from .connection import Connection
 
 KEEP_ALIVE = 75.0
-"""Seconds that an idle connection stays: longer than clients keep theirs, so that they do not meet a closing one."""
+"""Seconds that an idle connection stays: longer than clients keep theirs, so that they do not meet a closing
+one."""
 
 
 @attrs.frozen
@@ -43,7 +46,8 @@ def bind(host: str, port: int) -> socket.socket:
     """A listening address; port 0 takes a free one. ``ConfigError`` if it cannot be had."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # Named as TCP, or asyncio does not turn off Nagle's algorithm on what it accepts: each answer would wait 40 ms for an ACK.
+        # Named as TCP, or asyncio does not turn off Nagle's algorithm on what it accepts: each answer would
+        # wait 40 ms for an ACK.
         found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as error:
         raise ConfigError(f"cannot listen on {host}: {error.strerror or error}") from error
@@ -54,16 +58,21 @@ def bind(host: str, port: int) -> socket.socket:
         found.set_inheritable(False)
     except OSError as error:
         found.close()
-        raise ConfigError(f"cannot listen on {host}:{port}: {error.strerror}; choose another port, or stop who has it") from error
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another port, or stop who has it"
+        ) from error
 
     return found
 
 
 @asynccontextmanager
-async def serve_http(app: Starlette, listener: socket.socket, *, stop_timeout: float = 10.0) -> AsyncIterator[Served]:
+async def serve_http(
+    app: Starlette, listener: socket.socket, *, stop_timeout: float = 10.0
+) -> AsyncIterator[Served]:
     """Serve ``app`` on ``listener`` inside the body, which begins when connections are taken.
 
-    At the body's end tails end, requests in flight finish within ``stop_timeout`` seconds, and the socket is closed.
+    At the body's end tails end, requests in flight finish within ``stop_timeout`` seconds, and the socket is
+    closed.
     """
     server = _Server(_config(app, stop_timeout))
     host, port = listener.getsockname()[:2]

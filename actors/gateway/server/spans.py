@@ -1,6 +1,7 @@
 """What the span of a request says of it, named by OpenTelemetry's semantic conventions for HTTP servers.
 
-Owns: the attributes, and which headers a trace's context comes in. Does not own: when a span begins and ends (``observing.py``).
+Owns: the attributes, and which headers a trace's context comes in. Does not own: when a span begins and ends
+(``observing.py``).
 """
 
 from __future__ import annotations
@@ -19,12 +20,17 @@ def method_of(scope: Mapping[str, Any]) -> str:
 
 
 def trace_headers(scope: Mapping[str, Any]) -> dict[str, str]:
-    return {name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _TRACE_HEADERS}
+    return {
+        name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _TRACE_HEADERS
+    }
 
 
 def request_attributes(scope: Mapping[str, Any]) -> dict[str, object]:
     server, client = scope.get("server") or (None, None), scope.get("client") or (None, None)
-    agent = next((value.decode("latin-1")[:_TEXT_MAX] for name, value in scope["headers"] if name == b"user-agent"), None)
+    agent = next(
+        (value.decode("latin-1")[:_TEXT_MAX] for name, value in scope["headers"] if name == b"user-agent"),
+        None,
+    )
     return {
         "http.request.method": method_of(scope),
         "url.scheme": scope["scheme"],

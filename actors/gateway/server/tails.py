@@ -1,11 +1,13 @@
 """Following a segment's tail: a long poll, and a stream (rule H11).
 
-Owns: how a reader waits for bytes that do not exist yet, and how such a wait ends: with bytes, with the seal, with its time, with its
-client, or with the server. Does not own: the waiting itself (the container wakes its readers).
+Owns: how a reader waits for bytes that do not exist yet, and how such a wait ends: with bytes, with the seal,
+with its time, with its client, or with the server. Does not own: the waiting itself (the container wakes its
+readers).
 
-A long poll answers 200 with one block, or 204 when there is none: then ``Tierlog-Sealed`` says whether there will ever be one. A stream
-sends blocks until the segment is sealed and read through, or the server stops: both end it cleanly, and one long poll at the next offset
-tells which. Anything else breaks it. A parked reader is two small tasks; a slow one holds one block.
+A long poll answers 200 with one block, or 204 when there is none: then ``Tierlog-Sealed`` says whether there
+will ever be one. A stream sends blocks until the segment is sealed and read through, or the server stops:
+both end it cleanly, and one long poll at the next offset tells which. Anything else breaks it. A parked
+reader is two small tasks; a slow one holds one block.
 """
 
 from __future__ import annotations
@@ -53,10 +55,14 @@ async def _poll(call: Call, offset: int, wait: float) -> Answer:
 
 
 async def _stream(call: Call, offset: int) -> None:
-    await call.gateway.store.read(call.name, offset, 1)  # what is wrong from the start gets an answer of its own
+    await call.gateway.store.read(
+        call.name, offset, 1
+    )  # what is wrong from the start gets an answer of its own
     async with call.while_connected() as scope:
         with call.gateway.parked(scope):
-            await call.begin(200, {"Content-Type": BYTES_TYPE, "Cache-Control": "no-store", names.OFFSET: str(offset)})
+            await call.begin(
+                200, {"Content-Type": BYTES_TYPE, "Cache-Control": "no-store", names.OFFSET: str(offset)}
+            )
             async with aclosing(_blocks(call, offset)) as blocks:
                 async for block in blocks:
                     await call.block(block, more=True)

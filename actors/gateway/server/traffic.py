@@ -1,10 +1,11 @@
 """What a server counts about its requests, and the Prometheus families that these numbers make.
 
-Owns: counters by endpoint, method and status, durations in buckets, bytes in and out, and what is in flight. Does not own: the store's
-metrics (``actors/metrics.py``), with which they share a scrape.
+Owns: counters by endpoint, method and status, durations in buckets, bytes in and out, and what is in flight.
+Does not own: the store's metrics (``actors/telemetry/metrics.py``), with which they share a scrape.
 
-Names follow the field: ``tierlog_http_requests_total``, ``tierlog_http_request_duration_seconds`` and so on; units are bytes and
-seconds. Endpoints are the operations of the OpenAPI document, so the number of series is bounded whatever paths strangers ask for.
+Names follow the field: ``tierlog_http_requests_total``, ``tierlog_http_request_duration_seconds`` and so on;
+units are bytes and seconds. Endpoints are the operations of the OpenAPI document, so the number of series is
+bounded whatever paths strangers ask for.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ...metrics import StatisticsCollector
+from ...telemetry.metrics import StatisticsCollector
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric as Family
@@ -58,20 +59,36 @@ class Traffic:
 
     def requests(self, status: int | None = None) -> int:
         """Requests that ended, of all endpoints, with that status or with any."""
-        counts = ((key, count) for operation in self._operations.values() for key, count in operation.answers.items())
+        counts = (
+            (key, count)
+            for operation in self._operations.values()
+            for key, count in operation.answers.items()
+        )
         return sum(count for (_, answered), count in counts if status is None or status == answered)
 
-    # --- the scrape -------------------------------------------------------------------------------------------
+    # --- the scrape ------------------------------------------------------------------------------
 
     def collect(self) -> Iterator[Family]:
-        from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+        from prometheus_client.metrics_core import (
+            CounterMetricFamily,
+            GaugeMetricFamily,
+            HistogramMetricFamily,
+        )
 
         label = ["operation"]
-        answers = CounterMetricFamily("tierlog_http_requests", "Requests that were answered.", labels=[*label, "method", "status"])
-        durations = HistogramMetricFamily("tierlog_http_request_duration_seconds", "From the head of a request to its end.", labels=label)
-        received = CounterMetricFamily("tierlog_http_request_bytes", "Bytes of bodies of requests.", labels=label)
+        answers = CounterMetricFamily(
+            "tierlog_http_requests", "Requests that were answered.", labels=[*label, "method", "status"]
+        )
+        durations = HistogramMetricFamily(
+            "tierlog_http_request_duration_seconds", "From the head of a request to its end.", labels=label
+        )
+        received = CounterMetricFamily(
+            "tierlog_http_request_bytes", "Bytes of bodies of requests.", labels=label
+        )
         sent = CounterMetricFamily("tierlog_http_response_bytes", "Bytes of bodies of answers.", labels=label)
-        in_flight = GaugeMetricFamily("tierlog_http_requests_in_flight", "Requests that are being answered.", labels=label)
+        in_flight = GaugeMetricFamily(
+            "tierlog_http_requests_in_flight", "Requests that are being answered.", labels=label
+        )
         for name, operation in self._operations.items():
             for (method, status), count in operation.answers.items():
                 answers.add_metric([name, method, str(status)], count)

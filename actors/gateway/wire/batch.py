@@ -1,7 +1,7 @@
 """Many appends to many segments in one request: the binary form, and the form of its answer (rule H7).
 
-Owns: the layout, its bounds, an incremental decoder and an encoder. Does not own: in which order a server offers the items to the
-store, nor which appends a client puts together.
+Owns: the layout, its bounds, an incremental decoder and an encoder. Does not own: in which order a server
+offers the items to the store, nor which appends a client puts together.
 
 ::
 
@@ -10,15 +10,17 @@ store, nor which appends a client puts together.
     item    = segment: u16 | flags: u8 | writer size: u8 | events: u32 | payload size: u32
               | first event number: u64 | previous event number: i64 | expected offset: u64 | writer | payload
 
-Numbers are big-endian. ``segment`` is an index into the names. An item with a writer holds ``events`` events that lie one behind the
-other in its payload and take the numbers from the first one on; it is wholly new or wholly old, like ``append_many`` (rule C3). Flags say
-which of the previous event number (1) and the expected offset (2) count. What does not count is 0: an item has one encoding.
+Numbers are big-endian. ``segment`` is an index into the names. An item with a writer holds ``events`` events
+that lie one behind the other in its payload and take the numbers from the first one on; it is wholly new or
+wholly old, like ``append_many`` (rule C3). Flags say which of the previous event number (1) and the expected
+offset (2) count. What does not count is 0: an item has one encoding.
 
-The answer is a JSON document ``{"results": [...]}`` with one result for each item, in order: the offset, null (an older duplicate) or a
-problem.
+The answer is a JSON document ``{"results": [...]}`` with one result for each item, in order: the offset, null
+(an older duplicate) or a problem.
 
-The decoder takes bytes as they come and holds one unfinished item and nothing else. Any bytes give items or ``InvalidArgument``; an item
-that is larger than the limit is refused when its header is read, before its payload is.
+The decoder takes bytes as they come and holds one unfinished item and nothing else. Any bytes give items or
+``InvalidArgument``; an item that is larger than the limit is refused when its header is read, before its
+payload is.
 """
 
 from __future__ import annotations
@@ -65,7 +67,8 @@ class BatchItem:
         previous_event: int | None = None,
         expected_offset: int | None = None,
     ) -> None:
-        """``data``: the bytes of ``count`` events, joined. Without a ``writer`` the numbers are 0 and None."""
+        """``data``: the bytes of ``count`` events, joined. Without a ``writer`` the numbers are 0 and
+        None."""
         self.name = name
         self.data = data
         self.writer = writer
@@ -78,7 +81,9 @@ class BatchItem:
         return f"<BatchItem {self.name} {len(self.data)} bytes, {self.count} numbered events>"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, BatchItem) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+        return isinstance(other, BatchItem) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
 
 
 @attrs.frozen
@@ -88,13 +93,14 @@ class BatchLimits:
     """The most bytes of one item's payload."""
 
 
-# --- requests -------------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------
 
 
 def encode_batch(items: Sequence[BatchItem]) -> list[Buffer]:
     """The body of a batch, in parts that can be sent one behind the other (``b"".join`` gives it whole).
 
-    The items' values are the caller's to check: one out of its field's range raises ``struct.error`` or ``KeyError``.
+    The items' values are the caller's to check: one out of its field's range raises ``struct.error`` or
+    ``KeyError``.
     """
     names: dict[str, int] = {}
     parts: list[Buffer] = [b""]
@@ -103,7 +109,16 @@ def encode_batch(items: Sequence[BatchItem]) -> list[Buffer]:
         previous, expected = item.previous_event, item.expected_offset
         flags = (0 if previous is None else _HAS_PREVIOUS) | (0 if expected is None else _HAS_EXPECTED)
         writer = item.writer
-        head = _ITEM.pack(index, flags, len(writer), item.count, len(item.data), item.first_event, previous or 0, expected or 0)
+        head = _ITEM.pack(
+            index,
+            flags,
+            len(writer),
+            item.count,
+            len(item.data),
+            item.first_event,
+            previous or 0,
+            expected or 0,
+        )
         parts.append(head + writer if writer else head)
         parts.append(item.data)
 
@@ -114,7 +129,8 @@ def encode_batch(items: Sequence[BatchItem]) -> list[Buffer]:
 
 
 class BatchDecoder:
-    """``feed`` bytes as they come; each call gives the items that became complete. ``finish`` when there are no more."""
+    """``feed`` bytes as they come; each call gives the items that became complete. ``finish`` when there are
+    no more."""
 
     def __init__(self, limits: BatchLimits | None = None) -> None:
         self._limits = limits or BatchLimits()
@@ -135,7 +151,9 @@ class BatchDecoder:
     def finish(self) -> None:
         if self._names_left or self._items_left or self._buffer:
             what = f"{self._items_left} items" if not self._names_left else "its head"
-            raise InvalidArgument(f"the batch ends too early: {what} and {len(self._buffer)} bytes of the next part are left")
+            raise InvalidArgument(
+                f"the batch ends too early: {what} and {len(self._buffer)} bytes of the next part are left"
+            )
 
     def _decode(self, view: memoryview) -> tuple[list[BatchItem], int]:
         position = 0
@@ -187,9 +205,22 @@ class BatchDecoder:
             if start > end:
                 break
 
-            index, flags, writer_size, count, size, first, previous, expected = _ITEM.unpack_from(view, position)
-            if index >= len(names) or size > bytes_max or flags or writer_size or count or first or previous or expected:
-                _check_item(index, len(names), flags, writer_size, count, size, first, previous, expected, bytes_max)
+            index, flags, writer_size, count, size, first, previous, expected = _ITEM.unpack_from(
+                view, position
+            )
+            if (
+                index >= len(names)
+                or size > bytes_max
+                or flags
+                or writer_size
+                or count
+                or first
+                or previous
+                or expected
+            ):
+                _check_item(
+                    index, len(names), flags, writer_size, count, size, first, previous, expected, bytes_max
+                )
             data_start = start + writer_size
             position_after = data_start + size
             if position_after > end:
@@ -228,7 +259,16 @@ def _name(data: bytes) -> str:
 
 
 def _check_item(
-    index: int, names: int, flags: int, writer: int, count: int, size: int, first: int, previous: int, expected: int, bytes_max: int
+    index: int,
+    names: int,
+    flags: int,
+    writer: int,
+    count: int,
+    size: int,
+    first: int,
+    previous: int,
+    expected: int,
+    bytes_max: int,
 ) -> None:
     """Everything that an item's header can say wrongly."""
     if size > bytes_max:
@@ -242,12 +282,13 @@ def _check_item(
     sound = sound and (-1 <= previous < first if flags & _HAS_PREVIOUS else not previous)
     if not sound or (expected and not flags & _HAS_EXPECTED):
         raise InvalidArgument(
-            f"a bad item in the batch: segment {index} of {names}, flags {flags}, writer of {writer} bytes, {count} events "
+            f"a bad item in the batch: segment {index} of {names}, flags {flags}, writer of {writer} bytes, "
+            f"{count} events "
             f"from {first} on, previous {previous}, expected offset {expected}"
         )
 
 
-# --- answers --------------------------------------------------------------------------------------------------
+# --- answers ------------------------------------------------------------------------------------
 
 Outcome = int | TierlogError | None
 """Of one item: its offset, None for an older duplicate, or why it was not applied."""
@@ -255,12 +296,15 @@ Outcome = int | TierlogError | None
 
 def encode_outcomes(outcomes: Iterable[int | BaseException | None]) -> bytes:
     """The answer's body. An exception that is not tierlog's own travels as the problem ``internal``."""
-    results = [problem_document(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
+    results = [
+        problem_document(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes
+    ]
     return json.dumps({"results": results}, separators=(",", ":")).encode()
 
 
 def decode_outcomes(body: bytes, count: int) -> list[Outcome]:
-    """One outcome for each of the ``count`` items. ``ValueError`` if the body is not the answer to them: then nothing is known.
+    """One outcome for each of the ``count`` items. ``ValueError`` if the body is not the answer to them: then
+    nothing is known.
 
     A problem that this version does not know becomes ``OutcomeUnknown``.
     """

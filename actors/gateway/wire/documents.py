@@ -1,12 +1,12 @@
 """JSON bodies of requests and answers, as values and as documents (rule H8).
 
-Owns: the shape of every JSON body but those of transactions (``transactions.py``), and how bodies are read. Does not own: problems
-(``errors.py``) nor what the values mean.
+Owns: the shape of every JSON body but those of transactions (``transactions.py``), and how bodies are read.
+Does not own: problems (``errors.py``) nor what the values mean.
 
-Bodies of requests are read strictly: one object, exactly the members that the verb knows, of exactly their types; else
-``InvalidArgument`` that names the member, and nothing is done. Bodies of answers are read leniently: members that a newer server added are
-passed over; one that is missing or of another type is a ``ValueError``, which the client turns into what it means for the verb
-(``errors.no_such_answer``).
+Bodies of requests are read strictly: one object, exactly the members that the verb knows, of exactly their
+types; else ``InvalidArgument`` that names the member, and nothing is done. Bodies of answers are read
+leniently: members that a newer server added are passed over; one that is missing or of another type is a
+``ValueError``, which the client turns into what it means for the verb (``errors.no_such_answer``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ JSON_TYPE = "application/json"
 _KINDS = {kind.value: kind for kind in AttributeUpdateKind}
 
 
-# --- requests -------------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------
 
 
 def create_document(rolling_size: int | None) -> bytes:
@@ -82,7 +82,7 @@ def parse_nothing(body: bytes) -> None:
     read_request(body or b"{}")
 
 
-# --- answers --------------------------------------------------------------------------------------------------
+# --- answers ------------------------------------------------------------------------------------
 
 
 def info_document(info: SegmentInfo) -> dict[str, Any]:
@@ -97,18 +97,21 @@ def parse_info(body: bytes) -> SegmentInfo:
 
     types: dict[str, type] = {"name": str, "sealed": bool}
     names = [field.name for field in attrs.fields(SegmentInfo) if field.name != "attributes"]
-    return SegmentInfo(**{name: answer_member(document, name, types.get(name, int)) for name in names}, attributes=attributes)
+    return SegmentInfo(
+        **{name: answer_member(document, name, types.get(name, int)) for name in names}, attributes=attributes
+    )
 
 
 @attrs.frozen
-class ContainerPlace:
+class ContainerAssignment:
     """Where one container is served."""
 
     container: int
     url: str | None
     """The base URL of its host; None while nobody serves it, or nobody knows."""
     epoch: int | None
-    """The epoch of its owner; None if it is not known. Of two maps the one with the larger epoch is right about this container."""
+    """The epoch of its owner; None if it is not known. Of two maps the one with the larger epoch is right
+    about this container."""
 
 
 @attrs.frozen
@@ -117,7 +120,7 @@ class ContainerMap:
 
     version: int
     """Grows with each change that its server makes; not comparable between servers."""
-    containers: tuple[ContainerPlace, ...]
+    containers: tuple[ContainerAssignment, ...]
 
 
 def map_document(map: ContainerMap) -> dict[str, Any]:
@@ -133,7 +136,7 @@ def parse_map(body: bytes) -> ContainerMap:
     return ContainerMap(answer_member(document, "version", int), places)
 
 
-def _place(item: object) -> ContainerPlace:
+def _place(item: object) -> ContainerAssignment:
     if not isinstance(item, dict):
         raise ValueError("a container's place is an object")  # noqa: TRY004 - a body of the wrong form, whichever member it is
 
@@ -141,7 +144,7 @@ def _place(item: object) -> ContainerPlace:
     if not (url is None or type(url) is str) or not (epoch is None or type(epoch) is int):
         raise ValueError("url is text and epoch an integer")
 
-    return ContainerPlace(answer_member(item, "container", int), url, epoch)
+    return ContainerAssignment(answer_member(item, "container", int), url, epoch)
 
 
 @attrs.frozen
@@ -168,8 +171,13 @@ def status_document(status: HostStatus) -> dict[str, Any]:
 def parse_status(body: bytes) -> HostStatus:
     document = load_answer(body)
     items = [item if isinstance(item, dict) else {} for item in answer_member(document, "containers", list)]
-    containers = tuple(ContainerStatus(answer_member(item, "container", int), answer_member(item, "state", str)) for item in items)
-    return HostStatus(answer_member(document, "ready", bool), answer_member(document, "draining", bool), containers)
+    containers = tuple(
+        ContainerStatus(answer_member(item, "container", int), answer_member(item, "state", str))
+        for item in items
+    )
+    return HostStatus(
+        answer_member(document, "ready", bool), answer_member(document, "draining", bool), containers
+    )
 
 
 def parse_offset(body: bytes) -> int | None:
@@ -247,10 +255,12 @@ def answer_optional(document: Mapping[str, Any], name: str, kind: type[T]) -> T 
     return None if name in document and document[name] is None else answer_member(document, name, kind)
 
 
-# --- reading strictly -----------------------------------------------------------------------------------------
+# --- reading strictly ---------------------------------------------------------------------------
 
 
-def read_request(body: bytes, required: Collection[str] = (), optional: Collection[str] = ()) -> dict[str, Any]:
+def read_request(
+    body: bytes, required: Collection[str] = (), optional: Collection[str] = ()
+) -> dict[str, Any]:
     try:
         document = json.loads(body, object_pairs_hook=_object, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -259,14 +269,19 @@ def read_request(body: bytes, required: Collection[str] = (), optional: Collecti
     return check_members("the body", document, required, optional)
 
 
-def check_members(what: str, document: object, required: Collection[str], optional: Collection[str] = ()) -> dict[str, Any]:
+def check_members(
+    what: str, document: object, required: Collection[str], optional: Collection[str] = ()
+) -> dict[str, Any]:
     """``document``, if it is an object that has all of the required members and no unknown one."""
     if not isinstance(document, dict):
         raise InvalidArgument(f"{what} is a JSON object, not {shown(document)}")
 
     unknown = [name for name in document if name not in required and name not in optional]
     if unknown:
-        raise InvalidArgument(f"{what} has a member {shown(unknown[0])}; known are: {', '.join([*required, *optional]) or 'none'}")
+        raise InvalidArgument(
+            f"{what} has a member {shown(unknown[0])}; known are: "
+            f"{', '.join([*required, *optional]) or 'none'}"
+        )
 
     missing = [name for name in required if name not in document]
     if missing:
@@ -318,7 +333,9 @@ def _updates(document: Mapping[str, Any], name: str) -> list[AttributeUpdate]:
 def _update(item: dict[str, Any]) -> AttributeUpdate:
     unknown = item.keys() - {"name", "value", "kind", "expected"}
     if unknown or "name" not in item or "value" not in item:
-        raise InvalidArgument(f"an attribute update has name, value and perhaps kind and expected, not {shown(item)}")
+        raise InvalidArgument(
+            f"an attribute update has name, value and perhaps kind and expected, not {shown(item)}"
+        )
 
     kind = item.get("kind", AttributeUpdateKind.REPLACE.value)
     if not isinstance(kind, str) or kind not in _KINDS:

@@ -1,12 +1,14 @@
 """Errors over HTTP: one table, read in both directions (rule H2).
 
-Owns: which status an error class has, what the caller may do about it, which of its fields travel, the ``application/problem+json``
-document, and the errors that only HTTP has (a body that is too large, a path that does not exist). Does not own: the errors of the store
-(``storage_backends/base/errors.py``), nor what a client retries.
+Owns: which status an error class has, what the caller may do about it, which of its fields travel, the
+``application/problem+json`` document, and the errors that only HTTP has (a body that is too large, a path
+that does not exist). Does not own: the errors of the store (``storage_backends/base/errors.py``), nor what a
+client retries.
 
-The promise: an error that leaves a server arrives in the client as the same class with the same message and fields. An answer that no
-tierlog server wrote, or that was damaged on its way, says nothing about the store: it becomes ``OutcomeUnknown`` if the request may have
-been applied, else ``Unavailable`` (rule H3). Nothing here raises, whatever the bytes are.
+The promise: an error that leaves a server arrives in the client as the same class with the same message and
+fields. An answer that no tierlog server wrote, or that was damaged on its way, says nothing about the store:
+it becomes ``OutcomeUnknown`` if the request may have been applied, else ``Unavailable`` (rule H3). Nothing
+here raises, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -58,7 +60,7 @@ TYPE_PREFIX = "urn:tierlog:"
 _SHOWN_MAX = 200
 
 
-# --- errors that only HTTP has ----------------------------------------------------------------------------------
+# --- errors that only HTTP has ------------------------------------------------------------------
 
 
 class TooLarge(InvalidArgument):
@@ -74,7 +76,8 @@ class UnsupportedMediaType(InvalidArgument):
 
 
 class RangeNotSatisfiable(InvalidArgument):
-    """The range begins at or behind the segment's tail; ``length`` is the segment's length, ``sealed`` whether it is final."""
+    """The range begins at or behind the segment's tail; ``length`` is the segment's length, ``sealed``
+    whether it is final."""
 
     code = "range-not-satisfiable"
 
@@ -102,14 +105,15 @@ class NoSuchHost(InvalidArgument):
     code = "no-such-host"
 
 
-class ForeignPage(InvalidArgument):
+class CrossOrigin(InvalidArgument):
     """A page of another site has sent the request: it may not give orders here."""
 
     code = "foreign-page"
 
 
-class OrderRefused(InvalidArgument):
-    """The order cannot be carried out as things are: look at the status, and give it again when they have changed."""
+class Conflict(InvalidArgument):
+    """The order cannot be carried out as things are: look at the status, and give it again when they have
+    changed."""
 
     code = "order-refused"
 
@@ -140,7 +144,7 @@ class OwnedElsewhere(NotOwner):
         self.owner = owner
 
 
-# --- the table ------------------------------------------------------------------------------------------------
+# --- the table ----------------------------------------------------------------------------------
 
 
 class RetryHint(enum.Enum):
@@ -153,7 +157,8 @@ class RetryHint(enum.Enum):
     ELSEWHERE = "elsewhere"
     """Nothing was applied here: find the owner and send it there."""
     IDENTIFIED = "identified"
-    """It may have been applied: repeat it only if a repeat can be told from a second one (writer id, expected offset)."""
+    """It may have been applied: repeat it only if a repeat can be told from a second one (writer id, expected
+    offset)."""
 
 
 @attrs.frozen
@@ -182,8 +187,8 @@ TABLE = (
     Row(NoSuchPath, 404, _NEVER),
     Row(NoSuchContainer, 404, _NEVER),
     Row(NoSuchHost, 404, _NEVER),
-    Row(ForeignPage, 403, _NEVER),
-    Row(OrderRefused, 409, _NEVER),
+    Row(CrossOrigin, 403, _NEVER),
+    Row(Conflict, 409, _NEVER),
     Row(MethodNotAllowed, 405, _NEVER, ("allowed",)),
     Row(ClosedError, 503, _LATER),
     Row(SegmentError, 409, _NEVER, _SEGMENT),
@@ -215,10 +220,13 @@ TABLE = (
     Row(MetadataConflict, 503, _LATER),
     Row(TierlogError, 500, _NEVER),
 )
-"""Every class. Of two rows with one code the one with more fields comes first, and stands for documents that have them."""
+"""Every class. Of two rows with one code the one with more fields comes first, and stands for documents that
+have them."""
 
 _BY_KIND = {row.kind: row for row in TABLE}
-_BY_CODE: dict[str, tuple[Row, ...]] = {row.kind.code: tuple(r for r in TABLE if r.kind.code == row.kind.code) for row in TABLE}
+_BY_CODE: dict[str, tuple[Row, ...]] = {
+    row.kind.code: tuple(r for r in TABLE if r.kind.code == row.kind.code) for row in TABLE
+}
 _FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "segment": (str,),
     "chunk": (str,),
@@ -234,7 +242,15 @@ _FIELD_TYPES: dict[str, tuple[type, ...]] = {
     "given": (int,),
     "last_event_number": (int, type(None)),
 }
-_TITLES = {row.kind: (row.kind.__doc__ or "").split(". ")[0].split("; ")[0].split(": ")[0].replace("\n", " ").rstrip(".") for row in TABLE}
+_TITLES = {
+    row.kind: (row.kind.__doc__ or "")
+    .split(". ")[0]
+    .split("; ")[0]
+    .split(": ")[0]
+    .replace("\n", " ")
+    .rstrip(".")
+    for row in TABLE
+}
 
 
 @attrs.frozen
@@ -250,7 +266,8 @@ class Problem:
 
 
 def row_of(error: BaseException) -> Row | None:
-    """The row of the error's class, or of the nearest class above it. None if tierlog did not raise it on purpose."""
+    """The row of the error's class, or of the nearest class above it. None if tierlog did not raise it on
+    purpose."""
     for kind in type(error).__mro__:
         row = _BY_KIND.get(kind)
         if row is not None:
@@ -264,7 +281,13 @@ def problem_document(error: BaseException) -> dict[str, Any]:
     row = row_of(error)
     if row is None:
         # A bug of the server. Its text is for the server's log, not for strangers.
-        return _document("internal", "An unexpected error", 500, "the server failed; its log says more", RetryHint.IDENTIFIED)
+        return _document(
+            "internal",
+            "An unexpected error",
+            500,
+            "the server failed; its log says more",
+            RetryHint.IDENTIFIED,
+        )
 
     document = _document(row.kind.code, _TITLES[row.kind], row.status, str(error), row.retry)
     if row.retry is RetryHint.LATER:
@@ -277,7 +300,8 @@ def problem_document(error: BaseException) -> dict[str, Any]:
 
 
 def to_problem(error: BaseException) -> Problem:
-    """Status, headers and document of an error. One that is not tierlog's own has the code ``internal`` and keeps its text to itself."""
+    """Status, headers and document of an error. One that is not tierlog's own has the code ``internal`` and
+    keeps its text to itself."""
     document = problem_document(error)
     headers = {"Content-Type": PROBLEM_TYPE}
     if "retry_after" in document:
@@ -291,11 +315,14 @@ def to_problem(error: BaseException) -> Problem:
     return Problem(document["status"], headers, document)
 
 
-def from_problem(status: int, headers: Mapping[str, str], body: bytes, *, maybe_applied: bool) -> TierlogError:
-    """The error that an answer carries. ``headers`` with lower-case names, or a mapping that does not mind the case.
+def from_problem(
+    status: int, headers: Mapping[str, str], body: bytes, *, maybe_applied: bool
+) -> TierlogError:
+    """The error that an answer carries. ``headers`` with lower-case names, or a mapping that does not mind
+    the case.
 
-    ``maybe_applied``: the request changes something, and may have reached a server. It decides what an answer without a problem of
-    tierlog's own means (rule H3).
+    ``maybe_applied``: the request changes something, and may have reached a server. It decides what an answer
+    without a problem of tierlog's own means (rule H3).
     """
     if headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM_TYPE:
         try:
@@ -332,7 +359,8 @@ def no_such_answer(what: str, *, maybe_applied: bool) -> TierlogError:
 
 
 def retry_after(headers: Mapping[str, str], body: bytes = b"") -> float | None:
-    """Seconds that the server asks to wait: the finer number of its document, else the header's; None if it says neither."""
+    """Seconds that the server asks to wait: the finer number of its document, else the header's; None if it
+    says neither."""
     try:
         document = json.loads(body) if body else None
     except (ValueError, RecursionError):
@@ -345,11 +373,18 @@ def retry_after(headers: Mapping[str, str], body: bytes = b"") -> float | None:
     return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else None
 
 
-# --- inside ---------------------------------------------------------------------------------------------------
+# --- inside -------------------------------------------------------------------------------------
 
 
 def _document(code: str, title: str, status: int, detail: str, retry: RetryHint) -> dict[str, Any]:
-    return {"type": TYPE_PREFIX + code, "title": title, "status": status, "detail": detail, "code": code, "retry": retry.value}
+    return {
+        "type": TYPE_PREFIX + code,
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "code": code,
+        "retry": retry.value,
+    }
 
 
 def _is_valid(document: Mapping[str, object], name: str) -> bool:
@@ -357,4 +392,8 @@ def _is_valid(document: Mapping[str, object], name: str) -> bool:
 
 
 def _no_answer(message: str, maybe_applied: bool) -> TierlogError:
-    return OutcomeUnknown(f"{message}; the request may have been applied") if maybe_applied else Unavailable(message)
+    return (
+        OutcomeUnknown(f"{message}; the request may have been applied")
+        if maybe_applied
+        else Unavailable(message)
+    )

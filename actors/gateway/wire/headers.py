@@ -1,13 +1,15 @@
 """Headers of appends and of reads, as text and as values (rules H4, H5).
 
-Owns: the names of tierlog's own headers, how numbers and writer ids are written in them, and the identity and condition of an append.
-Does not own: whether a value makes sense to a segment (the store says so).
+Owns: the names of tierlog's own headers, how numbers and writer ids are written in them, and the identity and
+condition of an append. Does not own: whether a value makes sense to a segment (the store says so).
 
-Numbers are plain decimal digits, from 0 to 2**63 - 1; a previous event number may be -1. Anything else (a sign, a blank, hexadecimal) is
-``InvalidArgument`` and nothing is done: a value that was guessed at is one that nobody gave. A header that is given twice is refused too.
+Numbers are plain decimal digits, from 0 to 2**63 - 1; a previous event number may be -1. Anything else (a
+sign, a blank, hexadecimal) is ``InvalidArgument`` and nothing is done: a value that was guessed at is one
+that nobody gave. A header that is given twice is refused too.
 
-A writer id is 1 to 64 bytes. Its text form has the letters, digits and ``-._~`` as they are and everything else as ``%XX``; it is the
-same in headers, queries and JSON, so that plain ids such as ``app-7`` can be typed by hand.
+A writer id is 1 to 64 bytes. Its text form has the letters, digits and ``-._~`` as they are and everything
+else as ``%XX``; it is the same in headers, queries and JSON, so that plain ids such as ``app-7`` can be typed
+by hand.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ def append_headers(append: AppendHeaders) -> dict[str, str]:
     return headers
 
 
-_LOWER = {name.lower().encode(): name for name in (WRITER_ID, EVENT_NUMBER, PREVIOUS_EVENT_NUMBER, EXPECTED_OFFSET)}
+_LOWER = {
+    name.lower().encode(): name for name in (WRITER_ID, EVENT_NUMBER, PREVIOUS_EVENT_NUMBER, EXPECTED_OFFSET)
+}
 
 
 def parse_append_headers(headers: Iterable[tuple[bytes, bytes]]) -> AppendHeaders:
@@ -135,7 +139,8 @@ def parse_writer(what: str, text: str) -> bytes:
             return writer
 
     raise InvalidArgument(
-        f"{what} is 1 to {WRITER_ID_BYTES_MAX} bytes: letters, digits and -._~ as they are, the others as %XX, not {shown(text)}"
+        f"{what} is 1 to {WRITER_ID_BYTES_MAX} bytes: letters, digits and -._~ as they are, the others as "
+        f"%XX, not {shown(text)}"
     )
 
 

@@ -1,10 +1,11 @@
 """Paths of the HTTP interface, built and taken apart (rule H1).
 
-Owns: where each verb lives, how a segment's name and a query's values stand in a URL. Does not own: what a verb takes (``headers.py``,
-``documents.py``), nor the grammar of names (``base/names.py``): whoever parses a path checks the name.
+Owns: where each verb lives, how a segment's name and a query's values stand in a URL. Does not own: what a
+verb takes (``headers.py``, ``documents.py``), nor the grammar of names (``base/names.py``): whoever parses a
+path checks the name.
 
-The last component of a segment's path is always the verb, so a segment may be called ``append`` or ``app/events/append``. A name is
-percent-encoded, its slashes are not; ``#`` becomes ``%23``.
+The last component of a segment's path is always the verb, so a segment may be called ``append`` or
+``app/events/append``. A name is percent-encoded, its slashes are not; ``#`` becomes ``%23``.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ class Verb(enum.Enum):
         return "GET" if self in _READING else "POST"
 
 
-_READING = frozenset({Verb.BYTES, Verb.TAIL, Verb.INFO, Verb.LAST_EVENT_NUMBER, Verb.APPEND_STARTS, Verb.TRANSACTION_INFO})
+_READING = frozenset(
+    {Verb.BYTES, Verb.TAIL, Verb.INFO, Verb.LAST_EVENT_NUMBER, Verb.APPEND_STARTS, Verb.TRANSACTION_INFO}
+)
 
 
 def segment_path(name: str, verb: Verb) -> str:
@@ -111,13 +114,15 @@ def split_segment_path(path: str) -> tuple[str, str] | None:
     return (name, verb) if slash and name and verb else None
 
 
-# --- queries --------------------------------------------------------------------------------------------------
+# --- queries ------------------------------------------------------------------------------------
 
 
 def parse_query(query: bytes, allowed: Mapping[str, str]) -> dict[str, str]:
-    """The parameters of a query, still percent-encoded. A parameter twice, or one that is not ``allowed``, is ``InvalidArgument``.
+    """The parameters of a query, still percent-encoded. A parameter twice, or one that is not ``allowed``, is
+    ``InvalidArgument``.
 
-    ``allowed``: names, and what each is for; unknown ones are refused because a misspelt ``wait`` would silently mean the default.
+    ``allowed``: names, and what each is for; unknown ones are refused because a misspelt ``wait`` would
+    silently mean the default.
     """
     values: dict[str, str] = {}
     for part in query.decode("latin-1").split("&"):
@@ -126,7 +131,11 @@ def parse_query(query: bytes, allowed: Mapping[str, str]) -> dict[str, str]:
 
         name, _, value = part.partition("=")
         if name not in allowed or name in values:
-            problem = "is given twice" if name in values else f"is not one of this path's ({', '.join(allowed) or 'it takes none'})"
+            problem = (
+                "is given twice"
+                if name in values
+                else f"is not one of this path's ({', '.join(allowed) or 'it takes none'})"
+            )
             raise InvalidArgument(f"query parameter {shown(name)} {problem}")
 
         values[name] = value
@@ -153,7 +162,10 @@ def query_seconds(values: Mapping[str, str], name: str, default: float, maximum:
 
     text = values[name]
     if not _SECONDS.fullmatch(text) or float(text) > maximum:
-        raise InvalidArgument(f"{name} is a number of seconds from 0 to {maximum:g}, with up to three decimals, not {shown(text)}")
+        raise InvalidArgument(
+            f"{name} is a number of seconds from 0 to {maximum:g}, with up to three decimals, not "
+            f"{shown(text)}"
+        )
 
     return float(text)
 

@@ -3,9 +3,10 @@
 Owns: the grammar and what a range means against a segment's start and length at one moment. Pure.
 Does not own: how bytes are read.
 
-One range of the unit ``bytes`` at a time: ``a-b`` (both ends included), ``a-`` (to the tail as it is now) or ``-n`` (the last n bytes
-that can be read). A range that begins at or behind the tail has nothing to give: ``RangeNotSatisfiable``, which tells the length. One that
-begins before the segment's start is gone: ``SegmentTruncated``, which tells the start. One that ends behind the tail gives what there is.
+One range of the unit ``bytes`` at a time: ``a-b`` (both ends included), ``a-`` (to the tail as it is now) or
+``-n`` (the last n bytes that can be read). A range that begins at or behind the tail has nothing to give:
+``RangeNotSatisfiable``, which tells the length. One that begins before the segment's start is gone:
+``SegmentTruncated``, which tells the start. One that ends behind the tail gives what there is.
 """
 
 from __future__ import annotations
@@ -58,14 +59,19 @@ def parse_range(text: str) -> RangeRequest:
         raise InvalidArgument(f"Range is one of bytes=a-b, bytes=a- and bytes=-n, not {shown(text)}")
 
     first, last, suffix = (None if group is None else int(group) for group in match.groups())
-    if max(first or 0, last or 0, suffix or 0) > NUMBER_MAX or (first is not None and last is not None and last < first):
+    if max(first or 0, last or 0, suffix or 0) > NUMBER_MAX or (
+        first is not None and last is not None and last < first
+    ):
         raise InvalidArgument(f"Range goes from a smaller to a larger offset below 2**63, not {shown(text)}")
 
     return RangeRequest(first, last, suffix)
 
 
-def resolve_range(wanted: RangeRequest | None, name: str, start_offset: int, length: int, *, sealed: bool = False) -> Extent:
-    """The bytes that are meant in a segment of that start and length; all that can be read without a range."""
+def resolve_range(
+    wanted: RangeRequest | None, name: str, start_offset: int, length: int, *, sealed: bool = False
+) -> Extent:
+    """The bytes that are meant in a segment of that start and length; all that can be read without a
+    range."""
     if wanted is None:
         return Extent(start_offset, length)
 
@@ -73,10 +79,16 @@ def resolve_range(wanted: RangeRequest | None, name: str, start_offset: int, len
     if first is None:
         first = max(length - (wanted.suffix or 0), start_offset)
     if first < start_offset:
-        raise SegmentTruncated(f"{name!r} begins at {start_offset}: offset {first} is gone", segment=name, start_offset=start_offset)
+        raise SegmentTruncated(
+            f"{name!r} begins at {start_offset}: offset {first} is gone",
+            segment=name,
+            start_offset=start_offset,
+        )
 
     if first >= length:
-        raise RangeNotSatisfiable(f"{name!r} has {length} bytes: nothing at offset {first}", length=length, sealed=sealed)
+        raise RangeNotSatisfiable(
+            f"{name!r} has {length} bytes: nothing at offset {first}", length=length, sealed=sealed
+        )
 
     return Extent(first, length if wanted.last is None else min(wanted.last + 1, length))
 

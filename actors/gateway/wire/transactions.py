@@ -1,9 +1,10 @@
 """JSON bodies of transactions, of requests and of answers, as values and as documents (rules H8, H17).
 
-Owns: their shape. Does not own: how bodies are read (``documents.py``), nor what a transaction may do next (the store).
+Owns: their shape. Does not own: how bodies are read (``documents.py``), nor what a transaction may do next
+(the store).
 
-Requests are read strictly, as all are: a token, a part and a lease of another form than their nouns allow is ``InvalidArgument``, and
-nothing is done. Answers may have more members than are known here.
+Requests are read strictly, as all are: a token, a part and a lease of another form than their nouns allow is
+``InvalidArgument``, and nothing is done. Answers may have more members than are known here.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ COMMIT_BYTES_MAX = 10 << 20
 _STATES = {state.value: state for state in TransactionState}
 
 
-# --- requests -------------------------------------------------------------------------------------------------
+# --- requests -----------------------------------------------------------------------------------
 
 
 class Begin(NamedTuple):
@@ -118,12 +119,14 @@ def _part(item: dict[str, Any]) -> StagedPart:
 def check_part(part: StagedPart) -> StagedPart:
     """``part``, if its members are of their types; which part it is, only the store can tell."""
     if type(part.name) is not str or type(part.length) is not int or not 0 <= part.length <= NUMBER_MAX:
-        raise InvalidArgument(f"a part has the name of a staged segment and a length from 0 to {NUMBER_MAX}, not {shown(part)}")
+        raise InvalidArgument(
+            f"a part has the name of a staged segment and a length from 0 to {NUMBER_MAX}, not {shown(part)}"
+        )
 
     return part
 
 
-# --- answers --------------------------------------------------------------------------------------------------
+# --- answers ------------------------------------------------------------------------------------
 
 
 def transaction_document(info: TransactionInfo) -> dict[str, Any]:
@@ -150,7 +153,9 @@ def commit_result_document(result: CommitResult) -> dict[str, Any]:
 def parse_commit_result(body: bytes) -> CommitResult:
     document = load_answer(body)
     return CommitResult(
-        answer_member(document, "applied", bool), answer_optional(document, "offset", int), answer_member(document, "length", int)
+        answer_member(document, "applied", bool),
+        answer_optional(document, "offset", int),
+        answer_member(document, "length", int),
     )
 
 
@@ -165,7 +170,9 @@ def _transaction(document: object) -> TransactionInfo:
         transaction_id=answer_member(told, "transaction_id", str),
         target=answer_member(told, "target", str),
         state=state,
-        token=None if token is None else TransactionToken(answer_member(token, "writer", str), answer_member(token, "epoch", int)),
+        token=None
+        if token is None
+        else TransactionToken(answer_member(token, "writer", str), answer_member(token, "epoch", int)),
         lease=_seconds(told, "lease"),
         expires_in=_seconds(told, "expires_in"),
         reason=answer_member(told, "reason", str),

@@ -1,11 +1,12 @@
 """The control socket: where it lies, who may have it, and one connection on it as the supervisor sees it.
 
-Owns: the path (short, in a folder that only this user can enter), the check for a living listener, the bound on what waits to be written.
-Does not own: what messages mean (``messages.py``, ``supervisor.py``), nor the host's end (``tierlog.actors.host``).
+Owns: the path (short, in a folder that only this user can enter), the check for a living listener, the bound
+on what waits to be written. Does not own: what messages mean (``messages.py``, ``supervisor.py``), nor the
+host's end (``tierlog.actors.host``).
 
-The path follows from the store and its folder, so that hosts of a supervisor that is gone find the next one (rule V4). A connection whose
-other side does not read fills its bounded queue and is closed; one that does not say hello in time is closed; one that says nothing
-more is found by its silence (rule V5).
+The path follows from the store and its folder, so that hosts of a supervisor that is gone find the next one
+(rule V4). A connection whose other side does not read fills its bounded queue and is closed; one that does
+not say hello in time is closed; one that says nothing more is found by its silence (rule V5).
 """
 
 from __future__ import annotations
@@ -33,26 +34,34 @@ _PEER = struct.Struct("3i")
 
 
 def control_path(store_id: bytes, folder: str, environment: Mapping[str, str]) -> str:
-    """The socket of the store in ``folder``. A socket's path may have about 100 bytes, so it cannot lie in the data folder."""
+    """The socket of the store in ``folder``. A socket's path may have about 100 bytes, so it cannot lie in
+    the data folder."""
     base = environment.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     name = hashlib.blake2b(store_id + os.path.realpath(folder).encode(), digest_size=8).hexdigest()
     return f"{base}/tierlog-{os.getuid()}/{name}"
 
 
 def make_private_folder(path: str) -> None:
-    """The folder ``path``, for this user alone. ``Unavailable`` if it is somebody else's, or open to others."""
+    """The folder ``path``, for this user alone. ``Unavailable`` if it is somebody else's, or open to
+    others."""
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         found = os.lstat(path)
     except OSError as error:
-        raise Unavailable(f"{path} cannot be made: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours") from error
+        raise Unavailable(
+            f"{path} cannot be made: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours"
+        ) from error
 
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise Unavailable(f"{path} is not a folder that only you can enter: remove it, or set XDG_RUNTIME_DIR to a folder of yours")
+        raise Unavailable(
+            f"{path} is not a folder that only you can enter: remove it, or set XDG_RUNTIME_DIR to a folder "
+            f"of yours"
+        )
 
 
 def living_listener(path: str) -> int | None:
-    """The process that listens at ``path``; None if nobody does, so that a socket left there may be replaced."""
+    """The process that listens at ``path``; None if nobody does, so that a socket left there may be
+    replaced."""
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with probe:
         probe.settimeout(1)
@@ -77,7 +86,9 @@ async def listen(path: str) -> anyio.abc.SocketListener:
     make_private_folder(os.path.dirname(path))
     pid = living_listener(path)
     if pid is not None:
-        raise Unavailable(f"process {pid} supervises this store already (it answers at {path}): stop that one first")
+        raise Unavailable(
+            f"process {pid} supervises this store already (it answers at {path}): stop that one first"
+        )
 
     return await anyio.create_unix_listener(path, mode=0o600)
 
@@ -94,7 +105,8 @@ class Connection:
         self._heard: deque[Message] = deque()
         self._scope = anyio.CancelScope()
         self.written = anyio.Event()
-        """Set when nothing waits to be written any more: after ``finish``, or because the connection broke."""
+        """Set when nothing waits to be written any more: after ``finish``, or because the connection
+        broke."""
 
     async def hello(self) -> Hello:
         """The first message, which must come soon. ``ProtocolError`` if it is another or none."""
@@ -105,7 +117,8 @@ class Connection:
         raise ProtocolError("a control connection begins with hello")
 
     async def receive(self) -> Message | None:
-        """What the host says next; None at the connection's end. ``ProtocolError`` if it cannot be understood."""
+        """What the host says next; None at the connection's end. ``ProtocolError`` if it cannot be
+        understood."""
         while not self._heard:
             try:
                 data = await self._stream.receive(_READ_BYTES)

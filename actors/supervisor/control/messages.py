@@ -1,12 +1,13 @@
 """The messages between the supervisor and its hosts, and their form on the wire. No I/O.
 
-Owns: the vocabulary, its encoding as JSON lines, and what is refused. Does not own: connections (``channel.py``), nor what follows from
-a message (``fleet.py`` on one side, the host's orders on the other).
+Owns: the vocabulary, its encoding as JSON lines, and what is refused. Does not own: connections
+(``channel.py``), nor what follows from a message (``fleet.py`` on one side, the host's orders on the other).
 
-A connection begins with ``Hello`` from the host, answered by ``Welcome`` or ``Refuse``; then orders go one way, answers, events and
-heartbeats the other. Each line is one JSON object with its ``type``. Unknown fields are ignored, so that a newer side may say more;
-an unknown type, a missing field or a line above the limit ends the connection. The version changes when an older reader would
-misunderstand. Orders carry the supervisor's term: a host obeys the highest it has seen and no lower (hole 26).
+A connection begins with ``Hello`` from the host, answered by ``Welcome`` or ``Refuse``; then orders go one
+way, answers, events and heartbeats the other. Each line is one JSON object with its ``type``. Unknown fields
+are ignored, so that a newer side may say more; an unknown type, a missing field or a line above the limit
+ends the connection. The version changes when an older reader would misunderstand. Orders carry the
+supervisor's term: a host obeys the highest it has seen and no lower.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ LINE_BYTES_MAX = 1 << 20
 
 
 class ProtocolError(TierlogError):
-    """The other side of a control connection said something that cannot be understood. The connection is of no use any more."""
+    """The other side of a control connection said something that cannot be understood. The connection is of
+    no use any more."""
 
     code = "protocol"
 
 
-# --- from a host ----------------------------------------------------------------------------------------------
+# --- from a host --------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -54,8 +56,8 @@ class Heartbeat:
     """How late the host's event loop runs, in seconds."""
     statistics: Mapping[str, Any] = attrs.field(factory=dict)
     leaving: bool = False
-    """It was asked to end (SIGTERM), and waits to be relieved of its containers and dismissed. Said with every beat, so that a supervisor
-    that starts meanwhile hears it too."""
+    """It was asked to end (SIGTERM), and waits to be relieved of its containers and dismissed. Said with
+    every beat, so that a supervisor that starts meanwhile hears it too."""
 
 
 @attrs.frozen
@@ -99,7 +101,7 @@ class Ended:
     reason: str
 
 
-# --- from the supervisor --------------------------------------------------------------------------------------
+# --- from the supervisor ------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -150,7 +152,21 @@ Message = Report | Order
 
 _TYPES: Mapping[str, type] = {
     kind.__name__.lower(): kind
-    for kind in (Hello, Heartbeat, Opened, Failed, Closed, Fenced, Ended, Welcome, Refuse, Open, Close, Drain, Owners)
+    for kind in (
+        Hello,
+        Heartbeat,
+        Opened,
+        Failed,
+        Closed,
+        Fenced,
+        Ended,
+        Welcome,
+        Refuse,
+        Open,
+        Close,
+        Drain,
+        Owners,
+    )
 }
 
 

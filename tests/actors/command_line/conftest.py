@@ -18,7 +18,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def run(folder: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
+def run(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Iterator[Run]:
     """The command line in this process."""
     monkeypatch.setenv("TIERLOG_DATA", str(folder))
     monkeypatch.chdir(folder.parent)

@@ -12,22 +12,23 @@ import pytest
 import tierlog
 from support.command_line import NAME, Run, is_one_line
 from support.folders import chunk_files, fingerprint, flip_bit
-from support.older_layout import write_older
-from tierlog.actors.moving import import_segment
-from tierlog.actors.node import system_world
-from tierlog.storage_backends.chunked.rolling.importing import no_progress
+from support.legacy_layout import write_legacy
+from tierlog.actors.legacy_rolling.read_chain import no_progress
+from tierlog.actors.maintenance.maintenance import import_segment
+from tierlog.actors.store.opening import system_world
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 
 
 @pytest.fixture
 def store(folder: Path) -> Path:
-    """A segment of three chunks and an unflushed tail, one that was never flushed, an imported one, and a stranger."""
+    """A segment of three chunks and an unflushed tail, one that was never flushed, an imported one, and a
+    stranger."""
 
     async def make() -> None:
         chunks = FileSystemChunkStorage(LocalFiles(), str(folder / "lts"), system_world())
         await chunks.open()
-        await write_older(chunks, "app/old", b"0123", b"45")
+        await write_legacy(chunks, "app/old", b"0123", b"45")
         async with tierlog.open_store(folder, containers=1) as store:
             await store.create_segment(NAME, rolling_size=10)
             await store.append(NAME, b"0123456789" * 2 + b"01234")
@@ -46,13 +47,20 @@ def store(folder: Path) -> Path:
 def test_chunks_are_listed_with_what_they_are(run: Run, store: Path) -> None:
     before = fingerprint(store)
     listed = json.loads(run("chunks", "ls", "--json").out)
-    uses = {(each["use"], each["segment"], each["length"], each["committed"], each["start"]) for each in listed}
+    uses = {
+        (each["use"], each["segment"], each["length"], each["committed"], each["start"]) for each in listed
+    }
 
     assert ("referenced", NAME, 10, 10, 10) in uses
     assert ("referenced", "app/old", 2, 2, 4) in uses
     assert ("unreferenced", "", 5, 0, 0) in uses
-    assert {name for each in listed if each["use"] == "other" for name in [each["name"]]} == {"app/old$header"}
-    assert {each["name"].rpartition("/")[0] for each in listed if each["use"] == "system"} == {"_system/containers/0000", "_system/imports"}
+    assert {name for each in listed if each["use"] == "other" for name in [each["name"]]} == {
+        "app/old$header"
+    }
+    assert {each["name"].rpartition("/")[0] for each in listed if each["use"] == "system"} == {
+        "_system/containers/0000",
+        "_system/imports",
+    }
     assert [each["name"] for each in listed] == sorted(each["name"] for each in listed)
 
     assert len(run("chunks", "ls", "app/").out.splitlines()) == 1 + 3
@@ -64,7 +72,11 @@ def test_a_layout_is_the_chain_of_a_segment(run: Run, store: Path) -> None:
     shown = json.loads(run("chunks", "layout", NAME, "--json").out)
 
     assert [(each["start"], each["length"]) for each in shown["chunks"]] == [(0, 10), (10, 10), (20, 5)]
-    assert (shown["info"]["length"], shown["record"]["length"], shown["record"]["rolling_size"]) == (29, 25, 10)
+    assert (shown["info"]["length"], shown["record"]["length"], shown["record"]["rolling_size"]) == (
+        29,
+        25,
+        10,
+    )
     told = run("chunks", "layout", NAME).out
     assert "29 bytes from 0 on, 4 not flushed" in told
     assert "3 chunks, open, rolling at 10 bytes" in told
@@ -77,13 +89,21 @@ def test_whole_chunks_are_verified(run: Run, store: Path) -> None:
     done = run("chunks", "verify")
 
     assert done.code == 0
-    assert done.out.splitlines() == ["1 chunk with 5 B is not referred to", "read 5 chunks of 2 segments with 31 B", "whole"]
+    assert done.out.splitlines() == [
+        "1 chunk with 5 B is not referred to",
+        "read 5 chunks of 2 segments with 31 B",
+        "whole",
+    ]
     assert run("doctor").code == 0
     assert fingerprint(store) == before
 
 
 def test_every_harm_is_found_and_told(run: Run, store: Path) -> None:
-    first, second, third = (path for path in chunk_files(store) if path.stat().st_size in (10, 5) and path.read_bytes() != b"loose")
+    first, second, third = (
+        path
+        for path in chunk_files(store)
+        if path.stat().st_size in (10, 5) and path.read_bytes() != b"loose"
+    )
     first.unlink()
     flip_bit(second, 3)
     os.truncate(third, 1)
@@ -93,7 +113,12 @@ def test_every_harm_is_found_and_told(run: Run, store: Path) -> None:
 
     assert (done.code, report["sound"]) == (1, False)
     assert sorted(problem["segment"] for problem in report["problems"]) == [NAME, NAME, NAME, "app/old"]
-    assert {word for problem in report["problems"] for word in ("missing", "shorter", "checksum") if word in problem["message"]} == {
+    assert {
+        word
+        for problem in report["problems"]
+        for word in ("missing", "shorter", "checksum")
+        if word in problem["message"]
+    } == {
         "missing",
         "shorter",
         "checksum",

@@ -27,11 +27,15 @@ def test_every_command_and_option_is_documented_and_has_help() -> None:
     tree = typer.main.get_command(app)
     shared = text.split("## Two kinds", 1)[0]
     sections = {part.split("\n", 1)[0].strip("` "): part for part in text.split("### ")[1:]}
-    missing = [option for parameter in tree.params for option in parameter.opts if f"`{option}`" not in shared]
+    missing = [
+        option for parameter in tree.params for option in parameter.opts if f"`{option}`" not in shared
+    ]
 
     for path, inner in commands(tree):
         call = " ".join(("tierlog", *path))
-        section = next((part for head, part in sections.items() if head == call or head.startswith(call + " ")), None)
+        section = next(
+            (part for head, part in sections.items() if head == call or head.startswith(call + " ")), None
+        )
         missing += [call] if section is None or not inner.help else []
         for parameter in inner.params:
             options = [option for option in parameter.opts if option.startswith("--")]
@@ -43,7 +47,11 @@ def test_every_command_and_option_is_documented_and_has_help() -> None:
 
 def test_every_command_that_is_documented_exists() -> None:
     known = {" ".join(("tierlog", *path)) for path, _ in commands(typer.main.get_command(app))}
-    heads = [line[4:].strip("`").split() for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith("### ")]
+    heads = [
+        line[4:].strip("`").split()
+        for line in DOCUMENT.read_text(encoding="utf-8").splitlines()
+        if line.startswith("### ")
+    ]
     documented = {" ".join(word for word in head if word.islower() and "/" not in word) for head in heads}
 
     assert documented == known

@@ -52,7 +52,8 @@ async def command():
 
 
 def test_an_interrupt_in_the_start_of_a_thread_tears_nothing() -> None:
-    """It comes while the starter waits for the new thread: an exception there would leave a thread that nobody ends."""
+    """It comes while the starter waits for the new thread: an exception there would leave a thread that
+    nobody ends."""
     code, out, err = run(
         """
 from anyio.to_thread import run_sync
@@ -128,7 +129,9 @@ async def command():
     assert (code, out, err) == (130, b"", b"")
 
 
-def test_an_interrupt_after_a_command_that_received_signals_itself_does_not_tear_the_end_of_the_loop() -> None:
+def test_an_interrupt_after_a_command_that_received_signals_itself_does_not_tear_the_end_of_the_loop() -> (
+    None
+):
     """Such a receiver leaves Python's own handler behind."""
     code, out, err = run(
         """

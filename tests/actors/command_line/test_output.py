@@ -8,7 +8,9 @@ from support.command_line import NAME, Run
 from tierlog.actors.cli.output import count
 
 
-@pytest.mark.parametrize(("number", "said"), [(0, "0 chunks"), (1, "1 chunk"), (2, "2 chunks"), (21, "21 chunks")])
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, "0 chunks"), (1, "1 chunk"), (2, "2 chunks"), (21, "21 chunks")]
+)
 def test_one_thing_is_not_many(number: int, said: str) -> None:
     assert count(number, "chunk") == said
 

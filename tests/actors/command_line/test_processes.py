@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from support.command_line import NAME, Run, command, make_store, spawn
-from tierlog.actors.inspection import open_reader
+from tierlog.actors.store.read_only import open_reader
 
 
 @pytest.mark.parametrize("times", [1, 3])
@@ -69,8 +69,13 @@ def test_a_reader_that_goes_away_ends_a_read_quietly(folder: Path, run: Run, tmp
         assert read.stderr.read() == b""
 
 
-@pytest.mark.parametrize("arguments", [("segment", "ls"), ("segment", "ls", "--long"), ("segment", "info", NAME), ("doctor", "--json")])
-def test_a_reader_that_is_gone_from_the_start_ends_a_listing_quietly(folder: Path, arguments: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "arguments",
+    [("segment", "ls"), ("segment", "ls", "--long"), ("segment", "info", NAME), ("doctor", "--json")],
+)
+def test_a_reader_that_is_gone_from_the_start_ends_a_listing_quietly(
+    folder: Path, arguments: tuple[str, ...]
+) -> None:
     make_store(folder)
     unread, output = os.pipe()
     os.close(unread)
@@ -92,9 +97,24 @@ def test_the_installed_program_tells_its_version_and_its_help(tmp_path: Path) ->
 
 
 def test_asking_for_help_imports_nothing_of_the_engine(tmp_path: Path) -> None:
-    program = "import sys\nfrom tierlog.actors.cli import main\nmain(['--help'])\nprint(*sys.modules, file=sys.stderr)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path)
+    program = (
+        "import sys\nfrom tierlog.actors.cli import main\nmain(['--help'])\nprint(*sys.modules, "
+        "file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
     loaded = set(done.stderr.split())
 
     assert "tierlog.actors.cli.app" in loaded
-    assert loaded & {"anyio", "attrs", "tierlog.actors.node", "tierlog.actors.store", "tierlog.actors.inspection"} == set()
+    assert (
+        loaded
+        & {
+            "anyio",
+            "attrs",
+            "tierlog.actors.store.opening",
+            "tierlog.actors.store.store",
+            "tierlog.actors.store.read_only",
+        }
+        == set()
+    )

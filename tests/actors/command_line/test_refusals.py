@@ -1,4 +1,5 @@
-"""Wrong input, damage, and folders that are open: one line on stderr, an exit code, and a folder that stays as it is."""
+"""Wrong input, damage, and folders that are open: one line on stderr, an exit code, and a folder that stays
+as it is."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ import tierlog
 from support.command_line import NAME, Done, Run, is_one_line, make_store
 from support.folders import chunk_files, fingerprint, flip_bit, newest_log_file
 
-# --- wrong input ----------------------------------------------------------------------------------------------------
+# --- wrong input ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,9 @@ from support.folders import chunk_files, fingerprint, flip_bit, newest_log_file
         (("segment",), "Missing command"),
     ],
 )
-def test_wrong_usage_is_one_line_and_code_2(run: Run, folder: Path, arguments: tuple[str, ...], words: str) -> None:
+def test_wrong_usage_is_one_line_and_code_2(
+    run: Run, folder: Path, arguments: tuple[str, ...], words: str
+) -> None:
     done = run(*arguments)
 
     assert done.code == 2
@@ -57,7 +60,9 @@ def test_wrong_usage_is_one_line_and_code_2(run: Run, folder: Path, arguments: t
         (("segment", "append", NAME, "--data-text", "x", "--config", "nowhere.toml"), "tierlog init"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_code_1(run: Run, folder: Path, arguments: tuple[str, ...], words: str) -> None:
+def test_what_cannot_be_done_is_one_line_and_code_1(
+    run: Run, folder: Path, arguments: tuple[str, ...], words: str
+) -> None:
     make_store(folder)
 
     done = run(*arguments)
@@ -110,7 +115,9 @@ def test_a_folder_that_is_no_store_is_left_alone(run: Run, folder: Path, argumen
 
 
 @pytest.mark.parametrize("arguments", [*READING, *WRITING, CREATE])
-def test_a_folder_of_a_newer_format_is_refused_and_untouched(run: Run, folder: Path, arguments: tuple[str, ...]) -> None:
+def test_a_folder_of_a_newer_format_is_refused_and_untouched(
+    run: Run, folder: Path, arguments: tuple[str, ...]
+) -> None:
     make_store(folder)
     identity = folder / "wal" / "store"
     identity.write_bytes(identity.read_bytes()[:4] + b"\x00\x63" + identity.read_bytes()[6:])
@@ -125,7 +132,9 @@ def test_a_folder_of_a_newer_format_is_refused_and_untouched(run: Run, folder: P
     assert fingerprint(folder) == before
 
 
-def test_a_typo_in_the_configuration_is_told_before_anything_is_opened(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_a_typo_in_the_configuration_is_told_before_anything_is_opened(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
     make_store(folder)
     before = fingerprint(folder)
     (tmp_path / "config.toml").write_text("[writer]\nflsh_age = 1\n")
@@ -138,7 +147,7 @@ def test_a_typo_in_the_configuration_is_told_before_anything_is_opened(run: Run,
     assert fingerprint(folder) == before
 
 
-# --- damage ---------------------------------------------------------------------------------------------------------
+# --- damage -------------------------------------------------------------------------------------
 
 
 def written(file: Path) -> bytes:
@@ -156,11 +165,17 @@ def flip(file: Path) -> None:
 
 def untouched_by_an_opening(folder: Path) -> dict[str, str]:
     """All but the register, which every opening raises before it may read a log (rule W1)."""
-    return {name: checksum for name, checksum in fingerprint(folder).items() if not name.endswith(("register", "owners"))}
+    return {
+        name: checksum
+        for name, checksum in fingerprint(folder).items()
+        if not name.endswith(("register", "owners"))
+    }
 
 
 @pytest.mark.parametrize("damage", [cut, flip])
-def test_a_damaged_log_is_refused_with_file_and_offset(run: Run, folder: Path, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_log_is_refused_with_file_and_offset(
+    run: Run, folder: Path, damage: Callable[[Path], None]
+) -> None:
     make_store(folder)
     file = newest_log_file(folder)
     damage(file)
@@ -211,11 +226,13 @@ def test_a_flipped_bit_in_a_chunk_is_found_by_the_deep_examination(run: Run, fol
     assert chunk.name in deep.out
 
 
-# --- folders that are open ------------------------------------------------------------------------------------------
+# --- folders that are open ----------------------------------------------------------------------
 
 
 @pytest.mark.anyio
-async def test_hole_26_reading_commands_leave_a_live_folder_as_it_is_and_its_owner_in_office(folder: Path, run: Run) -> None:
+async def test_reading_commands_leave_a_live_folder_as_it_is_and_its_owner_in_office(
+    folder: Path, run: Run
+) -> None:
     async with tierlog.open_store(folder, containers=1) as store:
         await store.create_segment(NAME)
         await store.append(NAME, b"flushed ")
@@ -234,7 +251,7 @@ async def test_hole_26_reading_commands_leave_a_live_folder_as_it_is_and_its_own
 
 
 @pytest.mark.anyio
-async def test_hole_26_writing_commands_refuse_a_live_folder_unless_told_to_take_over(folder: Path, run: Run) -> None:
+async def test_writing_commands_refuse_a_live_folder_unless_told_to_take_over(folder: Path, run: Run) -> None:
     async with tierlog.open_store(folder, containers=1) as store:
         await store.create_segment(NAME)
         before = fingerprint(folder)

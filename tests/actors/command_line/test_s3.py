@@ -19,7 +19,9 @@ from tierlog.testing.s3_server import LocalS3Server
 PLACE = f"s3://{BUCKET}/a-store"
 
 
-def test_a_store_is_made_in_a_bucket_and_found_there_again(server: LocalS3Server, folder: Path, run: Run) -> None:
+def test_a_store_is_made_in_a_bucket_and_found_there_again(
+    server: LocalS3Server, folder: Path, run: Run
+) -> None:
     assert piped(folder, b"", "segment", "create", NAME, "--chunks", PLACE).code == 0
     assert piped(folder, b"hello", "segment", "append", NAME).code == 0
     assert run("segment", "read", NAME).out == "hello"
@@ -40,7 +42,9 @@ def test_what_is_wrong_with_the_bucket_is_one_line(server: LocalS3Server, run: R
     assert "write s3://BUCKET or s3://BUCKET/PREFIX" in refused.err
 
 
-def test_a_config_file_and_the_option_must_not_contradict_each_other(server: LocalS3Server, folder: Path, run: Run) -> None:
+def test_a_config_file_and_the_option_must_not_contradict_each_other(
+    server: LocalS3Server, folder: Path, run: Run
+) -> None:
     config = folder.with_name("tierlog.toml")
     config.write_text(f'chunks = "{PLACE}"\n[s3]\nendpoint = "{server.url}"\n')
     refused = run("segment", "create", NAME, "--config", str(config), "--chunks", "s3://another")
@@ -69,8 +73,25 @@ def test_a_service_keeps_its_chunks_in_the_bucket(server: LocalS3Server, folder:
 
 def test_a_service_without_its_bucket_says_so_and_starts_no_host(server: LocalS3Server, folder: Path) -> None:
     server.buckets.clear()
-    command = [sys.executable, "-m", "tierlog.actors.cli", "serve", str(folder), "--listen=127.0.0.1:0", "--chunks", PLACE]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=30, env=os.environ)
+    command = [
+        sys.executable,
+        "-m",
+        "tierlog.actors.cli",
+        "serve",
+        str(folder),
+        "--listen=127.0.0.1:0",
+        "--chunks",
+        PLACE,
+    ]
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+        env=os.environ,
+    )
 
     assert (done.returncode, done.stdout) == (1, "")
     assert re.search(r"error: there is no bucket chunks .*; make it", done.stderr)

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from support.command_line import NAME, Run, is_one_line
-from support.older_layout import write_older
+from support.legacy_layout import write_legacy
 from support.s3 import BUCKET, s3_storage
 from tierlog.testing.s3_server import LocalS3Server
 
@@ -55,13 +55,16 @@ def test_segments_of_the_older_layout_are_imported(store: None, server: LocalS3S
     async def write() -> None:
         chunks = s3_storage(server.url, PREFIX)
         await chunks.open()
-        await write_older(chunks, "app/one", b"0123", b"45", sealed=True)
-        await write_older(chunks, "app/two", b"abc")
+        await write_legacy(chunks, "app/one", b"0123", b"45", sealed=True)
+        await write_legacy(chunks, "app/two", b"abc")
         await chunks.close()
 
     anyio.run(write)
     done = json.loads(run("import", "--all", "--json").out)
-    assert [(each["name"], each["outcome"]) for each in done] == [("app/one", "imported"), ("app/two", "imported")]
+    assert [(each["name"], each["outcome"]) for each in done] == [
+        ("app/one", "imported"),
+        ("app/two", "imported"),
+    ]
     assert run("segment", "read", "app/one").out == "012345"
     assert json.loads(run("segment", "info", "app/one", "--json").out)["sealed"]
     assert run("chunks", "verify").code == 0
@@ -81,7 +84,11 @@ def test_an_export_is_a_header_in_the_bucket(store: None, server: LocalS3Server,
 @pytest.mark.parametrize("elsewhere", [False, True])
 def test_a_backup_is_restored(store: None, run: Run, folder: Path, tmp_path: Path, elsewhere: bool) -> None:
     append_and_flush(run, "kept")
-    to, source = (("--to", str(tmp_path / "backups")), ("--from", str(tmp_path / "backups"))) if elsewhere else ((), ())
+    to, source = (
+        (("--to", str(tmp_path / "backups")), ("--from", str(tmp_path / "backups")))
+        if elsewhere
+        else ((), ())
+    )
     assert run("backup", "first", *to).code == 0
     assert [each["name"] for each in json.loads(run("backup", "--list", *to, "--json").out)] == ["first"]
     append_and_flush(run, " and lost")
@@ -95,7 +102,9 @@ def test_a_backup_is_restored(store: None, run: Run, folder: Path, tmp_path: Pat
     assert run("doctor", "--deep").code == 0
 
 
-def test_a_backup_whose_chunks_are_gone_is_told(store: None, server: LocalS3Server, run: Run, folder: Path) -> None:
+def test_a_backup_whose_chunks_are_gone_is_told(
+    store: None, server: LocalS3Server, run: Run, folder: Path
+) -> None:
     append_and_flush(run, "kept")
     run("backup", "first")
     for name in chunks_of(run, NAME):

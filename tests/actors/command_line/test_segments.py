@@ -1,4 +1,5 @@
-"""Commands on segments, as a shell sees them: bytes on stdout, exit codes, and what is in the folder afterwards."""
+"""Commands on segments, as a shell sees them: bytes on stdout, exit codes, and what is in the folder
+afterwards."""
 
 from __future__ import annotations
 
@@ -8,9 +9,9 @@ import tomllib
 from pathlib import Path
 
 from support.command_line import NAME, Run, is_one_line, make_store, piped
-from tierlog.actors.config import StoreConfig, load_config
+from tierlog.actors.settings.configuration import StoreConfig, load_config
 
-# --- a segment's life -----------------------------------------------------------------------------------------------
+# --- a segment's life ----------------------------------------------------------------------------
 
 
 def test_a_segment_from_its_creation_to_its_end(run: Run, folder: Path) -> None:
@@ -79,7 +80,7 @@ def test_info_and_ls_speak_json_too(run: Run, folder: Path) -> None:
     assert run("segment", "ls", "--long").out.splitlines()[1].split() == ["13", "0", "8", "open", NAME]
 
 
-# --- input ----------------------------------------------------------------------------------------------------------
+# --- input --------------------------------------------------------------------------------------
 
 
 def test_stdin_is_appended_byte_for_byte(run: Run, folder: Path) -> None:
@@ -113,7 +114,8 @@ def test_empty_input_appends_nothing(run: Run, folder: Path) -> None:
 
 
 def test_lines_sent_again_in_other_batches_are_applied_once(run: Run, folder: Path, tmp_path: Path) -> None:
-    """Rule C3: after a crash the same command is run again, with more lines behind, and nothing is doubled."""
+    """Rule C3: after a crash the same command is run again, with more lines behind, and nothing is
+    doubled."""
     make_store(folder)
     numbered = ("--lines", "--writer", "loader", "--event-number", "0")
     (tmp_path / "lines").write_bytes(b"a\nb\nc\n")
@@ -135,7 +137,9 @@ def test_an_event_sent_again_is_applied_once(run: Run, folder: Path) -> None:
     assert run("segment", "info", NAME, "--json").out.count('"length": 18') == 1
 
 
-def test_a_numbered_append_that_is_too_large_is_refused_before_anything_is_written(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_a_numbered_append_that_is_too_large_is_refused_before_anything_is_written(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
     make_store(folder)
     (tmp_path / "big").write_bytes(b"x" * ((8 << 20) + 1))
 
@@ -167,7 +171,7 @@ def test_settings_come_from_a_file(run: Run, folder: Path, tmp_path: Path) -> No
     assert len(json.loads(run("doctor", "--json").out)["containers"]) == 3
 
 
-# --- init -----------------------------------------------------------------------------------------------------------
+# --- init ---------------------------------------------------------------------------------------
 
 
 def test_init_writes_the_defaults_and_does_not_overwrite(run: Run, tmp_path: Path) -> None:

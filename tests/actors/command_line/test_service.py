@@ -32,7 +32,10 @@ def test_a_segments_life(run: Run, url: str, folder: Path, tmp_path: Path) -> No
     assert run("segment", "append", NAME, "--data-text", "hello\n", *there).out == "0\n"
     numbered = ("--file", str(lines), "--lines", "--writer", "w", "--event-number", "1")
     assert run("segment", "append", NAME, *numbered, *there).out == "6\n"
-    assert run("segment", "append", NAME, *numbered, *there).out == run("segment", "append", NAME, *numbered, *there).out
+    assert (
+        run("segment", "append", NAME, *numbered, *there).out
+        == run("segment", "append", NAME, *numbered, *there).out
+    )
     assert run("segment", "read", NAME, *there).out == "hello\none\ntwo\n"
     assert run("segment", "ls", *there).out == f"{NAME}\n"
     assert json.loads(run("segment", "info", NAME, "--json", *there).out)["length"] == 14
@@ -63,7 +66,9 @@ def test_the_same_errors_in_one_line(run: Run, url: str) -> None:
     assert "segment create" in done.err
 
 
-@pytest.mark.parametrize("bad, hint", [("nonsense", "http://127.0.0.1"), ("http://127.0.0.1:1", "no tierlog server answers")])
+@pytest.mark.parametrize(
+    "bad, hint", [("nonsense", "http://127.0.0.1"), ("http://127.0.0.1:1", "no tierlog server answers")]
+)
 def test_a_url_where_no_service_is(run: Run, bad: str, hint: str) -> None:
     done = run("segment", "ls", "--url", bad)
 
@@ -75,7 +80,9 @@ def test_a_service_has_its_own_owners(run: Run, url: str) -> None:
     assert "--take-over is for a data folder" in run("segment", "seal", NAME, "--take-over", "--url", url).err
 
 
-def test_a_configuration_in_the_environment_does_no_harm(run: Run, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_in_the_environment_does_no_harm(
+    run: Run, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TIERLOG_CONFIG", "nowhere.toml")
 
     assert run("segment", "create", NAME, "--url", url).code == 0

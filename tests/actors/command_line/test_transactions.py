@@ -90,7 +90,12 @@ def test_abort_ends_it_and_says_why(run: Run, where: tuple[str, ...]) -> None:
     assert "aborted" in done.out
     assert "its job is gone" in done.out
     found = json.loads(run("txn", "show", NAME, "t-1", "--json", *where).out)
-    assert (found["state"], found["reason"], found["length"], found["staged"]) == ("aborted", "its job is gone", 0, [])
+    assert (found["state"], found["reason"], found["length"], found["staged"]) == (
+        "aborted",
+        "its job is gone",
+        0,
+        [],
+    )
     assert json.loads(run("txn", "abort", NAME, "t-1", "--json", *where).out)["reason"] == "its job is gone"
 
 
@@ -98,8 +103,13 @@ def test_a_committed_one_stays_committed(run: Run, where: tuple[str, ...]) -> No
     assert json.loads(run("txn", "abort", NAME, "done", "--json", *where).out)["state"] == "committed"
 
 
-@pytest.mark.parametrize("arguments, hint", [((NAME, "none"), "tierlog txn ls"), ((NAME, "a b"), "letters"), (("a//b", "t"), "name")])
-def test_what_is_not_there_is_told_in_one_line(run: Run, where: tuple[str, ...], arguments: tuple[str, ...], hint: str) -> None:
+@pytest.mark.parametrize(
+    "arguments, hint",
+    [((NAME, "none"), "tierlog txn ls"), ((NAME, "a b"), "letters"), (("a//b", "t"), "name")],
+)
+def test_what_is_not_there_is_told_in_one_line(
+    run: Run, where: tuple[str, ...], arguments: tuple[str, ...], hint: str
+) -> None:
     done = run("txn", "show", *arguments, *where)
 
     assert (done.code, done.out) == (1, "")
@@ -135,7 +145,11 @@ def test_a_process_aborts_what_a_writer_left_behind(folder: Path) -> None:
 
 
 def typed(url: str, *arguments: str) -> Done:
-    done = subprocess.run([sys.executable, "-m", "tierlog.actors.cli", *arguments, "--url", url], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "tierlog.actors.cli", *arguments, "--url", url],
+        capture_output=True,
+        check=False,
+    )
     return Done(done.returncode, done.stdout, done.stderr)
 
 

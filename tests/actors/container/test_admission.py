@@ -15,7 +15,9 @@ from tierlog.storage_backends.base.errors import StorageFull, Throttled, Tierlog
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
-OPTIONS = AdmissionOptions(soft_bytes=100, hard_bytes=200, segment_bytes=50, delay_max=2.0, space_interval=1.0)
+OPTIONS = AdmissionOptions(
+    soft_bytes=100, hard_bytes=200, segment_bytes=50, delay_max=2.0, space_interval=1.0
+)
 
 
 @attrs.define
@@ -139,7 +141,7 @@ async def test_a_segment_that_cannot_be_flushed_is_refused_alone() -> None:
     await gates.admission.admit(NAME, 10)
 
 
-async def test_hole_18_a_full_disk_refuses_appends_before_anything_is_written() -> None:
+async def test_a_full_disk_refuses_appends_before_anything_is_written() -> None:
     """W6."""
     gates = Gates(log=Log(room=False))
     with pytest.raises(StorageFull, match="free space, truncate or delete"):

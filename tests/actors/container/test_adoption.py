@@ -1,4 +1,5 @@
-"""Segments of many chunks that are there already: their records come in pieces, and go again if the segment does not come (rule S14)."""
+"""Segments of many chunks that are there already: their records come in pieces, and go again if the segment
+does not come (rule S14)."""
 
 from __future__ import annotations
 
@@ -9,19 +10,24 @@ from unittest import mock
 import anyio
 import attrs
 import pytest
+from simulation.records import broken_records
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, until
-from support.older_layout import write_older
-from tierlog.actors.container.older import decide_import, request_of
+from support.legacy_layout import write_legacy
 from tierlog.actors.container.state import ContainerState
+from tierlog.actors.legacy_rolling.legacy_segments import decide_import, request_of
+from tierlog.journal.log.contract import GROUP_BYTES_MAX
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus
-from tierlog.storage_backends.base.data_log import GROUP_BYTES_MAX
 from tierlog.storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, Unavailable
-from tierlog.storage_backends.chunked.core import ChunkedOptions, Core
-from tierlog.storage_backends.chunked.operations import adopt
-from tierlog.storage_backends.chunked.records import ChunkRecord, DebtKind, DebtRecord, debt_key
-from tierlog.storage_backends.chunked.rolling.chain import Chain, Laid
-from tierlog.testing.simulation.records import broken_records
+from tierlog.storage_backends.segments.chain import Chain, Laid
+from tierlog.storage_backends.segments.core import ChunkedOptions, Core
+from tierlog.storage_backends.segments.operations import adopt
+from tierlog.storage_backends.segments.records import (
+    ChunkRecord,
+    DeferredWorkKind,
+    DeferredWorkRecord,
+    deferred_work_key,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -41,7 +47,7 @@ PIECES = attrs.evolve(
 async def world() -> ContainerWorld:
     world = ContainerWorld(PIECES)
     await world.chunks.open()
-    await write_older(world.chunks, NAME, *PARTS, max_size=10)
+    await write_legacy(world.chunks, NAME, *PARTS, max_size=10)
     return world
 
 
@@ -76,7 +82,7 @@ def held_after(pieces: int) -> Iterator[anyio.Event]:
 
 async def test_a_segment_of_many_chunks_comes_in_pieces_rule_s14(world: ContainerWorld) -> None:
     async with world.owner() as owner:
-        assert await owner.container.older.take(NAME) == len(DATA)
+        assert await owner.container.legacy.take(NAME) == len(DATA)
         assert owner.container.storage.statistics().commits >= 5
         assert await read_all(owner.store, NAME) == DATA
         sid = (await owner.store.segment_info(NAME)).segment_id
@@ -93,8 +99,11 @@ async def test_a_piece_is_bounded(world: ContainerWorld) -> None:
     async with world.owner() as owner:
         metadata = owner.container.storage._core.metadata
         with mock.patch.object(metadata, "commit", wraps=metadata.commit) as commit:
-            await owner.container.older.take(NAME)
-        sizes = [sum(len(key) + len(value or b"") for key, value in call.args[1].items()) for call in commit.call_args_list]
+            await owner.container.legacy.take(NAME)
+        sizes = [
+            sum(len(key) + len(value or b"") for key, value in call.args[1].items())
+            for call in commit.call_args_list
+        ]
 
     assert len(sizes) >= 5
     assert max(sizes) < 600
@@ -103,7 +112,7 @@ async def test_a_piece_is_bounded(world: ContainerWorld) -> None:
 async def test_nobody_sees_pieces_and_their_owner_leaves_them_alone_meanwhile(world: ContainerWorld) -> None:
     async with world.owner() as owner, anyio.create_task_group() as tasks:
         with held_after(3) as held:
-            tasks.start_soon(owner.container.older.take, NAME)
+            tasks.start_soon(owner.container.legacy.take, NAME)
             await held.wait()
             before = keys(owner, "c:", "i:", "d:")
             await owner.store.flush()
@@ -115,16 +124,20 @@ async def test_nobody_sees_pieces_and_their_owner_leaves_them_alone_meanwhile(wo
                 await owner.store.segment_info(NAME)
             await owner.store.create_segment("app/new")
             [debt] = keys(owner, "d:")
-            assert debt != debt_key((await owner.store.segment_info("app/new")).segment_id, DebtKind.ADOPT)
+            assert debt != deferred_work_key(
+                (await owner.store.segment_info("app/new")).segment_id, DeferredWorkKind.ADOPT
+            )
             tasks.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-async def test_the_next_owner_takes_back_what_a_crash_left_and_no_file_goes(world: ContainerWorld, pieces: int) -> None:
+async def test_the_next_owner_takes_back_what_a_crash_left_and_no_file_goes(
+    world: ContainerWorld, pieces: int
+) -> None:
     async with anyio.create_task_group() as tasks:
         first = await world.start(tasks)
         with held_after(pieces) as held:
-            tasks.start_soon(first.container.older.take, NAME)
+            tasks.start_soon(first.container.legacy.take, NAME)
             await held.wait()
             assert keys(first, "d:") == [f"d:{1 << 32 | 1:016x}:adopt"]
             await first.crash()
@@ -132,7 +145,7 @@ async def test_the_next_owner_takes_back_what_a_crash_left_and_no_file_goes(worl
 
     async with world.owner() as owner:
         await nothing_is_left(owner, world)
-        assert await owner.container.older.take(NAME) == len(DATA)
+        assert await owner.container.legacy.take(NAME) == len(DATA)
         assert await read_all(owner.store, NAME) == DATA
 
 
@@ -140,11 +153,11 @@ async def test_a_cancelled_import_is_taken_back_by_its_own_owner(world: Containe
     async with world.owner() as owner:
         async with anyio.create_task_group() as tasks:
             with held_after(2) as held:
-                tasks.start_soon(owner.container.older.take, NAME)
+                tasks.start_soon(owner.container.legacy.take, NAME)
                 await held.wait()
                 tasks.cancel_scope.cancel()
         await nothing_is_left(owner, world)
-        assert await owner.container.older.take(NAME) == len(DATA)
+        assert await owner.container.legacy.take(NAME) == len(DATA)
 
 
 def test_who_comes_before_it_was_taken_back_is_asked_to_come_again() -> None:
@@ -155,7 +168,7 @@ def test_who_comes_before_it_was_taken_back_is_asked_to_come_again() -> None:
     with pytest.raises(InvalidArgument, match="belongs to another segment"):
         decide_import(state, request)
 
-    owed = DebtRecord(DebtKind.ADOPT, 7, chunk="old", chunks=1, end=10)
+    owed = DeferredWorkRecord(DeferredWorkKind.ADOPT, 7, chunk="old", chunks=1, end=10)
     state.metadata[owed.key] = (1, owed.encode())
     with pytest.raises(Unavailable, match="taken back: try again"):
         decide_import(state, request)
@@ -171,7 +184,7 @@ async def test_an_import_whose_name_was_given_away_meanwhile_is_taken_back(world
                 await owner.store.create_segment(NAME)
 
         with mock.patch.object(adopt, "_lay", laid), pytest.raises(SegmentExists):
-            await owner.container.older.take(NAME)
+            await owner.container.legacy.take(NAME)
         assert (await owner.store.segment_info(NAME)).length == 0
         await until(lambda: not keys(owner, "c:", "i:", "d:", "o:"))
 
@@ -192,12 +205,12 @@ def test_the_last_operation_settles_the_debt() -> None:
     chain = Chain(10, 0, False, 100, ((0, ChunkRecord("old").grown([bytes(10)])),))
     request = request_of(NAME, chain, 64)
     sid = request.adopted = state.take_segment_id()
-    key = debt_key(sid, DebtKind.ADOPT)
-    owed = DebtRecord(DebtKind.ADOPT, sid, chunk="old", chunks=1, end=10)
+    key = deferred_work_key(sid, DeferredWorkKind.ADOPT)
+    owed = DeferredWorkRecord(DeferredWorkKind.ADOPT, sid, chunk="old", chunks=1, end=10)
     state.metadata[key] = (1, owed.encode())
     state.apply(decide_import(state, request)[0])
 
-    left = DebtRecord.decode(state.metadata[key][1])
+    left = DeferredWorkRecord.decode(state.metadata[key][1])
     assert (left.chunk, left.chunks, left.index_offset, left.end) == ("", 0, 0, 0)
     assert state.next_segment_id() == sid + 1
 
@@ -206,7 +219,7 @@ async def test_records_that_no_transaction_can_hold_are_refused(world: Container
     chunk = ChunkRecord("old", 1, packed_crcs=bytes(4), packed_starts=bytes(33 << 20))
     async with world.owner() as owner:
         with pytest.raises(InvalidArgument, match="those of one chunk have at most"):
-            await owner.container.older.restore(image_of(1), Chain(1, 0, False, 1, ((0, chunk),)))
+            await owner.container.legacy.restore(image_of(1), Chain(1, 0, False, 1, ((0, chunk),)))
         assert not keys(owner, "c:", "d:")
 
 
@@ -214,14 +227,20 @@ def image_of(length: int) -> SegmentImage:
     return SegmentImage(0, SegmentStatus.LIVE, False, length, 0, 128 << 20, NAME, (), (), (), ())
 
 
-async def test_a_segment_is_restored_though_no_group_of_the_log_could_hold_its_records(world: ContainerWorld) -> None:
+async def test_a_segment_is_restored_though_no_group_of_the_log_could_hold_its_records(
+    world: ContainerWorld,
+) -> None:
     """With the real limits; such a segment was backed up, and then the whole restore failed."""
     size, count = 256 << 30, 40
     chunk = ChunkRecord("", size, packed_crcs=bytes(4 * (size >> 20)))
-    chunks = tuple((number * size, attrs.evolve(chunk, name=f"containers/0000/{number:032x}")) for number in range(count))
+    chunks = tuple(
+        (number * size, attrs.evolve(chunk, name=f"containers/0000/{number:032x}")) for number in range(count)
+    )
     assert sum(len(each.packed_crcs) for _, each in chunks) > GROUP_BYTES_MAX // 2
     async with world.owner(attrs.evolve(OPTIONS, chunked=ChunkedOptions(index_spacing=1 << 40))) as owner:
-        await owner.container.older.restore(image_of(count * size), Chain(count * size, 0, False, size, chunks))
+        await owner.container.legacy.restore(
+            image_of(count * size), Chain(count * size, 0, False, size, chunks)
+        )
 
         assert (await owner.store.segment_info(NAME)).flushed_length == count * size
         assert len(keys(owner, "c:")) == count

@@ -35,8 +35,14 @@ from tierlog.storage_backends.base.errors import (
     TierlogError,
 )
 from tierlog.storage_backends.base.ids import segment_id
-from tierlog.storage_backends.base.segments import ATTRIBUTE_MAX, ATTRIBUTE_MIN, ATTRIBUTES_MAX, AttributeUpdate, AttributeUpdateKind
-from tierlog.storage_backends.chunked.records.segment import segment_key
+from tierlog.storage_backends.base.segments import (
+    ATTRIBUTE_MAX,
+    ATTRIBUTE_MIN,
+    ATTRIBUTES_MAX,
+    AttributeUpdate,
+    AttributeUpdateKind,
+)
+from tierlog.storage_backends.segments.records.segment import segment_key
 
 KIND = AttributeUpdateKind
 
@@ -62,7 +68,7 @@ def test_every_verb_says_which_segment_is_missing(request_: Request) -> None:
     assert refused(parts, request_, SegmentNotFound).segment == "no/such"
 
 
-# --- create, seal, truncate, delete -------------------------------------------------------------------------------
+# --- create, seal, truncate, delete -------------------------------------------------------------
 
 
 def test_a_creation_gets_a_fresh_id() -> None:
@@ -72,7 +78,7 @@ def test_a_creation_gets_a_fresh_id() -> None:
     assert (op, answer) == (CreateSegment(segment_id(1, 1), NAME, ROLLING), None)
 
 
-def test_hole_02_a_name_that_comes_back_gets_another_id() -> None:
+def test_a_name_that_comes_back_gets_another_id() -> None:
     """C2: ids are never reused, so nothing of the first life can meet the second."""
     parts = Parts()
     first = parts.create().sid
@@ -119,7 +125,7 @@ def test_a_truncation_may_reach_the_length_and_not_beyond() -> None:
     assert parts.segment().start_offset == 3
 
 
-# --- appends ------------------------------------------------------------------------------------------------------
+# --- appends ------------------------------------------------------------------------------------
 
 
 def test_an_append_answers_where_its_data_begins() -> None:
@@ -160,7 +166,7 @@ def test_nothing_is_appended_to_a_sealed_segment() -> None:
     refused(parts, by_writer(b"x", 1), SegmentSealed)
 
 
-# --- attributes ---------------------------------------------------------------------------------------------------
+# --- attributes ---------------------------------------------------------------------------------
 
 HOLDS = {
     # (kind, current value, expected): the value that 5 leads to, or None for a conflict
@@ -184,7 +190,9 @@ HOLDS = {
 
 
 @pytest.mark.parametrize(("kind", "current", "expected"), HOLDS, ids=str)
-def test_the_table_of_attribute_updates(kind: AttributeUpdateKind, current: int | None, expected: int | None) -> None:
+def test_the_table_of_attribute_updates(
+    kind: AttributeUpdateKind, current: int | None, expected: int | None
+) -> None:
     parts = Parts()
     parts.create()
     if current is not None:
@@ -204,7 +212,11 @@ def test_updates_of_one_call_see_each_other_and_are_all_or_nothing() -> None:
     twice = [AttributeUpdate("n", 2, KIND.ACCUMULATE), AttributeUpdate("n", 3, KIND.ACCUMULATE)]
 
     assert parts.do(AttributesRequest(NAME, twice)) == {"n": 5}
-    refused(parts, AttributesRequest(NAME, [AttributeUpdate("m", 1), AttributeUpdate("n", 1, KIND.NONE)]), AttributeConflict)
+    refused(
+        parts,
+        AttributesRequest(NAME, [AttributeUpdate("m", 1), AttributeUpdate("n", 1, KIND.NONE)]),
+        AttributeConflict,
+    )
 
 
 @pytest.mark.parametrize(("start", "step"), [(ATTRIBUTE_MAX, 1), (ATTRIBUTE_MIN, -1)])
@@ -227,7 +239,7 @@ def test_a_segment_has_no_more_attributes_than_its_image_can_hold() -> None:
     assert segment.image()
 
 
-# --- merges -------------------------------------------------------------------------------------------------------
+# --- merges -------------------------------------------------------------------------------------
 
 
 def mergeable() -> Parts:
@@ -241,26 +253,41 @@ def mergeable() -> Parts:
 def test_a_merge_takes_all_sources_in_order() -> None:
     parts = mergeable()
     ids = [parts.segment(name).sid for name in ("t", "b", "empty", "a")]
-    op, answer = decisions.decide_merge(parts.state, MergeRequest("t", ["b", "empty", "a"], [AttributeUpdate("txn", 1)]))
+    op, answer = decisions.decide_merge(
+        parts.state, MergeRequest("t", ["b", "empty", "a"], [AttributeUpdate("txn", 1)])
+    )
 
     assert answer == 2
     assert op == MergeSegments(ids[0], 2, ((ids[1], 1), (ids[2], 0), (ids[3], 3)), (("txn", 1),))
 
 
-def test_hole_22_sources_are_locked_by_the_merge_itself() -> None:
+def test_sources_are_locked_by_the_merge_itself() -> None:
     """From the sync step on nobody can change, read or merge them again."""
     parts = mergeable()
     parts.decide(MergeRequest("t", ["a"], []))
-    later: list[Request] = [append("a", b"x"), DeleteRequest("a"), TruncateRequest("a", 1), SealRequest("a"), MergeRequest("t", ["a"], [])]
+    later: list[Request] = [
+        append("a", b"x"),
+        DeleteRequest("a"),
+        TruncateRequest("a", 1),
+        SealRequest("a"),
+        MergeRequest("t", ["a"], []),
+    ]
     for request in later:
         refused(parts, request, SegmentNotFound)
 
 
 @pytest.mark.parametrize(
     ("sources", "error"),
-    [(["open"], SegmentNotSealed), (["a", "open"], SegmentNotSealed), (["t"], InvalidArgument), (["cut"], InvalidArgument)],
+    [
+        (["open"], SegmentNotSealed),
+        (["a", "open"], SegmentNotSealed),
+        (["t"], InvalidArgument),
+        (["cut"], InvalidArgument),
+    ],
 )
-def test_a_source_that_cannot_be_merged_stops_the_whole_merge(sources: list[str], error: type[TierlogError]) -> None:
+def test_a_source_that_cannot_be_merged_stops_the_whole_merge(
+    sources: list[str], error: type[TierlogError]
+) -> None:
     parts = mergeable()
     parts.create("open", "cut")
     parts.do(append("cut", b"abc"), TruncateRequest("cut", 1), SealRequest("cut"))
@@ -283,7 +310,7 @@ def test_a_merge_whose_condition_does_not_hold_does_nothing() -> None:
     assert parts.segment("t").length == 5
 
 
-# --- metadata commits (S6) ----------------------------------------------------------------------------------------
+# --- metadata commits (S6) ----------------------------------------------------------------------
 
 
 def test_a_commit_answers_the_version_of_its_keys() -> None:
@@ -331,26 +358,37 @@ def test_the_record_of_an_unknown_segment_is_refused() -> None:
     refused(parts, CommitRequest({key: 0}, {key: b"record"}), MetadataConflict)
 
 
-# --- everything together ------------------------------------------------------------------------------------------
+# --- everything together ------------------------------------------------------------------------
 
 names = st.sampled_from(["a", "b", "c"])
 requests: st.SearchStrategy[Request] = st.one_of(
     st.builds(CreateRequest, names, st.just(ROLLING)),
     st.builds(append, names, st.binary(max_size=3)),
     st.builds(
-        lambda name, first, count: by_writer(b"x" * count, first, first + count - 1, name=name), names, st.integers(0, 6), st.integers(1, 3)
+        lambda name, first, count: by_writer(b"x" * count, first, first + count - 1, name=name),
+        names,
+        st.integers(0, 6),
+        st.integers(1, 3),
     ),
     st.builds(SealRequest, names),
     st.builds(TruncateRequest, names, st.integers(0, 5)),
     st.builds(DeleteRequest, names),
-    st.builds(lambda name, kind: AttributesRequest(name, [AttributeUpdate("n", 2, kind)]), names, st.sampled_from(KIND)),
-    st.builds(lambda target, sources: MergeRequest(target, sources, []), names, st.lists(names, min_size=1, max_size=2, unique=True)),
+    st.builds(
+        lambda name, kind: AttributesRequest(name, [AttributeUpdate("n", 2, kind)]),
+        names,
+        st.sampled_from(KIND),
+    ),
+    st.builds(
+        lambda target, sources: MergeRequest(target, sources, []),
+        names,
+        st.lists(names, min_size=1, max_size=2, unique=True),
+    ),
     st.builds(lambda name: ExpireWritersRequest(name, [b"w"]), names),
 )
 
 
 @given(st.lists(requests, max_size=30))
-def test_hole_36_whatever_was_decided_can_be_applied(script: list[Request]) -> None:
+def test_whatever_was_decided_can_be_applied(script: list[Request]) -> None:
     """C5: validation makes apply, publishing and encoding total."""
     parts = Parts()
     for request in script:

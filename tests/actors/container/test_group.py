@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tierlog.actors.container.group import Group
-from tierlog.actors.core.reply import Reply
+from tierlog.actors.kernel.reply import Reply
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.storage_backends.base.errors import BadOffset, OutcomeUnknown, SegmentNotFound, Unavailable
 
@@ -43,7 +43,12 @@ async def test_a_failed_group_tells_each_what_may_have_happened() -> None:
     """Hole 12: a refusal that was found from undurable state is not given as the truth."""
     group, replies = full_group()
     group.fail(OutcomeUnknown("?"), Unavailable("again"))
-    for name, error in {"answer": OutcomeUnknown, "group": OutcomeUnknown, "look": Unavailable, "error": Unavailable}.items():
+    for name, error in {
+        "answer": OutcomeUnknown,
+        "group": OutcomeUnknown,
+        "look": Unavailable,
+        "error": Unavailable,
+    }.items():
         with pytest.raises(error):
             await replies[name].wait()
 

@@ -40,8 +40,9 @@ def expected_outcome(first: int, count: int, previous: int | None) -> object:
         if previous is None or previous < first
     ],
 )
-def test_hole_01_the_table_of_idempotent_appends(first: int, count: int, previous: int | None) -> None:
-    """C3: applied only right behind the predecessor it names, a repeat if all of it was applied, refused otherwise."""
+def test_the_table_of_idempotent_appends(first: int, count: int, previous: int | None) -> None:
+    """C3: applied only right behind the predecessor it names, a repeat if all of it was applied, refused
+    otherwise."""
     parts = writer_at_6()
     request = by_writer(b"x" * count, first, first + count - 1, previous_event=previous)
     outcome = expected_outcome(first, count, previous)
@@ -55,7 +56,7 @@ def test_hole_01_the_table_of_idempotent_appends(first: int, count: int, previou
     assert parts.segment().writers[b"w"].last_event == (first + count - 1 if applied else LAST)
 
 
-def test_hole_01_events_that_overtook_each_other_are_all_applied_once() -> None:
+def test_events_that_overtook_each_other_are_all_applied_once() -> None:
     """The later event is refused until its predecessor is there; sent again it is applied."""
     parts = Parts()
     parts.create()
@@ -115,7 +116,7 @@ def test_a_writers_append_carries_events() -> None:
     refused(parts, append(NAME, b"", writer=b"w", first_event=3, event_count=0), InvalidArgument)
 
 
-def test_hole_30_an_expired_writer_never_starts_afresh_silently() -> None:
+def test_an_expired_writer_never_starts_afresh_silently() -> None:
     """C3: expiry is explicit, and the next append says so."""
     parts = writer_at_6()
 

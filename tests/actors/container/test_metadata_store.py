@@ -9,7 +9,7 @@ import pytest
 from support.pipeline import PipelineWorld
 from tierlog.actors.container.metadata_store import LoggedMetadataStore
 from tierlog.storage_backends.base.errors import InvalidArgument
-from tierlog.storage_backends.chunked.metadata_store import ChunkMetadataStore
+from tierlog.storage_backends.segments.metadata_store import ChunkMetadataStore
 from tierlog.testing.metadata_store_conformance import MetadataStoreConformance
 
 

@@ -21,9 +21,9 @@ from tierlog.actors.container.requests import (
     SnapshotRequest,
     WriterRequest,
 )
-from tierlog.actors.core.events import Answer
-from tierlog.actors.core.mailbox import Lane
-from tierlog.actors.core.reply import Reply
+from tierlog.actors.kernel.mailbox import Lane
+from tierlog.actors.kernel.one_shot import Answer
+from tierlog.actors.kernel.reply import Reply
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.checkpoint import CheckpointBegin
@@ -67,7 +67,7 @@ async def test_an_answer_comes_when_its_group_is_durable() -> None:
         assert segment.durable_length == 3
 
 
-async def test_hole_12_every_answer_waits_for_what_it_depends_on() -> None:
+async def test_every_answer_waits_for_what_it_depends_on() -> None:
     """C1: duplicates, refusals, looks at the state and lists too."""
     async with PipelineWorld().running() as world:
         await created(world)
@@ -91,10 +91,17 @@ async def test_hole_12_every_answer_waits_for_what_it_depends_on() -> None:
         world.log.gate.set()
         assert await first.wait() == 0
         assert (await later[4].wait()).length == 1
-        assert [await outcome(later[place]) for place in (0, 3, 5, 6, 7, 8)] == [0, SegmentExists, [NAME], 1, SegmentNotFound, None]
+        assert [await outcome(later[place]) for place in (0, 3, 5, 6, 7, 8)] == [
+            0,
+            SegmentExists,
+            [NAME],
+            1,
+            SegmentNotFound,
+            None,
+        ]
 
 
-async def test_hole_12_a_failed_group_turns_no_answer_into_a_promise() -> None:
+async def test_a_failed_group_turns_no_answer_into_a_promise() -> None:
     """The duplicate of an append that never became durable must not be acked."""
     async with PipelineWorld().running() as world:
         await created(world)
@@ -102,7 +109,11 @@ async def test_hole_12_a_failed_group_turns_no_answer_into_a_promise() -> None:
         world.log.error = Unavailable("disk gone")
         first = world.post(by_writer(b"a", 1))
         await anyio.wait_all_tasks_blocked()
-        repeat, refused, new = world.post(by_writer(b"a", 1)), world.post(by_writer(b"c", 3)), world.post(append(NAME, b"x"))
+        repeat, refused, new = (
+            world.post(by_writer(b"a", 1)),
+            world.post(by_writer(b"c", 3)),
+            world.post(append(NAME, b"x")),
+        )
         await anyio.wait_all_tasks_blocked()
         world.log.gate.set()
         await world.ended.wait()
@@ -142,7 +153,8 @@ async def test_the_next_group_is_built_while_one_is_written() -> None:
 
 
 async def test_a_full_group_holds_the_next_batch_back() -> None:
-    """Memory stays bounded while the disk is slow: what comes next waits in the mailbox, where its bounds count."""
+    """Memory stays bounded while the disk is slow: what comes next waits in the mailbox, where its bounds
+    count."""
     async with PipelineWorld(PipelineOptions(group_bytes=1000)).running() as world:
         await created(world)
         world.log.hold()
@@ -199,7 +211,7 @@ async def test_a_fenced_owner_answers_nothing_even_if_there_is_nothing_to_log() 
 
 
 @pytest.mark.parametrize("error", [RuntimeError("bug"), MemoryError(), KeyboardInterrupt()], ids=repr)
-async def test_hole_42_a_torn_step_poisons_the_container(error: BaseException) -> None:
+async def test_a_torn_step_poisons_the_container(error: BaseException) -> None:
     """C5: no answer says success, and nothing is logged any more."""
     async with PipelineWorld().running() as world:
         await created(world)

@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 
 from support.container_parts import NAME, ROLLING, Parts, append
 from tierlog.actors.container.publish import BORDER_BYTES
-from tierlog.actors.container.requests import CreateRequest, DeleteRequest, MergeRequest, Request, SealRequest, TruncateRequest
+from tierlog.actors.container.requests import (
+    CreateRequest,
+    DeleteRequest,
+    MergeRequest,
+    Request,
+    SealRequest,
+    TruncateRequest,
+)
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.forget_segment import ForgetSegment
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.journal.operations.seal_segment import SealSegment
-from tierlog.storage_backends.chunked.records.segment import segment_key
+from tierlog.storage_backends.segments.records.segment import segment_key
 
 
 def test_nothing_is_readable_before_it_is_published() -> None:
@@ -74,10 +81,15 @@ def test_an_append_is_published_once() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 40_000)), max_size=12), st.integers(0, 11))
-def test_a_group_is_published_as_if_each_of_its_appends_came_alone(script: list[tuple[str, int]], sealed_at: int) -> None:
-    """Appends of a group become visible in runs, one for each segment: nobody sees the difference, whatever comes between them."""
+def test_a_group_is_published_as_if_each_of_its_appends_came_alone(
+    script: list[tuple[str, int]], sealed_at: int
+) -> None:
+    """Appends of a group become visible in runs, one for each segment: nobody sees the difference, whatever
+    comes between them."""
     together, alone = Parts(), Parts()
-    requests: list[Request] = [append(name, bytes([number]) * size) for number, (name, size) in enumerate(script)]
+    requests: list[Request] = [
+        append(name, bytes([number]) * size) for number, (name, size) in enumerate(script)
+    ]
     requests.insert(sealed_at, SealRequest("other"))
     for parts in (together, alone):
         parts.create("other", "a", "b", "c")
@@ -165,7 +177,13 @@ def test_a_merge_moves_the_targets_durable_length() -> None:
     parts = Parts()
     target = parts.create("t")
     parts.create("s")
-    parts.do(append("t", b"tt"), append("s", b"sss"), SealRequest("s"), MergeRequest("t", ["s"], []), append("t", b"u"))
+    parts.do(
+        append("t", b"tt"),
+        append("s", b"sss"),
+        SealRequest("s"),
+        MergeRequest("t", ["s"], []),
+        append("t", b"u"),
+    )
 
     assert target.durable_length == 6
     assert [end for end, _ in target.marks] == [6]
@@ -183,7 +201,7 @@ def test_a_spliced_source_leaves_the_cache() -> None:
     assert source.sid not in parts.cache
 
 
-# --- append borders (S5) ------------------------------------------------------------------------------------------
+# --- append borders (S5) ------------------------------------------------------------------------
 
 
 def test_the_first_append_in_each_mib_is_kept_as_a_border() -> None:
@@ -204,7 +222,7 @@ def test_borders_of_flushed_bytes_go_but_the_last() -> None:
     assert list(segment.borders) == [2 * BORDER_BYTES, 3 * BORDER_BYTES]
 
 
-# --- re-logged bytes (F4) -----------------------------------------------------------------------------------------
+# --- re-logged bytes (F4) -----------------------------------------------------------------------
 
 
 def relogged(parts: Parts, start: int, data: bytes) -> int:
@@ -234,9 +252,14 @@ def test_bytes_re_logged_in_pieces_need_the_group_of_every_piece() -> None:
     assert list(segment.marks) == [(2, groups[0]), (4, groups[1]), (6, groups[2])]
 
 
-@given(st.lists(st.integers(1, 3), min_size=1, max_size=8), st.lists(st.integers(1, 5), max_size=6), st.integers(0, 20))
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=8),
+    st.lists(st.integers(1, 5), max_size=6),
+    st.integers(0, 20),
+)
 def test_the_marks_cover_every_unflushed_byte(appends: list[int], pieces: list[int], flushed: int) -> None:
-    """C7: whatever was appended, re-logged and flushed, cutting the log at the lowest mark loses no byte that only the log has."""
+    """C7: whatever was appended, re-logged and flushed, cutting the log at the lowest mark loses no byte that
+    only the log has."""
     parts = Parts()
     segment = parts.create()
     holders: dict[int, set[int]] = {}
@@ -276,7 +299,7 @@ def test_re_logging_what_is_gone_or_flushed_does_nothing() -> None:
     parts.publish(RelogData(segment.sid, 3, b"d"))
 
 
-# --- recovery -----------------------------------------------------------------------------------------------------
+# --- recovery -----------------------------------------------------------------------------------
 
 
 def test_bytes_from_before_a_checkpoint_are_restored_with_their_marks() -> None:
@@ -291,8 +314,13 @@ def test_bytes_from_before_a_checkpoint_are_restored_with_their_marks() -> None:
     assert list(segment.borders) == [0]
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 19), st.integers(1, 8), st.integers(1, 20)), max_size=8), st.integers(0, 20))
-def test_restored_marks_cover_every_unflushed_byte(script: list[tuple[bool, int, int, int]], flushed: int) -> None:
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 19), st.integers(1, 8), st.integers(1, 20)), max_size=8),
+    st.integers(0, 20),
+)
+def test_restored_marks_cover_every_unflushed_byte(
+    script: list[tuple[bool, int, int, int]], flushed: int
+) -> None:
     """W5, C7: whatever was re-logged before the checkpoint, and wherever a crash cut that short."""
     parts = Parts()
     segment = parts.create()
@@ -347,7 +375,7 @@ def test_a_deleted_segment_is_restored_without_a_cache() -> None:
     assert segment.sid not in parts.cache
 
 
-# --- eviction -----------------------------------------------------------------------------------------------------
+# --- eviction -----------------------------------------------------------------------------------
 
 
 def test_idle_segments_above_the_limit_are_evicted_with_a_margin() -> None:

@@ -7,7 +7,7 @@ import pytest
 from support.container_parts import NAME, ROLLING, record_of
 from support.operations import SAMPLES
 from support.recovered import Script
-from tierlog.actors.container.checkpointer import TAG_CHECKPOINT_END
+from tierlog.actors.container.checkpoint import TAG_CHECKPOINT_END
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.container.state import NO_CYCLE
 from tierlog.journal.operations.append import Append
@@ -50,7 +50,9 @@ def record(length: int, sid: int = SID) -> tuple[str, bytes]:
     return next(iter(record_of(segment).items()))
 
 
-def checkpoint(script: Script, *images: bytes, entries: tuple[tuple[str, int, bytes], ...] = (), truncate_before: int = 0) -> None:
+def checkpoint(
+    script: Script, *images: bytes, entries: tuple[tuple[str, int, bytes], ...] = (), truncate_before: int = 0
+) -> None:
     """Begin, one part, end; in three groups."""
     begin_group, begin_sequence = len(script.groups) + 1, script.sequence + 1
     script.group(CheckpointBegin(9))
@@ -62,7 +64,11 @@ def checkpoint(script: Script, *images: bytes, entries: tuple[tuple[str, int, by
 async def test_an_empty_log_is_an_empty_container() -> None:
     recovered = await Script().recover()
 
-    assert (recovered.report.groups, recovered.report.operations, recovered.report.checkpoint_sequence) == (0, 0, 0)
+    assert (recovered.report.groups, recovered.report.operations, recovered.report.checkpoint_sequence) == (
+        0,
+        0,
+        0,
+    )
     assert len(recovered.parts.state.segments) == 0
 
 
@@ -183,7 +189,13 @@ async def test_re_logged_bytes_stand_for_groups_that_are_gone() -> None:
 
 async def test_merges_that_are_not_spliced_come_back_with_their_sources() -> None:
     script = Script()
-    script.group(CREATE, CreateSegment(OTHER, "s", ROLLING), data_at(0, b"tt"), data_at(0, b"sss", OTHER), SealSegment(OTHER))
+    script.group(
+        CREATE,
+        CreateSegment(OTHER, "s", ROLLING),
+        data_at(0, b"tt"),
+        data_at(0, b"sss", OTHER),
+        SealSegment(OTHER),
+    )
     script.group(MergeSegments(SID, 2, ((OTHER, 3),), ()), data_at(5, b"u"))
     merged = image_of(6, merges=[MergedRange(2, OTHER, 3)])
     source = image_of(3, sid=OTHER, name="s", sealed=True, status=SegmentStatus.MERGED)
@@ -210,7 +222,7 @@ async def test_a_deleted_segment_needs_no_bytes() -> None:
     assert deleted.needs_flush
 
 
-# --- refusals -----------------------------------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------
 
 
 async def refused(script: Script, match: str) -> DataCorruption:
@@ -246,8 +258,10 @@ async def test_a_log_that_begins_late_without_a_checkpoint_is_refused() -> None:
     assert error.file == "group 2"
 
 
-@pytest.mark.parametrize("payload", [b"", bytes(7), bytes(8) + b"\xff", bytes(8) + b"\x63\0\0\0\0"], ids=bytes.hex)
-async def test_hole_36_a_group_that_does_not_decode_is_refused_with_its_address(payload: bytes) -> None:
+@pytest.mark.parametrize(
+    "payload", [b"", bytes(7), bytes(8) + b"\xff", bytes(8) + b"\x63\0\0\0\0"], ids=bytes.hex
+)
+async def test_a_group_that_does_not_decode_is_refused_with_its_address(payload: bytes) -> None:
     script = Script()
     script.group(CREATE)
     script.raw(payload)
@@ -258,10 +272,18 @@ async def test_hole_36_a_group_that_does_not_decode_is_refused_with_its_address(
 
 @pytest.mark.parametrize(
     "op",
-    [data_at(7, b"x"), data_at(0, b"x", 99), CREATE, MergeSegments(SID, 0, ((99, 1),), ()), CommitMetadata((("s:zz", b"x"),))],
+    [
+        data_at(7, b"x"),
+        data_at(0, b"x", 99),
+        CREATE,
+        MergeSegments(SID, 0, ((99, 1),), ()),
+        CommitMetadata((("s:zz", b"x"),)),
+    ],
     ids=repr,
 )
-async def test_hole_36_an_operation_that_cannot_be_applied_is_refused_with_its_sequence(op: Operation) -> None:
+async def test_an_operation_that_cannot_be_applied_is_refused_with_its_sequence(
+    op: Operation,
+) -> None:
     """A restart would meet the same operation again: corruption is terminal."""
     script = Script()
     script.group(CREATE)

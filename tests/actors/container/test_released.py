@@ -1,4 +1,5 @@
-"""Imported files that no segment needs any more: collected whatever happens in between, and never imported meanwhile (rules G3, S19)."""
+"""Imported files that no segment needs any more: collected whatever happens in between, and never imported
+meanwhile (rules G3, S19)."""
 
 from __future__ import annotations
 
@@ -9,32 +10,41 @@ import attrs
 import pytest
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, until
-from support.older_layout import write_header, write_older
-from tierlog.actors.container.older import decide_import, request_of
+from support.legacy_layout import write_header, write_legacy
 from tierlog.actors.container.state import ContainerState
+from tierlog.actors.legacy_rolling.legacy_segments import decide_import, request_of
+from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.base.errors import InvalidArgument
-from tierlog.storage_backends.chunked.core import ChunkedOptions
-from tierlog.storage_backends.chunked.defrag_rules import DefragOptions
-from tierlog.storage_backends.chunked.records import ChunkRecord, ReleasedRecord, chunk_key, released_key, released_names
-from tierlog.storage_backends.chunked.rolling.chain import Chain
-from tierlog.storage_backends.chunked.rolling.modes import LayoutMode
+from tierlog.storage_backends.segments.chain import Chain
+from tierlog.storage_backends.segments.core import ChunkedOptions
+from tierlog.storage_backends.segments.defrag_rules import DefragOptions
+from tierlog.storage_backends.segments.records import (
+    ChunkRecord,
+    ReleasedRecord,
+    chunk_key,
+    released_key,
+    released_names,
+)
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
 
 pytestmark = pytest.mark.anyio
 
 NAME = "app/old"
 FILES = [f"{NAME}$offset.{start}" for start in (0, 4, 6)]
-LATE = attrs.evolve(OPTIONS, chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=0, relocate_above=0, relocate_share=0.5)))
+LATE = attrs.evolve(
+    OPTIONS,
+    chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=0, relocate_above=0, relocate_share=0.5)),
+)
 """What is released waits so long that a crash comes first."""
 EAGER = attrs.evolve(LATE, collector=attrs.evolve(OPTIONS.collector, delay=0.0))
 
 
 @pytest.fixture
 async def world() -> ContainerWorld:
-    """A segment of the older layout with three files: ``0123``, ``45`` and ``6789``."""
+    """A segment of the legacy layout with three files: ``0123``, ``45`` and ``6789``."""
     world = ContainerWorld(LATE)
     await world.chunks.open()
-    await write_older(world.chunks, NAME, b"0123", b"45", b"6789", max_size=100)
+    await write_legacy(world.chunks, NAME, b"0123", b"45", b"6789", max_size=100)
     return world
 
 
@@ -74,11 +84,14 @@ async def merge_and_delete(owner: Owner) -> None:
     await owner.store.delete_segment("app/target")
 
 
-async def die_after(world: ContainerWorld, act: Callable[[Owner], Awaitable[None]], *, checkpoint: bool = False) -> list[str]:
-    """An owner imports, does ``act``, flushes and dies before it deletes anything; the files that it had released."""
+async def die_after(
+    world: ContainerWorld, act: Callable[[Owner], Awaitable[None]], *, checkpoint: bool = False
+) -> list[str]:
+    """An owner imports, does ``act``, flushes and dies before it deletes anything; the files that it had
+    released."""
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
-        await owner.container.older.take(NAME)
+        await owner.container.legacy.take(NAME)
         await act(owner)
         await owner.store.flush()
         await until(lambda: bool(recorded(owner)))
@@ -92,7 +105,7 @@ async def die_after(world: ContainerWorld, act: Callable[[Owner], Awaitable[None
     return released
 
 
-# --- a crash between release and delete -----------------------------------------------------------------------
+# --- a crash between release and delete ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
@@ -177,7 +190,7 @@ async def test_g3_while_deletes_fail_the_record_stays_over_owners(world: Contain
 
 async def test_g3_without_a_crash_the_record_goes_with_its_file(world: ContainerWorld) -> None:
     async with world.owner(EAGER) as owner:
-        await owner.container.older.take(NAME)
+        await owner.container.legacy.take(NAME)
         await owner.store.delete_segment(NAME)
         await owner.store.flush()
         await until(lambda: not left(world) and not recorded(owner))
@@ -195,7 +208,9 @@ async def test_s19_a_stores_own_chunks_have_no_such_record(world: ContainerWorld
         assert not [key for key in owner.container.state.metadata if key.startswith(chunk_key(""))]
 
 
-async def test_s19_a_record_that_only_newer_code_understands_is_kept_with_its_file(world: ContainerWorld) -> None:
+async def test_s19_a_record_that_only_newer_code_understands_is_kept_with_its_file(
+    world: ContainerWorld,
+) -> None:
     await die_after(world, delete)
     newer = ReleasedRecord(FILES[1], 2).encode().replace(b"\x06\x01", b"\x06\x02", 1)
     async with anyio.create_task_group() as tasks:
@@ -213,7 +228,7 @@ async def test_s19_a_record_that_only_newer_code_understands_is_kept_with_its_fi
         assert owner.container.state.metadata[key][1] == newer
 
 
-# --- imports --------------------------------------------------------------------------------------------------
+# --- imports ------------------------------------------------------------------------------------
 
 
 async def test_s19_a_file_that_is_about_to_be_deleted_is_not_imported(world: ContainerWorld) -> None:
@@ -223,8 +238,10 @@ async def test_s19_a_file_that_is_about_to_be_deleted_is_not_imported(world: Con
     async with world.owner(attrs.evolve(LATE, layout=LayoutMode.LAYOUT_UPGRADE)) as owner:
         assert FILES[0] in recorded(owner)
         calls = len(world.chunks.calls)
-        for attempt in (owner.container.older.take("app/thief"), owner.store.segment_info("app/thief")):
-            with pytest.raises(InvalidArgument, match=r"cannot be imported: app/old\$offset.0 .* about to be deleted"):
+        for attempt in (owner.container.legacy.take("app/thief"), owner.store.segment_info("app/thief")):
+            with pytest.raises(
+                InvalidArgument, match=r"cannot be imported: app/old\$offset.0 .* about to be deleted"
+            ):
                 await attempt
         assert FILES[0] not in [call.name for call in world.chunks.calls[calls:] if call.verb == "read"]
 

@@ -7,7 +7,13 @@ from hypothesis import given
 
 from support.container_parts import NAME, Parts, append, by_writer
 from support.operations import images
-from tierlog.actors.container.requests import AttributesRequest, DeleteRequest, ExpireWritersRequest, MergeRequest, SealRequest
+from tierlog.actors.container.requests import (
+    AttributesRequest,
+    DeleteRequest,
+    ExpireWritersRequest,
+    MergeRequest,
+    SealRequest,
+)
 from tierlog.actors.container.segments import SegmentState, SegmentTable
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, encode_image
 from tierlog.storage_backends.base.segments import AttributeUpdate, SegmentInfo
@@ -15,7 +21,9 @@ from tierlog.storage_backends.base.segments import AttributeUpdate, SegmentInfo
 
 @given(images)
 def test_an_image_holds_all_that_is_not_in_long_term_storage(image: SegmentImage) -> None:
-    unique = image._replace(values=tuple(dict(image.values).items()), writers=tuple(dict(image.writers).items()))
+    unique = image._replace(
+        values=tuple(dict(image.values).items()), writers=tuple(dict(image.writers).items())
+    )
     unique = unique._replace(expired=tuple(dict.fromkeys(image.expired)))
     segment = SegmentState.from_image(unique)
 
@@ -66,7 +74,9 @@ def test_info_is_a_copy() -> None:
     info = segment.info(3)
     parts.do(AttributesRequest(NAME, [AttributeUpdate("a", 2)]))
 
-    assert info == SegmentInfo(NAME, segment.sid, 3, 0, sealed=False, attributes={"a": 1}, flushed_length=0, container=3)
+    assert info == SegmentInfo(
+        NAME, segment.sid, 3, 0, sealed=False, attributes={"a": 1}, flushed_length=0, container=3
+    )
 
 
 def idle(parts: Parts, name: str) -> SegmentState:
@@ -77,11 +87,15 @@ def idle(parts: Parts, name: str) -> SegmentState:
     return parts.flush(name)
 
 
-def test_hole_23_an_evicted_segment_comes_back_whole_in_the_step_that_needs_it() -> None:
+def test_an_evicted_segment_comes_back_whole_in_the_step_that_needs_it() -> None:
     """C4: nothing is parked and nothing can overtake, because nothing has to be waited for."""
     parts = Parts()
     before = idle(parts, NAME)
-    fields = {name: getattr(before, name) for name in SegmentState.__slots__ if name not in ("borders", "marks", "touched", "waiter")}
+    fields = {
+        name: getattr(before, name)
+        for name in SegmentState.__slots__
+        if name not in ("borders", "marks", "touched", "waiter")
+    }
 
     assert parts.state.segments.evict(10) == [before.sid]
     assert before.sid not in parts.state.segments.by_id
@@ -93,7 +107,9 @@ def test_hole_23_an_evicted_segment_comes_back_whole_in_the_step_that_needs_it()
     assert after.touched == parts.state.sequence
 
 
-@pytest.mark.parametrize("why", ["unflushed", "waited for", "merged into", "deleted", "truncated since", "not durable"])
+@pytest.mark.parametrize(
+    "why", ["unflushed", "waited for", "merged into", "deleted", "truncated since", "not durable"]
+)
 def test_a_segment_that_is_more_than_its_image_is_not_evicted(why: str) -> None:
     parts = Parts()
     segment = idle(parts, NAME)

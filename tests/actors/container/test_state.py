@@ -33,15 +33,20 @@ from tierlog.journal.operations.vocabulary import Operation
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.ids import segment_id
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind
-from tierlog.storage_backends.chunked.records.segment import segment_key
+from tierlog.storage_backends.segments.records.segment import segment_key
 
-# --- one operation ------------------------------------------------------------------------------------------------
+# --- one operation -------------------------------------------------------------------------------
 
 
 def test_every_operation_takes_one_sequence() -> None:
     state = ContainerState(1)
     sid = segment_id(1, 1)
-    ops: list[Operation] = [CreateSegment(sid, NAME, 10), Append(sid, 0, b"x", b"", 0, 0), Barrier(), RelogData(sid, 0, b"x")]
+    ops: list[Operation] = [
+        CreateSegment(sid, NAME, 10),
+        Append(sid, 0, b"x", b"", 0, 0),
+        Barrier(),
+        RelogData(sid, 0, b"x"),
+    ]
     for number, op in enumerate(ops, 1):
         state.apply(op)
         assert state.sequence == number
@@ -67,7 +72,15 @@ def test_only_what_clients_do_counts_as_caused() -> None:
 
 
 @pytest.mark.parametrize(
-    "op", [Barrier(), CheckpointBegin(1), CheckpointPart(1, (), ()), CheckpointEnd(1, 1, 1, NO_CYCLE), RelogData(99, 0, b"x")], ids=repr
+    "op",
+    [
+        Barrier(),
+        CheckpointBegin(1),
+        CheckpointPart(1, (), ()),
+        CheckpointEnd(1, 1, 1, NO_CYCLE),
+        RelogData(99, 0, b"x"),
+    ],
+    ids=repr,
 )
 def test_operations_without_an_effect_have_none(op: Operation) -> None:
     parts = Parts()
@@ -203,7 +216,7 @@ def test_an_operation_that_cannot_be_true_is_not_applied_silently(op: Operation)
         parts.state.apply(op)
 
 
-# --- recovery's way in --------------------------------------------------------------------------------------------
+# --- recovery's way in --------------------------------------------------------------------------
 
 
 def test_a_restored_segment_takes_its_flush_position_from_the_metadata() -> None:
@@ -217,7 +230,12 @@ def test_a_restored_segment_takes_its_flush_position_from_the_metadata() -> None
     restored = state.segments.find(NAME)
 
     assert restored is not None
-    assert (restored.flushed, restored.flushed_start, restored.flushed_sealed, restored.has_record) == (4, 2, True, True)
+    assert (restored.flushed, restored.flushed_start, restored.flushed_sealed, restored.has_record) == (
+        4,
+        2,
+        True,
+        True,
+    )
 
 
 @pytest.mark.parametrize(("dirty", "caused"), [(True, 50), (False, 30)])
@@ -233,7 +251,7 @@ def test_after_a_restore_only_unflushed_work_counts_as_caused(dirty: bool, cause
     assert parts.state.caused_sequence == caused
 
 
-# --- snapshots (C7) -----------------------------------------------------------------------------------------------
+# --- snapshots (C7) -----------------------------------------------------------------------------
 
 
 def take_all(snapshot: Snapshot, limit: int = 2) -> tuple[set[bytes], dict[str, tuple[int, bytes]]]:
@@ -253,7 +271,9 @@ def take_all(snapshot: Snapshot, limit: int = 2) -> tuple[set[bytes], dict[str, 
 
 
 def all_images(state: ContainerState) -> set[bytes]:
-    return {segment.image() for segment in state.segments.by_id.values()} | set(state.segments.evicted.values())
+    return {segment.image() for segment in state.segments.by_id.values()} | set(
+        state.segments.evicted.values()
+    )
 
 
 def test_one_snapshot_at_a_time() -> None:
@@ -285,7 +305,9 @@ changes: st.SearchStrategy[Request | str] = st.one_of(
     st.builds(SealRequest, names),
     st.builds(TruncateRequest, names, st.integers(0, 3)),
     st.builds(DeleteRequest, names),
-    st.builds(lambda name: AttributesRequest(name, [AttributeUpdate("n", 1, AttributeUpdateKind.ACCUMULATE)]), names),
+    st.builds(
+        lambda name: AttributesRequest(name, [AttributeUpdate("n", 1, AttributeUpdateKind.ACCUMULATE)]), names
+    ),
     st.builds(lambda target, source: MergeRequest(target, [source], []), names, names),
     st.builds(lambda name: ExpireWritersRequest(name, [b"w"]), names),
     st.sampled_from(["flush a", "flush b", "forget", "evict", "take"]),
@@ -312,7 +334,7 @@ def change(parts: Parts, step: Request | str, snapshot: Snapshot | None, taken: 
 
 
 @given(st.lists(changes, max_size=20), st.lists(changes, max_size=20))
-def test_hole_29_a_snapshot_is_the_state_at_its_begin_whatever_happens_later(
+def test_a_snapshot_is_the_state_at_its_begin_whatever_happens_later(
     before: list[Request | str], after: list[Request | str]
 ) -> None:
     """C7: copy-on-write, so operations over several segments are in it whole or not at all."""
@@ -327,7 +349,8 @@ def test_hole_29_a_snapshot_is_the_state_at_its_begin_whatever_happens_later(
         change(parts, step, snapshot, taken)
     rest, found_entries = take_all(snapshot)
 
-    # A "take" step of one record may have taken an entry instead of an image; those are the ones missing here.
+    # A "take" step of one record may have taken an entry instead of an image; those are the ones missing
+    # here.
     assert rest | set(taken) == images
     assert found_entries.items() <= entries.items()
     if "take" not in after:

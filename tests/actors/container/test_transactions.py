@@ -1,4 +1,5 @@
-"""Decisions about transactions and the table that they look at: rules T1 to T9 without a clock, a log or a loop."""
+"""Decisions about transactions and the table that they look at: rules T1 to T9 without a clock, a log or a
+loop."""
 
 from __future__ import annotations
 
@@ -47,13 +48,21 @@ from tierlog.storage_backends.base.errors import (
     TransactionNotFound,
 )
 from tierlog.storage_backends.base.segments import AttributeUpdate
-from tierlog.storage_backends.base.transactions import CommitResult, StagedPart, TransactionState, TransactionToken, staged_name
+from tierlog.storage_backends.base.transactions import (
+    CommitResult,
+    StagedPart,
+    TransactionState,
+    TransactionToken,
+    staged_name,
+)
 
 TOKEN = TransactionToken("q", 7)
 LEASE = 60_000
 
 
-def begin(transaction: str = "t", token: TransactionToken | None = None, target: str = NAME) -> BeginTransactionRequest:
+def begin(
+    transaction: str = "t", token: TransactionToken | None = None, target: str = NAME
+) -> BeginTransactionRequest:
     return BeginTransactionRequest(target, transaction, token, LEASE)
 
 
@@ -89,11 +98,13 @@ def staged_parts(token: TransactionToken | None = None) -> Parts:
     """A target of 4 bytes with one open transaction that staged ``p`` (3 bytes) and ``q`` (5)."""
     parts = Parts()
     parts.create()
-    parts.do(append(NAME, b"base"), begin(token=token), stage("p"), stage("q"), to("p", b"ppp"), to("q", b"qqqqq"))
+    parts.do(
+        append(NAME, b"base"), begin(token=token), stage("p"), stage("q"), to("p", b"ppp"), to("q", b"qqqqq")
+    )
     return parts
 
 
-# --- what each verb means in each state ---------------------------------------------------------------------------
+# --- what each verb means in each state ---------------------------------------------------------
 
 SETUPS: dict[str, list[Request]] = {
     "unknown": [],
@@ -133,7 +144,9 @@ TABLE: list[tuple[str, Request, Any]] = [
 ]
 
 
-@pytest.mark.parametrize(("setup", "request_", "outcome"), TABLE, ids=[f"{type(r).__name__} when {s}" for s, r, _ in TABLE])
+@pytest.mark.parametrize(
+    ("setup", "request_", "outcome"), TABLE, ids=[f"{type(r).__name__} when {s}" for s, r, _ in TABLE]
+)
 def test_what_a_verb_means_in_a_state(setup: str, request_: Request, outcome: Any) -> None:
     """T2, T5, T6: get or create, the tombstone's refusals, and an abort that a begin comes after."""
     parts = Parts()
@@ -164,7 +177,7 @@ def test_the_first_reason_of_an_abort_stays() -> None:
     assert "first" in str(refused(parts, stage(), TransactionEnded))
 
 
-# --- names (T1) ---------------------------------------------------------------------------------------------------
+# --- names (T1) ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -195,7 +208,7 @@ def test_t1_a_listing_shows_staged_segments_only_when_asked_for_them() -> None:
     assert len(segments.names("")) == 3
 
 
-# --- commits (T2, T3, T4) -----------------------------------------------------------------------------------------
+# --- commits (T2, T3, T4) -----------------------------------------------------------------------
 
 
 def test_t2_a_commit_moves_the_parts_in_the_given_order_and_drops_the_others() -> None:
@@ -207,7 +220,11 @@ def test_t2_a_commit_moves_the_parts_in_the_given_order_and_drops_the_others() -
     target = parts.segment()
     assert (target.length, target.durable_length, dict(target.attributes)) == (12, 12, {"txn:q": 7})
     assert [(merge.offset, merge.source) for merge in target.merges] == [(4, q.sid), (9, p.sid)]
-    assert [segment.status for segment in (p, q, unused)] == [SegmentStatus.MERGED, SegmentStatus.MERGED, SegmentStatus.DELETED]
+    assert [segment.status for segment in (p, q, unused)] == [
+        SegmentStatus.MERGED,
+        SegmentStatus.MERGED,
+        SegmentStatus.DELETED,
+    ]
     assert p.sealed
     assert q.sealed
     assert unused.sid not in parts.cache
@@ -230,7 +247,10 @@ def test_t2_an_empty_part_is_taken_and_leaves_nothing() -> None:
         (commit(("p", 3), ("never", 0)), SegmentNotFound),
         (commit(("p", 3), ("p", 3)), InvalidArgument),
         (CommitTransactionRequest(NAME, "t", [StagedPart(NAME, 4)], None), InvalidArgument),
-        (CommitTransactionRequest(NAME, "t", [StagedPart(staged_name(NAME, "other", "p"), 3)], None), InvalidArgument),
+        (
+            CommitTransactionRequest(NAME, "t", [StagedPart(staged_name(NAME, "other", "p"), 3)], None),
+            InvalidArgument,
+        ),
     ],
 )
 def test_t3_one_wrong_part_keeps_all_of_them(wrong: Request, error: type[TierlogError]) -> None:
@@ -238,7 +258,10 @@ def test_t3_one_wrong_part_keeps_all_of_them(wrong: Request, error: type[Tierlog
     parts.do(begin("other"), stage("p", "other"), to("p", b"ooo", "other"))
     refused(parts, wrong, error)
 
-    assert parts.do(ask()).staged == (StagedPart(staged_name(NAME, "t", "p"), 3), StagedPart(staged_name(NAME, "t", "q"), 5))
+    assert parts.do(ask()).staged == (
+        StagedPart(staged_name(NAME, "t", "p"), 3),
+        StagedPart(staged_name(NAME, "t", "q"), 5),
+    )
 
 
 def test_t3_what_arrived_after_the_writer_described_its_part_is_told() -> None:
@@ -320,7 +343,7 @@ def test_t4_a_commit_that_would_make_too_many_attributes_is_refused(monkeypatch:
     refused(parts, commit(("p", 3)), InvalidArgument)
 
 
-# --- the target's own life (T8) -----------------------------------------------------------------------------------
+# --- the target's own life (T8) -----------------------------------------------------------------
 
 
 def test_t8_a_deleted_target_takes_its_open_transactions_along() -> None:
@@ -332,7 +355,9 @@ def test_t8_a_deleted_target_takes_its_open_transactions_along() -> None:
     assert parts.state.transactions.open_count == 0
     for transaction in ("t", "other"):
         assert parts.do(ask(transaction)).reason == transactions.TARGET_GONE
-        assert transactions.TARGET_GONE in str(refused(parts, commit(transaction=transaction), TransactionEnded))
+        assert transactions.TARGET_GONE in str(
+            refused(parts, commit(transaction=transaction), TransactionEnded)
+        )
         refused(parts, to("p", b"zombie", transaction), TransactionEnded)
     assert parts.do(ask("done")).state is COMMITTED
 
@@ -383,7 +408,7 @@ def test_t8_a_truncated_target_takes_the_commit() -> None:
     assert parts.do(commit(("p", 3))) == CommitResult(True, 4, 3)
 
 
-# --- what the clock asks (T5, T7) ---------------------------------------------------------------------------------
+# --- what the clock asks (T5, T7) ---------------------------------------------------------------
 
 
 def test_t7_an_expiry_that_something_overtook_is_none() -> None:
@@ -412,7 +437,7 @@ def test_t5_only_the_very_tombstone_is_forgotten() -> None:
     assert transactions.decide_forget(parts.state, ForgetTransactionsRequest([old])) == (None, 0)
 
 
-# --- the table ----------------------------------------------------------------------------------------------------
+# --- the table ----------------------------------------------------------------------------------
 
 
 def test_a_listing_is_sorted_and_by_prefix() -> None:
@@ -421,7 +446,12 @@ def test_a_listing_is_sorted_and_by_prefix() -> None:
     parts.do(begin("2", target="a"), begin("1", target="a"), begin("0", target="b"), abort("3", target="a"))
 
     listed = parts.do(ListTransactionsRequest(""))
-    assert [(info.target, info.transaction_id) for info in listed] == [("a", "1"), ("a", "2"), ("a", "3"), ("b", "0")]
+    assert [(info.target, info.transaction_id) for info in listed] == [
+        ("a", "1"),
+        ("a", "2"),
+        ("a", "3"),
+        ("b", "0"),
+    ]
     assert len(parts.do(ListTransactionsRequest("b"))) == 1
 
 

@@ -1,4 +1,5 @@
-"""The collector: delay, barrier, cycles, retries, orphans and released files, on virtual time (rules G1, G2, G3, F2)."""
+"""The collector: delay, barrier, cycles, retries, orphans and released files, on virtual time (rules G1, G2,
+G3, F2)."""
 
 from __future__ import annotations
 
@@ -159,7 +160,7 @@ async def test_a_barrier_is_durable_before_the_first_delete() -> None:
         assert len(world.barriers) == 2
 
 
-async def test_hole_05_a_fenced_owner_deletes_nothing() -> None:
+async def test_a_fenced_owner_deletes_nothing() -> None:
     """G1: it decided, was frozen, and the barrier says that somebody else owns the container now."""
     world = World(barrier_error=NotOwner("fenced"))
     await world.chunks.open()
@@ -172,7 +173,7 @@ async def test_hole_05_a_fenced_owner_deletes_nothing() -> None:
     assert [call.verb for call in world.chunks.calls].count("delete") == 0
 
 
-async def test_hole_08_nothing_goes_before_long_term_storage_is_claimed() -> None:
+async def test_nothing_goes_before_long_term_storage_is_claimed() -> None:
     """G1, W8: it was down when the container opened; whose it is nobody knows yet."""
     async with collecting(chunk(1), claim_error=Unavailable("down")) as (world, collector):
         collector.release([chunk(1)])
@@ -185,7 +186,7 @@ async def test_hole_08_nothing_goes_before_long_term_storage_is_claimed() -> Non
         assert await world.left() == []
 
 
-async def test_hole_08_an_owner_whose_claim_is_refused_deletes_nothing() -> None:
+async def test_an_owner_whose_claim_is_refused_deletes_nothing() -> None:
     world = World(claim_error=StoreMismatch("the folder is a copy"))
     await world.chunks.open()
     await world.make(chunk(1))
@@ -267,7 +268,11 @@ async def test_an_outage_of_some_minutes_during_deletes_leaks_nothing() -> None:
         world.chunks.script = None
         await anyio.sleep(300)
         assert await world.left() == []
-        assert (collector.statistics().set_aside, collector.statistics().queued, collector.statistics().deleted) == (0, 0, 6)
+        assert (
+            collector.statistics().set_aside,
+            collector.statistics().queued,
+            collector.statistics().deleted,
+        ) == (0, 0, 6)
 
 
 async def test_a_name_that_never_goes_keeps_an_idle_store_idle() -> None:
@@ -339,10 +344,10 @@ async def test_a_slow_or_failing_name_does_not_hold_up_the_others() -> None:
         assert await world.left() == [chunk(0), chunk(1)]
 
 
-# --- what dead owners left ----------------------------------------------------------------------------------------
+# --- what dead owners left ----------------------------------------------------------------------
 
 
-async def test_hole_34_what_dead_owners_left_is_found_by_listing() -> None:
+async def test_what_dead_owners_left_is_found_by_listing() -> None:
     """Chunks without a record, and claims: of dead epochs only, and not what names of another form are."""
     foreign = ["containers/0003/readme", "containers/0003/1", "containers/0004/x/1-1-1"]
     kept = [chunk(2, EPOCH - 1), chunk(3, EPOCH), chunk(4, EPOCH + 1), *foreign]
@@ -393,12 +398,14 @@ async def test_a_listing_that_fails_is_tried_again_after_a_cycle() -> None:
         assert await world.left() == []
 
 
-# --- released files, which no listing finds -----------------------------------------------------------------------
+# --- released files, which no listing finds -----------------------------------------------------
 
 FILE = "app/old$offset.0"
 
 
-async def test_g3_a_file_that_a_dead_owner_released_goes_after_the_first_cycle_and_its_record_after_it() -> None:
+async def test_g3_a_file_that_a_dead_owner_released_goes_after_the_first_cycle_and_its_record_after_it() -> (
+    None
+):
     async with collecting(FILE, "app/old$offset.9", released=Released({FILE: None})) as (world, collector):
         assert (collector.statistics().orphans_found, world.requested) == (1, 1)
         await anyio.sleep(1000)

@@ -12,7 +12,9 @@ NAME = "containers/0000/x"
 
 
 @pytest.mark.parametrize(("late", "completed", "referenced", "open_"), list(product([False, True], repeat=4)))
-def test_a_name_goes_only_if_everything_is_over(late: bool, completed: bool, referenced: bool, open_: bool) -> None:
+def test_a_name_goes_only_if_everything_is_over(
+    late: bool, completed: bool, referenced: bool, open_: bool
+) -> None:
     """G1: delay over, its cycle complete (F2), in no record, in no transaction."""
     found = is_ready(
         Garbage(NAME, 100.0, 3),

@@ -1,4 +1,5 @@
-"""The host's link: it says hello to every supervisor, obeys the highest term it has seen, and gives up after its grace (V1, V4, V5)."""
+"""The host's link: it says hello to every supervisor, obeys the highest term it has seen, and gives up after
+its grace (V1, V4, V5)."""
 
 from __future__ import annotations
 
@@ -14,10 +15,20 @@ import anyio.abc
 import pytest
 
 from tierlog.actors.host import heartbeat
-from tierlog.actors.host.heartbeat import Speaker, Vitals
+from tierlog.actors.host.heartbeat import HeartbeatWriter, LoopMonitor
 from tierlog.actors.host.link import Link
 from tierlog.actors.supervisor.control.channel import Connection, listen
-from tierlog.actors.supervisor.control.messages import Closed, Drain, Heartbeat, Hello, Open, Order, Owners, Refuse, Welcome
+from tierlog.actors.supervisor.control.messages import (
+    Closed,
+    Drain,
+    Heartbeat,
+    Hello,
+    Open,
+    Order,
+    Owners,
+    Refuse,
+    Welcome,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +53,7 @@ class Host:
             hello=self.hello,
             obey=self.obeyed.append,
             redirect=self.owners.append,
-            vitals=Vitals(time.monotonic),
+            vitals=LoopMonitor(time.monotonic),
             grace=grace,
         )
 
@@ -84,7 +95,9 @@ async def test_v5_a_welcomed_host_beats_at_the_interval_that_it_was_told(path: s
         assert [beat.sequence for beat in beats if isinstance(beat, Heartbeat)] == [1, 2, 3]
 
 
-async def test_v5_a_wall_clock_that_jumps_neither_stops_nor_hurries_the_beats(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_v5_a_wall_clock_that_jumps_neither_stops_nor_hurries_the_beats(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real = time.time
     jumps = iter([-3600.0, 3600.0] * 1000)
     monkeypatch.setattr(time, "time", lambda: real() + next(jumps, 0.0))
@@ -175,7 +188,7 @@ async def test_a_supervisor_that_cannot_be_understood_is_left(path: str) -> None
 
 def test_v5_the_lag_is_what_the_loop_is_behind() -> None:
     now = [100.0]
-    vitals = Vitals(lambda: now[0])
+    vitals = LoopMonitor(lambda: now[0])
     now[0] += vitals.interval
     assert vitals.lag == 0
     now[0] += 2
@@ -183,7 +196,7 @@ def test_v5_the_lag_is_what_the_loop_is_behind() -> None:
 
 
 async def test_v5_each_round_of_the_loop_is_noted_with_how_late_it_came() -> None:
-    vitals = Vitals(time.monotonic)
+    vitals = LoopMonitor(time.monotonic)
     vitals.interval = 0.001
     late: list[float] = []
     async with anyio.create_task_group() as tasks:
@@ -201,7 +214,7 @@ def test_v5_a_supervisor_that_does_not_read_is_given_up(monkeypatch: pytest.Monk
     monkeypatch.setattr(heartbeat, "WRITE_SECONDS", 0.05)
     here, there = socket.socketpair()
     with there:
-        speaker = Speaker(here, Vitals(time.monotonic))
+        speaker = HeartbeatWriter(here, LoopMonitor(time.monotonic))
         speaker.start()
         for _ in range(1000):
             speaker.say(Hello("host-0", 1, "x" * 1000, {}, 0))

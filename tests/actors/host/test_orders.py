@@ -1,4 +1,5 @@
-"""Orders carried out on real containers: opened, closed, fenced, damaged, and what the supervisor is told of it (rules V1, V3, V8)."""
+"""Orders carried out on real containers: opened, closed, fenced, damaged, and what the supervisor is told of
+it (rules V1, V3, V8)."""
 
 from __future__ import annotations
 
@@ -11,21 +12,38 @@ import anyio.abc
 import pytest
 
 from support.container_world import MIB, OPTIONS, fresh_ids
-from tierlog.actors.core.backoff import Backoff
-from tierlog.actors.core.supervision import RestartPolicy
+from tierlog.actors.chunk_io.options import StorageOptions
+from tierlog.actors.folder.identity import StoreIdentity
 from tierlog.actors.host.orders import Orders
-from tierlog.actors.identity import StoreIdentity
-from tierlog.actors.serving import Hosting, ServingOptions, ServingParts
-from tierlog.actors.storage.options import StorageOptions
-from tierlog.actors.supervisor.control.messages import Close, Closed, Drain, Failed, Fenced, Open, Opened, Report
-from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch, TierlogError, Unavailable
+from tierlog.actors.kernel.backoff import Backoff
+from tierlog.actors.kernel.supervision import RestartPolicy
+from tierlog.actors.store.runtime import ContainerRuntime, RuntimeOptions, RuntimeParts
+from tierlog.actors.supervisor.control.messages import (
+    Close,
+    Closed,
+    Drain,
+    Failed,
+    Fenced,
+    Open,
+    Opened,
+    Report,
+)
+from tierlog.journal.log.memory import MemoryLog, MemoryLogService
+from tierlog.storage_backends.base.errors import (
+    DataCorruption,
+    NotOwner,
+    StoreMismatch,
+    TierlogError,
+    Unavailable,
+)
 from tierlog.storage_backends.base.names import container_of
 from tierlog.storage_backends.base.world import World
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
-from tierlog.storage_backends.logs.memory import MemoryLog, MemoryLogService
 
 pytestmark = pytest.mark.anyio
-SERVING = ServingOptions(OPTIONS, StorageOptions(), RestartPolicy(Backoff(first=0.001, maximum=0.01), 0, 1), 5, MIB, MIB)
+SERVING = RuntimeOptions(
+    OPTIONS, StorageOptions(), RestartPolicy(Backoff(first=0.001, maximum=0.01), 0, 1), 5, MIB, MIB
+)
 NAME = next(name for name in ("s0", "s1", "s2", "s3") if container_of(name, 2) == 0)
 
 
@@ -45,7 +63,7 @@ class Site:
 
 
 class Host:
-    def __init__(self, hosting: Hosting, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(self, hosting: ContainerRuntime, tasks: anyio.abc.TaskGroup) -> None:
         self.hosting = hosting
         self.drained = ""
         self._said, self.reports = anyio.create_memory_object_stream[Report](100)
@@ -72,7 +90,7 @@ async def hosts(site: Site, count: int = 1) -> AsyncIterator[list[Host]]:
     async with anyio.create_task_group() as tasks:
         made = []
         for _ in range(count):
-            parts = ServingParts(
+            parts = RuntimeParts(
                 identity=StoreIdentity(bytes(15) + b"s", bytes(15) + b"l", 2, 0),
                 owner_id=site.world.new_id(),
                 chunks=MemoryChunkStorage(site.chunks),
@@ -80,7 +98,7 @@ async def hosts(site: Site, count: int = 1) -> AsyncIterator[list[Host]]:
                 options=SERVING,
                 world=site.world,
             )
-            made.append(Host(await tasks.start(_run, Hosting(parts)), tasks))
+            made.append(Host(await tasks.start(_run, ContainerRuntime(parts)), tasks))
         yield made
         tasks.cancel_scope.cancel()
     for host in made:
@@ -88,7 +106,7 @@ async def hosts(site: Site, count: int = 1) -> AsyncIterator[list[Host]]:
         host.reports.close()
 
 
-async def _run(hosting: Hosting, *, task_status: anyio.abc.TaskStatus[Hosting]) -> None:
+async def _run(hosting: ContainerRuntime, *, task_status: anyio.abc.TaskStatus[ContainerRuntime]) -> None:
     async with hosting.running():
         task_status.started(hosting)
         await anyio.sleep_forever()
@@ -166,7 +184,9 @@ async def test_v3_a_fence_that_an_append_meets_is_told_once() -> None:
         (Unavailable("the disk is gone"), "failed"),
     ],
 )
-async def test_v8_a_container_that_cannot_be_opened_says_why_and_can_be_tried_again(error: TierlogError, kind: str) -> None:
+async def test_v8_a_container_that_cannot_be_opened_says_why_and_can_be_tried_again(
+    error: TierlogError, kind: str
+) -> None:
     site = Site()
     site.errors[0] = error
     async with hosts(site) as (host,):

@@ -1,4 +1,5 @@
-"""The control socket: private, short, refused while somebody listens; connections that are bounded and time out."""
+"""The control socket: private, short, refused while somebody listens; connections that are bounded and time
+out."""
 
 from __future__ import annotations
 
@@ -13,7 +14,13 @@ import anyio.abc
 import pytest
 
 from tierlog.actors.supervisor.control import channel
-from tierlog.actors.supervisor.control.channel import Connection, control_path, listen, living_listener, make_private_folder
+from tierlog.actors.supervisor.control.channel import (
+    Connection,
+    control_path,
+    listen,
+    living_listener,
+    make_private_folder,
+)
 from tierlog.actors.supervisor.control.messages import Drain, Heartbeat, Hello, Lines, ProtocolError, encode
 from tierlog.storage_backends.base.errors import Unavailable
 
@@ -101,7 +108,9 @@ async def test_what_is_sent_arrives_and_a_finish_writes_all_of_it(pair: Pair) ->
         assert Lines().feed(pair.other.recv(1000)) == [Drain(0), Drain(1), Drain(2)]
 
 
-async def test_v5_a_side_that_does_not_read_loses_its_connection(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_v5_a_side_that_does_not_read_loses_its_connection(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended = anyio.Event()
 
     async def read() -> None:

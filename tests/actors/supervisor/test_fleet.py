@@ -1,4 +1,5 @@
-"""The supervisor's decisions: who serves what after every kind of loss, with simulated hosts that obey its commands (rules V2 to V9)."""
+"""The supervisor's decisions: who serves what after every kind of loss, with simulated hosts that obey its
+commands (rules V2 to V9)."""
 
 from __future__ import annotations
 
@@ -9,17 +10,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tierlog.actors.core.backoff import Backoff
-from tierlog.actors.supervisor.commands import CloseContainer, Command, DrainHost, KillHost, OpenContainer, SpawnHost
+from tierlog.actors.kernel.backoff import Backoff
+from tierlog.actors.supervisor.commands import (
+    CloseContainer,
+    Command,
+    DrainHost,
+    KillHost,
+    OpenContainer,
+    SpawnHost,
+)
 from tierlog.actors.supervisor.fleet import Fleet, FleetOptions
-from tierlog.actors.supervisor.phases import HOST_TABLE, PLACE_TABLE, HostPhase, PlacePhase
+from tierlog.actors.supervisor.phases import ASSIGNMENT_TABLE, HOST_TABLE, AssignmentPhase, HostPhase
 
-OPTIONS = FleetOptions(restart=Backoff(first=0.05, maximum=1, jitter=0), retry=Backoff(first=0.1, maximum=1, jitter=0))
+OPTIONS = FleetOptions(
+    restart=Backoff(first=0.05, maximum=1, jitter=0), retry=Backoff(first=0.1, maximum=1, jitter=0)
+)
 
 
 @attrs.define
 class Machine:
-    """Hosts that do as they are told, and a clock. What each serves, and the one epoch counter that fences."""
+    """Hosts that do as they are told, and a clock. What each serves, and the one epoch counter that
+    fences."""
 
     fleet: Fleet
     now: float = 0
@@ -107,7 +118,7 @@ class Machine:
             if self.now >= self.fleet.next_due(self.now):
                 self.do(self.fleet.tick(self.now))
 
-    def phase(self, index: int) -> PlacePhase:
+    def phase(self, index: int) -> AssignmentPhase:
         return self.fleet.places[index].phase
 
     def host_phase(self, host: str) -> HostPhase:
@@ -135,7 +146,7 @@ def test_a_fresh_fleet_serves_everything_at_once_and_balanced() -> None:
         sorted(world.owners.items()) == [(0, "host-0"), (1, "host-0"), (2, "host-1"), (3, "host-1")]
         or sorted(world.owners.values()) == ["host-0"] * 2 + ["host-1"] * 2
     )
-    assert {place.phase for place in world.fleet.places} == {PlacePhase.SERVING}
+    assert {place.phase for place in world.fleet.places} == {AssignmentPhase.SERVING}
 
 
 def test_a_killed_host_s_containers_are_served_elsewhere_in_the_same_instant() -> None:
@@ -143,7 +154,9 @@ def test_a_killed_host_s_containers_are_served_elsewhere_in_the_same_instant() -
     world.kill("host-0")
     assert set(world.owners) == {0, 1, 2, 3}
     world.run(5)
-    assert sorted(world.owners.values()) == ["host-0"] * 2 + ["host-1"] * 2, "the host came back and got its share"
+    assert sorted(world.owners.values()) == ["host-0"] * 2 + ["host-1"] * 2, (
+        "the host came back and got its share"
+    )
 
 
 def test_a_frozen_host_loses_its_containers_after_the_silence_and_its_life_after_the_grace() -> None:
@@ -167,17 +180,17 @@ def test_a_host_that_wakes_up_is_fenced_and_takes_containers_again() -> None:
     world.run(3)
     assert world.count(KillHost) == 0
     assert sorted(world.owners.values()) == ["host-0"] * 2 + ["host-1"] * 2
-    assert not any(place.phase is PlacePhase.FENCED for place in world.fleet.places)
+    assert not any(place.phase is AssignmentPhase.FENCED for place in world.fleet.places)
 
 
-def test_hole_26_a_container_that_an_outsider_opened_stays_closed_until_an_operator_says_otherwise() -> None:
+def test_a_container_that_an_outsider_opened_stays_closed_until_an_operator_says_otherwise() -> None:
     world = machine()
     owner = world.owners[2]
     epoch = world.serves[owner].pop(2)
     world.epochs[2] += 1
     world.do(world.fleet.fenced(owner, 2, epoch, "opened by another owner", world.now))
     world.run(60)
-    assert world.phase(2) is PlacePhase.FENCED
+    assert world.phase(2) is AssignmentPhase.FENCED
     assert set(world.owners) == {0, 1, 3}
     world.do(world.fleet.release(2, world.now))
     assert set(world.owners) == {0, 1, 2, 3}
@@ -188,7 +201,7 @@ def test_a_container_that_takes_its_hosts_down_is_quarantined_and_the_others_go_
     world.bad.add(1)
     world.kill(world.owners[1])
     world.run(30)
-    assert world.phase(1) is PlacePhase.QUARANTINED
+    assert world.phase(1) is AssignmentPhase.QUARANTINED
     assert "3 times" in world.fleet.places[1].reason
     assert set(world.owners) == {0, 2, 3}
 
@@ -197,7 +210,7 @@ def test_a_damaged_container_is_not_tried_again() -> None:
     world = machine()
     place = world.fleet.places[3]
     world.do(world.fleet.ended(place.host, 3, "corrupt", "wal/0003/... at 512", world.now))
-    assert place.phase is PlacePhase.QUARANTINED
+    assert place.phase is AssignmentPhase.QUARANTINED
     world.run(60)
     assert world.fleet.places[3].reason.startswith("wal/0003")
 
@@ -206,9 +219,9 @@ def test_an_opening_that_fails_for_now_is_tried_again_later() -> None:
     world = machine()
     place = world.fleet.places[3]
     world.do(world.fleet.ended(place.host, 3, "failed", "no space left", world.now))
-    assert world.phase(3) is PlacePhase.NOWHERE
+    assert world.phase(3) is AssignmentPhase.UNASSIGNED
     world.run(1)
-    assert world.phase(3) is PlacePhase.SERVING
+    assert world.phase(3) is AssignmentPhase.SERVING
 
 
 def test_a_supervisor_that_starts_again_finds_its_hosts_and_moves_nothing() -> None:
@@ -260,7 +273,12 @@ def test_a_move_is_carried_out_and_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    "index, host, message", [(9, "host-0", "containers 0 to 3"), (0, "host-9", "no host 'host-9'"), (0, "host-1", "takes no containers")]
+    "index, host, message",
+    [
+        (9, "host-0", "containers 0 to 3"),
+        (0, "host-9", "no host 'host-9'"),
+        (0, "host-1", "takes no containers"),
+    ],
 )
 def test_an_impossible_move_says_why(index: int, host: str, message: str) -> None:
     world = machine()
@@ -282,14 +300,14 @@ def test_a_host_that_exits_too_often_is_given_up_until_it_is_started_by_hand() -
     assert world.host_phase("host-0") is HostPhase.SERVING
 
 
-def test_hole_35_failovers_of_one_container_are_limited_in_a_minute() -> None:
+def test_failovers_of_one_container_are_limited_in_a_minute() -> None:
     world = machine(options=attrs.evolve(OPTIONS, failovers_max=3, exits_max=1000))
     for _ in range(4):
         world.kill(world.fleet.places[0].host)
         world.run(1.2)
-    assert world.phase(0) is PlacePhase.NOWHERE
+    assert world.phase(0) is AssignmentPhase.UNASSIGNED
     world.run(60)
-    assert world.phase(0) is PlacePhase.SERVING
+    assert world.phase(0) is AssignmentPhase.SERVING
 
 
 def test_a_stop_drains_every_host_and_starts_none_again() -> None:
@@ -308,7 +326,9 @@ def test_v7_the_supervisor_s_own_lateness_is_no_host_s_silence() -> None:
     assert {host.phase for host in world.fleet.hosts.values()} == {HostPhase.SERVING}
     world.now += 1
     world.do(world.fleet.tick(world.now))
-    assert {host.phase for host in world.fleet.hosts.values()} == {HostPhase.SILENT}, "what is not forgiven counts"
+    assert {host.phase for host in world.fleet.hosts.values()} == {HostPhase.SILENT}, (
+        "what is not forgiven counts"
+    )
 
 
 def test_late_answers_change_nothing() -> None:
@@ -318,12 +338,13 @@ def test_late_answers_change_nothing() -> None:
     assert world.fleet.failed(host, 0, place.request - 1, "corrupt", "late", world.now) == []
     assert world.fleet.fenced(other, 0, 99, "late", world.now) == []
     assert world.fleet.opened(other, 0, place.request, 0, world.now) == [CloseContainer(other, 0, 0)]
-    assert place.phase is PlacePhase.SERVING
+    assert place.phase is AssignmentPhase.SERVING
 
 
 @pytest.mark.parametrize("fenced_first", [False, True])
 def test_v2_an_overtaken_opening_that_fenced_the_owner_makes_its_host_the_owner(fenced_first: bool) -> None:
-    """A host that was silent for a moment opens what it was told to, after another one had been told so too."""
+    """A host that was silent for a moment opens what it was told to, after another one had been told so
+    too."""
     world = machine()
     place = world.fleet.places[0]
     host, epoch = place.host, place.epoch
@@ -333,12 +354,12 @@ def test_v2_an_overtaken_opening_that_fenced_the_owner_makes_its_host_the_owner(
     del world.serves[host][0]
     if fenced_first:
         world.do(world.fleet.fenced(host, 0, epoch, "fenced", world.now))
-        assert place.phase is PlacePhase.FENCED
+        assert place.phase is AssignmentPhase.FENCED
     world.do(world.fleet.opened(other, 0, place.request - 1, world.epochs[0], world.now))
     if not fenced_first:
         world.do(world.fleet.fenced(host, 0, epoch, "fenced", world.now))
     world.run(3)
-    assert place.phase is PlacePhase.SERVING
+    assert place.phase is AssignmentPhase.SERVING
     assert place.host == world.owners[0]
     assert world.count(KillHost) == 0
 
@@ -351,7 +372,7 @@ def test_v2_an_owner_that_our_own_overtaken_order_fenced_is_not_taken_for_an_out
     other = next(each for each in world.alive if each != host)
     world.frozen.add(host)
     order = world.fleet._placing._open(place, host, world.now)
-    place.phase = PlacePhase.OPENING
+    place.phase = AssignmentPhase.OPENING
     world.epochs[0] += 1
     world.serves[other][0] = world.epochs[0]
     world.do(world.fleet.opened(other, 0, order.request - 1, world.epochs[0], world.now))
@@ -361,7 +382,7 @@ def test_v2_an_owner_that_our_own_overtaken_order_fenced_is_not_taken_for_an_out
     world.do(world.fleet.opened(host, 0, order.request, epoch, world.now))
     world.do(world.fleet.fenced(host, 0, epoch, "fenced", world.now))
     world.run(3)
-    assert place.phase is PlacePhase.SERVING
+    assert place.phase is AssignmentPhase.SERVING
     assert place.host == world.owners[0]
 
 
@@ -372,19 +393,29 @@ def test_v3_a_container_that_our_own_order_fenced_is_opened_again_at_once() -> N
     del world.serves[place.host][0]
     world.do(world.fleet.fenced(place.host, 0, place.epoch, "fenced", world.now))
     world.run(3)
-    assert place.phase is PlacePhase.SERVING
+    assert place.phase is AssignmentPhase.SERVING
     assert place.host == world.owners[0]
 
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["kill", "freeze", "thaw", "run", "disconnect", "drain", "restart"]), st.integers(0, 2)), max_size=25
+    st.tuples(
+        st.sampled_from(["kill", "freeze", "thaw", "run", "disconnect", "drain", "restart"]),
+        st.integers(0, 2),
+    ),
+    max_size=25,
 )
 
 
 @settings(max_examples=300, deadline=None)
 @given(STEPS)
-def test_after_any_trouble_every_container_is_served_by_one_live_host_again(steps: list[tuple[str, int]]) -> None:
-    world = machine(containers=5, hosts=3, options=attrs.evolve(OPTIONS, exits_max=1000, failovers_max=1000, crashes_max=1000))
+def test_after_any_trouble_every_container_is_served_by_one_live_host_again(
+    steps: list[tuple[str, int]],
+) -> None:
+    world = machine(
+        containers=5,
+        hosts=3,
+        options=attrs.evolve(OPTIONS, exits_max=1000, failovers_max=1000, crashes_max=1000),
+    )
     for step, number in steps:
         host = f"host-{number}"
         if step == "run" or host not in world.alive:
@@ -414,4 +445,4 @@ def test_after_any_trouble_every_container_is_served_by_one_live_host_again(step
 
 def test_the_tables_lead_out_of_every_phase() -> None:
     assert {phase for phase, _ in HOST_TABLE} == set(HostPhase)
-    assert {phase for phase, _ in PLACE_TABLE} == set(PlacePhase)
+    assert {phase for phase, _ in ASSIGNMENT_TABLE} == set(AssignmentPhase)

@@ -81,7 +81,10 @@ async def test_v5_a_stopped_process_is_seen_to_be_frozen() -> None:
 async def test_v10_a_host_has_a_session_of_its_own_and_no_descriptor_but_the_standard_ones() -> None:
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
-    code = "import os, sys; sys.exit(0 if os.getsid(0) == os.getpid() and not os.path.exists(f'/proc/self/fd/{sys.argv[1]}') else 1)"
+    code = (
+        "import os, sys; sys.exit(0 if os.getsid(0) == os.getpid() and not "
+        "os.path.exists(f'/proc/self/fd/{sys.argv[1]}') else 1)"
+    )
     try:
         process = spawn([sys.executable, "-c", code, str(writing)])
         await process.wait()

@@ -8,8 +8,8 @@ from pathlib import Path
 import anyio
 import pytest
 
-from tierlog.actors.folder import StoreFolder, check_path
-from tierlog.actors.identity import StoreIdentity
+from tierlog.actors.folder.identity import StoreIdentity
+from tierlog.actors.folder.paths import StoreFolder, check_path
 from tierlog.actors.supervisor.term import claim_term
 from tierlog.storage_backends.base.errors import NotOwner, StoreMismatch, Unavailable
 from tierlog.storage_backends.files.local import LocalFiles

@@ -1,4 +1,5 @@
-"""The machine's wall clock may be set at any time: who serves what depends on elapsed time alone (rule C8)."""
+"""The machine's wall clock may be set at any time: who serves what depends on elapsed time alone (rule
+C8)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ SILENCE = 0.3
 HOUR = 3600.0
 
 
-async def test_a_wall_clock_that_is_set_back_or_forward_neither_makes_nor_delays_a_failover(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_wall_clock_that_is_set_back_or_forward_neither_makes_nor_delays_a_failover(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     real, jumps = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + jumps[-1])
     supervisor = ObedientSupervisor(4, 2, options=FleetOptions(adoption=0, silence=SILENCE))
@@ -32,14 +35,23 @@ async def test_a_wall_clock_that_is_set_back_or_forward_neither_makes_nor_delays
         version = supervisor.map_version
         for jump in (-HOUR, HOUR, 0.0):
             jumps.append(jump)
-            await anyio.sleep(1.5 * SILENCE)  # Longer than a silence: a beat that counts for nothing would show.
-            assert (supervisor.is_ready, supervisor.fleet.failovers, supervisor.map_version) == (True, 0, version)
+            await anyio.sleep(
+                1.5 * SILENCE
+            )  # Longer than a silence: a beat that counts for nothing would show.
+            assert (supervisor.is_ready, supervisor.fleet.failovers, supervisor.map_version) == (
+                True,
+                0,
+                version,
+            )
 
         for jump, host in ((-HOUR, "host-1"), (HOUR, "host-0")):
             jumps.append(jump)
             supervisor.silent = {host}
             with anyio.fail_after(10):
-                while not all(place.host not in ("", host) for place in supervisor.fleet.places) or not supervisor.is_ready:
+                while (
+                    not all(place.host not in ("", host) for place in supervisor.fleet.places)
+                    or not supervisor.is_ready
+                ):
                     await supervisor.changed.wait()
             supervisor.silent = set()
             with anyio.fail_after(10):

@@ -18,10 +18,10 @@ from support.spans import Recorder, said
 from tierlog.actors.gateway.server.app import front_of
 from tierlog.actors.gateway.server.front import Front
 from tierlog.actors.gateway.server.running import bind, serve_http
-from tierlog.actors.node import system_world
-from tierlog.actors.otel import opentelemetry_tracing
+from tierlog.actors.store.opening import system_world
 from tierlog.actors.supervisor.admin_app import LIMITS, make_admin_app
-from tierlog.actors.tracing import Tracing
+from tierlog.actors.telemetry.opentelemetry import opentelemetry_tracing
+from tierlog.actors.telemetry.tracing import Tracing
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,9 @@ class Admin:
 
     def poll(self) -> bytes:
         """A long poll that has a minute to wait."""
-        return b"GET /v1/containers?after=%d&wait=60 HTTP/1.1\r\nhost: x\r\n\r\n" % self.supervisor.map_version
+        return (
+            b"GET /v1/containers?after=%d&wait=60 HTTP/1.1\r\nhost: x\r\n\r\n" % self.supervisor.map_version
+        )
 
 
 @asynccontextmanager
@@ -59,10 +61,13 @@ def problem(answer: httpx.Response) -> dict[str, Any]:
     return document
 
 
-# --- bounds ---------------------------------------------------------------------------------------------------
+# --- bounds -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["/v1/containers/0/move", "/v1/containers/0/open", "/v1/hosts/host-0/drain", "/v1/roll", "/v1/flush"])
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/containers/0/move", "/v1/containers/0/open", "/v1/hosts/host-0/drain", "/v1/roll", "/v1/flush"],
+)
 async def test_h9_an_order_s_body_is_bounded(path: str) -> None:
     async with admin() as served:
         stream = await anyio.connect_tcp("127.0.0.1", served.port)
@@ -77,7 +82,10 @@ async def test_h9_an_order_s_body_is_bounded(path: str) -> None:
 async def test_h9_an_order_s_body_that_does_not_say_its_size_is_bounded_too() -> None:
     async with admin() as served:
         stream = await anyio.connect_tcp("127.0.0.1", served.port)
-        await stream.send(b"POST /v1/roll HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n")
+        await stream.send(
+            b"POST /v1/roll HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: "
+            b"chunked\r\n\r\n"
+        )
         piece = b" " * (LIMITS.json_bytes // 2)
         for _ in range(2):
             await stream.send(b"%x\r\n%s\r\n" % (len(piece), piece))
@@ -88,17 +96,23 @@ async def test_h9_an_order_s_body_that_does_not_say_its_size_is_bounded_too() ->
     assert b"application/problem+json" in answer
 
 
-@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"])
+@pytest.mark.parametrize(
+    "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
+)
 async def test_h9_what_a_browser_sends_unasked_is_no_order(content_type: str) -> None:
     async with admin() as served:
-        answer = await served.http.post("/v1/containers/0/move", content=b'{"host": "host-1"}', headers={"Content-Type": content_type})
+        answer = await served.http.post(
+            "/v1/containers/0/move", content=b'{"host": "host-1"}', headers={"Content-Type": content_type}
+        )
         assert (answer.status_code, problem(answer)["code"]) == (415, "unsupported-media-type")
 
 
 async def test_h8_a_member_that_is_given_twice_is_refused() -> None:
     async with admin() as served:
         body = b'{"host": "host-0", "host": "host-1"}'
-        answer = await served.http.post("/v1/containers/0/move", content=body, headers={"Content-Type": "application/json"})
+        answer = await served.http.post(
+            "/v1/containers/0/move", content=body, headers={"Content-Type": "application/json"}
+        )
         assert (answer.status_code, problem(answer)["code"]) == (400, "invalid-argument")
 
 
@@ -119,7 +133,7 @@ async def test_h14_answers_and_problems_have_the_request_s_id() -> None:
     assert (bad.headers["x-request-id"], problem(bad)["request_id"]) == ("r-2", "r-2")
 
 
-# --- the long poll --------------------------------------------------------------------------------------------
+# --- the long poll ------------------------------------------------------------------------------
 
 
 async def test_h11_a_long_poll_for_the_map_whose_client_leaves_leaves_nothing() -> None:
@@ -162,7 +176,7 @@ async def test_h15_the_end_of_the_server_ends_a_long_poll() -> None:
     assert (await everything(stream)).startswith(b"HTTP/1.1 200 ")
 
 
-# --- spans ----------------------------------------------------------------------------------------------------
+# --- spans --------------------------------------------------------------------------------------
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -171,7 +185,9 @@ async def test_each_request_is_one_span_that_goes_on_with_the_client_s_trace() -
     recorder = Recorder()
     async with admin(opentelemetry_tracing(recorder.provider)) as served:
         headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "X-Request-Id": "r-1"}
-        assert (await served.http.post("/v1/containers/1/move", json={"host": "host-0"}, headers=headers)).status_code == 202
+        assert (
+            await served.http.post("/v1/containers/1/move", json={"host": "host-0"}, headers=headers)
+        ).status_code == 202
 
     [span] = recorder.all()
     assert span.name == "POST /v1/containers/{container}/move"

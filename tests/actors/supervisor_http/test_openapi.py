@@ -13,7 +13,7 @@ from support.http_server import service
 from support.obedient_hosts import ObedientSupervisor
 from support.schema_fuzz import findings
 from tierlog.actors.gateway.server.running import bind, serve_http
-from tierlog.actors.node import system_world
+from tierlog.actors.store.opening import system_world
 from tierlog.actors.supervisor.admin_app import make_admin_app
 
 DEPENDENT = {"batch": ["421"]}  # nobody's owner is here
@@ -31,7 +31,10 @@ async def served(folder: Path) -> AsyncIterator[str]:
 
 @pytest.fixture
 def url(tmp_path: Path) -> Iterator[str]:
-    with anyio.from_thread.start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(served(tmp_path)) as found:
+    with (
+        anyio.from_thread.start_blocking_portal("asyncio") as portal,
+        portal.wrap_async_context_manager(served(tmp_path)) as found,
+    ):
         yield found
 
 

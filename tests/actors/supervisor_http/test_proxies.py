@@ -1,4 +1,5 @@
-"""A service is asked directly, whatever proxies the environment names: they are not for machines of one's own."""
+"""A service is asked directly, whatever proxies the environment names: they are not for machines of one's
+own."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from support.http_server import service
 from support.obedient_hosts import ObedientSupervisor
 from tierlog.actors.cli.running import ask_service
 from tierlog.actors.gateway.server.running import bind, serve_http
-from tierlog.actors.node import system_world
+from tierlog.actors.store.opening import system_world
 from tierlog.actors.supervisor.admin_app import make_admin_app
 
 pytestmark = pytest.mark.anyio

@@ -29,7 +29,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 
 @pytest.fixture
-def tierlog(service: Service, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Iterator[Run]:
+def tierlog(
+    service: Service, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> Iterator[Run]:
     """The command line, on that service."""
     monkeypatch.setenv("TIERLOG_URL", service.url)
     with in_this_process(capfdbinary) as run:
@@ -45,14 +47,19 @@ def problem(answer: httpx.Response) -> dict[str, Any]:
 def test_health_and_readiness(service: Service) -> None:
     assert service.client.get("/health").json() == {"status": "ok", "storage_troubles": {}}
     answer = service.client.get("/ready")
-    assert (answer.status_code, answer.json()) == (200, {"ready": True, "draining": False, "containers_not_served": []})
+    assert (answer.status_code, answer.json()) == (
+        200,
+        {"ready": True, "draining": False, "containers_not_served": []},
+    )
 
 
 def test_the_map_names_each_container_s_host_and_epoch(service: Service) -> None:
     document = service.client.get("/v1/containers").json()
     urls = {host["id"]: host["url"] for host in service.status()["hosts"]}
     expected = {index: (urls[host], epoch) for index, (host, epoch) in service.places().items()}
-    assert {place["container"]: (place["url"], place["epoch"]) for place in document["containers"]} == expected
+    assert {
+        place["container"]: (place["url"], place["epoch"]) for place in document["containers"]
+    } == expected
     for url in urls.values():
         assert httpx.get(f"{url}/health").status_code == 200
         told = httpx.get(f"{url}/v1/containers").json()["containers"]
@@ -61,11 +68,18 @@ def test_the_map_names_each_container_s_host_and_epoch(service: Service) -> None
 
 def test_a_long_poll_for_the_map_answers_when_it_changes(service: Service) -> None:
     version = service.client.get("/v1/containers").json()["version"]
-    assert service.client.get("/v1/containers", params={"after": version, "wait": "0.01"}).json()["version"] == version
+    assert (
+        service.client.get("/v1/containers", params={"after": version, "wait": "0.01"}).json()["version"]
+        == version
+    )
     answers: list[int] = []
 
     def poll() -> None:
-        answers.append(httpx.get(f"{service.url}/v1/containers", params={"after": version, "wait": "20"}, timeout=30).json()["version"])
+        answers.append(
+            httpx.get(
+                f"{service.url}/v1/containers", params={"after": version, "wait": "20"}, timeout=30
+            ).json()["version"]
+        )
 
     thread = threading.Thread(target=poll)
     thread.start()
@@ -97,7 +111,9 @@ def test_a_long_poll_for_the_map_answers_when_it_changes(service: Service) -> No
         ("GET", "/v1/segments/app", None, 404, "there is nothing at"),
     ],
 )
-def test_what_cannot_be_is_told(service: Service, method: str, path: str, document: Any, status: int, said: str) -> None:
+def test_what_cannot_be_is_told(
+    service: Service, method: str, path: str, document: Any, status: int, said: str
+) -> None:
     answer = service.client.request(method, path, json=document)
     assert answer.status_code == status
     assert said in problem(answer)["detail"]
@@ -122,7 +138,9 @@ def test_data_requests_are_sent_to_the_host_that_has_the_container(service: Serv
 
 
 def test_a_batch_is_told_that_no_owner_is_here(service: Service) -> None:
-    answer = service.client.post("/v1/batch", content=b"x", headers={"Content-Type": "application/x-tierlog-batch"})
+    answer = service.client.post(
+        "/v1/batch", content=b"x", headers={"Content-Type": "application/x-tierlog-batch"}
+    )
     assert answer.status_code == 421
     assert problem(answer)["code"] == "not-owner"
 
@@ -132,9 +150,14 @@ def test_what_concerns_all_hosts_is_asked_of_each(service: Service) -> None:
     for name in names:
         service.create(name)
         service.append(name, b"x")
-    assert service.client.get("/v1/segments", params={"prefix": "list/"}).json() == {"segments": sorted(names)}
+    assert service.client.get("/v1/segments", params={"prefix": "list/"}).json() == {
+        "segments": sorted(names)
+    }
     for name in names:
-        assert service.post(f"/v1/segments/{name}/begin-transaction", {"transaction_id": "t-1"}).status_code == 200
+        assert (
+            service.post(f"/v1/segments/{name}/begin-transaction", {"transaction_id": "t-1"}).status_code
+            == 200
+        )
     told = service.client.get("/v1/transactions", params={"prefix": "list/"}).json()["transactions"]
     assert [(each["target"], each["state"]) for each in told] == [(name, "open") for name in sorted(names)]
     assert service.post("/v1/flush").status_code == 200
@@ -159,7 +182,9 @@ def test_the_openapi_document_has_every_path(service: Service) -> None:
     paths = service.client.get("/openapi.json").json()["paths"]
     for path, operations in paths.items():
         (method,) = operations
-        answer = service.client.request(method, path.replace("{container}", "x").replace("{host}", "x"), json={"x": 1})
+        answer = service.client.request(
+            method, path.replace("{container}", "x").replace("{host}", "x"), json={"x": 1}
+        )
         assert answer.status_code not in (404, 405), path
     assert len(paths) == 16
 
@@ -177,7 +202,10 @@ def test_status_as_tables_and_as_json(service: Service, tierlog: Run) -> None:
 def test_orders_from_the_command_line(service: Service, tierlog: Run) -> None:
     host = next(host for host in service.pids() if host != service.places()[1][0])
     moved = tierlog("container", "move", "1", host)
-    assert (moved.code, moved.out) == (0, f"container 1 moves to {host}; `tierlog status` shows how far it is\n")
+    assert (moved.code, moved.out) == (
+        0,
+        f"container 1 moves to {host}; `tierlog status` shows how far it is\n",
+    )
     wait_until(lambda: service.places().get(1, ("",))[0] == host, "the container has moved")
     pid = service.pids()["host-0"]
     assert tierlog("host", "drain", "host-0").code == 0
@@ -185,7 +213,10 @@ def test_orders_from_the_command_line(service: Service, tierlog: Run) -> None:
     wait_until(lambda: service.status()["ready"], "everything is served")
 
 
-@pytest.mark.parametrize("arguments", [("container", "open", "9"), ("host", "start", "host-9"), ("container", "move", "0", "host-9")])
+@pytest.mark.parametrize(
+    "arguments",
+    [("container", "open", "9"), ("host", "start", "host-9"), ("container", "move", "0", "host-9")],
+)
 def test_refused_orders_are_told_in_one_line(tierlog: Run, arguments: tuple[str, ...]) -> None:
     done = tierlog(*arguments)
     assert done.code == 1

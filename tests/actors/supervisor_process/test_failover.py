@@ -1,4 +1,5 @@
-"""Hosts and supervisors that are killed, frozen and started again: what is served afterwards, by whom (rules V1, V4 to V7, V9)."""
+"""Hosts and supervisors that are killed, frozen and started again: what is served afterwards, by whom (rules
+V1, V4 to V7, V9)."""
 
 from __future__ import annotations
 
@@ -46,7 +47,9 @@ def test_v6_a_killed_host_s_containers_are_served_elsewhere_with_all_that_was_ac
         assert service.host(host)["last_exit"] == "was ended by SIGKILL"
 
 
-def test_v5_a_frozen_host_s_containers_are_served_elsewhere_and_it_is_fenced_when_it_wakes(folder: Path) -> None:
+def test_v5_a_frozen_host_s_containers_are_served_elsewhere_and_it_is_fenced_when_it_wakes(
+    folder: Path,
+) -> None:
     with Service(folder) as service:
         service.settle()
         name = name_in(0, 4)
@@ -87,7 +90,12 @@ def test_v7_a_supervisor_that_was_frozen_itself_takes_nobody_for_lost(folder: Pa
         time.sleep(1.5)  # Twice the silence after which a host counts as lost.
         service.process.send_signal(signal.SIGCONT)
         beats = service.log.count("host_frozen")
-        assert (service.pids(), service.places(), service.status()["failovers"], beats) == (pids, places, 0, 0)
+        assert (service.pids(), service.places(), service.status()["failovers"], beats) == (
+            pids,
+            places,
+            0,
+            0,
+        )
         assert service.client.get("/ready").status_code == 200
 
 
@@ -137,7 +145,9 @@ def test_v4_a_frozen_host_is_replaced_by_a_new_supervisor(folder: Path) -> None:
             assert pid not in processes_of(folder)
 
 
-def test_v4_hosts_without_a_supervisor_serve_on_for_their_grace_and_then_end(folder: Path, tmp_path: Path) -> None:
+def test_v4_hosts_without_a_supervisor_serve_on_for_their_grace_and_then_end(
+    folder: Path, tmp_path: Path
+) -> None:
     config = tmp_path / "tierlog.toml"
     config.write_text("[server]\norphan_grace = 0.5\n")
     with Service(folder, f"--config={config}", containers=2) as service:

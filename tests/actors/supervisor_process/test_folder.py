@@ -1,4 +1,5 @@
-"""What a folder that is served says to a command that wants it for itself; a copy of a folder that is served on purpose."""
+"""What a folder that is served says to a command that wants it for itself; a copy of a folder that is served
+on purpose."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ NAME = "app/events"
 
 def tierlog(folder: Path, *arguments: str) -> Ended:
     command = [sys.executable, "-m", "tierlog.actors.cli", *arguments, f"--data={folder}"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=30
+    )
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
@@ -39,7 +42,11 @@ def test_a_command_that_writes_is_shown_the_way_to_the_service(folder: Path) -> 
         pid = service.pids()["host-0"]
         assert f"open as host-0 in process {pid} on " in doctor.out
         owners = json.loads(tierlog(folder, "doctor", "--json").out)["owners"]
-        assert {(owner["role"], owner["url"]) for owner in owners} == {("supervisor", service.url), ("host-0", ""), ("host-1", "")}
+        assert {(owner["role"], owner["url"]) for owner in owners} == {
+            ("supervisor", service.url),
+            ("host-0", ""),
+            ("host-1", ""),
+        }
         assert service.stop() == 0
     assert tierlog(folder, "segment", "create", NAME).code == 0, "it is nobody's now"
 
@@ -72,7 +79,9 @@ def test_w8_a_copy_of_a_folder_is_served_only_on_purpose(folder: Path, tmp_path:
     shutil.copytree(tmp_path / "backup", folder / "wal")
 
     with Service(folder, hosts=1) as service:
-        assert any("the folder is a copy or an old backup" in line and "--adopt" in line for line in service.errors), service.errors
+        assert any(
+            "the folder is a copy or an old backup" in line and "--adopt" in line for line in service.errors
+        ), service.errors
         assert service.stop() == 0
     with Service(folder, "--adopt", hosts=1) as service:
         service.settle()

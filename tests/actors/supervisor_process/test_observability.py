@@ -1,4 +1,5 @@
-"""What a real service tells about itself: the metrics that docs/observability.md lists, and traces when its environment asks for them."""
+"""What a real service tells about itself: the metrics that docs/observability.md lists, and traces when its
+environment asks for them."""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ def listed() -> set[tuple[str, str, str]]:
 
 def scraped(text: str) -> set[tuple[str, str, str]]:
     helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))
-    return {(name, kind, helps[name]) for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)}
+    return {
+        (name, kind, helps[name]) for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE)
+    }
 
 
 def test_the_page_lists_every_metric_with_its_type_and_meaning(folder: Path) -> None:
@@ -35,7 +38,10 @@ def test_the_page_lists_every_metric_with_its_type_and_meaning(folder: Path) -> 
         host = service.host("host-0")["url"]
         with tierlog.connect_sync(service.url) as client:
             client.create_segment("s")
-            texts = [client.metrics().decode(), *(service.client.get(f"{url}/metrics").text for url in (service.url, host))]
+            texts = [
+                client.metrics().decode(),
+                *(service.client.get(f"{url}/metrics").text for url in (service.url, host)),
+            ]
         assert service.stop() == 0
     assert set().union(*map(scraped, texts)) == listed()
 
@@ -44,12 +50,20 @@ def spans(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_supervisor_and_hosts_trace_when_the_environment_asks_for_it(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supervisor_and_hosts_trace_when_the_environment_asks_for_it(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     declared = tmp_path / "site" / "otel_to_file-1.dist-info"
     declared.mkdir(parents=True)
     (declared / "METADATA").write_text("Metadata-Version: 2.1\nName: otel-to-file\nVersion: 1\n")
-    (declared / "entry_points.txt").write_text("[opentelemetry_configurator]\nto-file = otel_to_file:Configurator\n")
-    paths = [str(declared.parent), str(ROOT / "tests" / "support"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    (declared / "entry_points.txt").write_text(
+        "[opentelemetry_configurator]\nto-file = otel_to_file:Configurator\n"
+    )
+    paths = [
+        str(declared.parent),
+        str(ROOT / "tests" / "support"),
+        *filter(None, [os.environ.get("PYTHONPATH")]),
+    ]
     file = tmp_path / "spans"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
     monkeypatch.setenv("SPANS_FILE", str(file))
@@ -69,7 +83,9 @@ def test_supervisor_and_hosts_trace_when_the_environment_asks_for_it(folder: Pat
     assert mine.keys() == {"POST /v1/segments/{name}/append", "tierlog.append", "GET /v1/status"}
     assert mine["POST /v1/segments/{name}/append"]["parent_id"] == f"0x{PARENT}"
     group = spans(file)[[span["name"] for span in spans(file)].index("tierlog.wal.append")]
-    assert [link["context"]["span_id"] for link in group["links"]] == [mine["tierlog.append"]["context"]["span_id"]]
+    assert [link["context"]["span_id"] for link in group["links"]] == [
+        mine["tierlog.append"]["context"]["span_id"]
+    ]
     told = group["resource"]["attributes"]
     assert (told["service.name"], told["service.instance.id"]) == ("tierlog", "host-0")
     status = mine["GET /v1/status"]

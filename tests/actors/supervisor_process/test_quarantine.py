@@ -17,7 +17,9 @@ BAD, CONTAINERS = 1, 4
 
 
 def place(service: Service, index: int) -> dict[str, object]:
-    found: dict[str, object] = next(each for each in service.status()["containers"] if each["container"] == index)
+    found: dict[str, object] = next(
+        each for each in service.status()["containers"] if each["container"] == index
+    )
     return found
 
 
@@ -55,12 +57,17 @@ def test_v8_a_container_that_kills_three_hosts_is_set_aside_and_the_others_go_on
         wait_until(lambda: is_set_aside(service), "the container is set aside, the others are served")
         assert unasked_exits(service) == 3, "one host after the other, and none more"
         assert "took down its host 3 times in a row" in str(place(service, BAD)["reason"])
-        assert any(line.startswith(f"error: container {BAD} is not served, it is quarantined: ") for line in service.errors)
+        assert any(
+            line.startswith(f"error: container {BAD} is not served, it is quarantined: ")
+            for line in service.errors
+        )
         for index, name in enumerate(names):
             if index != BAD:
                 service.append(name, b"after")
                 assert service.read(name) == b"before after"
-        wait_until(lambda: not_served(service) == (503, [BAD]), "the supervisor has heard what the hosts serve")
+        wait_until(
+            lambda: not_served(service) == (503, [BAD]), "the supervisor has heard what the hosts serve"
+        )
 
         fault.unlink()
         assert service.post(f"/v1/containers/{BAD}/open").is_success

@@ -1,4 +1,5 @@
-"""A real service whose long-term storage goes away and comes back: it says so, takes appends meanwhile, and mends by itself."""
+"""A real service whose long-term storage goes away and comes back: it says so, takes appends meanwhile, and
+mends by itself."""
 
 from __future__ import annotations
 
@@ -27,7 +28,10 @@ def test_s7_a_chunk_root_that_goes_away_is_told_and_waited_for(folder: Path, tmp
     settings = tmp_path / "tierlog.toml"
     settings.write_text(CONFIG)
     name = name_in(0, 1)
-    with Service(folder, f"--config={settings}", hosts=1, containers=1) as service, tierlog.connect_sync(service.url) as client:
+    with (
+        Service(folder, f"--config={settings}", hosts=1, containers=1) as service,
+        tierlog.connect_sync(service.url) as client,
+    ):
         service.settle()
         client.create_segment(name)
         client.append(name, b"before;")
@@ -36,15 +40,24 @@ def test_s7_a_chunk_root_that_goes_away_is_told_and_waited_for(folder: Path, tmp
         (folder / "lts").mkdir()
         client.append(name, b"meanwhile;")
 
-        told = wait_until(lambda: service.client.get("/health").json()["storage_troubles"], "the supervisor tells of the trouble")
+        told = wait_until(
+            lambda: service.client.get("/health").json()["storage_troubles"],
+            "the supervisor tells of the trouble",
+        )
         assert told["host-0"]["trouble"] == "unreachable"
         assert "unmounted?" in told["host-0"]["cause"]
         host = service.host("host-0")
         assert host["storage"] == told["host-0"]
         assert "unmounted?" in service.client.get("/").text
-        assert 'tierlog_supervised_host_storage{host="host-0",storage="unreachable"} 1.0' in service.client.get("/metrics").text
+        assert (
+            'tierlog_supervised_host_storage{host="host-0",storage="unreachable"} 1.0'
+            in service.client.get("/metrics").text
+        )
         shown = subprocess.run(
-            [sys.executable, *COMMAND_LINE, "status", f"--url={service.url}"], capture_output=True, text=True, check=True
+            [sys.executable, *COMMAND_LINE, "status", f"--url={service.url}"],
+            capture_output=True,
+            text=True,
+            check=True,
         )
         assert "host-0: long-term storage is unreachable:" in shown.stdout.replace("\n", " ")
         client.append(name, b"still;")
@@ -52,7 +65,11 @@ def test_s7_a_chunk_root_that_goes_away_is_told_and_waited_for(folder: Path, tmp
 
         (folder / "lts").rmdir()
         (folder / "lts-unmounted").rename(folder / "lts")
-        wait_until(lambda: client.segment_info(name).flushed_length == 23, "what was taken meanwhile is flushed")
-        wait_until(lambda: not service.client.get("/health").json()["storage_troubles"], "the trouble is over")
+        wait_until(
+            lambda: client.segment_info(name).flushed_length == 23, "what was taken meanwhile is flushed"
+        )
+        wait_until(
+            lambda: not service.client.get("/health").json()["storage_troubles"], "the trouble is over"
+        )
         assert service.host("host-0")["storage"] == {"trouble": "none", "cause": ""}
         assert service.stop() == 0

@@ -1,4 +1,5 @@
-"""What a service says when it cannot start, and how it goes on with a part that cannot (rules V1, V8, V10)."""
+"""What a service says when it cannot start, and how it goes on with a part that cannot (rules V1, V8,
+V10)."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ def test_v1_a_second_supervisor_is_refused_also_while_the_first_is_frozen(folder
         service.settle()
 
 
-def test_hole_26_a_folder_that_an_app_has_open_is_not_taken_without_being_asked(folder: Path) -> None:
+def test_a_folder_that_an_app_has_open_is_not_taken_without_being_asked(folder: Path) -> None:
     async def with_app() -> None:
         async with tierlog.open_store(folder, containers=2) as store:
             await store.create_segment("app/events")
@@ -114,7 +115,9 @@ def test_a_host_that_cannot_bind_does_not_keep_the_others_from_serving(folder: P
         config = tmp_path / "tierlog.toml"
         config.write_text(f"[server]\nhost_port = {port - 1}\nrestarts = 2\n")
         with Service(folder, f"--config={config}") as service:
-            wait_until(lambda: {host for host, _ in service.places().values()} == {"host-0"}, "the other one serves")
+            wait_until(
+                lambda: {host for host, _ in service.places().values()} == {"host-0"}, "the other one serves"
+            )
             wait_until(lambda: service.host("host-1")["phase"] == "given up", "it is given up")
             assert service.host("host-1")["last_exit"] == "exited with code 1"
             assert f"cannot listen on 127.0.0.1:{port}" in service.log
@@ -152,7 +155,9 @@ def test_a_second_signal_cuts_requests_short_that_the_first_waits_for(folder: Pa
         url = service.client.get("/v1/containers").json()["containers"][0]["url"]
         address, port = url.removeprefix("http://").split(":")
         with socket.create_connection((address, int(port))) as half:
-            half.sendall(b"POST /v1/segments/app/events/append HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf")
+            half.sendall(
+                b"POST /v1/segments/app/events/append HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf"
+            )
             service.process.terminate()
             wait_until(lambda: '"event": "draining"' in service.log, "the hosts drain")
             began = time.monotonic()

@@ -1,4 +1,5 @@
-"""The vocabulary of the log: permanent numbers, golden bytes, round trips, and decoders that any bytes give an answer."""
+"""The vocabulary of the log: permanent numbers, golden bytes, round trips, and decoders that any bytes give
+an answer."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ from support.operations import IMAGE, SAMPLES, TRANSACTION, images, operations, 
 from tierlog.journal.operations import vocabulary
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.segment_image import SegmentImage, decode_image, encode_image
-from tierlog.journal.operations.transaction_image import TransactionImage, decode_transaction, encode_transaction
+from tierlog.journal.operations.transaction_image import (
+    TransactionImage,
+    decode_transaction,
+    encode_transaction,
+)
 from tierlog.journal.operations.vocabulary import (
     OP_HEAD_BYTES,
     Operation,
@@ -187,7 +192,9 @@ def test_a_shortened_operation_is_refused(name: str) -> None:
             decode_operations(memoryview(data[:size]), 0)
 
 
-@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in ("append", "append_by_writer", "relog_data")])
+@pytest.mark.parametrize(
+    "name", [name for name in SAMPLES if name not in ("append", "append_by_writer", "relog_data")]
+)
 def test_bytes_left_over_in_an_operation_are_refused(name: str) -> None:
     data = encode_operation(SAMPLES[name])
     longer = data[:1] + (len(data) - OP_HEAD_BYTES + 1).to_bytes(4, "big") + data[OP_HEAD_BYTES:] + b"\0"
@@ -203,6 +210,8 @@ def test_an_unknown_type_is_refused_with_its_number() -> None:
 def test_an_append_must_not_reach_into_its_neighbour() -> None:
     """Its head claims a writer of 200 bytes, which only the next operation would have."""
     body = bytes(16) + b"\xc8" + b"short"
-    data = b"\x01" + len(body).to_bytes(4, "big") + body + encode_operation(Append(1, 2, bytes(400), b"", 0, 0))
+    data = (
+        b"\x01" + len(body).to_bytes(4, "big") + body + encode_operation(Append(1, 2, bytes(400), b"", 0, 0))
+    )
     with pytest.raises(DecodeError, match="inside its head"):
         decode_operations(memoryview(data), 0)

@@ -11,7 +11,13 @@ from tierlog.storage_backends.base.checksum import crc32c, crc32c_of
 
 @pytest.mark.parametrize(
     ("data", "value"),
-    [(b"", 0), (b"123456789", 0xE3069283), (bytes(32), 0x8A9136AA), (b"\xff" * 32, 0x62A8AB43), (bytes(range(32)), 0x46DD794E)],
+    [
+        (b"", 0),
+        (b"123456789", 0xE3069283),
+        (bytes(32), 0x8A9136AA),
+        (b"\xff" * 32, 0x62A8AB43),
+        (bytes(range(32)), 0x46DD794E),
+    ],
 )
 def test_the_check_values_of_rfc_3720(data: bytes, value: int) -> None:
     assert crc32c(data) == value

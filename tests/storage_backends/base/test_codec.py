@@ -20,7 +20,9 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "blob": st.binary(max_size=30),
     "text": st.text(max_size=30),
 }
-records = st.lists(st.sampled_from(sorted(FIELDS)).flatmap(lambda kind: st.tuples(st.just(kind), FIELDS[kind])), max_size=8)
+records = st.lists(
+    st.sampled_from(sorted(FIELDS)).flatmap(lambda kind: st.tuples(st.just(kind), FIELDS[kind])), max_size=8
+)
 
 
 @given(records)
@@ -38,7 +40,11 @@ def test_fields_come_back_in_order(record: list[tuple[str, Any]]) -> None:
 def test_the_bytes_are_big_endian_with_lengths_before() -> None:
     data = Encoder().u8(1).u16(2).u32(3).u64(4).i64(-5).blob(b"ab").text("é").raw(b"z").finish()
 
-    assert data.hex(" ") == "01 00 02 00 00 00 03 00 00 00 00 00 00 00 04 ff ff ff ff ff ff ff fb 00 00 00 02 61 62 00 02 c3 a9 7a"
+    assert (
+        data.hex(" ")
+        == "01 00 02 00 00 00 03 00 00 00 00 00 00 00 04 ff ff ff ff ff ff ff fb 00 00 00 02 61 62 00 02 c3 "
+        "a9 7a"
+    )
 
 
 @given(st.binary(max_size=40), st.lists(st.sampled_from(sorted(FIELDS)), max_size=8))
@@ -54,7 +60,10 @@ def test_any_bytes_give_values_or_a_decode_error(data: bytes, kinds: list[str]) 
         assert before < fields.position <= len(data)
 
 
-@pytest.mark.parametrize(("kind", "value"), [("u8", 256), ("u8", -1), ("u16", 1 << 16), ("u32", -1), ("u64", 1 << 64), ("i64", 1 << 63)])
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [("u8", 256), ("u8", -1), ("u16", 1 << 16), ("u32", -1), ("u64", 1 << 64), ("i64", 1 << 63)],
+)
 def test_a_value_out_of_its_range_is_the_callers_bug(kind: str, value: int) -> None:
     with pytest.raises(struct.error):
         getattr(Encoder(), kind)(value)

@@ -21,9 +21,13 @@ def test_an_id_keeps_its_epoch_and_counter(epoch: int, counter: int) -> None:
 
 
 @given(epochs, counters, epochs, counters)
-def test_ids_of_later_owners_are_larger(epoch: int, counter: int, other_epoch: int, other_counter: int) -> None:
+def test_ids_of_later_owners_are_larger(
+    epoch: int, counter: int, other_epoch: int, other_counter: int
+) -> None:
     """No two creations share an id (C2): ids are ordered as (epoch, counter) is."""
-    assert (segment_id(epoch, counter) < segment_id(other_epoch, other_counter)) == ((epoch, counter) < (other_epoch, other_counter))
+    assert (segment_id(epoch, counter) < segment_id(other_epoch, other_counter)) == (
+        (epoch, counter) < (other_epoch, other_counter)
+    )
 
 
 @pytest.mark.parametrize(("epoch", "counter"), [(0, 1), (1, 0), (-1, 1), (1 << 31, 1), (1, COUNTER_MAX + 1)])

@@ -9,7 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tierlog.storage_backends.base.errors import InvalidArgument
-from tierlog.storage_backends.base.names import NAME_BYTES_MAX, check_segment_name, container_of, placement_key
+from tierlog.storage_backends.base.names import (
+    NAME_BYTES_MAX,
+    check_segment_name,
+    container_of,
+    placement_key,
+)
 
 GOOD = (
     "a",
@@ -83,19 +88,34 @@ def test_no_accepted_name_leaves_its_folder(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [("app/events", "app/events"), ("app/events#part-7", "app/events"), ("a#b#c", "a"), ("#a", "#a"), ("a/b#c/d", "a/b"), ("a#", "a")],
+    [
+        ("app/events", "app/events"),
+        ("app/events#part-7", "app/events"),
+        ("a#b#c", "a"),
+        ("#a", "#a"),
+        ("a/b#c/d", "a/b"),
+        ("a#", "a"),
+    ],
 )
 def test_everything_up_to_the_first_hash_decides_the_container(name: str, key: str) -> None:
     assert placement_key(name) == key
 
 
-PLACES = {1: [0, 0, 0, 0, 0], 2: [1, 1, 1, 1, 0], 4: [2, 3, 3, 3, 1], 16: [8, 13, 13, 14, 6], 1000: [500, 844, 844, 900, 376]}
+PLACES = {
+    1: [0, 0, 0, 0, 0],
+    2: [1, 1, 1, 1, 0],
+    4: [2, 3, 3, 3, 1],
+    16: [8, 13, 13, 14, 6],
+    1000: [500, 844, 844, 900, 376],
+}
 
 
 @pytest.mark.parametrize("containers", PLACES)
 def test_places_are_stable_for_ever(containers: int) -> None:
     """A store finds its segments by these numbers: they can never change."""
-    assert [container_of(name, containers) for name in ("a", "app/events", "app/events#part-7", "größe", "#x")] == PLACES[containers]
+    assert [
+        container_of(name, containers) for name in ("a", "app/events", "app/events#part-7", "größe", "#x")
+    ] == PLACES[containers]
 
 
 @given(st.text(min_size=1, max_size=20), st.integers(1, 1000))

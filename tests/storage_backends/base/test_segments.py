@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from tierlog.storage_backends.base.errors import InvalidArgument
-from tierlog.storage_backends.base.segments import ATTRIBUTE_MAX, ATTRIBUTE_MIN, AttributeUpdate, AttributeUpdateKind
+from tierlog.storage_backends.base.segments import (
+    ATTRIBUTE_MAX,
+    ATTRIBUTE_MIN,
+    AttributeUpdate,
+    AttributeUpdateKind,
+)
 
 
 @pytest.mark.parametrize("value", [0, ATTRIBUTE_MIN, ATTRIBUTE_MAX])
@@ -41,7 +46,13 @@ def test_a_kind_is_one_of_the_five() -> None:
     with pytest.raises(InvalidArgument, match="kind"):
         AttributeUpdate("a", 0, "replace")  # type: ignore[arg-type]
 
-    assert [kind.value for kind in AttributeUpdateKind] == ["none", "replace", "replace-if-greater", "accumulate", "replace-if-equals"]
+    assert [kind.value for kind in AttributeUpdateKind] == [
+        "none",
+        "replace",
+        "replace-if-greater",
+        "accumulate",
+        "replace-if-equals",
+    ]
 
 
 def test_a_name_that_is_not_unicode_text_is_refused() -> None:

@@ -1,4 +1,5 @@
-"""The base of chunk storages: checks before a binding is asked, counts, the observer, and errors that nobody foresaw."""
+"""The base of chunk storages: checks before a binding is asked, counts, the observer, and errors that nobody
+foresaw."""
 
 from __future__ import annotations
 
@@ -11,7 +12,14 @@ import pytest
 from support.container_world import virtual_time
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.chunk_storage import Capabilities, ChunkInfo
-from tierlog.storage_backends.base.errors import ChunkNotFound, ClosedError, InvalidArgument, OutcomeUnknown, Unavailable, Unsupported
+from tierlog.storage_backends.base.errors import (
+    ChunkNotFound,
+    ClosedError,
+    InvalidArgument,
+    OutcomeUnknown,
+    Unavailable,
+    Unsupported,
+)
 from tierlog.storage_backends.chunks.base import BaseChunkStorage
 
 pytestmark = pytest.mark.anyio
@@ -129,7 +137,9 @@ async def test_calls_their_seconds_and_their_errors_are_counted() -> None:
     read, listed = counted.verbs["read"], counted.verbs["list"]
     assert (read.calls, read.failures, listed.calls, listed.failures) == (3, 1, 1, 0)
     assert [read.seconds, listed.seconds] == pytest.approx([5, 2])
-    assert {code: each.raised for code, each in counted.errors.items() if each.raised} == {"chunk-not-found": 1}
+    assert {code: each.raised for code, each in counted.errors.items() if each.raised} == {
+        "chunk-not-found": 1
+    }
 
 
 async def test_an_observer_is_told_of_every_call_and_its_end() -> None:
@@ -154,4 +164,8 @@ async def test_an_observer_is_told_of_every_call_and_its_end() -> None:
     with pytest.raises(ChunkNotFound):
         await storage.info("c")
 
-    assert told == [("tierlog.chunk_storage.read", "a"), ("tierlog.chunk_storage.delete", "b"), ("failed", None)]
+    assert told == [
+        ("tierlog.chunk_storage.read", "a"),
+        ("tierlog.chunk_storage.delete", "b"),
+        ("failed", None),
+    ]

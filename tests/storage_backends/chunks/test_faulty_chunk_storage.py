@@ -40,7 +40,9 @@ async def storage() -> FaultyChunkStorage:
         (FaultKind.AFTER, OutcomeUnknown, b"abcde"),
     ],
 )
-async def test_a_faulty_write(storage: FaultyChunkStorage, kind: FaultKind, error: type[Exception], left: bytes) -> None:
+async def test_a_faulty_write(
+    storage: FaultyChunkStorage, kind: FaultKind, error: type[Exception], left: bytes
+) -> None:
     storage.script = nth(1, Fault(kind, keep=1), "write")
     with pytest.raises(error):
         await storage.write("a", 3, [b"de"])
@@ -88,4 +90,8 @@ async def test_every_call_is_remembered_in_order(storage: FaultyChunkStorage) ->
     await storage.info("a")
     await storage.used_space()
 
-    assert storage.calls == [Call(1, "create_with_content", "a"), Call(2, "info", "a"), Call(3, "used_space", "")]
+    assert storage.calls == [
+        Call(1, "create_with_content", "a"),
+        Call(2, "info", "a"),
+        Call(3, "used_space", ""),
+    ]

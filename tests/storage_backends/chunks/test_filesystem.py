@@ -22,7 +22,20 @@ from tierlog.storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from tierlog.storage_backends.base.files import IoCall, IsSameFile, Link, Open, Program, Read, Size, Sync, SyncFolder, T, Unlink, Write
+from tierlog.storage_backends.base.files import (
+    IoCall,
+    IsSameFile,
+    Link,
+    Open,
+    Program,
+    Read,
+    Size,
+    Sync,
+    SyncFolder,
+    T,
+    Unlink,
+    Write,
+)
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles
 from tierlog.testing.chunk_conformance import ChunkStorageConformance
@@ -88,10 +101,16 @@ def failing(kind: type[IoCall], number: int = errno.EIO) -> Callable[[IoCall], O
 
 
 def everything_below(folder: Path) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != ".tierlog-chunks")
+    return sorted(
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != ".tierlog-chunks"
+    )
 
 
-async def test_s1_a_chunk_is_a_plain_file_of_exactly_the_users_bytes(storage: FileSystemChunkStorage, tmp_path: Path) -> None:
+async def test_s1_a_chunk_is_a_plain_file_of_exactly_the_users_bytes(
+    storage: FileSystemChunkStorage, tmp_path: Path
+) -> None:
     await storage.create_with_content("a/b/c.x", [b"one "])
     await storage.write("a/b/c.x", 4, [b"two"])
 
@@ -99,7 +118,7 @@ async def test_s1_a_chunk_is_a_plain_file_of_exactly_the_users_bytes(storage: Fi
     assert everything_below(tmp_path / "lts") == ["a/b/c.x"]
 
 
-async def test_hole_31_an_object_is_written_and_synced_before_it_gets_its_name(
+async def test_an_object_is_written_and_synced_before_it_gets_its_name(
     storage: FileSystemChunkStorage, files: ScriptedFiles
 ) -> None:
     await storage.create_with_content("a", [b"x"])
@@ -107,16 +126,29 @@ async def test_hole_31_an_object_is_written_and_synced_before_it_gets_its_name(
     assert files.calls == ["Open", "Write", "Sync", "Close", "Link", "Unlink", "SyncFolder"]
 
 
-async def test_new_folders_are_durable_before_anything_is_linked_into_them(storage: FileSystemChunkStorage, files: ScriptedFiles) -> None:
+async def test_new_folders_are_durable_before_anything_is_linked_into_them(
+    storage: FileSystemChunkStorage, files: ScriptedFiles
+) -> None:
     await storage.create_with_content("a/b/c", [b"x"])
-    assert files.calls == ["Open", "Write", "Sync", "Close", *["MakeFolder", "SyncFolder"] * 2, "Link", "Unlink", "SyncFolder"]
+    assert files.calls == [
+        "Open",
+        "Write",
+        "Sync",
+        "Close",
+        *["MakeFolder", "SyncFolder"] * 2,
+        "Link",
+        "Unlink",
+        "SyncFolder",
+    ]
 
     files.calls.clear()
     await storage.create_with_content("a/b/d", [b"x"])
     assert "MakeFolder" not in files.calls
 
 
-async def test_whoever_writes_a_chunks_bytes_they_are_bulk_data(storage: FileSystemChunkStorage, files: ScriptedFiles) -> None:
+async def test_whoever_writes_a_chunks_bytes_they_are_bulk_data(
+    storage: FileSystemChunkStorage, files: ScriptedFiles
+) -> None:
     bulk: list[bool] = []
 
     def look(call: IoCall) -> None:
@@ -131,7 +163,9 @@ async def test_whoever_writes_a_chunks_bytes_they_are_bulk_data(storage: FileSys
     assert bulk == [True, True, True]
 
 
-async def test_an_append_is_synced_before_it_is_answered(storage: FileSystemChunkStorage, files: ScriptedFiles) -> None:
+async def test_an_append_is_synced_before_it_is_answered(
+    storage: FileSystemChunkStorage, files: ScriptedFiles
+) -> None:
     await storage.create_with_content("a", [b"x"])
     files.calls.clear()
     await storage.write("a", 1, [b"y"])
@@ -171,10 +205,18 @@ async def test_a_failed_creation_says_whether_the_chunk_can_exist(
 
 @pytest.mark.parametrize(
     ("call", "number", "expected"),
-    [(Write, errno.EIO, OutcomeUnknown), (Sync, errno.EIO, OutcomeUnknown), (Write, errno.ENOSPC, StorageFull)],
+    [
+        (Write, errno.EIO, OutcomeUnknown),
+        (Sync, errno.EIO, OutcomeUnknown),
+        (Write, errno.ENOSPC, StorageFull),
+    ],
 )
 async def test_a_failed_append_is_never_called_undone(
-    storage: FileSystemChunkStorage, files: ScriptedFiles, call: type[IoCall], number: int, expected: type[TierlogError]
+    storage: FileSystemChunkStorage,
+    files: ScriptedFiles,
+    call: type[IoCall],
+    number: int,
+    expected: type[TierlogError],
 ) -> None:
     await storage.create_with_content("a", [b"x"])
     files.fail = failing(call, number)
@@ -182,7 +224,9 @@ async def test_a_failed_append_is_never_called_undone(
         await storage.write("a", 1, [b"y"])
 
 
-async def test_a_failed_read_can_be_tried_again(storage: FileSystemChunkStorage, files: ScriptedFiles) -> None:
+async def test_a_failed_read_can_be_tried_again(
+    storage: FileSystemChunkStorage, files: ScriptedFiles
+) -> None:
     await storage.create_with_content("a", [b"x"])
     files.fail = failing(Read)
     with pytest.raises(Unavailable):
@@ -192,14 +236,18 @@ async def test_a_failed_read_can_be_tried_again(storage: FileSystemChunkStorage,
     assert await storage.read("a", 0, 1) == b"x"
 
 
-async def test_a_delete_that_may_have_happened_says_so(storage: FileSystemChunkStorage, files: ScriptedFiles) -> None:
+async def test_a_delete_that_may_have_happened_says_so(
+    storage: FileSystemChunkStorage, files: ScriptedFiles
+) -> None:
     await storage.create_with_content("a", [b"x"])
     files.fail = failing(Unlink)
     with pytest.raises(OutcomeUnknown):
         await storage.delete("a")
 
 
-async def test_hole_31_temporary_names_are_swept_at_open_and_never_listed(storage: FileSystemChunkStorage, tmp_path: Path) -> None:
+async def test_temporary_names_are_swept_at_open_and_never_listed(
+    storage: FileSystemChunkStorage, tmp_path: Path
+) -> None:
     (tmp_path / "lts/.tmp-left").write_bytes(b"half")
     (tmp_path / "lts/.other").write_bytes(b"not ours")
     assert [info async for info in storage.list("")] == []
@@ -245,7 +293,9 @@ async def test_a_folder_that_vanishes_before_the_link_is_made_again(
     assert await storage.read("a/b", 0, 1) == b"x"
 
 
-async def test_deleting_the_last_chunk_removes_its_folders(storage: FileSystemChunkStorage, tmp_path: Path) -> None:
+async def test_deleting_the_last_chunk_removes_its_folders(
+    storage: FileSystemChunkStorage, tmp_path: Path
+) -> None:
     await storage.create_with_content("a/b/c", [b"x"])
     await storage.create_with_content("a/d", [b"x"])
     await storage.delete("a/b/c")
@@ -269,8 +319,11 @@ async def test_a_folder_is_not_a_chunk(storage: FileSystemChunkStorage) -> None:
     assert [info async for info in storage.list("")] == [ChunkInfo("a/b", 1)]
 
 
-async def test_an_unmounted_root_is_unavailable_not_empty(storage: FileSystemChunkStorage, tmp_path: Path) -> None:
-    """Believing "not found" would let the collector call every chunk gone, and a reader call it corruption."""
+async def test_an_unmounted_root_is_unavailable_not_empty(
+    storage: FileSystemChunkStorage, tmp_path: Path
+) -> None:
+    """Believing "not found" would let the collector call every chunk gone, and a reader call it
+    corruption."""
     await storage.create_with_content("a", [b"x"])
     (tmp_path / "lts").rename(tmp_path / "elsewhere")
     (tmp_path / "lts").mkdir()
@@ -279,7 +332,9 @@ async def test_an_unmounted_root_is_unavailable_not_empty(storage: FileSystemChu
             await verb
 
 
-async def test_a_read_only_file_refuses_writes_of_every_instance(storage: FileSystemChunkStorage, tmp_path: Path) -> None:
+async def test_a_read_only_file_refuses_writes_of_every_instance(
+    storage: FileSystemChunkStorage, tmp_path: Path
+) -> None:
     """The superuser's processes too, whom the system itself would let write."""
     await storage.create_with_content("a", [b"x"])
     await storage.set_read_only("a", True)
@@ -294,7 +349,9 @@ async def test_a_read_only_file_refuses_writes_of_every_instance(storage: FileSy
     await other.close()
 
 
-async def test_an_error_of_a_source_is_told_of_the_source(storage: FileSystemChunkStorage, tmp_path: Path) -> None:
+async def test_an_error_of_a_source_is_told_of_the_source(
+    storage: FileSystemChunkStorage, tmp_path: Path
+) -> None:
     await storage.create_with_content("a", [b"x"])
     with pytest.raises(ChunkNotFound) as caught:
         await storage.concat("joined", [ChunkRange("a", 0, 1), ChunkRange("b/gone", 0, 1)])
@@ -322,7 +379,7 @@ async def test_a_delete_beside_another_that_removes_their_folder_is_durable_and_
     assert [info async for info in storage.list("")] == []
 
 
-# --- links ----------------------------------------------------------------------------------------------------
+# --- links --------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -353,7 +410,9 @@ async def refusals(storage: FileSystemChunkStorage, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["link", "folder/secret", "deep/er/link"])
-async def test_a_link_out_of_the_root_is_never_followed(storage: FileSystemChunkStorage, outside: Path, tmp_path: Path, name: str) -> None:
+async def test_a_link_out_of_the_root_is_never_followed(
+    storage: FileSystemChunkStorage, outside: Path, tmp_path: Path, name: str
+) -> None:
     root = tmp_path / "lts"
     (root / "deep/er").mkdir(parents=True)
     (root / "deep/er/link").symlink_to(outside / "secret")
@@ -374,7 +433,9 @@ async def test_a_link_out_of_the_root_is_never_followed(storage: FileSystemChunk
     assert (root / "link").is_symlink()
 
 
-async def test_a_link_inside_the_root_is_no_chunk_either(storage: FileSystemChunkStorage, tmp_path: Path) -> None:
+async def test_a_link_inside_the_root_is_no_chunk_either(
+    storage: FileSystemChunkStorage, tmp_path: Path
+) -> None:
     await storage.create_with_content("a/b", [b"x"])
     (tmp_path / "lts/alias").symlink_to("a")
     (tmp_path / "lts/twin").symlink_to("a/b")
@@ -402,7 +463,9 @@ async def test_a_folder_that_becomes_a_link_in_mid_call_leads_nowhere(
     assert [path.name for path in outside.iterdir()] == ["secret"]
 
 
-async def test_a_pipe_below_the_root_is_no_chunk_and_nobody_waits_for_it(storage: FileSystemChunkStorage, tmp_path: Path) -> None:
+async def test_a_pipe_below_the_root_is_no_chunk_and_nobody_waits_for_it(
+    storage: FileSystemChunkStorage, tmp_path: Path
+) -> None:
     os.mkfifo(tmp_path / "lts/pipe")
 
     assert not await storage.exists("pipe")
@@ -420,13 +483,14 @@ async def test_the_root_itself_may_be_reached_through_a_link(tmp_path: Path) -> 
     await storage.close()
 
 
-# --- a network file system ------------------------------------------------------------------------------------
+# --- a network file system ----------------------------------------------------------------------
 
 
 async def test_a_link_that_was_sent_twice_is_known_as_its_own(
     storage: FileSystemChunkStorage, files: ScriptedFiles, tmp_path: Path
 ) -> None:
-    """NFS sends a request again that was not answered; the server has done the first one and refuses the second."""
+    """NFS sends a request again that was not answered; the server has done the first one and refuses the
+    second."""
 
     def answer_lost(call: IoCall) -> OSError | None:
         if not isinstance(call, Link):
@@ -442,7 +506,9 @@ async def test_a_link_that_was_sent_twice_is_known_as_its_own(
     assert everything_below(tmp_path / "lts") == ["a"]
 
 
-async def test_an_existing_name_is_not_taken_for_its_own(storage: FileSystemChunkStorage, files: ScriptedFiles) -> None:
+async def test_an_existing_name_is_not_taken_for_its_own(
+    storage: FileSystemChunkStorage, files: ScriptedFiles
+) -> None:
     """Even with the same content."""
     await storage.create_with_content("a", [b"same"])
     with pytest.raises(ChunkExists):
@@ -451,18 +517,26 @@ async def test_an_existing_name_is_not_taken_for_its_own(storage: FileSystemChun
     assert "IsSameFile" in files.calls
 
 
-async def test_a_name_that_cannot_be_compared_has_an_unknown_outcome(storage: FileSystemChunkStorage, files: ScriptedFiles) -> None:
+async def test_a_name_that_cannot_be_compared_has_an_unknown_outcome(
+    storage: FileSystemChunkStorage, files: ScriptedFiles
+) -> None:
     await storage.create_with_content("a", [b"theirs"])
     files.fail = failing(IsSameFile)
     with pytest.raises(OutcomeUnknown):
         await storage.create_with_content("a", [b"mine"])
 
 
-async def test_a_temporary_name_that_is_taken_is_no_answer_about_the_chunk(storage: FileSystemChunkStorage, files: ScriptedFiles) -> None:
+async def test_a_temporary_name_that_is_taken_is_no_answer_about_the_chunk(
+    storage: FileSystemChunkStorage, files: ScriptedFiles
+) -> None:
     """An exclusive creation may be sent twice too."""
 
     def taken(call: IoCall) -> OSError | None:
-        return FileExistsError(errno.EEXIST, "exists", call.path) if isinstance(call, Open) and call.create else None
+        return (
+            FileExistsError(errno.EEXIST, "exists", call.path)
+            if isinstance(call, Open) and call.create
+            else None
+        )
 
     files.fail = taken
     with pytest.raises(Unavailable):
@@ -471,12 +545,22 @@ async def test_a_temporary_name_that_is_taken_is_no_answer_about_the_chunk(stora
 
 @pytest.mark.parametrize(
     ("call", "verb", "expected"),
-    [(Read, "read", Unavailable), (Open, "read", Unavailable), (Size, "write", Unavailable), (Write, "write", OutcomeUnknown)],
+    [
+        (Read, "read", Unavailable),
+        (Open, "read", Unavailable),
+        (Size, "write", Unavailable),
+        (Write, "write", OutcomeUnknown),
+    ],
 )
 async def test_a_stale_handle_is_trouble_that_passes(
-    storage: FileSystemChunkStorage, files: ScriptedFiles, call: type[IoCall], verb: str, expected: type[TierlogError]
+    storage: FileSystemChunkStorage,
+    files: ScriptedFiles,
+    call: type[IoCall],
+    verb: str,
+    expected: type[TierlogError],
 ) -> None:
-    """The file was replaced or removed on the server while it was open here. Asked again, the server tells what there is now."""
+    """The file was replaced or removed on the server while it was open here. Asked again, the server tells
+    what there is now."""
     await storage.create_with_content("a", [b"x"])
     files.fail = failing(call, errno.ESTALE)
     with pytest.raises(expected):
@@ -486,7 +570,9 @@ async def test_a_stale_handle_is_trouble_that_passes(
     assert (await storage.read("a", 0, 1)) == b"x"
 
 
-async def test_a_folder_with_files_that_are_still_open_elsewhere_stays(storage: FileSystemChunkStorage, tmp_path: Path) -> None:
+async def test_a_folder_with_files_that_are_still_open_elsewhere_stays(
+    storage: FileSystemChunkStorage, tmp_path: Path
+) -> None:
     """NFS keeps a removed file that somebody reads under a name of its own, which begins with a dot."""
     await storage.create_with_content("a/b", [b"x"])
     (tmp_path / "lts/a/.nfs0001").write_bytes(b"x")

@@ -1,4 +1,5 @@
-"""Power loss at every I/O call of the filesystem chunk storage: what was answered is there, whole objects are whole or absent."""
+"""Power loss at every I/O call of the filesystem chunk storage: what was answered is there, whole objects are
+whole or absent."""
 
 from __future__ import annotations
 
@@ -8,6 +9,8 @@ from random import Random
 
 import anyio
 import pytest
+from simulation.disk import Keep, SimulatedDisk
+from simulation.file_layer import FailAfter, LosePower, SimulatedFiles
 
 from support.chunked import world_of
 from tierlog.storage_backends.base.chunk_storage import ChunkRange
@@ -15,8 +18,6 @@ from tierlog.storage_backends.base.errors import ChunkNotFound, OutcomeUnknown
 from tierlog.storage_backends.base.files import IoCall, Unlink
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.testing.chunk_conformance import ChunkStorageConformance
-from tierlog.testing.simulated_disk import Keep, SimulatedDisk
-from tierlog.testing.simulated_files import FailAfter, LosePower, SimulatedFiles
 
 ROOT = "/data/lts"
 FIRST, SECOND, MORE = b"1" * 1500, b"2" * 700, b"3" * 900
@@ -104,7 +105,7 @@ def check(workload: Workload, found: dict[str, bytes]) -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("keep", ["none", "all", "random"])
-async def test_hole_31_power_loss_at_every_call(keep: Keep) -> None:
+async def test_power_loss_at_every_call(keep: Keep) -> None:
     call, ended = 0, False
     while not ended:
         ended = await crash_at(call, keep, seed=call)
@@ -114,12 +115,18 @@ async def test_hole_31_power_loss_at_every_call(keep: Keep) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_chunk_that_is_said_to_be_gone_does_not_come_back_after_a_delete_whose_answer_was_lost() -> None:
-    """Whoever deletes files of the older layout forgets their names then, and no listing looks for them."""
+async def test_a_chunk_that_is_said_to_be_gone_does_not_come_back_after_a_delete_whose_answer_was_lost() -> (
+    None
+):
+    """Whoever deletes files of the legacy layout forgets their names then, and no listing looks for them."""
     disk = SimulatedDisk(Random(1))
 
     def lose_the_answer(index: int, call: IoCall) -> FailAfter | None:
-        return FailAfter(OSError(errno.EIO, "the answer was lost")) if isinstance(call, Unlink) and call.path == f"{ROOT}/a/1" else None
+        return (
+            FailAfter(OSError(errno.EIO, "the answer was lost"))
+            if isinstance(call, Unlink) and call.path == f"{ROOT}/a/1"
+            else None
+        )
 
     storage = FileSystemChunkStorage(SimulatedFiles(disk), ROOT, world_of(1))
     await storage.open()

@@ -1,4 +1,5 @@
-"""The root of a file system's chunks: which it may be, and what others put below it, which is no chunk and which no call meets."""
+"""The root of a file system's chunks: which it may be, and what others put below it, which is no chunk and
+which no call meets."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def test_the_root_must_be_absolute() -> None:
 
 
 async def test_what_no_chunk_can_be_called_is_not_listed_nor_looked_into(tmp_path: Path) -> None:
-    """Each name that is listed can be asked for; and ``lost+found`` of a mount point is closed to all but the superuser."""
+    """Each name that is listed can be asked for; and ``lost+found`` of a mount point is closed to all but the
+    superuser."""
     files = WatchedFiles()
     storage = FileSystemChunkStorage(files, str(tmp_path), world_of(1))
     await storage.open()

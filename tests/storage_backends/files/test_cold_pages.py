@@ -13,17 +13,28 @@ from typing import NoReturn
 
 import attrs
 import pytest
+from simulation.file_layer import Fail, Fault, SimulatedDisk, SimulatedFiles
 
 from support.chunked import world_of
 from support.log_world import make_log, read_all
+from tierlog.journal.log.local_layout import LocalLogOptions
 from tierlog.storage_backends.base.chunk_storage import ChunkRange
-from tierlog.storage_backends.base.files import Allocate, Close, Extend, IoCall, Open, Program, Read, Size, Sync, Write
+from tierlog.storage_backends.base.files import (
+    Allocate,
+    Close,
+    Extend,
+    IoCall,
+    Open,
+    Program,
+    Read,
+    Size,
+    Sync,
+    Write,
+)
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files import local
 from tierlog.storage_backends.files.cold_pages import STEP_BYTES
 from tierlog.storage_backends.files.local import drive
-from tierlog.storage_backends.logs.local_layout import LocalLogOptions
-from tierlog.testing.simulated_files import Fail, Fault, SimulatedDisk, SimulatedFiles
 
 HAS_HINTS = hasattr(os, "posix_fadvise")
 SMALL = 10_001
@@ -75,7 +86,7 @@ def written(path: str, *steps: int | tuple[int, int], cold: bool = True) -> Prog
     yield Close(handle)
 
 
-# --- what the system is told ----------------------------------------------------------------------------------
+# --- what the system is told --------------------------------------------------------------------
 
 
 def test_nothing_is_given_up_before_it_is_synced(hints: Hints, path: str) -> None:
@@ -86,7 +97,9 @@ def test_nothing_is_given_up_before_it_is_synced(hints: Hints, path: str) -> Non
     assert hints.ranges == [(0, 2 * STEP_BYTES)]
 
 
-def test_nothing_is_given_up_that_a_sync_has_failed_for(hints: Hints, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_given_up_that_a_sync_has_failed_for(
+    hints: Hints, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing is asked of memory before the sync has ended well."""
 
     def fails(fd: int) -> None:
@@ -154,7 +167,9 @@ def test_other_files_stay_in_memory(hints: Hints, path: str) -> None:
     assert hints.ranges == []
 
 
-def test_what_a_write_that_failed_may_have_left_is_not_given_up(hints: Hints, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_write_that_failed_may_have_left_is_not_given_up(
+    hints: Hints, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(*given: object) -> NoReturn:
         raise OSError(errno.EIO, "scripted")
 
@@ -188,14 +203,21 @@ def test_a_system_without_hints_writes_all_the_same(path: str, monkeypatch: pyte
     assert os.stat(path).st_size == STEP_BYTES
 
 
-# --- what is in memory ----------------------------------------------------------------------------------------
+# --- what is in memory --------------------------------------------------------------------------
 
 
 def _in_memory() -> Callable[[str], list[int]]:
     """Tells which pages of a file are in memory."""
     library = ctypes.CDLL(None, use_errno=True)
     library.mmap.restype = ctypes.c_void_p
-    library.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+    library.mmap.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    )
     library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
     library.mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
@@ -233,7 +255,9 @@ def in_memory(tmp_path: Path) -> Callable[[str], list[int]]:
 
 
 @pytest.mark.parametrize("size", [SMALL, STEP_BYTES // 3, 4 * STEP_BYTES])
-def test_a_cold_file_leaves_memory_and_reads_back(size: int, path: str, in_memory: Callable[[str], list[int]]) -> None:
+def test_a_cold_file_leaves_memory_and_reads_back(
+    size: int, path: str, in_memory: Callable[[str], list[int]]
+) -> None:
     """But for what is not a step yet."""
     data = Random(1).randbytes(4 * STEP_BYTES)
 
@@ -252,7 +276,9 @@ def test_a_cold_file_leaves_memory_and_reads_back(size: int, path: str, in_memor
     assert [page for page in drive(program()) if page < rest // PAGESIZE] == []
 
 
-def test_a_file_with_room_ahead_keeps_its_last_page_at_most(path: str, in_memory: Callable[[str], list[int]]) -> None:
+def test_a_file_with_room_ahead_keeps_its_last_page_at_most(
+    path: str, in_memory: Callable[[str], list[int]]
+) -> None:
     """With blocks and a length ahead of what is written, as a log's files have."""
 
     def program() -> Program[list[int]]:
@@ -275,7 +301,7 @@ def test_another_file_stays_in_memory(path: str, in_memory: Callable[[str], list
     assert in_memory(path) == list(range(4 * STEP_BYTES // PAGESIZE))
 
 
-# --- who is cold ----------------------------------------------------------------------------------------------
+# --- who is cold --------------------------------------------------------------------------------
 
 
 @attrs.define
@@ -288,7 +314,11 @@ class Opened:
     def __call__(self, index: int, call: IoCall) -> Fault | None:
         if isinstance(call, Open) and call.write:
             self.calls.append(call)
-        return Fail(OSError(errno.ENOSPC, "full")) if self.is_full and isinstance(call, Open) and call.create else None
+        return (
+            Fail(OSError(errno.ENOSPC, "full"))
+            if self.is_full and isinstance(call, Open) and call.create
+            else None
+        )
 
     def of(self, suffix: str) -> list[bool]:
         return [call.cold for call in self.calls if call.path.endswith(suffix)]

@@ -1,4 +1,5 @@
-"""Programs on the operating system: every call, errors at their yield, and threads that are never abandoned (W7)."""
+"""Programs on the operating system: every call, errors at their yield, and threads that are never abandoned
+(W7)."""
 
 from __future__ import annotations
 
@@ -76,7 +77,9 @@ async def test_more_buffers_than_one_system_call_takes(tmp_path: Path) -> None:
     assert await files.run(get(path)) == b"".join(parts)
 
 
-async def test_a_write_that_the_system_cuts_short_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_write_that_the_system_cuts_short_is_completed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def short(fd: int, buffers: Any, offset: int) -> int:
         return os.pwrite(fd, b"".join(buffers)[:3], offset)
 
@@ -106,7 +109,11 @@ async def test_names(tmp_path: Path) -> None:
         return list(found)
 
     found = await LocalFiles().run(program())
-    assert found == [FolderEntry("a", False, 5), FolderEntry("c", False, 5), FolderEntry("y", True, found[2].size)]
+    assert found == [
+        FolderEntry("a", False, 5),
+        FolderEntry("c", False, 5),
+        FolderEntry("y", True, found[2].size),
+    ]
     assert os.listdir(tmp_path / "x") == ["a"]
     assert os.stat(tmp_path / "x" / "a").st_mode & 0o222 == 0
 
@@ -221,7 +228,7 @@ def waiting(entered: Callable[[], None], go: threading.Event, path: str) -> Prog
     return "done"
 
 
-async def test_hole_11_a_cancelled_program_is_waited_for(tmp_path: Path) -> None:
+async def test_a_cancelled_program_is_waited_for(tmp_path: Path) -> None:
     """W7: its thread may still use its descriptor, so nothing goes on before it has returned."""
     files, go, order = LocalFiles(), threading.Event(), []
     token = anyio.lowlevel.current_token()
@@ -229,7 +236,9 @@ async def test_hole_11_a_cancelled_program_is_waited_for(tmp_path: Path) -> None
 
     async def run() -> None:
         try:
-            await files.run(waiting(lambda: anyio.from_thread.run_sync(entered.set, token=token), go, str(tmp_path / "a")))
+            await files.run(
+                waiting(lambda: anyio.from_thread.run_sync(entered.set, token=token), go, str(tmp_path / "a"))
+            )
         finally:
             order.append("returned")
 
@@ -246,7 +255,7 @@ async def test_hole_11_a_cancelled_program_is_waited_for(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
-async def test_hole_11_asyncio_cannot_abandon_a_program_either(tmp_path: Path) -> None:
+async def test_asyncio_cannot_abandon_a_program_either(tmp_path: Path) -> None:
     """``Task.cancel`` passes anyio's shields."""
     files, go = LocalFiles(), threading.Event()
     loop, entered = asyncio.get_running_loop(), asyncio.Event()
@@ -293,7 +302,12 @@ async def test_lanes_do_not_delay_each_other_and_a_lane_runs_one_program_at_a_ti
         finished.append("second")
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(slow.run, waiting(lambda: anyio.from_thread.run_sync(entered.set, token=token), go, str(tmp_path / "first")))
+        tasks.start_soon(
+            slow.run,
+            waiting(
+                lambda: anyio.from_thread.run_sync(entered.set, token=token), go, str(tmp_path / "first")
+            ),
+        )
         await entered.wait()
         tasks.start_soon(second)
         await quick.run(put(str(tmp_path / "quick"), b""))

@@ -54,7 +54,9 @@ def test_every_byte_of_a_large_write_is_in_its_place(
     assert content(descriptor) == b"before|" + b"".join(buffers)
 
 
-@pytest.mark.parametrize("sizes", [[5 * SLICE_BYTES // 2], [3000] * 5000, [1] * (2 * BUFFERS_MAX), [SLICE_BYTES - 1] * 3, [0, 0]])
+@pytest.mark.parametrize(
+    "sizes", [[5 * SLICE_BYTES // 2], [3000] * 5000, [1] * (2 * BUFFERS_MAX), [SLICE_BYTES - 1] * 3, [0, 0]]
+)
 def test_slices_fit_into_one_system_call_and_are_the_same_bytes(sizes: Sequence[int]) -> None:
     buffers = [os.urandom(size) for size in sizes]
 
@@ -64,14 +66,22 @@ def test_slices_fit_into_one_system_call_and_are_the_same_bytes(sizes: Sequence[
     assert all(0 < len(piece) <= BUFFERS_MAX and 0 < sum(map(len, piece)) <= SLICE_BYTES for piece in found)
 
 
-def test_a_slice_is_on_its_way_to_the_disk_while_the_next_is_copied(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slice_is_on_its_way_to_the_disk_while_the_next_is_copied(
+    descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begun: list[tuple[int, int]] = []
-    monkeypatch.setattr(local_write, "_sync_file_range", lambda fd, offset, size, what: begun.append((offset, offset + size)))
+    monkeypatch.setattr(
+        local_write, "_sync_file_range", lambda fd, offset, size, what: begun.append((offset, offset + size))
+    )
 
     write_bulk(descriptor, [bytes(2 * SLICE_BYTES + 9)], 100)
 
     first, second, third = 100, 100 + SLICE_BYTES, 100 + 2 * SLICE_BYTES
-    assert begun == [(first, second), (first, third), (second, third + 9)]  # each after a wait for the one before it
+    assert begun == [
+        (first, second),
+        (first, third),
+        (second, third + 9),
+    ]  # each after a wait for the one before it
 
 
 def test_what_somebody_waits_for_is_one_call(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +92,9 @@ def test_what_somebody_waits_for_is_one_call(descriptor: int, monkeypatch: pytes
         sizes.append(pwritev(fd, buffers, offset))
         return sizes[-1]
 
-    monkeypatch.setattr(local_write, "_sync_file_range", lambda *call: pytest.fail("a write that is not bulk was pushed"))
+    monkeypatch.setattr(
+        local_write, "_sync_file_range", lambda *call: pytest.fail("a write that is not bulk was pushed")
+    )
     monkeypatch.setattr(os, "pwritev", counted)
 
     write_whole(descriptor, [bytes(SLICE_BYTES)] * 3, 0)
@@ -91,15 +103,21 @@ def test_what_somebody_waits_for_is_one_call(descriptor: int, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("count", [2, 3 * BUFFERS_MAX])
-def test_a_small_write_is_left_to_its_sync(descriptor: int, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(local_write, "_sync_file_range", lambda *call: pytest.fail("a small write was pushed"))
+def test_a_small_write_is_left_to_its_sync(
+    descriptor: int, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(
+        local_write, "_sync_file_range", lambda *call: pytest.fail("a small write was pushed")
+    )
 
     write_bulk(descriptor, [b"x" * 100] * count, 0)
 
     assert content(descriptor) == b"x" * 100 * count
 
 
-def test_an_error_of_the_disk_that_the_wait_consumed_is_raised(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_the_disk_that_the_wait_consumed_is_raised(
+    descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(local_write, "_sync_file_range", failing_with(errno.EIO))
 
     with pytest.raises(OSError, match="Input/output error"):
@@ -107,7 +125,9 @@ def test_an_error_of_the_disk_that_the_wait_consumed_is_raised(descriptor: int, 
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP])
-def test_a_system_that_cannot_be_told_to_begin_writes_all_the_same(descriptor: int, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_a_system_that_cannot_be_told_to_begin_writes_all_the_same(
+    descriptor: int, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
     monkeypatch.setattr(local_write, "_sync_file_range", failing_with(code))
 
     write_bulk(descriptor, [b"y" * (2 * SLICE_BYTES)], 0)
@@ -117,9 +137,13 @@ def test_a_system_that_cannot_be_told_to_begin_writes_all_the_same(descriptor: i
     assert content(descriptor) == b"y" * (2 * SLICE_BYTES) + b"z" * (2 * SLICE_BYTES)
 
 
-def test_a_slice_that_the_system_cuts_short_is_completed(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slice_that_the_system_cuts_short_is_completed(
+    descriptor: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = os.pwritev
-    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, offset: whole(fd, [b"".join(buffers)[:1000]], offset))
+    monkeypatch.setattr(
+        os, "pwritev", lambda fd, buffers, offset: whole(fd, [b"".join(buffers)[:1000]], offset)
+    )
     data = os.urandom(2 * SLICE_BYTES + 1)
 
     write_bulk(descriptor, [data], 0)

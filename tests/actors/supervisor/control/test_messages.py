@@ -70,7 +70,17 @@ def test_a_newer_side_may_say_more() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", [b"", b"{}", b"[]", b"nonsense", b'{"type":"closed"}', b'{"type":"explode"}', b'{"type":"closed","index":"x"}', b"\xff"]
+    "line",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"nonsense",
+        b'{"type":"closed"}',
+        b'{"type":"explode"}',
+        b'{"type":"closed","index":"x"}',
+        b"\xff",
+    ],
 )
 def test_what_cannot_be_understood_is_refused(line: bytes) -> None:
     with pytest.raises(ProtocolError, match="cannot understand"):

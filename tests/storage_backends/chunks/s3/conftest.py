@@ -18,7 +18,9 @@ from tierlog.testing.s3_server import LocalS3Server
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of a class with ``short`` all other tests are long."""
     for item in items:
-        if isinstance(item, pytest.Function) and item.function not in getattr(item.cls, "short", [item.function]):
+        if isinstance(item, pytest.Function) and item.function not in getattr(
+            item.cls, "short", [item.function]
+        ):
             item.add_marker(pytest.mark.long)
 
 

@@ -1,4 +1,5 @@
-"""S3 with write offsets: chunks grow at their exact end, and an answer that never came leaves the outcome unknown (rule S3)."""
+"""S3 with write offsets: chunks grow at their exact end, and an answer that never came leaves the outcome
+unknown (rule S3)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from support.s3 import BUCKET, s3_storage
-from tierlog.storage_backends.base.errors import BadChunkOffset, ChunkNotFound, ChunkReadOnly, OutcomeUnknown, Unavailable, Unsupported
+from tierlog.storage_backends.base.errors import (
+    BadChunkOffset,
+    ChunkNotFound,
+    ChunkReadOnly,
+    OutcomeUnknown,
+    Unavailable,
+    Unsupported,
+)
 from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
 from tierlog.testing.s3_server import Fault, LocalS3Server
 from tierlog.testing.s3_state import Page, S3Bucket
@@ -58,12 +66,15 @@ async def test_a_lost_reply_of_an_append_is_asked_once_and_stays_unknown(
     with pytest.raises(OutcomeUnknown):
         await storage.write("a", 3, [b"def"])
 
-    # An HTTP client that asks again by itself would be told that the offset is wrong, for its own bytes are there.
+    # An HTTP client that asks again by itself would be told that the offset is wrong, for its own bytes are
+    # there.
     assert server.count("PutObject") == before + 1
     assert (await storage.info("a")).length == (6 if applied else 3)
 
 
-async def test_a_refused_append_left_the_chunk_as_it_was(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+async def test_a_refused_append_left_the_chunk_as_it_was(
+    storage: S3ChunkStorage, server: LocalS3Server
+) -> None:
     server.fail(Fault("PutObject", refuse=(503, "SlowDown")))
     with pytest.raises(Unavailable):
         await storage.write("a", 0, [b"abc"])
@@ -71,8 +82,11 @@ async def test_a_refused_append_left_the_chunk_as_it_was(storage: S3ChunkStorage
     assert await storage.write("a", 0, [b"abc"]) == 3
 
 
-async def test_a_chunk_that_takes_no_more_appends_is_not_called_unavailable(storage: S3ChunkStorage, server: LocalS3Server) -> None:
-    """S3: after ``Unavailable`` the same chunk would be appended to again, for ever: an object has 10,000 parts at most."""
+async def test_a_chunk_that_takes_no_more_appends_is_not_called_unavailable(
+    storage: S3ChunkStorage, server: LocalS3Server
+) -> None:
+    """S3: after ``Unavailable`` the same chunk would be appended to again, for ever: an object has 10,000
+    parts at most."""
     await storage.write("a", 0, [b"abc"])
     server.fail(Fault("PutObject", refuse=(400, "TooManyParts")))
     with pytest.raises(ChunkReadOnly, match="takes no more appends"):

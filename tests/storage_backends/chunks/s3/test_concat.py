@@ -1,4 +1,5 @@
-"""Concat on S3: long ranges are copied by the service, short ones joined, and an upload that fails leaves nothing (rule S4)."""
+"""Concat on S3: long ranges are copied by the service, short ones joined, and an upload that fails leaves
+nothing (rule S4)."""
 
 from __future__ import annotations
 
@@ -20,8 +21,16 @@ from tierlog.testing.s3_state import S3Bucket, S3Object
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("reused_clients")]
 
 MIB = 1 << 20
-SOURCES = {name: Random(name).randbytes(size) for name, size in {"long": 13 * MIB, "short": 1000, "middle": 5 * MIB}.items()}
-RANGES = [ChunkRange("short", 1, 900), ChunkRange("long", 3, 12 * MIB), ChunkRange("middle", 0, 5 * MIB), ChunkRange("short", 0, 1000)]
+SOURCES = {
+    name: Random(name).randbytes(size)
+    for name, size in {"long": 13 * MIB, "short": 1000, "middle": 5 * MIB}.items()
+}
+RANGES = [
+    ChunkRange("short", 1, 900),
+    ChunkRange("long", 3, 12 * MIB),
+    ChunkRange("middle", 0, 5 * MIB),
+    ChunkRange("short", 0, 1000),
+]
 JOINED = b"".join(SOURCES[each.name][each.offset : each.offset + each.length] for each in RANGES)
 
 
@@ -44,7 +53,9 @@ def names(bucket: S3Bucket) -> list[str]:
     return [key.removeprefix("store/") for key in bucket.objects]
 
 
-async def test_ranges_of_all_sizes_become_one_object(storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket) -> None:
+async def test_ranges_of_all_sizes_become_one_object(
+    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
+) -> None:
     assert await storage.concat("joined", RANGES) == len(JOINED)
     assert bucket.objects["store/joined"].data == JOINED
     assert {name: bucket.objects[f"store/{name}"].data for name in SOURCES} == SOURCES
@@ -53,7 +64,9 @@ async def test_ranges_of_all_sizes_become_one_object(storage: S3ChunkStorage, se
     assert not bucket.uploads
 
 
-async def test_ranges_that_are_short_together_need_no_upload(storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket) -> None:
+async def test_ranges_that_are_short_together_need_no_upload(
+    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
+) -> None:
     await storage.concat("joined", [ChunkRange("short", 0, 500), ChunkRange("long", 7, 9)])
 
     assert bucket.objects["store/joined"].data == SOURCES["short"][:500] + SOURCES["long"][7:16]
@@ -65,7 +78,9 @@ async def test_ranges_without_a_byte_make_an_empty_object(storage: S3ChunkStorag
     assert bucket.objects["store/joined"].data == b""
 
 
-async def test_a_range_behind_the_end_is_refused_before_anything_is_begun(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+async def test_a_range_behind_the_end_is_refused_before_anything_is_begun(
+    storage: S3ChunkStorage, server: LocalS3Server
+) -> None:
     with pytest.raises(BadChunkOffset) as caught:
         await storage.concat("joined", [ChunkRange("long", 0, 6 * MIB), ChunkRange("short", 500, 501)])
 
@@ -73,7 +88,9 @@ async def test_a_range_behind_the_end_is_refused_before_anything_is_begun(storag
     assert server.count("CreateMultipartUpload") == 0
 
 
-@pytest.mark.parametrize("operation", ["CreateMultipartUpload", "UploadPart", "UploadPartCopy", "GetObject", "HeadObject"])
+@pytest.mark.parametrize(
+    "operation", ["CreateMultipartUpload", "UploadPart", "UploadPartCopy", "GetObject", "HeadObject"]
+)
 @pytest.mark.parametrize("refuse", [(500, "InternalError"), (503, "SlowDown")])
 async def test_a_part_that_fails_leaves_nothing(
     storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket, operation: str, refuse: tuple[int, str]
@@ -87,7 +104,9 @@ async def test_a_part_that_fails_leaves_nothing(
     assert not bucket.uploads
 
 
-async def test_a_name_that_is_taken_is_refused_and_the_upload_aborted(storage: S3ChunkStorage, bucket: S3Bucket) -> None:
+async def test_a_name_that_is_taken_is_refused_and_the_upload_aborted(
+    storage: S3ChunkStorage, bucket: S3Bucket
+) -> None:
     with pytest.raises(ChunkExists):
         await storage.concat("short", RANGES)
 
@@ -116,7 +135,9 @@ async def test_a_lost_reply_of_the_completion_is_an_unknown_outcome(
     assert not bucket.uploads
 
 
-async def test_a_cancelled_concat_aborts_its_upload(storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket) -> None:
+async def test_a_cancelled_concat_aborts_its_upload(
+    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
+) -> None:
     server.fail(Fault("UploadPartCopy", stall=True))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(storage.concat, "joined", RANGES)
@@ -131,7 +152,9 @@ async def test_a_cancelled_concat_aborts_its_upload(storage: S3ChunkStorage, ser
 
 LOST = {
     "a lost answer": Fault("CreateMultipartUpload", applied=True, drop=True),
-    "an internal error after the effect": Fault("CreateMultipartUpload", applied=True, refuse=(500, "InternalError")),
+    "an internal error after the effect": Fault(
+        "CreateMultipartUpload", applied=True, refuse=(500, "InternalError")
+    ),
 }
 
 
@@ -140,7 +163,10 @@ async def test_an_upload_whose_id_was_lost_is_found_and_aborted_at_once(
     storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket, fault: Fault
 ) -> None:
     server.page_size = 2
-    others = [bucket.begin_upload(f"store/{name}", {}, now=time.time()) for name in ("a", "joined-too", "joined/a", "z")]
+    others = [
+        bucket.begin_upload(f"store/{name}", {}, now=time.time())
+        for name in ("a", "joined-too", "joined/a", "z")
+    ]
     server.fail(attrs.evolve(fault))
     with pytest.raises(Unavailable, match="no upload was begun for chunk joined"):
         await storage.concat("joined", RANGES)
@@ -164,12 +190,17 @@ async def test_a_cancelled_concat_aborts_the_upload_that_it_was_beginning(
 
 
 @pytest.mark.parametrize("at_opening", [True, False])
-async def test_an_abort_that_fails_does_not_end_the_sweep(server: LocalS3Server, bucket: S3Bucket, at_opening: bool) -> None:
+async def test_an_abort_that_fails_does_not_end_the_sweep(
+    server: LocalS3Server, bucket: S3Bucket, at_opening: bool
+) -> None:
     storage = s3_storage(server.url)
     if not at_opening:
         await storage.open()
     uploads = [bucket.begin_upload(f"store/{number}", {}, now=1000.0) for number in range(5)]
-    server.fail(Fault("AbortMultipartUpload", key="store/0", refuse=(503, "SlowDown")), Fault("AbortMultipartUpload", key="3", drop=True))
+    server.fail(
+        Fault("AbortMultipartUpload", key="store/0", refuse=(503, "SlowDown")),
+        Fault("AbortMultipartUpload", key="3", drop=True),
+    )
     if at_opening:
         await storage.open()
     else:
@@ -186,14 +217,19 @@ async def test_an_abort_that_fails_does_not_end_the_sweep(server: LocalS3Server,
 async def test_a_sweep_leaves_young_uploads_and_those_of_another_store(
     storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
 ) -> None:
-    kept = [bucket.begin_upload("another-store/a", {}, now=1000.0), bucket.begin_upload("store/young", {}, now=time.time())]
+    kept = [
+        bucket.begin_upload("another-store/a", {}, now=1000.0),
+        bucket.begin_upload("store/young", {}, now=time.time()),
+    ]
     bucket.begin_upload("store/old", {}, now=1000.0)
     await storage.sweep()
 
     assert list(bucket.uploads) == kept
 
 
-async def test_an_upload_that_somebody_else_swept_is_no_trouble(storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket) -> None:
+async def test_an_upload_that_somebody_else_swept_is_no_trouble(
+    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
+) -> None:
     bucket.begin_upload("store/old", {}, now=1000.0)
     server.fail(Fault("AbortMultipartUpload", applied=True, refuse=(404, "NoSuchUpload")))
     await storage.sweep()
@@ -201,7 +237,9 @@ async def test_an_upload_that_somebody_else_swept_is_no_trouble(storage: S3Chunk
     assert storage.statistics().verbs["sweep"].failures == 0
 
 
-async def test_opening_aborts_the_old_uploads_of_dead_owners_and_no_others(server: LocalS3Server, bucket: S3Bucket) -> None:
+async def test_opening_aborts_the_old_uploads_of_dead_owners_and_no_others(
+    server: LocalS3Server, bucket: S3Bucket
+) -> None:
     server.page_size = 2
     old = [bucket.begin_upload(f"store/{number}", {}, now=1000.0) for number in range(5)]
     elsewhere = bucket.begin_upload("another-store/a", {}, now=1000.0)
@@ -220,7 +258,9 @@ async def test_opening_aborts_the_old_uploads_of_dead_owners_and_no_others(serve
 async def test_an_upload_that_could_not_be_aborted_is_left_to_the_next_sweep(
     storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
 ) -> None:
-    server.fail(Fault("UploadPart", refuse=(503, "SlowDown")), Fault("AbortMultipartUpload", refuse=(503, "SlowDown")))
+    server.fail(
+        Fault("UploadPart", refuse=(503, "SlowDown")), Fault("AbortMultipartUpload", refuse=(503, "SlowDown"))
+    )
     with pytest.raises(Unavailable, match="slow down"):
         await storage.concat("joined", RANGES)
     assert len(bucket.uploads) == 1

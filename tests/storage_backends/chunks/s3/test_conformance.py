@@ -1,4 +1,5 @@
-"""S3 chunks keep the contract: on our own server by small pages, with write offsets, and on moto's server as a second judge of S3.
+"""S3 chunks keep the contract: on our own server by small pages, with write offsets, and on moto's server as
+a second judge of S3.
 
 The last two do only what they may do differently, unless ``--long`` is given.
 """

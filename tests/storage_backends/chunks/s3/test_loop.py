@@ -1,4 +1,5 @@
-"""The seam between the caller's loop and the requests': nothing runs on that nobody waits for, and the thread ends with the storage."""
+"""The seam between the caller's loop and the requests': nothing runs on that nobody waits for, and the thread
+ends with the storage."""
 
 from __future__ import annotations
 

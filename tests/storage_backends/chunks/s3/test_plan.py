@@ -11,9 +11,16 @@ from tierlog.storage_backends.base.errors import InvalidArgument
 from tierlog.storage_backends.chunks.s3_plan import PART_MIN, CopiedPart, JoinedPart, Part, plan_parts
 
 MIB = 1 << 20
-LENGTHS = st.one_of(st.integers(0, 100), st.integers(PART_MIN - 2, PART_MIN + 2), st.integers(2 * PART_MIN - 2, 2 * PART_MIN + 2))
+LENGTHS = st.one_of(
+    st.integers(0, 100),
+    st.integers(PART_MIN - 2, PART_MIN + 2),
+    st.integers(2 * PART_MIN - 2, 2 * PART_MIN + 2),
+)
 RANGES = st.lists(
-    st.builds(ChunkRange, st.sampled_from("abc"), st.integers(0, 9), st.one_of(LENGTHS, st.integers(0, 100 * MIB))), max_size=12
+    st.builds(
+        ChunkRange, st.sampled_from("abc"), st.integers(0, 9), st.one_of(LENGTHS, st.integers(0, 100 * MIB))
+    ),
+    max_size=12,
 )
 
 
@@ -51,7 +58,12 @@ def test_the_parts_are_the_ranges_and_no_part_is_refused(ranges: list[ChunkRange
 
 
 def test_long_ranges_are_copied_and_short_ones_joined() -> None:
-    a, b, c, d = ChunkRange("a", 0, 8 * MIB), ChunkRange("b", 0, MIB), ChunkRange("c", 0, 20 * MIB), ChunkRange("d", 0, 1)
+    a, b, c, d = (
+        ChunkRange("a", 0, 8 * MIB),
+        ChunkRange("b", 0, MIB),
+        ChunkRange("c", 0, 20 * MIB),
+        ChunkRange("d", 0, 1),
+    )
 
     assert plan_parts([a, b, c, d]) == [
         CopiedPart(a),

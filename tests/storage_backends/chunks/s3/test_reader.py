@@ -1,4 +1,4 @@
-"""A reader of a bucket sees all and changes nothing (hole 26)."""
+"""A reader of a bucket sees all and changes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ async def test_a_reader_reads_and_refuses_every_change(server: LocalS3Server) ->
     await writer.open()
     await writer.create_with_content("a", [b"abc"])
     await writer.close()
-    reader = S3ChunkReader(S3Location(BUCKET, "store/"), S3Options(endpoint=server.url, append=True), numbered_world())
+    reader = S3ChunkReader(
+        S3Location(BUCKET, "store/"), S3Options(endpoint=server.url, append=True), numbered_world()
+    )
     await reader.open()
     server.seen.clear()
 

@@ -1,4 +1,5 @@
-"""S3 below the storage actor, the one layer that tries again: whatever is lost on the way, each verb is done once (rules A12, S2)."""
+"""S3 below the storage actor, the one layer that tries again: whatever is lost on the way, each verb is done
+once (rules A12, S2)."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ import attrs
 import pytest
 
 from support.s3 import BUCKET, s3_storage
-from tierlog.actors.core.backoff import Backoff
-from tierlog.actors.storage.actor import StorageActor
-from tierlog.actors.storage.client import StorageClient
-from tierlog.actors.storage.options import StorageOptions
+from tierlog.actors.chunk_io.actor import StorageActor
+from tierlog.actors.chunk_io.client import StorageClient
+from tierlog.actors.chunk_io.options import StorageOptions
+from tierlog.actors.kernel.backoff import Backoff
 from tierlog.storage_backends.base.chunk_storage import ChunkRange
 from tierlog.storage_backends.base.errors import ChunkExists, ChunkNotFound, OutcomeUnknown, Unavailable
 from tierlog.testing.s3_server import Fault, LocalS3Server
@@ -21,12 +22,18 @@ from tierlog.testing.s3_server import Fault, LocalS3Server
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("reused_clients")]
 
 DATA = bytes(range(256)) * 8
-SLOW_DOWN, CONFLICT, EXISTS = (503, "SlowDown"), (409, "ConditionalRequestConflict"), (412, "PreconditionFailed")
+SLOW_DOWN, CONFLICT, EXISTS = (
+    (503, "SlowDown"),
+    (409, "ConditionalRequestConflict"),
+    (412, "PreconditionFailed"),
+)
 
 
 @pytest.fixture
 async def client(server: LocalS3Server) -> AsyncIterator[StorageClient]:
-    actor = StorageActor(s3_storage(server.url), StorageOptions(attempts=3, backoff=Backoff(first=0, maximum=0)), Random(1))
+    actor = StorageActor(
+        s3_storage(server.url), StorageOptions(attempts=3, backoff=Backoff(first=0, maximum=0)), Random(1)
+    )
     async with anyio.create_task_group() as tasks:
         await tasks.start(actor.run)
         yield StorageClient(actor)
@@ -44,21 +51,31 @@ CREATIONS = {
         Fault("GetObject", refuse=SLOW_DOWN),
         Fault("PutObject", refuse=CONFLICT),
     ],
-    "its own object in the way of the second try": [Fault("PutObject", applied=True, drop=True), Fault("GetObject", drop=True)],
+    "its own object in the way of the second try": [
+        Fault("PutObject", applied=True, drop=True),
+        Fault("GetObject", drop=True),
+    ],
     "sent twice by something on the way": [Fault("PutObject", applied=True, refuse=EXISTS)],
-    "a truncated read-back": [Fault("PutObject", applied=True, drop=True), Fault("GetObject", body_bytes=100)],
+    "a truncated read-back": [
+        Fault("PutObject", applied=True, drop=True),
+        Fault("GetObject", body_bytes=100),
+    ],
 }
 
 
 @pytest.mark.parametrize("faults", CREATIONS.values(), ids=CREATIONS)
-async def test_a_creation_succeeds_through_trouble(client: StorageClient, server: LocalS3Server, faults: list[Fault]) -> None:
+async def test_a_creation_succeeds_through_trouble(
+    client: StorageClient, server: LocalS3Server, faults: list[Fault]
+) -> None:
     server.fail(*map(attrs.evolve, faults))
 
     assert await client.create_with_content("a/b", [DATA[:100], DATA[100:]]) == len(DATA)
     assert server.buckets[BUCKET].objects["store/a/b"].data == DATA
 
 
-async def test_a_read_back_that_finds_other_bytes_is_no_success(client: StorageClient, server: LocalS3Server) -> None:
+async def test_a_read_back_that_finds_other_bytes_is_no_success(
+    client: StorageClient, server: LocalS3Server
+) -> None:
     other = s3_storage(server.url)
     await other.open()
     await other.create_with_content("a/b", [b"other"])
@@ -68,7 +85,9 @@ async def test_a_read_back_that_finds_other_bytes_is_no_success(client: StorageC
         await client.create_with_content("a/b", [DATA])
 
 
-async def test_trouble_that_lasts_is_told_after_the_last_try(client: StorageClient, server: LocalS3Server) -> None:
+async def test_trouble_that_lasts_is_told_after_the_last_try(
+    client: StorageClient, server: LocalS3Server
+) -> None:
     server.fail(Fault("PutObject", refuse=SLOW_DOWN, times=3))
     with pytest.raises(Unavailable, match="slow down"):
         await client.create_with_content("a/b", [DATA])
@@ -77,15 +96,23 @@ async def test_trouble_that_lasts_is_told_after_the_last_try(client: StorageClie
     assert "store/a/b" not in server.buckets[BUCKET].objects
 
 
-async def test_once_unknown_it_stays_unknown_until_the_bucket_tells(client: StorageClient, server: LocalS3Server) -> None:
+async def test_once_unknown_it_stays_unknown_until_the_bucket_tells(
+    client: StorageClient, server: LocalS3Server
+) -> None:
     server.fail(Fault("PutObject", drop=True), Fault("PutObject", refuse=SLOW_DOWN, times=2))
     with pytest.raises(OutcomeUnknown, match="slow down"):
         await client.create_with_content("a/b", [DATA])
 
 
-async def test_reads_lists_and_deletes_succeed_through_trouble(client: StorageClient, server: LocalS3Server) -> None:
+async def test_reads_lists_and_deletes_succeed_through_trouble(
+    client: StorageClient, server: LocalS3Server
+) -> None:
     await client.create_with_content("a/b", [DATA])
-    server.fail(Fault("GetObject", drop=True), Fault("GetObject", body_bytes=7), Fault("ListObjectsV2", refuse=SLOW_DOWN, times=2))
+    server.fail(
+        Fault("GetObject", drop=True),
+        Fault("GetObject", body_bytes=7),
+        Fault("ListObjectsV2", refuse=SLOW_DOWN, times=2),
+    )
     server.fail(Fault("DeleteObject", applied=True, drop=True))
 
     assert await client.read("a/b", 1, 10) == DATA[1:11]

@@ -1,4 +1,5 @@
-"""Each way in which a service can fail, as an error that says whether something happened and what to do; and nothing is asked twice."""
+"""Each way in which a service can fail, as an error that says whether something happened and what to do; and
+nothing is asked twice."""
 
 from __future__ import annotations
 
@@ -90,9 +91,15 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("refuse", "kind", "message"), REFUSALS, ids=[f"{status}-{code}" for (status, code), _, _ in REFUSALS])
+@pytest.mark.parametrize(
+    ("refuse", "kind", "message"), REFUSALS, ids=[f"{status}-{code}" for (status, code), _, _ in REFUSALS]
+)
 async def test_a_refusal_says_what_happened_and_what_to_do(
-    storage: S3ChunkStorage, server: LocalS3Server, refuse: tuple[int, str], kind: type[TierlogError], message: str
+    storage: S3ChunkStorage,
+    server: LocalS3Server,
+    refuse: tuple[int, str],
+    kind: type[TierlogError],
+    message: str,
 ) -> None:
     server.fail(Fault("PutObject", refuse=refuse))
     with pytest.raises(kind, match=message) as caught:
@@ -105,8 +112,13 @@ async def test_a_refusal_says_what_happened_and_what_to_do(
     assert await create(storage) == len(DATA)
 
 
-@pytest.mark.parametrize(("verb", "operation"), [(read, "GetObject"), (info, "HeadObject"), (list_all, "ListObjectsV2")])
-@pytest.mark.parametrize("fault", [Fault("", refuse=(500, "InternalError")), Fault("", refuse=(503, "SlowDown")), Fault("", drop=True)])
+@pytest.mark.parametrize(
+    ("verb", "operation"), [(read, "GetObject"), (info, "HeadObject"), (list_all, "ListObjectsV2")]
+)
+@pytest.mark.parametrize(
+    "fault",
+    [Fault("", refuse=(500, "InternalError")), Fault("", refuse=(503, "SlowDown")), Fault("", drop=True)],
+)
 async def test_trouble_of_a_read_changes_nothing(
     storage: S3ChunkStorage, server: LocalS3Server, verb: Verb, operation: str, fault: Fault
 ) -> None:
@@ -120,7 +132,9 @@ async def test_trouble_of_a_read_changes_nothing(
 
 async def test_a_refused_read_names_its_cause(storage: S3ChunkStorage, server: LocalS3Server) -> None:
     server.fail(Fault("GetObject", refuse=(403, "AccessDenied")))
-    with pytest.raises(Unavailable, match=re.escape(f"may not do get_object on s3://{BUCKET}/store/there; allow it")):
+    with pytest.raises(
+        Unavailable, match=re.escape(f"may not do get_object on s3://{BUCKET}/store/there; allow it")
+    ):
         await read(storage)
 
     server.fail(Fault("GetObject", refuse=(404, "NoSuchKey")))
@@ -145,7 +159,8 @@ async def mark(storage: S3ChunkStorage) -> object:
 async def test_a_bucket_that_is_gone_is_trouble_and_never_a_missing_chunk(
     storage: S3ChunkStorage, server: LocalS3Server, verb: Verb
 ) -> None:
-    """Its ``HEAD`` says a bare 404 of both. Whoever took that for a missing chunk would forget segments and their garbage."""
+    """Its ``HEAD`` says a bare 404 of both. Whoever took that for a missing chunk would forget segments and
+    their garbage."""
     bucket = server.buckets.pop(BUCKET)
     with pytest.raises(Unavailable, match="there is no bucket chunks at http://127.0.0.1"):
         await verb(storage)
@@ -154,14 +169,18 @@ async def test_a_bucket_that_is_gone_is_trouble_and_never_a_missing_chunk(
     assert await storage.exists("there")
 
 
-async def test_a_missing_chunk_costs_one_request_more_than_one_that_is_there(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+async def test_a_missing_chunk_costs_one_request_more_than_one_that_is_there(
+    storage: S3ChunkStorage, server: LocalS3Server
+) -> None:
     assert await storage.exists("there")
     assert len(server.seen) == 1
     assert not await storage.exists("nowhere")
     assert [seen.operation for seen in server.seen[1:]] == ["HeadObject", "GetObject"]
 
 
-async def test_a_missing_chunk_is_not_told_while_the_bucket_cannot_be_asked(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+async def test_a_missing_chunk_is_not_told_while_the_bucket_cannot_be_asked(
+    storage: S3ChunkStorage, server: LocalS3Server
+) -> None:
     server.fail(Fault("GetObject", drop=True), Fault("GetObject", refuse=(403, "AccessDenied")))
     for message in ("no sound answer", "allow it in the policy"):
         with pytest.raises(Unavailable, match=message):
@@ -170,14 +189,18 @@ async def test_a_missing_chunk_is_not_told_while_the_bucket_cannot_be_asked(stor
     assert not await storage.exists("nowhere")
 
 
-async def test_a_chunk_that_was_made_while_it_was_looked_for_was_missing(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+async def test_a_chunk_that_was_made_while_it_was_looked_for_was_missing(
+    storage: S3ChunkStorage, server: LocalS3Server
+) -> None:
     server.fail(Fault("HeadObject", refuse=(404, "NotFound")))
     with pytest.raises(ChunkNotFound, match="when it was looked for"):
         await info(storage)
 
 
 @pytest.mark.parametrize("body_bytes", [0, 1, 1000])
-async def test_a_truncated_body_is_never_taken_for_a_short_chunk(storage: S3ChunkStorage, server: LocalS3Server, body_bytes: int) -> None:
+async def test_a_truncated_body_is_never_taken_for_a_short_chunk(
+    storage: S3ChunkStorage, server: LocalS3Server, body_bytes: int
+) -> None:
     server.fail(Fault("GetObject", body_bytes=body_bytes))
     with pytest.raises(Unavailable, match="no sound answer"):
         await read(storage)
@@ -200,7 +223,9 @@ async def test_a_slow_body_is_waited_for_within_the_limit(server: LocalS3Server)
 
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("how", ["drop", "stall"])
-async def test_a_lost_reply_of_a_put_is_an_unknown_outcome(server: LocalS3Server, how: str, applied: bool) -> None:
+async def test_a_lost_reply_of_a_put_is_an_unknown_outcome(
+    server: LocalS3Server, how: str, applied: bool
+) -> None:
     storage = s3_storage(server.url, read_timeout=0.2)
     await storage.open()
     await storage.exists("warm")  # the connection is kept: an HTTP client likes to ask again on such a one
@@ -214,7 +239,9 @@ async def test_a_lost_reply_of_a_put_is_an_unknown_outcome(server: LocalS3Server
 
 
 @pytest.mark.parametrize("applied", [False, True])
-async def test_a_lost_reply_of_a_delete_is_an_unknown_outcome(storage: S3ChunkStorage, server: LocalS3Server, applied: bool) -> None:
+async def test_a_lost_reply_of_a_delete_is_an_unknown_outcome(
+    storage: S3ChunkStorage, server: LocalS3Server, applied: bool
+) -> None:
     server.fail(Fault("DeleteObject", applied=applied, drop=True))
     with pytest.raises(OutcomeUnknown):
         await delete(storage)
@@ -223,15 +250,20 @@ async def test_a_lost_reply_of_a_delete_is_an_unknown_outcome(storage: S3ChunkSt
     assert await storage.exists("there") is not applied
 
 
-async def test_a_put_that_was_sent_twice_on_its_way_finds_its_own_object(storage: S3ChunkStorage, server: LocalS3Server) -> None:
-    """A proxy that lost a reply sends the request again: the service refuses the second one because of the first."""
+async def test_a_put_that_was_sent_twice_on_its_way_finds_its_own_object(
+    storage: S3ChunkStorage, server: LocalS3Server
+) -> None:
+    """A proxy that lost a reply sends the request again: the service refuses the second one because of the
+    first."""
     server.fail(Fault("PutObject", applied=True, refuse=(412, "PreconditionFailed")))
 
     assert await create(storage) == len(DATA)
     assert await storage.read("new", 0, 10_000) == DATA
 
 
-async def test_the_object_of_another_put_is_not_ours_whatever_it_holds(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+async def test_the_object_of_another_put_is_not_ours_whatever_it_holds(
+    storage: S3ChunkStorage, server: LocalS3Server
+) -> None:
     other = s3_storage(server.url)
     await other.open()
     await create(other)
@@ -240,8 +272,13 @@ async def test_the_object_of_another_put_is_not_ours_whatever_it_holds(storage: 
         await create(storage)
 
 
-async def test_whether_an_object_is_ours_stays_unknown_while_it_cannot_be_seen(storage: S3ChunkStorage, server: LocalS3Server) -> None:
-    server.fail(Fault("PutObject", applied=True, refuse=(412, "PreconditionFailed")), Fault("HeadObject", refuse=(503, "SlowDown")))
+async def test_whether_an_object_is_ours_stays_unknown_while_it_cannot_be_seen(
+    storage: S3ChunkStorage, server: LocalS3Server
+) -> None:
+    server.fail(
+        Fault("PutObject", applied=True, refuse=(412, "PreconditionFailed")),
+        Fault("HeadObject", refuse=(503, "SlowDown")),
+    )
     with pytest.raises(OutcomeUnknown, match="cannot be told"):
         await create(storage)
 
@@ -259,7 +296,7 @@ async def test_a_service_that_is_gone_cannot_have_done_anything(server: LocalS3S
     await storage.close()
 
 
-# --- opening --------------------------------------------------------------------------------------------------
+# --- opening ------------------------------------------------------------------------------------
 
 
 async def test_opening_says_that_the_bucket_is_missing(server: LocalS3Server) -> None:
@@ -268,13 +305,17 @@ async def test_opening_says_that_the_bucket_is_missing(server: LocalS3Server) ->
         await s3_storage(server.url).open()
 
 
-async def test_opening_says_that_the_access_key_is_unknown(server: LocalS3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_opening_says_that_the_access_key_is_unknown(
+    server: LocalS3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "stranger")
     with pytest.raises(ConfigError, match="does not know the access key; set AWS_ACCESS_KEY_ID"):
         await s3_storage(server.url).open()
 
 
-async def test_opening_says_that_there_are_no_credentials(server: LocalS3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_opening_says_that_there_are_no_credentials(
+    server: LocalS3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(ConfigError, match="there are no usable credentials"):
@@ -306,7 +347,10 @@ async def test_a_storage_that_could_not_be_opened_can_be_opened_later(server: Lo
 
 async def test_a_busy_service_does_not_keep_a_storage_from_being_opened(server: LocalS3Server) -> None:
     """It is there, and the calls are tried again."""
-    server.fail(Fault("ListObjectsV2", refuse=(503, "SlowDown")), Fault("ListMultipartUploads", refuse=(500, "InternalError")))
+    server.fail(
+        Fault("ListObjectsV2", refuse=(503, "SlowDown")),
+        Fault("ListMultipartUploads", refuse=(500, "InternalError")),
+    )
     storage = s3_storage(server.url)
     await storage.open()
 
@@ -329,7 +373,7 @@ async def test_a_cancelled_opening_gives_its_connections_back(server: LocalS3Ser
     gc.collect()
 
 
-# --- answers that are not what was asked for ------------------------------------------------------------------
+# --- answers that are not what was asked for ----------------------------------------------------
 
 
 async def test_a_service_that_ignores_ranges_is_found_out(

@@ -1,0 +1,84 @@
+"""The quota: users' chunks stop growing while the storage holds more than its safe size (rule A15).
+
+Owns: the comparison; sync and pure. Does not own: measuring (the actor polls ``used_space``), nor the lane of
+an operation.
+
+Between two measurements the bytes written since are added, so that a burst cannot run far past the limit. The
+store's own chunks are exempt, as are reads and deletes: they are what makes space (rule C6).
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from ...storage_backends.base.errors import StorageFull
+from ...storage_backends.base.statistics import counter, gauge
+from .messages import SYSTEM_PREFIX
+
+
+@attrs.frozen
+class QuotaStatistics:
+    safe_size_bytes: int = attrs.field(
+        metadata=gauge("Space in use above which flushes stop; 0 means no limit.")
+    )
+    used_bytes: int = attrs.field(metadata=gauge("Space in use: last measured, and what was written since."))
+    measured: int = attrs.field(metadata=counter("Measurements that succeeded."))
+    missed: int = attrs.field(metadata=counter("Measurements that failed: the last good one stands."))
+    refused: int = attrs.field(metadata=counter("Writes refused because of the limit."))
+
+
+class Quota:
+    __slots__ = ("_measured", "_missed", "_refused", "_safe_size", "_used")
+
+    def __init__(self, safe_size_bytes: int) -> None:
+        self._safe_size = safe_size_bytes
+        self._used = 0
+        self._measured = 0
+        self._missed = 0
+        self._refused = 0
+
+    def __repr__(self) -> str:
+        return f"<Quota {self._used} of {self._safe_size or 'unlimited'} B>"
+
+    @property
+    def is_limited(self) -> bool:
+        return self._safe_size > 0
+
+    @property
+    def reason(self) -> str:
+        """Why users are refused now; empty if they are not."""
+        if not self._safe_size or self._used < self._safe_size:
+            return ""
+
+        return (
+            f"long-term storage holds {self._used} bytes, its safe size is {self._safe_size}: "
+            "delete or truncate segments, or raise the safe size"
+        )
+
+    def measure(self, used_bytes: int) -> None:
+        """Note what the backend says is in use."""
+        self._used = used_bytes
+        self._measured += 1
+
+    def missed(self) -> None:
+        """Note that a measurement failed."""
+        self._missed += 1
+
+    def add(self, size_bytes: int) -> None:
+        """Note what was written since the last measurement."""
+        self._used += size_bytes
+
+    def check(self, name: str) -> None:
+        """Raise ``StorageFull`` if the chunk ``name`` may not be made or grow now."""
+        if self.reason and not name.startswith(SYSTEM_PREFIX):
+            self._refused += 1
+            raise StorageFull(self.reason)
+
+    def statistics(self) -> QuotaStatistics:
+        return QuotaStatistics(
+            safe_size_bytes=self._safe_size,
+            used_bytes=self._used,
+            measured=self._measured,
+            missed=self._missed,
+            refused=self._refused,
+        )

@@ -1,0 +1,166 @@
+"""Checkpoints: when they are due, how they are written, and what they let the log forget.
+
+Owns: the sequence begin, parts, end, truncate (rules C7, W5). Does not own: the snapshot (``state.py``), nor
+removing files (the log).
+
+Order: the end names the lowest group that recovery needs: the group of the begin, or an older one that holds
+bytes which are not in long-term storage yet. Only when the end is durable does the log truncate. A checkpoint
+without its end does not exist. What one segment pins for too long is said again at the tail first (rule F4).
+
+Parts are small and travel in the internal lane between appends. Cancellation and crash: an
+unfinished checkpoint is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import anyio
+import attrs
+
+from ...journal.log.contract import DurableDataLog
+from ...journal.operations.checkpoint import CheckpointEnd, CheckpointPart
+from ...journal.operations.relog_data import RelogData
+from ...journal.operations.segment_image import SegmentStatus
+from ...storage_backends.base.statistics import counter, gauge
+from ..read.tail_cache import TailCache
+from .requests import LogRequest, Request, SnapshotRequest
+from .segments import SegmentState
+from .state import NO_CYCLE, ContainerState, Snapshot
+
+TAG_CHECKPOINT_END = 1
+"""The tag of a group that holds a ``CheckpointEnd``: recovery finds it without decoding payloads."""
+_PART_RECORDS = 256
+_RELOG_BYTES = 1 << 20
+
+
+@attrs.frozen
+class CheckpointOptions:
+    wal_bytes: int = 64 << 20
+    """A checkpoint is due after this many logged bytes, or four times the size of the last one if that is
+    more."""
+    pinned_groups_bytes: int = 256 << 20
+    """Retained log bytes above which a segment that keeps failing to flush is re-logged."""
+
+
+@attrs.frozen
+class CheckpointStatistics:
+    checkpoints: int = attrs.field(metadata=counter("Checkpoints completed."))
+    last_bytes: int = attrs.field(metadata=gauge("Size of the newest checkpoint in bytes."))
+    relogged_bytes: int = attrs.field(metadata=counter("Unflushed bytes said again at the log's tail."))
+
+
+class Checkpointer:
+    def __init__(
+        self,
+        state: ContainerState,
+        cache: TailCache,
+        log: DurableDataLog,
+        ask: Callable[[Request, int], Awaitable[Any]],
+        options: CheckpointOptions,
+    ) -> None:
+        self._state = state
+        self._cache = cache
+        self._log = log
+        self._ask = ask
+        self._options = options
+        self._written = 0
+        self._count = 0
+        self._last_bytes = 0
+        self._cycle = NO_CYCLE
+        """The newest complete flush cycle that a checkpoint of this owner knows."""
+        # What the log held at open counts too, or an owner that crashes often would never write a checkpoint.
+        self._last_at = -log.statistics().retained_bytes
+        self._relogged = 0
+
+    def is_due(self) -> bool:
+        if self._state.cycle != self._cycle and not self._log.has_room(0):
+            return True  # the disk is nearly full, and what was flushed can leave the log
+
+        logged = self._log.statistics().appended_bytes - self._last_at
+        return logged > max(self._options.wal_bytes, 4 * self._last_bytes)
+
+    async def run(self, wake: Callable[[], anyio.Event]) -> None:
+        """Write a checkpoint whenever one is due. ``wake()`` gives an event that is set when more was
+        logged."""
+        while True:
+            event = wake()
+            if self.is_due():
+                await self.checkpoint()
+            else:
+                await event.wait()
+
+    async def checkpoint(self) -> None:
+        self._count += 1
+        number = self._state.epoch << 32 | self._count
+        await self._relog_what_pins()
+        begin_group, snapshot = await self._ask(SnapshotRequest(number), 0)
+        try:
+            size = await self._write_parts(number, snapshot)
+        finally:
+            self._state.end_snapshot()
+
+        end = CheckpointEnd(number, begin_group, snapshot.sequence, snapshot.cycle)
+        truncate_before = self._lowest_needed_group(begin_group)
+        await self._ask(LogRequest(end, tag=TAG_CHECKPOINT_END, truncate_before=truncate_before), 64)
+        self._written += 1
+        self._cycle = snapshot.cycle
+        self._last_bytes = size
+        self._last_at = self._log.statistics().appended_bytes
+        await self._log.truncate()
+
+    async def _write_parts(self, number: int, snapshot: Snapshot) -> int:
+        total = 0
+        while True:
+            part = CheckpointPart(number, *snapshot.take(_PART_RECORDS))
+            if not part.images and not part.entries and not part.transactions:
+                return total
+
+            size = sum(map(len, part.images + part.transactions)) + sum(
+                len(key) + len(value) for key, _, value in part.entries
+            )
+            await self._ask(LogRequest(part), size)
+            total += size
+
+    def _lowest_needed_group(self, begin_group: int) -> int:
+        return min((begin_group, *(group for segment in self._unflushed() for _, group in segment.marks)))
+
+    def _unflushed(self) -> Iterator[SegmentState]:
+        return (
+            s
+            for s in self._state.segments.by_id.values()
+            if s.marks and s.status is not SegmentStatus.DELETED
+        )
+
+    async def _relog_what_pins(self) -> None:
+        """Say the oldest unflushed bytes again when the retained log is too long because of them (rule
+        F4)."""
+        if self._log.statistics().retained_bytes <= self._options.pinned_groups_bytes:
+            return
+
+        oldest = min((group for s in self._unflushed() for _, group in s.marks), default=self._log.next_group)
+        horizon = oldest + (self._log.next_group - oldest) // 2
+        for segment in list(self._unflushed()):
+            # A cycle may have flushed it while the one before was re-logged.
+            if min((group for _, group in segment.marks), default=horizon) < horizon:
+                await self._relog(segment)
+
+    async def _relog(self, segment: SegmentState) -> None:
+        """Re-log the segment's own bytes from the flushed offset on, to the durable end as it is now, in
+        pieces."""
+        # After a recovery the marks need not be in offset order: the last one may end before another.
+        position, end = segment.flushed, max(mark[0] for mark in segment.marks)
+        while position < end:
+            data = b"".join(self._cache.slices(segment.sid, position, min(end, position + _RELOG_BYTES)))
+            if data:
+                await self._ask(LogRequest(RelogData(segment.sid, position, data)), len(data))
+                position += len(data)
+                self._relogged += len(data)
+            else:
+                # A merged source lies here, or what was here has been flushed meanwhile; None: it was deleted
+                # or merged.
+                position = self._cache.next_cached(segment.sid, position) or end
+
+    def statistics(self) -> CheckpointStatistics:
+        return CheckpointStatistics(self._written, self._last_bytes, self._relogged)

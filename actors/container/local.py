@@ -1,0 +1,214 @@
+"""The host of one container: runs ownership after ownership, and leads callers to the one that is alive.
+
+Owns: supervision (restart with backoff, give up at a limit), the wait of callers for a recovering container,
+and the error they get when there will be none. Does not own: what a container does.
+
+A failed container is recovered while the app goes on. A fenced one stays fenced, a corrupt one
+stays stopped: callers get the reason. A call that was refused because the container stopped before
+it was taken in is tried again on the next ownership, within the wait's limit; one whose outcome is unknown
+never is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from random import Random
+from typing import TypeVar
+
+import anyio
+import attrs
+
+from ...storage_backends.base.errors import ClosedError, NotOwner, TierlogError, Unavailable
+from ...storage_backends.base.statistics import counter, label, state
+from ..kernel.lifecycle import CLEAN_EXIT, ActorExit, ExitKind, exit_of, first_leaf
+from ..kernel.supervision import RestartPolicy, SupervisionEvent, supervise
+from ..telemetry.logging import get_logger
+from .container import Container
+from .statistics import ContainerStatistics
+
+T = TypeVar("T")
+_log = get_logger("host")
+
+
+@attrs.frozen
+class LocalContainerStatistics:
+    container: int = attrs.field(metadata=label())
+    state: str = attrs.field(
+        metadata=state("Where the container is: starting, active, recovering, or how it ended.")
+    )
+    restarts: int = attrs.field(metadata=counter("Recoveries after a failure."))
+    current: ContainerStatistics | None
+
+
+class RemoteContainer:
+    """Stands where a container is that another process serves."""
+
+    active: None = None
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def stop(self) -> None:
+        """There is nothing to stop."""
+
+    async def call(self, verb: Callable[[Container], Awaitable[T]]) -> T:
+        raise NotOwner(f"container {self.index} is not served here")
+
+
+class LocalContainer:
+    def __init__(
+        self,
+        index: int,
+        make: Callable[[], Container],
+        policy: RestartPolicy,
+        random: Random,
+        unavailable_wait: float,
+    ) -> None:
+        """``make()`` builds a fresh ownership; ``unavailable_wait``: seconds that a call waits for a
+        recovering container."""
+        self.index = index
+        self._make = make
+        self._policy = policy
+        self._random = random
+        self._wait_limit = unavailable_wait
+        self.active: Container | None = None
+        """The ownership that answers now. The hot path looks here first."""
+        self._running: Container | None = None
+        self._ended: ActorExit | None = None
+        self._epochs: Collection[int] | None = None
+        """What the ownerships so far took of the log; None before the first one did."""
+        self._stopping = False
+        self._restarts = 0
+        self._changed = anyio.Event()
+
+    # --- life ------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Supervise until ``stop``, a fence, corruption, or too many failures."""
+        try:
+            self._ended = await supervise(
+                f"container-{self.index}", self._run_once, self._policy, self._on_event, self._random
+            )
+        finally:
+            if self._ended is None:
+                self._ended = CLEAN_EXIT
+            self._change(None)
+
+    async def _run_once(self) -> ActorExit:
+        container = self._running = self._make()
+        container.follows = self._epochs
+        if self._stopping:
+            return CLEAN_EXIT
+
+        try:
+            await container.run(lambda: self._change(container), lambda: self._change(None))
+        except Exception as error:  # noqa: BLE001 - whatever ended it, supervision decides by its kind
+            kind = exit_of(error)
+            if container.is_poisoned:
+                kind = attrs.evolve(kind, kind=ExitKind.POISONED)
+            return kind
+        finally:
+            self._epochs = container.epochs_so_far
+            self._running = None
+            self._change(None)
+
+        return CLEAN_EXIT
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether ``stop`` was asked for."""
+        return self._stopping
+
+    def stop(self) -> None:
+        """Ask for a clean end; ``run`` returns soon after."""
+        self._stopping = True
+        if self._running is not None:
+            self._running.stop()
+
+    def _change(self, active: Container | None) -> None:
+        self.active = active
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+
+    def _on_event(self, event: SupervisionEvent) -> None:
+        self._restarts = event.restarts
+        _log.info(
+            "supervision",
+            container=self.index,
+            step=event.step.value,
+            exit=str(event.exit or ""),
+            delay=event.delay,
+        )
+
+    # --- callers ---------------------------------------------------------------------------------
+
+    async def wait_started(self) -> None:
+        """Return when the container answers; raise why if it never will."""
+        while self.active is None:
+            self._check_ended()
+            await self._changed.wait()
+
+    async def wait_ended(self) -> ActorExit:
+        """Return when the container was stopped or will not answer any more, with the reason."""
+        while self._ended is None:
+            await self._changed.wait()
+        return self._ended
+
+    async def call(self, verb: Callable[[Container], Awaitable[T]]) -> T:
+        """Run ``verb`` on the ownership that is alive, waiting for one up to the limit."""
+        deadline: float | None = None
+        while True:
+            container = self.active
+            if container is None:
+                if deadline is None:
+                    deadline = anyio.current_time() + self._wait_limit
+                await self._wait_until(deadline)
+                continue
+
+            try:
+                return await verb(container)
+            except (Unavailable, ClosedError):
+                if self.active is container:
+                    raise  # the container lives: it is something beneath it that is unavailable
+
+    async def _wait_until(self, deadline: float) -> None:
+        self._check_ended()
+        with anyio.CancelScope(deadline=deadline) as scope:
+            await self._changed.wait()
+        if scope.cancelled_caught:
+            raise Unavailable(
+                f"container {self.index} is still recovering after {self._wait_limit:g} s: nothing was "
+                f"done, try again"
+            )
+
+    def _check_ended(self) -> None:
+        ended = self._ended
+        if ended is None:
+            return
+
+        cause = first_leaf(ended.error)
+        if ended.kind is ExitKind.CLEAN:
+            raise ClosedError("the store is closed")
+
+        if ended.kind is ExitKind.FENCED:
+            raise NotOwner(
+                f"container {self.index} was opened by another owner; this one was fenced"
+            ) from cause
+
+        if isinstance(cause, TierlogError):
+            raise cause.with_traceback(None)
+
+        raise Unavailable(f"container {self.index} stopped for good: {ended}") from cause
+
+    def statistics(self) -> LocalContainerStatistics:
+        if self.active is not None:
+            return LocalContainerStatistics(self.index, "active", self._restarts, self.active.statistics())
+
+        now = (
+            self._ended.kind.value
+            if self._ended is not None
+            else "recovering"
+            if self._restarts
+            else "starting"
+        )
+        return LocalContainerStatistics(self.index, now, self._restarts, None)

@@ -1,0 +1,116 @@
+"""What a flush of one segment consists of, captured at a cycle's cut. Pure.
+
+Owns: ``SegmentFlush`` and its pieces: ranges of data and splices of merged sources, in offset order. Does not
+own: bytes or I/O.
+
+The capture is made in the sync step that fixes the cut, so length, start, seal and merges belong to the same
+sequence (rule F1); what is appended later belongs to the next cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, TypeAlias
+
+import attrs
+
+from ...journal.operations.segment_image import MergedRange, SegmentStatus
+
+
+class FlushableSegment(Protocol):
+    """What the writer needs of a container's segment."""
+
+    @property
+    def sid(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def status(self) -> SegmentStatus: ...
+    @property
+    def length(self) -> int: ...
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def sealed(self) -> bool: ...
+    @property
+    def rolling_size(self) -> int: ...
+    @property
+    def flushed(self) -> int: ...
+    @property
+    def has_record(self) -> bool: ...
+    @property
+    def merges(self) -> Sequence[MergedRange]: ...
+    @property
+    def borders(self) -> Sequence[int]: ...
+    @property
+    def is_flushed(self) -> bool: ...
+    @property
+    def needs_flush(self) -> bool: ...
+
+
+@attrs.frozen
+class DataPiece:
+    """Bytes ``start .. end`` of the segment itself."""
+
+    start: int
+    end: int
+
+
+@attrs.frozen
+class SplicePiece:
+    """The chunks of a merged source, linked at ``offset``."""
+
+    offset: int
+    source: int
+    length: int
+
+
+Piece: TypeAlias = DataPiece | SplicePiece
+
+
+@attrs.frozen
+class SegmentFlush:
+    """One segment's part in a cycle, as of the cut."""
+
+    sid: int
+    name: str
+    deleted: bool
+    length: int
+    start_offset: int
+    sealed: bool
+    rolling_size: int
+    merges: tuple[MergedRange, ...]
+
+    def pieces(self, flushed: int, size_max: int) -> Iterator[Piece]:
+        """What lies between ``flushed`` and the captured length, in order; data in pieces of at most
+        ``size_max`` bytes."""
+        position = flushed
+        for merge in self.merges:
+            if merge.offset < flushed:
+                continue
+
+            yield from _data(position, merge.offset, size_max)
+            yield SplicePiece(merge.offset, merge.source, merge.length)
+            position = merge.offset + merge.length
+
+        yield from _data(position, self.length, size_max)
+
+
+def _data(start: int, end: int, size_max: int) -> Iterator[DataPiece]:
+    while start < end:
+        stop = min(end, start + size_max)
+        yield DataPiece(start, stop)
+        start = stop
+
+
+def capture(segment: FlushableSegment) -> SegmentFlush:
+    return SegmentFlush(
+        segment.sid,
+        segment.name,
+        segment.status is SegmentStatus.DELETED,
+        segment.length,
+        segment.start_offset,
+        segment.sealed,
+        segment.rolling_size,
+        tuple(segment.merges),
+    )

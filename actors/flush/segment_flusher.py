@@ -1,0 +1,135 @@
+"""Flushing one segment: its pieces into chunks, then one commit with length, start and seal (rule F1).
+
+Owns: the transactions on one segment in one cycle. Does not own: order between segments (``flush_order.py``),
+retries (the storage actor), chunk names and layout (``ChunkedSegmentStorage``).
+
+Order: data and splices in offset order; the last transaction also truncates and seals. Long backlogs are
+committed in steps, so that memory is given back as it goes. A merged source was flushed and sealed in an
+earlier wave (rule F3). Where long-term storage has no room a truncation goes alone (``make_room``). Errors
+end the segment's part in this cycle only; its next transaction starts from the last commit. Cancellation
+likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from itertools import islice
+from typing import Protocol
+
+from ...storage_backends.base.checksum import Buffer
+from ...storage_backends.base.errors import SegmentNotFound
+from ...storage_backends.segments.segment_transaction import SegmentTransaction
+from ...storage_backends.segments.storage import ChunkedSegmentStorage
+from .aggregation import DataPiece, FlushableSegment, Piece, SegmentFlush
+
+PIECE_BYTES = 4 << 20
+"""The most that one write to a chunk carries."""
+_PIECES_PER_COMMIT = 4
+
+
+class UnflushedBytes(Protocol):
+    """Where the bytes that are only in the log and in memory are."""
+
+    def slices(self, sid: int, offset: int, end: int) -> list[Buffer]: ...
+
+
+class SegmentFlusher:
+    def __init__(
+        self,
+        storage: ChunkedSegmentStorage,
+        cache: UnflushedBytes,
+        segment_of: Callable[[int], FlushableSegment | None],
+        forget: Callable[[int], Awaitable[object]],
+    ) -> None:
+        """``forget(sid)`` logs that a deleted segment has no record any more."""
+        self._storage = storage
+        self._cache = cache
+        self._segment_of = segment_of
+        self._forget = forget
+
+    async def flush(self, plan: SegmentFlush) -> int:
+        """Bring long-term storage to the captured state; returns the bytes written. A segment deleted
+        meanwhile is no error."""
+        if plan.deleted:
+            await self._delete(plan)
+            return 0
+
+        segment = self._segment_of(plan.sid)
+        if segment is None:
+            return 0  # spliced into its target in an earlier cycle
+
+        return await self._advance(plan, segment)
+
+    async def make_room(self, plan: SegmentFlush) -> bool:
+        """Carry the captured truncation out alone, as far as it is about flushed bytes; whether there was
+        one.
+
+        For a long-term storage without room: a truncation that waited for the data in front of it would wait
+        for the room that it makes.
+        """
+        segment = self._segment_of(plan.sid)
+        if plan.deleted or segment is None or not segment.has_record:
+            return False
+
+        record = await self._storage.info(plan.sid)
+        start = min(plan.start_offset, record.length)
+        if start <= record.start_offset:
+            return False
+
+        with self._storage.begin(plan.sid) as txn:
+            await self._storage.truncate(txn, start)
+            await txn.commit()
+        return True
+
+    async def _delete(self, plan: SegmentFlush) -> None:
+        """Remove the record in this cycle; the chunks go after its CycleComplete (rule F2)."""
+        if await self._storage.exists(plan.sid):
+            with self._storage.begin(plan.sid) as txn:
+                await self._storage.delete(txn)
+                await txn.commit()
+
+        await self._forget(plan.sid)
+
+    async def _advance(self, plan: SegmentFlush, segment: FlushableSegment) -> int:
+        written = 0
+        pieces = plan.pieces(segment.flushed, PIECE_BYTES)
+        while True:
+            step = list(islice(pieces, _PIECES_PER_COMMIT))
+            is_last = len(step) < _PIECES_PER_COMMIT
+            with self._storage.begin(plan.sid, create=True, rolling_size=plan.rolling_size) as txn:
+                await self._storage.create(txn)
+                for piece in step:
+                    written += await self._write(txn, plan, segment, piece)
+                if is_last:
+                    await self._finish(txn, plan)
+                await txn.commit()
+
+            if is_last:
+                return written
+
+    async def _write(
+        self, txn: SegmentTransaction, plan: SegmentFlush, segment: FlushableSegment, piece: Piece
+    ) -> int:
+        if not isinstance(piece, DataPiece):
+            await self._storage.concat(txn, piece.source)
+            return 0
+
+        data = self._cache.slices(plan.sid, piece.start, piece.end)
+        if sum(map(len, data)) != piece.end - piece.start:
+            # Only a delete takes unflushed bytes out of the cache.
+            raise SegmentNotFound(
+                f"segment {plan.name!r} was deleted while it was flushed", segment=plan.name
+            )
+
+        starts = list(self._starts(segment, piece))
+        await self._storage.write(txn, piece.start, data, starts)
+        return piece.end - piece.start
+
+    def _starts(self, segment: FlushableSegment, piece: DataPiece) -> Iterator[int]:
+        return (border for border in segment.borders if piece.start <= border < piece.end)
+
+    async def _finish(self, txn: SegmentTransaction, plan: SegmentFlush) -> None:
+        if plan.start_offset:
+            await self._storage.truncate(txn, plan.start_offset)
+        if plan.sealed:
+            await self._storage.seal(txn)

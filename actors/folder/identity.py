@@ -1,0 +1,128 @@
+"""The store's identity file, ``wal/store``: who this folder is, and how many containers it was made with.
+
+Owns: the record, its encoding and the programs that create and read it. Does not own: claims in long-term
+storage (``container/claim.py``).
+
+It is written once, whole, by the file layer's link protocol (temporary name, sync, link, sync of the folder) and never changed. A newer format version is refused and left untouched.
+
+Layout: ``magic u32, version u16, store id 16 bytes, log id 16 bytes, containers u32, created u64
+(milliseconds since 1970), CRC32C u32``.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import attrs
+
+from ...storage_backends.base.checksum import crc32c
+from ...storage_backends.base.codec import Decoder, Encoder
+from ...storage_backends.base.errors import DataCorruption, StoreMismatch
+from ...storage_backends.base.files import (
+    Close,
+    Link,
+    ListFolder,
+    MakeFolder,
+    Open,
+    Program,
+    Read,
+    Sync,
+    SyncFolder,
+    Unlink,
+    Write,
+)
+
+FORMAT_VERSION = 1
+_MAGIC = 0x544C5354  # "TLST"
+_BYTES = 4 + 2 + 16 + 16 + 4 + 8 + 4
+
+
+@attrs.frozen
+class StoreIdentity:
+    store_id: bytes
+    log_id: bytes
+    """Of this folder's logs; each container's own is derived from it."""
+    containers: int
+    created_ms: int
+    """Wall time, for display."""
+
+    def container_log_id(self, container: int) -> bytes:
+        return self.log_id[:12] + container.to_bytes(4, "big")
+
+
+def encode(identity: StoreIdentity) -> bytes:
+    body = Encoder().u32(_MAGIC).u16(FORMAT_VERSION).raw(identity.store_id).raw(identity.log_id)
+    data = body.u32(identity.containers).u64(identity.created_ms).finish()
+    return data + crc32c(data).to_bytes(4, "big")
+
+
+def decode(data: bytes, path: str) -> StoreIdentity:
+    """``StoreMismatch`` for a newer version, ``DataCorruption`` for anything that is not a whole identity."""
+    if (
+        len(data) >= 6
+        and int.from_bytes(data[:4], "big") == _MAGIC
+        and int.from_bytes(data[4:6], "big") > FORMAT_VERSION
+    ):
+        version = int.from_bytes(data[4:6], "big")
+        raise StoreMismatch(
+            f"{path}: the folder has format version {version}, this tierlog knows {FORMAT_VERSION}: use a "
+            f"newer tierlog"
+        )
+
+    if len(data) != _BYTES or crc32c(data[:-4]) != int.from_bytes(data[-4:], "big"):
+        raise DataCorruption("the store's identity is damaged", file=path, offset=0)
+
+    fields = Decoder(data[:-4])
+    if fields.u32() != _MAGIC or fields.u16() != FORMAT_VERSION:
+        raise DataCorruption("this is not a store's identity", file=path, offset=0)
+
+    return StoreIdentity(bytes(fields.raw(16)), bytes(fields.raw(16)), fields.u32(), fields.u64())
+
+
+def read_identity(folder: str) -> Program[StoreIdentity | None]:
+    """The identity in ``folder``, or None if the folder holds no store. A folder with logs but without it is
+    refused."""
+    path = f"{folder}/store"
+    try:
+        handle = yield Open(path)
+    except FileNotFoundError:
+        yield from _refuse_orphaned_logs(folder)
+        return None
+
+    data = yield Read(handle, 0, _BYTES + 1)
+    yield Close(handle)
+    return decode(data, path)
+
+
+def _refuse_orphaned_logs(folder: str) -> Program[None]:
+    try:
+        entries = yield ListFolder(folder)
+    except FileNotFoundError:
+        return
+
+    if any(entry.is_folder and entry.name.isdigit() for entry in entries):
+        raise DataCorruption(
+            "the store's identity is missing beside its logs: restore it from a backup",
+            file=f"{folder}/store",
+            offset=0,
+        )
+
+
+def create_identity(folder: str, identity: StoreIdentity, temporary: str) -> Program[StoreIdentity]:
+    """Make the folder a store. Of two processes that try, one wins; both return the winner's identity."""
+    path = f"{folder}/store"
+    yield MakeFolder(folder)
+    handle = yield Open(f"{folder}/{temporary}", write=True, create=True)
+    yield Write(handle, 0, [encode(identity)])
+    yield Sync(handle)
+    yield Close(handle)
+    # If the other process won, its identity is read below; it may have swept our file.
+    with suppress(FileExistsError, FileNotFoundError):
+        yield Link(f"{folder}/{temporary}", path)
+    with suppress(FileNotFoundError):
+        yield Unlink(f"{folder}/{temporary}")
+    yield SyncFolder(folder)
+    yield SyncFolder(folder.rpartition("/")[0] or "/")
+    found = yield from read_identity(folder)
+    assert found is not None
+    return found

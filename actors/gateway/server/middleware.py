@@ -1,0 +1,87 @@
+"""Around every request: its id, its place in the logs, its duration, the counts of its answer (rule H14), and
+its span.
+
+Owns: request ids, what ``traffic.py`` and a tracer are told. A client's own id is taken if it is short and
+plain, else one is made; it goes into every log line of the request (structlog's context) and into the answer.
+Does not own: the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+import anyio
+from structlog.contextvars import bind_contextvars
+
+from ..wire.headers import REQUEST_ID, is_request_id
+from .call import Receive, Send
+from .front import Front
+from .spans import METHODS, method_of, request_attributes, trace_headers
+
+App = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
+_HEADER = REQUEST_ID.lower().encode()
+CLIENT_GONE = 499
+"""The status in metrics of a request whose client did not wait for its answer."""
+
+
+class Observing:
+    """An ASGI middleware."""
+
+    def __init__(self, app: App, gateway: Front) -> None:
+        self._app = app
+        self._gateway = gateway
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        request_id = scope["tierlog.request_id"] = self._request_id(scope)
+        bind_contextvars(request_id=request_id)
+        tracing = self._gateway.tracing
+        if tracing is None:
+            await self._observe(scope, receive, send, request_id)
+            return
+
+        about = {**request_attributes(scope), "request_id": request_id}
+        with tracing.server(method_of(scope), about, trace_headers(scope)) as span:
+            if span.trace_id:
+                bind_contextvars(trace_id=span.trace_id)
+            status = await self._observe(scope, receive, send, request_id)
+            route = scope.get("tierlog.route")
+            if route is not None:
+                span.rename(f"{method_of(scope)} {route}")
+            span.answered(status, {"http.route": route})
+
+    async def _observe(self, scope: dict[str, Any], receive: Receive, send: Send, request_id: str) -> int:
+        """Answer, and count the answer; returns its status."""
+        pair, begun, status = (_HEADER, request_id.encode()), anyio.current_time(), 0
+
+        async def observed(message: Mapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message = {**message, "headers": [*message["headers"], pair]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, observed)
+        finally:
+            if scope.get("tierlog.disconnected"):
+                status = CLIENT_GONE
+            # Only methods that exist here: the number of series must not depend on what strangers send.
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            self._gateway.traffic.note(
+                scope.get("tierlog.operation", "none"), method, status or 500, anyio.current_time() - begun
+            )
+        return status or 500
+
+    def _request_id(self, scope: Mapping[str, Any]) -> str:
+        for name, value in scope["headers"]:
+            if name == _HEADER:
+                text: str = value.decode("latin-1")
+                if is_request_id(text):
+                    return text
+
+        return self._gateway.new_request_id()

@@ -1,0 +1,35 @@
+"""How long to wait before trying again: exponential, bounded, with jitter from a given ``Random``.
+
+Owns: the arithmetic. Does not own: any retry (the storage-backend actor and the supervisor decide those).
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import attrs
+
+from ...storage_backends.base.errors import InvalidArgument
+
+
+@attrs.frozen
+class Backoff:
+    """Attempt ``n`` (from 0) waits ``first * factor ** n`` seconds, at most ``maximum``, less a random part
+    of up to ``jitter`` of it."""
+
+    first: float
+    maximum: float
+    factor: float = 2.0
+    jitter: float = 0.5
+    """0 to 1: the share of the wait that is random, so that those who failed together do not come back
+    together."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.first < 0 or self.maximum < self.first or self.factor < 1 or not 0 <= self.jitter <= 1:
+            raise InvalidArgument(f"bad {self}: 0 <= first <= maximum, factor >= 1, 0 <= jitter <= 1")
+
+    def delay(self, attempt: int, random: Random) -> float:
+        """Seconds to wait after attempt ``attempt`` (0 is the first) failed."""
+        # Past 64 doublings the bound holds in any case, and a large power would overflow.
+        full = min(self.maximum, self.first * self.factor ** min(attempt, 64))
+        return full * (1 - self.jitter * random.random())

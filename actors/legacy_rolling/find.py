@@ -1,0 +1,165 @@
+"""Finding a segment of the legacy layout in chunk storage: its header, its data files, and what their lengths
+make of it.
+
+Owns: ``find`` and ``LegacySegment``, the layout that is really there. Does not own: the header's text
+(``header.py``), nor what becomes of the segment (``importing.py``). It reads headers and asks for lengths; no
+byte of data is read here.
+
+A chunk is as long as the way to the next one's start; the last one is as long as its file. Bytes of a file
+behind that do not exist. Data files that are missing at the front were truncated away, and the segment begins
+at the first one that is there; one that is missing or too short further on is ``DataCorruption``. The segment
+is sealed if its header file is read-only, or its only file if it has no header. Nobody may change the files
+meanwhile: the software of the legacy layout must be stopped.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage, check_chunk_name
+from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, InvalidArgument
+from .header import HEADER_SUFFIX, LegacyChunk, LegacyHeader, header_name, is_legacy_file, parse_header
+
+_READ_BYTES = 4 << 20
+_LENGTH_MAX = (1 << 63) - 1
+
+
+@attrs.frozen
+class FoundChunk:
+    """A data file and the range of the segment that it holds; ``length`` is at least 1."""
+
+    name: str
+    start: int
+    length: int
+
+
+@attrs.frozen
+class LegacySegment:
+    """A segment as its files make it."""
+
+    name: str
+    length: int
+    start_offset: int
+    sealed: bool
+    max_size: int | None
+    """The size at which its files roll; None without a header."""
+    chunks: tuple[FoundChunk, ...]
+    """Those with bytes, in order, without a gap between them."""
+
+    @property
+    def stored_bytes(self) -> int:
+        return self.length - self.start_offset
+
+
+async def find(chunks: ChunkStorage, name: str) -> LegacySegment | None:
+    """The segment ``name``, or None if the legacy layout has none. ``DataCorruption`` (file, offset) if its
+    files contradict each other."""
+    try:
+        check_chunk_name(header_name(name))
+    except InvalidArgument:
+        return None  # no file can have that name
+
+    found = await _info(chunks, header_name(name))
+    if found is None:
+        return await _find_plain(chunks, name)
+
+    header = parse_header(await _read(chunks, found), found.name)
+    return None if header is None else await _measure(chunks, name, found, header)
+
+
+async def list_segments(chunks: ChunkStorage, prefix: str = "") -> list[str]:
+    """The names of the segments that begin with ``prefix`` and have a header, sorted. Those without one
+    cannot be told from other files."""
+    names = [
+        info.name async for info in chunks.list(prefix) if info.name.endswith(HEADER_SUFFIX) and info.length
+    ]
+    return sorted(name.removesuffix(HEADER_SUFFIX) for name in names)
+
+
+async def _info(chunks: ChunkStorage, name: str) -> ChunkInfo | None:
+    try:
+        return await chunks.info(name)
+    except ChunkNotFound:
+        return None
+
+
+async def _read(chunks: ChunkStorage, info: ChunkInfo) -> bytes:
+    pieces = [
+        await chunks.read(info.name, at, min(_READ_BYTES, info.length - at))
+        for at in range(0, info.length, _READ_BYTES)
+    ]
+    data = b"".join(pieces)
+    if len(data) != info.length:
+        raise DataCorruption("the header became shorter while it was read", file=info.name, offset=len(data))
+
+    return data
+
+
+async def _find_plain(chunks: ChunkStorage, name: str) -> LegacySegment | None:
+    """A segment without a header: one file of its name."""
+    found = None if is_legacy_file(name) else await _info(chunks, name)
+    if found is None:
+        return None
+
+    inside = (FoundChunk(name, 0, found.length),) if found.length else ()
+    return LegacySegment(name, found.length, 0, found.read_only, None, inside)
+
+
+async def _measure(chunks: ChunkStorage, name: str, info: ChunkInfo, header: LegacyHeader) -> LegacySegment:
+    _check_names(header, info.name)
+    ends = [*(chunk.start for chunk in header.chunks), None][1:]
+    found: list[FoundChunk] = []
+    position: int | None = None
+    """Where the next file must start; None while all were truncated away."""
+    for chunk, end in zip(header.chunks, ends, strict=True):
+        measured = await _measure_chunk(chunks, chunk, end)
+        if measured is None:
+            if position is not None and end != position:
+                raise DataCorruption(f"a data file of segment {name!r} is missing", file=chunk.name)
+            continue
+
+        position = measured.start + measured.length
+        if measured.length:
+            found.append(measured)
+    if header.chunks and position is None:
+        raise DataCorruption(f"all data files of segment {name!r} are missing", file=header.chunks[-1].name)
+
+    length = position or 0
+    if length > _LENGTH_MAX:
+        raise DataCorruption(f"segment {name!r} would be {length} bytes long", file=info.name)
+    return LegacySegment(
+        name, length, found[0].start if found else length, info.read_only, header.max_size, tuple(found)
+    )
+
+
+async def _measure_chunk(chunks: ChunkStorage, chunk: LegacyChunk, end: int | None) -> FoundChunk | None:
+    """The file's part in the segment, up to ``end`` or to the file's own; None if it is not there."""
+    info = await _info(chunks, chunk.name)
+    if info is None:
+        return None
+
+    length = info.length if end is None else end - chunk.start
+    if info.length < length:
+        raise DataCorruption(
+            f"the data file is shorter than the {length} bytes of its range",
+            file=chunk.name,
+            offset=info.length,
+        )
+
+    return FoundChunk(chunk.name, chunk.start, length)
+
+
+def _check_names(header: LegacyHeader, file: str) -> None:
+    """What a header names must be chunks, each once: a name twice would make a chain that runs in a
+    circle."""
+    seen: set[str] = set()
+    for name in (chunk.name for chunk in header.chunks):
+        try:
+            check_chunk_name(name)
+        except InvalidArgument as error:
+            raise DataCorruption(
+                f"the header names {name[:80]!r}, which cannot be a file here", file=file
+            ) from error
+        if name in seen:
+            raise DataCorruption(f"the header names {name} twice", file=file)
+        seen.add(name)

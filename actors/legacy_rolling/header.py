@@ -1,0 +1,188 @@
+"""The header file of the legacy layout, byte for byte. Pure.
+
+Owns: the names of its files, the items of a header, and what they mean together. Does not own: whether the
+files are there (``find.py``), how long the last chunk is, or whether the segment is sealed: the file system
+says both, the text does not.
+
+A segment ``app/events`` is the header file ``app/events$header`` and the data files
+``app/events$offset.<start>``; or, without a header, one plain file of the segment's name. The header is UTF-8
+text, a flat sequence of items ``key=value&``, the ``&`` after the last one too:
+
+* ``maxsize=<bytes>`` comes first: the size at which a file rolls. Of several the first counts.
+* ``<start>=<file>`` is a data file and the offset at which it starts, in ascending order.
+* ``concat=<count>@<offset>`` says that the next ``count`` data files are a source that was appended at
+  ``offset``; a copy of the source's header follows, ``maxsize`` included, and its starts are moved by
+  ``offset``. If the first start behind it is not 0, the concat was never carried out, and the item means
+  nothing. An item inside a source replaces the one before: shifts do not add up.
+
+Keys are compared without regard to case. Starts, once moved, must not descend. An empty header is a creation
+that was interrupted: there is no segment. What breaks these rules is ``DataCorruption`` with the file and the
+byte of the item.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import attrs
+
+from ...storage_backends.base.checksum import Buffer
+from ...storage_backends.base.errors import DataCorruption
+
+HEADER_SUFFIX = "$header"
+_MAX_SIZE = "maxsize"
+_CONCAT = "concat"
+_NUMBER = re.compile(r"[0-9]{1,19}")
+_CONCAT_VALUE = re.compile(r"([0-9]{1,19})@([0-9]{1,19})")
+_NUMBER_MAX = (1 << 63) - 1
+_OLDER_FILE = re.compile(r".*\$(header|offset\.[0-9]+)", re.DOTALL)
+
+
+@attrs.frozen
+class LegacyChunk:
+    """A data file and the segment offset of its first byte."""
+
+    start: int
+    name: str
+    """The file's whole name in the chunk storage."""
+
+
+@attrs.frozen
+class LegacyHeader:
+    """What a header says, concats carried out."""
+
+    max_size: int
+    chunks: tuple[LegacyChunk, ...] = ()
+
+
+def header_name(segment: str) -> str:
+    return f"{segment}{HEADER_SUFFIX}"
+
+
+def data_name(segment: str, start: int) -> str:
+    return f"{segment}$offset.{start}"
+
+
+def segment_of_file(name: str) -> str:
+    """The segment for which the file was made: by its name, or as its only one."""
+    return name.rpartition("$offset.")[0] or name
+
+
+def is_legacy_file(name: str) -> bool:
+    """Whether a file of that name is a header or a data file, hence no segment of its own."""
+    return _OLDER_FILE.fullmatch(name) is not None
+
+
+def format_header(header: LegacyHeader) -> bytes:
+    """The bytes of a header file."""
+    return _item(_MAX_SIZE, header.max_size) + format_chunks(header.chunks)
+
+
+def format_chunks(chunks: Iterable[LegacyChunk]) -> bytes:
+    """The items of data files: a header grows by these."""
+    return b"".join(_item(chunk.start, chunk.name) for chunk in chunks)
+
+
+def format_concat(count: int, offset: int) -> bytes:
+    """The item before the header of a source with ``count`` data files that begins at ``offset``."""
+    return _item(_CONCAT, f"{count}@{offset}")
+
+
+def _item(key: object, value: object) -> bytes:
+    return f"{key}={value}&".encode()
+
+
+def parse_header(data: Buffer, file: str) -> LegacyHeader | None:
+    """What the header file ``file`` says; None if it is empty."""
+    if not len(data):
+        return None
+
+    reader = _Reader(file)
+    for position, key, value in _items(data, file):
+        reader.take(position, key, value)
+    if reader.max_size is None:
+        raise DataCorruption("the header says no maxsize", file=file, offset=0)
+
+    return LegacyHeader(reader.max_size, tuple(reader.chunks))
+
+
+def _items(data: Buffer, file: str) -> Iterator[tuple[int, str, str]]:
+    """(byte offset, key, value) of each item."""
+    position = 0
+    *items, rest = bytes(data).split(b"&")
+    for item in items:
+        key, _, value = item.partition(b"=")
+        if not key or not value:
+            raise DataCorruption("an item of the header is not key=value", file=file, offset=position)
+
+        try:
+            yield position, key.decode(), value.decode()
+        except UnicodeDecodeError as error:
+            raise DataCorruption(
+                "an item of the header is not UTF-8 text", file=file, offset=position
+            ) from error
+        position += len(item) + 1
+    if rest:
+        raise DataCorruption("the last item of the header is cut short", file=file, offset=position)
+
+
+class _Reader:
+    """The items so far, and the concat under way."""
+
+    def __init__(self, file: str) -> None:
+        self._file = file
+        self.max_size: int | None = None
+        self.chunks: list[LegacyChunk] = []
+        self._shift = self._left = 0
+        self._is_fresh = False
+        """Whether no data file has come since the newest concat item."""
+
+    def take(self, position: int, key: str, value: str) -> None:
+        kind = key.lower()
+        if kind == _MAX_SIZE:
+            if self.max_size is None:
+                self.max_size = self._size(position, value)
+        elif kind == _CONCAT:
+            self._left, self._shift = self._concat(position, value)
+            self._is_fresh = True
+        else:
+            self._chunk(position, self._number(position, key), value)
+
+    def _chunk(self, position: int, start: int, name: str) -> None:
+        if self._is_fresh and start:
+            self._left = 0  # the source's header never came: the concat was given up
+        self._is_fresh = False
+        if self._left:
+            self._left -= 1
+            start += self._shift
+        if self.chunks and start < self.chunks[-1].start:
+            raise DataCorruption(
+                f"a data file starts at {start}, before the one in front of it at {self.chunks[-1].start}",
+                file=self._file,
+                offset=position,
+            )
+
+        self.chunks.append(LegacyChunk(start, name))
+
+    def _size(self, position: int, value: str) -> int:
+        size = self._number(position, value)
+        if not size:
+            raise DataCorruption("the header's maxsize is 0", file=self._file, offset=position)
+
+        return size
+
+    def _concat(self, position: int, value: str) -> tuple[int, int]:
+        match = _CONCAT_VALUE.fullmatch(value)
+        if match is None:
+            raise DataCorruption(f"{value[:40]!r} is not count@offset", file=self._file, offset=position)
+
+        return self._number(position, match[1]), self._number(position, match[2])
+
+    def _number(self, position: int, text: str) -> int:
+        if not _NUMBER.fullmatch(text) or (number := int(text)) > _NUMBER_MAX:
+            raise DataCorruption(
+                f"{text[:40]!r} in the header is not a number of 63 bits", file=self._file, offset=position
+            )
+
+        return number

@@ -1,0 +1,265 @@
+"""The doctor: what is in a data folder, whether it is sound, and who has it open. It looks and never touches.
+
+Owns: ``examine`` and the report that it returns. Does not own: how the report is shown (``cli/``), nor any
+repair.
+
+Order: each container's picture is taken first, then its chunks and claims are listed. If a living owner
+changed the log meanwhile, what was found is dropped and the container is looked at again: only what stays is
+reported. One broken container does not hide the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import TypeVar
+
+import attrs
+
+from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch, TierlogError
+from ...storage_backends.base.files import Files
+from ...storage_backends.segments.records import ChunkRecord, chunk_key, released_names
+from ...storage_backends.segments.transaction import decode_record
+from ...storage_backends.segments.verify import find_flaws
+from ..container.claims import Identity, judge, survey
+from ..folder.lock_files import Owner
+from ..folder.paths import living_owners
+from ..store.read_only import ContainerSnapshot, ContainerView, StoreView
+
+_LOOKS_MAX = 3
+_CHUNK_PREFIX = chunk_key("")
+T = TypeVar("T")
+
+_ADVICE_LOG = (
+    "leave the folder as it is and restore this container's log from a backup; the other "
+    "containers can be read meanwhile"
+)
+_ADVICE_CHUNK = "put the chunk back from a backup of long-term storage; all other bytes can be read meanwhile"
+_ADVICE_RECORD = "restore the folder from a backup; segments without problems can be read meanwhile"
+_ADVICE_STORAGE = (
+    "see that long-term storage is there (mounted? reachable?) and readable, then run the doctor again"
+)
+_ADVICE_CLAIM = "see which folder is the newest owner's; adopt this one only if that one is gone for good"
+
+
+@attrs.frozen
+class Problem:
+    """Something that must not be."""
+
+    message: str
+    advice: str
+    file: str = ""
+    """Empty if it is not about one file."""
+    offset: int = 0
+
+
+@attrs.frozen
+class ContainerReport:
+    """What one container holds. Numbers are 0 where its log cannot be read."""
+
+    index: int
+    epoch: int = 0
+    log_files: int = 0
+    log_bytes: int = 0
+    groups: int = 0
+    """Groups in the log that truncation has not removed."""
+    segments: int = 0
+    bytes: int = 0
+    """Bytes that can be read, over all segments."""
+    unflushed_bytes: int = 0
+    """Bytes that are only in the log."""
+    chunks_referenced: int = 0
+    chunks_on_storage: int = 0
+    chunks_orphaned: int = 0
+    """On storage and referred to by nothing: left by a crash or a cycle under way; the next owner collects
+    them."""
+    chunks_missing: int = 0
+    claims: tuple[int, ...] = ()
+    """Epochs whose owners claimed long-term storage."""
+    problems: tuple[Problem, ...] = ()
+
+
+@attrs.frozen
+class StoreReport:
+    folder: str
+    store_id: str
+    created_ms: int
+    """Wall time, for display."""
+    owners: tuple[Owner, ...]
+    """Who has the folder open now."""
+    containers: tuple[ContainerReport, ...]
+    deep: bool
+    """Whether the bytes of all chunks were read and verified."""
+
+    @property
+    def problems(self) -> list[Problem]:
+        return [problem for container in self.containers for problem in container.problems]
+
+    @property
+    def sound(self) -> bool:
+        return not self.problems
+
+
+VerifyProgress = Callable[[int, int], None]
+"""Called with (bytes verified since the last call, bytes of this container found to verify since the last
+call)."""
+
+
+async def examine(
+    view: StoreView, files: Files, *, deep: bool = False, progress: VerifyProgress = lambda done, found: None
+) -> StoreReport:
+    """Look at everything. Broken containers are in the report; what makes the whole folder unreadable is
+    raised."""
+    containers = [
+        await _examine(view, container, progress if deep else None) for container in view.containers
+    ]
+    owners = await living_owners(files, view.folder)
+    store = view.identity
+    return StoreReport(
+        view.folder.path, store.store_id.hex(), store.created_ms, tuple(owners), tuple(containers), deep
+    )
+
+
+async def _examine(
+    view: StoreView, container: ContainerView, verify: VerifyProgress | None
+) -> ContainerReport:
+    report = ContainerReport(container.index)
+    for _ in range(_LOOKS_MAX):
+        try:
+            picture = await container.picture()
+        except TierlogError as error:
+            return _with_log(attrs.evolve(report, problems=(_problem(error, _ADVICE_LOG),)), container)
+
+        report = await _Examination(view, container.index, picture, verify).run()
+        if report.problems and await container.refresh():
+            continue  # A living owner went on meanwhile: it may have been right all the time.
+        break
+    return _with_log(report, container)
+
+
+def _with_log(report: ContainerReport, container: ContainerView) -> ContainerReport:
+    sizes = [entry.size for entry in container.log_files if entry.name.endswith(".wal")]
+    return attrs.evolve(report, log_files=len(sizes), log_bytes=sum(sizes))
+
+
+def _problem(error: TierlogError, advice: str) -> Problem:
+    if isinstance(error, DataCorruption):
+        return Problem(error.reason, advice, error.file, error.offset)
+
+    return Problem(str(error), "" if isinstance(error, StoreMismatch) else advice)
+
+
+class _Examination:
+    """One look at one container's picture and at what long-term storage holds for it."""
+
+    def __init__(
+        self, view: StoreView, index: int, picture: ContainerSnapshot, verify: VerifyProgress | None
+    ) -> None:
+        self._view = view
+        self._index = index
+        self._picture = picture
+        self._verify = verify
+        self._problems: list[Problem] = []
+
+    async def run(self) -> ContainerReport:
+        records = self._records()
+        await self._check_chains()
+        report = attrs.evolve(self._counts(), chunks_referenced=len(records))
+        lengths = await self._attempt(self._list_chunks(records), _ADVICE_STORAGE)
+        if lengths is not None:
+            self._check_lengths(records, lengths)
+            if self._verify is not None:
+                await self._verify_chunks(
+                    [r for r in records.values() if lengths.get(r.name, 0) >= r.length], self._verify
+                )
+            report = attrs.evolve(
+                report,
+                chunks_on_storage=len(lengths),
+                chunks_orphaned=len(lengths.keys() - records.keys()),
+                chunks_missing=len(records.keys() - lengths.keys()),
+                claims=await self._attempt(self._judge_claims(), _ADVICE_CLAIM) or (),
+            )
+        return attrs.evolve(report, problems=tuple(self._problems))
+
+    def _counts(self) -> ContainerReport:
+        opened, state = self._picture.opened, self._picture.state
+        live = [self._picture.find(name) for name in state.segments.names("")]
+        return ContainerReport(
+            self._index,
+            epoch=opened.epoch,
+            groups=len(opened.groups),
+            segments=len(live),
+            bytes=sum(segment.length - segment.start_offset for segment in live),
+            unflushed_bytes=self._picture.cache.pinned_bytes,
+        )
+
+    async def _attempt(self, step: Awaitable[T], advice: str) -> T | None:
+        """The step's result, or None and a problem noted."""
+        try:
+            return await step
+        except TierlogError as error:
+            self._problems.append(_problem(error, advice))
+            return None
+
+    def _records(self) -> dict[str, ChunkRecord]:
+        """The records of all chunks that metadata refers to, by chunk name."""
+        records = {}
+        for key, (_, value) in self._picture.state.metadata.items():
+            if key.startswith(_CHUNK_PREFIX):
+                try:
+                    record = decode_record(ChunkRecord, key, value)
+                except DataCorruption as error:
+                    self._problems.append(_problem(error, _ADVICE_RECORD))
+                else:
+                    records[record.name] = record
+        return records
+
+    async def _check_chains(self) -> None:
+        """Every segment's record leads to the records of all its chunks."""
+        storage = self._picture.storage
+        for sid in await storage.list():
+            await self._attempt(storage.chunks(sid), _ADVICE_RECORD)
+
+    async def _list_chunks(self, records: Mapping[str, ChunkRecord]) -> dict[str, int]:
+        """The lengths of the container's chunks on storage, by name."""
+        prefix = f"containers/{self._index:04d}/"
+        lengths = {info.name: info.length async for info in self._view.chunks.list(prefix)}
+        released = released_names(self._picture.state.metadata)
+        for name in [
+            name for name in {*records, *released} if not name.startswith(prefix)
+        ]:  # imported files lie where they always did
+            with suppress(ChunkNotFound):
+                lengths[name] = (await self._view.chunks.info(name)).length
+        return lengths
+
+    def _check_lengths(self, records: dict[str, ChunkRecord], lengths: dict[str, int]) -> None:
+        for name, record in records.items():
+            length = lengths.get(name)
+            if length is None:
+                self._add_chunk_problem(f"a chunk of {record.length} bytes is missing", name, 0)
+            elif length < record.length:
+                self._add_chunk_problem(
+                    f"the chunk is shorter than the {record.length} bytes that were committed", name, length
+                )
+
+    def _add_chunk_problem(self, message: str, name: str, offset: int) -> None:
+        self._problems.append(Problem(message, _ADVICE_CHUNK, f"{self._view.chunk_place}/{name}", offset))
+
+    async def _judge_claims(self) -> tuple[int, ...]:
+        claims = await survey(self._view.chunks, self._index)
+        store = self._view.identity
+        judge(
+            claims,
+            self._picture.opened.epoch,
+            Identity(store.store_id, store.container_log_id(self._index), b""),
+        )
+        return tuple(claim.epoch for claim in claims)
+
+    async def _verify_chunks(self, records: list[ChunkRecord], progress: VerifyProgress) -> None:
+        progress(0, sum(record.length for record in records))
+        for record in records:
+            await self._attempt(self._verify_chunk(record, progress), _ADVICE_CHUNK)
+
+    async def _verify_chunk(self, record: ChunkRecord, progress: VerifyProgress) -> None:
+        for flaw in await find_flaws(self._view.chunks, record, lambda done: progress(done, 0)):
+            self._add_chunk_problem(flaw.message, record.name, flaw.offset)

@@ -1,0 +1,111 @@
+"""Append starts: where a segment can be divided without cutting an append (rule S5).
+
+Owns: one answer out of what is kept in three places: the chunk records of flushed bytes, the memory of the
+container for those that are not flushed, and both for merged sources that are not spliced yet. Does not own:
+which starts are kept. About one for each MiB is; those of bytes that a checkpoint logged again are not known
+after a recovery.
+
+Nothing is read but records. An answer is a hint for dividing work: it may have more or fewer starts than the
+next one, and every one of them is a start. Cancellation: nothing is left behind. A splice under the question
+makes it look again, as in ``reader.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import attrs
+
+from ...storage_backends.base.errors import DataCorruption, SegmentNotFound
+from .reader import ReadableSegment
+
+APPEND_STARTS_MAX = 4096
+"""The most of one answer: those of about 4 GiB."""
+
+
+class DividedSegment(ReadableSegment, Protocol):
+    @property
+    def borders(self) -> Sequence[int]: ...
+
+
+class StartsStorage(Protocol):
+    async def starts(self, segment: int, start: int, end: int, limit: int) -> Sequence[int]: ...
+
+
+@attrs.frozen
+class _Flushed:
+    """A stretch of a segment that long-term storage knows; the segment begins at ``base`` of the one that is
+    asked about."""
+
+    sid: int
+    base: int
+    start: int
+    end: int
+
+
+@attrs.frozen
+class _Plan:
+    flushed: tuple[_Flushed, ...]
+    known: tuple[int, ...]
+
+
+class AppendStarts:
+    def __init__(self, storage: StartsStorage, segment_of: Callable[[int], DividedSegment | None]) -> None:
+        self._storage = storage
+        self._segment_of = segment_of
+
+    async def find(self, segment: DividedSegment, start: int, end: int) -> list[int]:
+        """The first ``APPEND_STARTS_MAX`` offsets in ``start .. end`` at which durable appends begin, of
+        those that are kept; ascending."""
+        before: _Plan | None = None
+        while True:
+            plan = self._plan(segment, max(start, segment.start_offset), min(end, segment.durable_length))
+            try:
+                return await self._carry_out(plan)
+            except (DataCorruption, SegmentNotFound):
+                # A splice or a delete may have taken the records away meanwhile; damage is what two looks at
+                # one layout show.
+                current = self._segment_of(segment.sid)
+                if current is None or current.is_gone:
+                    raise SegmentNotFound(
+                        f"no segment {segment.name!r}: it was deleted meanwhile", segment=segment.name
+                    ) from None
+
+                if plan == before:
+                    raise
+                segment, before = current, plan
+
+    def _plan(self, segment: DividedSegment, start: int, end: int) -> _Plan:
+        flushed: list[_Flushed] = []
+        known: list[int] = []
+        self._add(segment, 0, start, end, flushed, known)
+        return _Plan(tuple(flushed), tuple(known))
+
+    def _add(
+        self,
+        segment: DividedSegment,
+        base: int,
+        start: int,
+        end: int,
+        flushed: list[_Flushed],
+        known: list[int],
+    ) -> None:
+        """What lies between ``start`` and ``end`` of the segment, which begins at ``base``."""
+        if start < min(end, segment.flushed):
+            flushed.append(_Flushed(segment.sid, base, start, min(end, segment.flushed)))
+        known += (base + border for border in segment.borders if max(start, segment.flushed) <= border < end)
+        for merge in segment.merges:
+            source = self._segment_of(merge.source)
+            if source is None or merge.offset < segment.flushed:
+                continue
+
+            inside = max(start - merge.offset, 0), min(end - merge.offset, merge.length)
+            self._add(source, base + merge.offset, *inside, flushed, known)
+
+    async def _carry_out(self, plan: _Plan) -> list[int]:
+        found = list(plan.known)
+        for stretch in plan.flushed:
+            inside = await self._storage.starts(stretch.sid, stretch.start, stretch.end, APPEND_STARTS_MAX)
+            found += (stretch.base + each for each in inside)
+        return sorted(found)[:APPEND_STARTS_MAX]

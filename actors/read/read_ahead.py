@@ -1,0 +1,327 @@
+"""Read-ahead: sequential readers of long-term storage find the next bytes already there.
+
+Owns: the streams (one for each reader that reads on where its last read ended) and their windows, which were
+read or are being read ahead. Does not own: what may be read (the reader asks only below the flushed offset),
+the tail cache, nor the limits over all containers (``read_ahead_budget.py``).
+
+A read that begins where an earlier one ended, or inside it, is evidence: its stream gets one window. Each
+window that is read to its end doubles what is kept on its way, up to ``ahead_bytes`` or the reader's fair
+share of the budget. Windows of small reads grow to ``window_bytes``; large reads get windows of their own
+size. A reader gets a view of a window, not a copy. Windows end at whole blocks, because long-term storage
+verifies those. Everything else passes through: a read of its own, of exactly what was asked.
+
+Nothing waits for room: a window that the budget refuses is not made, and its reader reads for itself. Bytes
+at an offset never change, so nothing is ever invalidated: who may not read them any more (truncated, deleted)
+is refused before he asks here, and a window whose bytes vanish under its fetch fails.
+
+Cancellation: a cancelled read drops its stream and cancels its windows, unless another read waits for one of
+them. A reader that left between two reads is noticed after ``idle`` seconds. A window that failed is dropped;
+the reader that needs it reads for itself and gets the error. Stopping cancels everything, and leaves nobody
+waiting.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable
+
+import anyio
+import anyio.abc
+import attrs
+
+from ...storage_backends.base.checksum import Buffer
+from ...storage_backends.base.errors import TierlogError
+from ...storage_backends.base.statistics import counter, gauge
+from ..kernel.reply import Reply
+from .read_ahead_budget import ReadAheadBudget
+
+Fetch = Callable[[int, int, int], Awaitable[Buffer]]
+"""``fetch(sid, offset, size)``: bytes of long-term storage, checked."""
+
+
+@attrs.frozen
+class ReadAheadOptions:
+    block_bytes: int = 1 << 20
+    """Windows end at multiples of it, and are at least as large."""
+    window_bytes: int = 4 << 20
+    """The largest window."""
+    ahead_bytes: int = 32 << 20
+    """How far the windows of one reader reach beyond its read, at most; 0: there are none."""
+    streams: int = 256
+    """Readers that are known; most hold no window."""
+    idle: float = 10.0
+    """Seconds after which a reader that holds windows is taken to have left."""
+
+
+@attrs.frozen
+class ReadAheadStatistics:
+    streams: int = attrs.field(metadata=gauge("Readers of long-term storage whose last position is known."))
+    held_bytes: int = attrs.field(
+        metadata=gauge("Bytes of windows that are on their way or wait for their reader.")
+    )
+    windows: int = attrs.field(metadata=counter("Windows fetched ahead."))
+    unread: int = attrs.field(metadata=counter("Windows dropped before they were read to their end."))
+    hits: int = attrs.field(metadata=counter("Reads answered by a window."))
+    misses: int = attrs.field(metadata=counter("Reads that went to long-term storage themselves."))
+
+
+class _Window:
+    __slots__ = ("data", "end", "failed", "is_dropped", "scope", "start", "waiting")
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start = start
+        self.end = end
+        self.data: Reply[Buffer] = Reply()
+        self.failed = False
+        self.is_dropped = False
+        self.waiting = 0
+        """Reads that wait for its bytes."""
+        self.scope = anyio.CancelScope()
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+
+class _Stream:
+    """One reader. Invariant: its windows have no gap between them."""
+
+    __slots__ = ("ahead", "last_offset", "last_used", "sid", "window_bytes", "windows")
+
+    def __init__(self, sid: int) -> None:
+        self.sid = sid
+        self.ahead = 0
+        self.window_bytes = 0
+        self.last_offset = 0
+        self.last_used = 0.0
+        self.windows: deque[_Window] = deque()
+
+    @property
+    def is_waiting(self) -> bool:
+        return any(window.waiting for window in self.windows)
+
+
+class ReadAhead:
+    def __init__(
+        self, fetch: Fetch, options: ReadAheadOptions, budget: ReadAheadBudget | None = None
+    ) -> None:
+        self._fetch = fetch
+        self._options = options
+        self._budget = budget or ReadAheadBudget()
+        self._streams: OrderedDict[tuple[int, int], _Stream] = OrderedDict()
+        """By segment and the offset at which the reader is expected; the one that read last is the last."""
+        self._fetching: dict[_Window, None] = {}
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._windowed = anyio.Event()
+        self._held = self._windows = self._unread = self._hits = self._misses = 0
+
+    async def run(self) -> None:
+        """Fetch windows until cancelled. Without it every read goes to storage itself."""
+        async with anyio.create_task_group() as tasks:
+            self._tasks = tasks
+            try:
+                await self._watch_for_idle()
+            finally:
+                # From here on nobody fetches, and a window's task may not even have begun: who waits for one
+                # reads for itself.
+                self._tasks = None
+                for stream in self._streams.values():
+                    self._drop_windows(stream)
+                for window in list(self._fetching):
+                    self._fetched(window, None)
+
+    async def _watch_for_idle(self) -> None:
+        while True:
+            await self._windowed.wait()
+            while self._held:
+                await anyio.sleep(self._options.idle / 2)
+                before = anyio.current_time() - self._options.idle
+                for stream in self._streams.values():
+                    if stream.last_used <= before and not stream.is_waiting:
+                        self._drop_windows(stream)
+            self._windowed = anyio.Event()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def read(self, sid: int, offset: int, size: int, limit: int) -> Buffer:
+        """Bytes at ``offset``, at most ``size``, at least one; ``limit`` is the end of what long-term storage
+        has."""
+        if not self._options.ahead_bytes:
+            self._misses += 1
+            return await self._fetch(sid, offset, min(size, limit - offset))
+
+        stream = self._stream_of(sid, offset)
+        window = None
+        if stream is None:
+            stream = _Stream(sid)
+        else:
+            window = self._window_at(stream, offset, size, limit)
+
+        # The reader is expected at the end of this read before it is done: one that asks ahead is in
+        # sequence, too.
+        end = min(offset + size, limit if window is None else window.end)
+        self._expect(stream, offset, end)
+        if window is not None:
+            data = await self._take(stream, window, offset, end)
+            if data:
+                self._hits += 1
+                return data
+
+        self._misses += 1
+        return await self._fetch(sid, offset, end - offset)
+
+    def _stream_of(self, sid: int, offset: int) -> _Stream | None:
+        """Who goes on at ``offset``: at the end of its last read, or a little before that, for what it could
+        not use of it."""
+        stream = self._streams.pop((sid, offset), None)
+        if stream is not None:
+            return stream
+
+        for place, other in reversed(self._streams.items()):
+            if place[0] == sid and other.last_offset < offset < place[1]:
+                return self._streams.pop(place)
+        return None
+
+    def _expect(self, stream: _Stream, offset: int, end: int) -> None:
+        """Remember where the reader will go on. Of two that meet there, the one with windows stays."""
+        stream.last_used, stream.last_offset = anyio.current_time(), offset
+        place = (stream.sid, end)
+        other = self._streams.pop(place, None)
+        if other is not None and other.windows and not stream.windows:
+            stream = other
+        elif other is not None:
+            self._drop_windows(other)
+        self._streams[place] = stream
+        if len(self._streams) > self._options.streams:
+            _, oldest = self._streams.popitem(last=False)
+            self._drop_windows(oldest)
+
+    async def _take(self, stream: _Stream, window: _Window, offset: int, end: int) -> Buffer:
+        """``offset .. end`` out of the window; empty if it failed."""
+        window.waiting += 1
+        try:
+            data = await window.data.wait()
+        except anyio.get_cancelled_exc_class():
+            window.waiting -= 1
+            self._reader_left(stream, window)
+            raise
+
+        window.waiting -= 1
+        if window.failed:
+            # There may be trouble: begin small again.
+            self._drop_windows(stream)
+            return b""
+
+        if end == window.end:
+            # It stays until the reader has read on: it may begin a little before the end of this read.
+            stream.ahead = min(2 * stream.ahead, self._options.ahead_bytes)
+        return (
+            data
+            if end - offset == len(data)
+            else memoryview(data)[offset - window.start : end - window.start]
+        )
+
+    def _reader_left(self, stream: _Stream, window: _Window) -> None:
+        if window.is_dropped:
+            self._cancel(window)
+        elif not stream.is_waiting:
+            self._drop_windows(stream)
+
+    # --- windows ---------------------------------------------------------------------------------
+
+    def _window_at(self, stream: _Stream, offset: int, size: int, limit: int) -> _Window | None:
+        """The window that holds ``offset``, and as many behind it as the reader has earned; None if there is
+        no room for the first."""
+        windows = stream.windows
+        while windows and windows[0].end <= offset:
+            self._drop_first(stream)
+        if windows and windows[0].failed:
+            self._drop_windows(stream)
+
+        self._size_up(stream, size)
+        ahead = min(stream.ahead, self._budget.share_bytes)
+        start = windows[-1].end if windows else offset
+        while start < min(limit, offset + size + ahead) and self._begin(stream, start, limit):
+            start = windows[-1].end
+        return windows[0] if windows and windows[0].start <= offset else None
+
+    def _size_up(self, stream: _Stream, size: int) -> None:
+        """How large the next window is."""
+        block = self._options.block_bytes
+        if not stream.ahead:
+            stream.ahead = stream.window_bytes = max(
+                block, min(size, self._options.window_bytes) // block * block
+            )
+        elif size < 2 * block:
+            stream.window_bytes = min(
+                2 * stream.window_bytes, self._options.window_bytes, max(block, stream.ahead // 2)
+            )
+
+    def _begin(self, stream: _Stream, start: int, limit: int) -> bool:
+        """Begin to fetch one more window."""
+        block = self._options.block_bytes
+        size = max(block, min(stream.window_bytes, self._budget.share_bytes // 2))
+        window = _Window(start, min(limit, (start + size) // block * block))
+        if self._tasks is None or not self._budget.begin(window.size):
+            return False
+
+        self._budget.streams += not stream.windows
+        self._held += window.size
+        stream.windows.append(window)
+        self._fetching[window] = None
+        self._windowed.set()
+        self._tasks.start_soon(self._fill, stream.sid, window)
+        return True
+
+    async def _fill(self, sid: int, window: _Window) -> None:
+        data: Buffer | None = None
+        try:
+            with window.scope:
+                data = await self._fetch(sid, window.start, window.size)
+            self._windows += data is not None
+        except TierlogError:
+            data = None  # The reader that needs these bytes reads them itself, and gets the error of its own read.
+        finally:
+            self._fetched(window, data)
+
+    def _fetched(self, window: _Window, data: Buffer | None) -> None:
+        """Its fetch has ended, or never will begin. The first call counts."""
+        if window not in self._fetching:
+            return
+
+        del self._fetching[window]
+        self._budget.fetched()
+        window.failed = data is None or len(data) != window.size
+        window.data.resolve(data or b"")
+        if window.is_dropped:
+            self._release(window)
+
+    def _drop_windows(self, stream: _Stream) -> None:
+        self._unread += len(stream.windows)
+        while stream.windows:
+            self._drop_first(stream)
+        stream.ahead = 0
+
+    def _drop_first(self, stream: _Stream) -> None:
+        window = stream.windows.popleft()
+        self._budget.streams -= not stream.windows
+        window.is_dropped = True
+        if window in self._fetching:
+            self._cancel(window)
+        else:
+            self._release(window)
+
+    def _cancel(self, window: _Window) -> None:
+        """Unless a read waits for it: one that asked ahead may have passed it by. Its memory is in use until
+        the fetch has ended."""
+        if not window.waiting:
+            window.scope.cancel()
+
+    def _release(self, window: _Window) -> None:
+        self._held -= window.size
+        self._budget.release(window.size)
+
+    def statistics(self) -> ReadAheadStatistics:
+        return ReadAheadStatistics(
+            len(self._streams), self._held, self._windows, self._unread, self._hits, self._misses
+        )

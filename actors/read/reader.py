@@ -1,0 +1,173 @@
+"""The reader: one segment's bytes out of the tail cache, of merged sources, and of long-term storage.
+
+Owns: the choice of the source for an offset. Does not own: what is durable (``durable_length`` says it),
+waiting (``waiters``), or chunks.
+
+Order: cache first, then a merged source that is not spliced yet, then long-term storage up to the flushed
+offset. A read returns from one source and may be short; it is never empty below the durable length.
+Cancellation: nothing is left behind. A chunk that vanishes under a read means that the segment changed
+meanwhile: look again, as long as it changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from ...storage_backends.base.checksum import Buffer
+from ...storage_backends.base.errors import DataCorruption, SegmentNotFound, SegmentTruncated, TierlogError
+from .tail_cache import TailCache
+
+
+class PendingMerge(Protocol):
+    @property
+    def offset(self) -> int: ...
+    @property
+    def source(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+
+
+class ReadableSegment(Protocol):
+    """What the reader needs of a container's segment."""
+
+    @property
+    def sid(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def start_offset(self) -> int: ...
+    @property
+    def durable_length(self) -> int: ...
+    @property
+    def flushed(self) -> int: ...
+    @property
+    def merges(self) -> Sequence[PendingMerge]: ...
+    @property
+    def is_gone(self) -> bool:
+        """Whether it was deleted or merged away since it was found."""
+        ...
+
+
+class SegmentStorage(Protocol):
+    async def read(self, sid: int, offset: int, size: int, limit: int) -> Buffer:
+        """Bytes at ``offset``; ``limit`` is the end of what is flushed."""
+        ...
+
+
+class Reader:
+    def __init__(
+        self, cache: TailCache, storage: SegmentStorage, segment_of: Callable[[int], ReadableSegment | None]
+    ) -> None:
+        self._cache = cache
+        self._storage = storage
+        self._segment_of = segment_of
+
+    async def read(self, segment: ReadableSegment, offset: int, size: int) -> Buffer:
+        """Up to ``size`` durable bytes at ``offset``, not copied where that is possible: a view keeps the
+        whole block or window that it is of. ``b""`` at or past the tail. ``SegmentTruncated`` before the
+        start."""
+        seen: object = None
+        while True:
+            before, seen = seen, self._layout(segment)
+            self._check_start(segment, offset)
+            try:
+                return await self._read_once(segment, offset, size)
+            except (DataCorruption, SegmentNotFound, SegmentTruncated) as error:
+                # A splice, truncation or delete may have replaced the layout while the read was under way; a
+                # spliced source has no record. Sources of sources are spliced one after the other, so it may
+                # happen again; damage is what two looks at one layout show.
+                segment = self._as_it_is_now(segment)
+                if seen == before:
+                    raise self._refusal(segment, error) from None
+
+    def _layout(self, segment: ReadableSegment) -> object:
+        """What changes when bytes of the segment come to lie elsewhere."""
+        sources = [(merge.offset, merge.source, self._segment_of(merge.source)) for merge in segment.merges]
+        inner = tuple(
+            (offset, sid, None if source is None else self._layout(source)) for offset, sid, source in sources
+        )
+        return segment.start_offset, segment.flushed, inner
+
+    def _as_it_is_now(self, segment: ReadableSegment) -> ReadableSegment:
+        """An idle segment may have been evicted and have come back: then only its new object knows what
+        became of it."""
+        current = self._segment_of(segment.sid)
+        if current is None:
+            raise _deleted(segment)
+
+        return current
+
+    def _check_start(self, segment: ReadableSegment, offset: int) -> None:
+        if offset < segment.start_offset:
+            raise SegmentTruncated(
+                f"{segment.name!r} starts at {segment.start_offset}, {offset} was truncated away",
+                segment=segment.name,
+                start_offset=segment.start_offset,
+            )
+
+    def _refusal(
+        self, segment: ReadableSegment, error: DataCorruption | SegmentNotFound | SegmentTruncated
+    ) -> TierlogError:
+        """What a caller who knows names only is told."""
+        if segment.is_gone:
+            return _deleted(segment)
+
+        if isinstance(error, DataCorruption):
+            return error
+
+        what = "has lost its record" if isinstance(error, SegmentNotFound) else "begins too late"
+        return DataCorruption(f"segment {segment.name!r} {what} in long-term storage: {error}")
+
+    async def _read_once(self, segment: ReadableSegment, offset: int, size: int) -> Buffer:
+        end = min(offset + size, segment.durable_length)
+        if offset >= end:
+            return b""
+
+        for merge in segment.merges:
+            if merge.offset <= offset < merge.offset + merge.length:
+                return await self._read_merged(segment, merge, offset, end)
+
+            if merge.offset > offset:
+                end = min(end, merge.offset)
+                break
+
+        return await self._read_own(segment, offset, end)
+
+    async def _read_merged(
+        self, segment: ReadableSegment, merge: PendingMerge, offset: int, end: int
+    ) -> Buffer:
+        source = self._segment_of(merge.source)
+        if source is None:
+            raise DataCorruption(
+                f"segment {segment.name!r} refers to merged segment {merge.source:#x}, which is unknown"
+            )
+
+        stop = min(end, merge.offset + merge.length)
+        return await self._read_once(source, offset - merge.offset, stop - offset)
+
+    async def _read_own(self, segment: ReadableSegment, offset: int, end: int) -> Buffer:
+        slices = self._cache.slices(segment.sid, offset, end)
+        if slices:
+            return slices[0] if len(slices) == 1 else b"".join(slices)
+
+        cached = self._cache.next_cached(segment.sid, offset)
+        stop = min(end, segment.flushed, end if cached is None else cached)
+        if stop <= offset:
+            raise DataCorruption(
+                f"segment {segment.name!r}: offset {offset} is neither cached nor flushed (to "
+                f"{segment.flushed})"
+            )
+
+        data = await self._storage.read(segment.sid, offset, stop - offset, segment.flushed)
+        if not data:
+            raise DataCorruption(
+                f"segment {segment.name!r}: long-term storage holds nothing at {offset}, flushed to "
+                f"{segment.flushed}"
+            )
+
+        return data
+
+
+def _deleted(segment: ReadableSegment) -> SegmentNotFound:
+    return SegmentNotFound(f"no segment {segment.name!r}: it was deleted meanwhile", segment=segment.name)

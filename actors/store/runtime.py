@@ -1,0 +1,280 @@
+"""One process's parts of one store: containers, the storage actor and the store that leads to them, started
+and stopped in order.
+
+Owns: which containers are served here, their wiring to a log and to chunk storage that it is given, and the
+start and stop order. Does not own: which log and which chunk storage (``node.py`` for real ones,
+``simulation`` for simulated ones), nor anything that the parts do.
+
+Start: the storage actor, then every container, until each answers; if one never will, the start fails with
+its reason. Stop, also on cancellation and Ctrl-C: refuse new calls, stop the containers (each finishes what
+it took in), stop the storage actor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import attrs
+
+from ...journal.log.contract import DurableDataLog
+from ...storage_backends.base.chunk_storage import ChunkStorage
+from ...storage_backends.base.errors import TierlogError
+from ...storage_backends.base.transactions import LEASE_MAX, STAGED_MAX
+from ...storage_backends.base.world import World
+from ..chunk_io.actor import StorageActor
+from ..chunk_io.client import StorageClient
+from ..chunk_io.health import StorageHealthStatistics
+from ..chunk_io.options import StorageOptions
+from ..container.claims import Identity
+from ..container.container import Container, ContainerOptions
+from ..container.local import LocalContainer, RemoteContainer
+from ..folder.identity import StoreIdentity
+from ..kernel.lifecycle import Unreachable
+from ..kernel.supervision import RestartPolicy
+from ..kernel.task_groups import body_group
+from ..telemetry.tracing import SpanHook
+from .store import SegmentStore
+
+
+@attrs.frozen
+class RuntimeOptions:
+    container: ContainerOptions
+    storage: StorageOptions
+    restart: RestartPolicy
+    unavailable_wait: float
+    """Seconds that a call waits for a container that is recovering."""
+    append_bytes_max: int
+    rolling_size: int
+    """Bytes after which the chunks of a segment roll, unless its creation says otherwise."""
+    lease_max: float = LEASE_MAX
+    """Seconds; a transaction gets no longer lease."""
+    staged_max: int = STAGED_MAX
+    """Staged segments; an open transaction gets no more."""
+
+
+@attrs.frozen(kw_only=True)
+class RuntimeParts:
+    """What a process serves a store with."""
+
+    identity: StoreIdentity
+    owner_id: str
+    chunks: ChunkStorage
+    make_log: Callable[[int], DurableDataLog]
+    """Given a container's index, a fresh, unopened log: one for each ownership."""
+    options: RuntimeOptions
+    world: World
+    span: SpanHook | None = None
+
+
+class ContainerRuntime:
+    """The containers of one store that this process serves: each opened and closed on order, all of them
+    closed with ``running()``.
+
+    ``store`` has the verbs; those on a container that is not served here raise ``NotOwner``.
+    """
+
+    def __init__(self, parts: RuntimeParts) -> None:
+        options = parts.options
+        self.containers = parts.identity.containers
+        """How many the store has, served here or not."""
+        self._parts = parts
+        self._container_options = attrs.evolve(options.container, span=parts.span)
+        self._actor = StorageActor(parts.chunks, options.storage, parts.world.random)
+        self._hosts: list[LocalContainer | RemoteContainer] = [
+            RemoteContainer(index) for index in range(self.containers)
+        ]
+        self._ended: dict[int, anyio.Event] = {}
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._supervising, self._stopping = anyio.Event(), anyio.Event()
+        self._storage_opened, self._storage_ended = False, anyio.Event()
+        self._not_opened: TierlogError | None = None
+        self.store = SegmentStore(
+            self._hosts,
+            append_bytes_max=options.append_bytes_max,
+            rolling_size=options.rolling_size,
+            lease_max=options.lease_max,
+            staged_max=options.staged_max,
+            span=parts.span,
+            storage=self._actor,
+        )
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[ContainerRuntime]:
+        """Serve inside the body; at its end, however it ends, every container is closed before the storage
+        actor stops."""
+        async with _background(self._run_storage, self._actor.stop):
+            await self._wait_storage()
+            async with _background(self._supervise, self._stop):
+                await self._supervising.wait()
+                try:
+                    yield self
+                finally:
+                    self.store.mark_closed()
+
+    def begin(self, index: int) -> LocalContainer:
+        """Begin to serve the container ``index``, which fences every other owner; ``wait_started`` of the
+        answer says how it went."""
+        if self._tasks is None or self._stopping.is_set() or index in self._ended:
+            raise RuntimeError(f"container {index} is served here already, or nothing is served any more")
+
+        host = self._hosts[index] = self._host(index)
+        self._ended[index] = anyio.Event()
+        self._tasks.start_soon(self._run, host)
+        return host
+
+    async def open(self, index: int) -> None:
+        """``begin``, and return once the container answers; raises why it never will, and then does not serve
+        it."""
+        host = self.begin(index)
+        try:
+            await host.wait_started()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.close(index)
+            raise
+
+    async def close(self, index: int) -> None:
+        """Stop serving the container: what it took in is finished, its log gets its footer. Does nothing if
+        it is not served."""
+        host, ended = self._hosts[index], self._ended.get(index)
+        if isinstance(host, RemoteContainer) or ended is None:
+            return
+
+        host.stop()
+        await ended.wait()
+
+    def serves(self, index: int) -> bool:
+        """Whether the container was begun here and has not ended."""
+        return index in self._ended
+
+    @property
+    def trouble(self) -> StorageHealthStatistics:
+        """What is wrong with long-term storage, as this process sees it."""
+        return self._actor.trouble
+
+    def host(self, index: int) -> LocalContainer | RemoteContainer:
+        return self._hosts[index]
+
+    def forget(self, index: int) -> None:
+        """A container that ended by itself is not served here any more: callers are told so, instead of why
+        it ended."""
+        if index not in self._ended:
+            self._hosts[index] = RemoteContainer(index)
+
+    def epochs(self) -> dict[int, int]:
+        """The epoch of each container that answers here and was not fenced, by its log's word at this
+        moment."""
+        active = (self._hosts[index].active for index in sorted(self._ended))
+        return {
+            container.index: container.state.epoch
+            for container in active
+            if container is not None and _is_owner(container)
+        }
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    async def _run_storage(self) -> None:
+        try:
+            await self._actor.run()
+        except TierlogError as error:
+            if self._storage_opened:
+                raise
+            self._not_opened = error
+        finally:
+            self._storage_ended.set()
+
+    async def _wait_storage(self) -> None:
+        """Why long-term storage cannot be opened is raised here, as it is: out of its own task it would come
+        in a group."""
+        try:
+            await self._actor.wait_active()
+        except Unreachable:
+            await self._storage_ended.wait()
+            if self._not_opened is None:
+                raise
+            raise self._not_opened from self._not_opened.__cause__
+        self._storage_opened = True
+
+    def _host(self, index: int) -> LocalContainer:
+        parts, options = self._parts, self._parts.options
+
+        def make() -> Container:
+            who = Identity(
+                parts.identity.store_id, parts.identity.container_log_id(index), bytes.fromhex(parts.owner_id)
+            )
+            return Container(
+                index,
+                parts.make_log(index),
+                StorageClient(self._actor),
+                who,
+                parts.world,
+                self._container_options,
+            )
+
+        return LocalContainer(index, make, options.restart, parts.world.random, options.unavailable_wait)
+
+    async def _supervise(self) -> None:
+        async with anyio.create_task_group() as self._tasks:
+            self._supervising.set()
+            await self._stopping.wait()
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        for host in self._hosts:
+            host.stop()
+
+    async def _run(self, host: LocalContainer) -> None:
+        try:
+            await host.run()
+        finally:
+            if host.is_closing and not self._stopping.is_set():
+                # Only an order ends here; a fenced or failed container stays, so that callers are told why it
+                # does not answer.
+                self._hosts[host.index] = RemoteContainer(host.index)
+            self._ended.pop(host.index).set()
+
+
+def _is_owner(container: Container) -> bool:
+    try:
+        container.log.check_owner()
+    except TierlogError:
+        return False  # Fenced, or ending for another reason.
+    return True
+
+
+@asynccontextmanager
+async def serve(parts: RuntimeParts) -> AsyncIterator[SegmentStore]:
+    """Serve all containers of the store to the body."""
+    hosting = ContainerRuntime(parts)
+    async with hosting.running():
+        for host in [hosting.begin(index) for index in range(hosting.containers)]:
+            await host.wait_started()
+        yield hosting.store
+
+
+@asynccontextmanager
+async def _background(run: Callable[[], Awaitable[Any]], stop: Callable[[], None]) -> AsyncIterator[None]:
+    """Run ``run`` beside the body; at the body's end, however it ends, ask it to stop and wait for it, out of
+    the cancellation's reach."""
+    async with body_group() as tasks:
+        done = anyio.Event()
+
+        async def shielded() -> None:
+            # The parts end by their own order (drain, footer), not where a cancellation of the app happens to
+            # strike.
+            with anyio.CancelScope(shield=True):
+                try:
+                    await run()
+                finally:
+                    done.set()
+
+        tasks.start_soon(shielded)
+        try:
+            yield
+        finally:
+            stop()
+            with anyio.CancelScope(shield=True):
+                await done.wait()

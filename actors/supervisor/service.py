@@ -1,0 +1,207 @@
+"""The supervisor's process: what `tierlog serve` runs.
+
+Owns: the wiring of supervisor, term, socket and admin server, the refusal of a folder that others have open,
+signals. Does not own: what the parts do, nor the command line.
+
+Start: the port, the folder, the lock, the term, then the hosts; whatever fails before the hosts leaves
+nothing behind. End: on SIGTERM or Ctrl-C the hosts drain and the admin server goes last; the second signal
+lets them hurry, the third kills them. An end for another reason (a later supervisor took over) leaves the
+hosts alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import anyio.abc
+import attrs
+
+from ...storage_backends.base.errors import InvalidArgument
+from ...storage_backends.files.local import LocalFiles
+from ..folder.chunk_location import check_place, settle_place
+from ..folder.identity import StoreIdentity
+from ..folder.lock_files import SUPERVISOR
+from ..folder.paths import StoreFolder, living_owners
+from ..gateway.server.running import Served, bind, serve_http
+from ..kernel.backoff import Backoff
+from ..kernel.lifecycle import first_leaf
+from ..kernel.task_groups import body_group
+from ..settings.configuration import ServerConfig, StoreConfig
+from ..store.opening import announced, identify, system_world
+from ..telemetry.logging import get_logger
+from ..telemetry.opentelemetry import tracing_of_process
+from .admin_app import make_admin_app
+from .control.channel import control_path
+from .fleet import FleetOptions
+from .supervisor import Supervisor, SupervisorOptions
+from .term import Term, claim_term
+
+_log = get_logger("service")
+_SETTLE_SECONDS = 30.0
+
+
+@attrs.frozen(kw_only=True)
+class ServiceOptions:
+    folder: StoreFolder
+    config: StoreConfig
+    config_file: str | None
+    """Given to the hosts, which read it when they start."""
+    address: str
+    port: int
+    hosts: int
+    containers: int | None
+    take_over: bool
+    adopt: bool
+    """Hosts open a folder that is a copy or an old backup, on purpose (rule W8)."""
+
+
+def listen_of(text: str | None, server: ServerConfig) -> tuple[str, int]:
+    """Address and port of ``ADDRESS:PORT``, ``ADDRESS`` or ``:PORT``; what is missing comes from the
+    configuration."""
+    if text is None:
+        return server.listen, server.port
+
+    # An IPv6 address has colons of its own; in brackets a port may follow it.
+    address, colon, port = text.rpartition(":") if text.count(":") == 1 or "]:" in text else (text, "", "")
+    if colon and not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65_536):
+        raise InvalidArgument(f"{text[:80]!r} is no address: write ADDRESS:PORT, such as 127.0.0.1:8470")
+    return address.strip("[]") or server.listen, int(port) if colon else server.port
+
+
+async def run_service(options: ServiceOptions, announce: Callable[[Served, Supervisor], None]) -> None:
+    """Serve until a signal has ended it. ``announce`` is called once every container is served or known to
+    stay closed."""
+    with bind(options.address, options.port) as listener:
+        files, world = LocalFiles(), system_world()
+        place = await settle_place(files, options.folder, options.config, world)
+        await check_place(place, files, options.folder, world)
+        identity = await identify(files, options.folder.wal, options.containers, options.config, world)
+        async with claim_term(files, options.folder, identity) as term:
+            orphans = await _find_orphans(files, options)
+            supervisor = _make_supervisor(options, identity, term, orphans)
+            tracing = tracing_of_process(SUPERVISOR)
+            facts = {"store": identity.store_id.hex(), "folder": options.folder.path, "pid": os.getpid()}
+            async with (
+                serve_http(
+                    make_admin_app(supervisor, facts, world, tracing=tracing), listener, stop_timeout=1
+                ) as served,
+                announced(files, world, options.folder, SUPERVISOR, _advertised(served, options)),
+            ):
+                await _supervise(supervisor, lambda: announce(served, supervisor))
+
+
+def _advertised(served: Served, options: ServiceOptions) -> str:
+    return attrs.evolve(served, host=options.config.server.advertise or served.host).url
+
+
+async def _supervise(supervisor: Supervisor, announce: Callable[[], None]) -> None:
+    try:
+        async with body_group() as tasks:
+            tasks.start_soon(_announce_settled, supervisor, announce)
+            tasks.start_soon(_obey_signals, supervisor)
+            try:
+                await supervisor.run()
+            finally:
+                tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as error:
+        raise first_leaf(error) from None
+
+
+async def _announce_settled(supervisor: Supervisor, announce: Callable[[], None]) -> None:
+    with anyio.move_on_after(_SETTLE_SECONDS):
+        await supervisor.wait_settled()
+    announce()
+
+
+async def _obey_signals(supervisor: Supervisor) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            supervisor.stop()
+
+
+async def _find_orphans(files: LocalFiles, options: ServiceOptions) -> dict[str, int]:
+    """The hosts that live on from an earlier supervisor. An app or a command that has the folder open is not
+    fenced without being asked."""
+    owners = await living_owners(files, options.folder)
+    others = [owner for owner in owners if not owner.role]
+    if others and not options.take_over:
+        raise InvalidArgument(
+            f"{options.folder.path} is open in process {others[0].pid} on {others[0].host}: stop that one, "
+            f"or fence it on purpose "
+            "with --take-over"
+        )
+    return {owner.role: owner.pid for owner in owners if owner.role not in ("", SUPERVISOR)}
+
+
+def _make_supervisor(
+    options: ServiceOptions, identity: StoreIdentity, term: Term, orphans: dict[str, int]
+) -> Supervisor:
+    server = options.config.server
+    hosts = [f"host-{index}" for index in range(options.hosts)]
+    control = control_path(identity.store_id, options.folder.path, os.environ)
+    return Supervisor(
+        identity.containers,
+        hosts,
+        control=control,
+        command=lambda host: _host_command(options, control, host),
+        term=term,
+        orphans=orphans,
+        options=SupervisorOptions(
+            fleet=fleet_options(server), heartbeat=server.heartbeat, orphan_grace=server.orphan_grace
+        ),
+        random=system_world().random,
+    )
+
+
+def fleet_options(server: ServerConfig) -> FleetOptions:
+    return FleetOptions(
+        silence=server.silence,
+        silent_grace=server.silent_grace,
+        start_limit=server.start_limit,
+        drain_limit=server.drain_limit,
+        adoption=server.adoption,
+        restart=Backoff(first=server.restart_backoff, maximum=server.restart_backoff_max),
+        exits_max=server.restarts,
+        exits_period=server.restart_period,
+        crashes_max=server.container_crashes,
+        failovers_max=server.failovers,
+    )
+
+
+def host_count(asked: int | None, server: ServerConfig) -> int:
+    """How many hosts: asked for, configured, or one for each core that this process may use."""
+    return (
+        asked
+        or server.hosts
+        or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    )
+
+
+def _host_command(options: ServiceOptions, control: str, host: str) -> Sequence[str]:
+    server = options.config.server
+    port = server.host_port + int(host.rpartition("-")[2]) if server.host_port else 0
+    arguments: dict[str, Any] = {
+        "data": options.folder.path,
+        "id": host,
+        "control": control,
+        "listen": f"{options.address}:{port}",
+    }
+    if server.advertise:
+        arguments["advertise"] = server.advertise
+    if options.config_file is not None:
+        arguments["config"] = os.path.abspath(options.config_file)
+    # -P: a file in the folder where the service was started must not stand in for a module.
+    flags = ["--adopt"] if options.adopt else []
+    return [
+        sys.executable,
+        "-P",
+        "-m",
+        "tierlog.actors.host",
+        *(f"--{name}={value}" for name, value in arguments.items()),
+        *flags,
+    ]

@@ -1,0 +1,177 @@
+"""Prometheus metrics, pulled out of frozen statistics snapshots.
+
+Owns: how a snapshot becomes metric families, and the text format. Does not own: any number; live objects make
+snapshots with ``statistics()`` and know nothing of metrics. Never imports a container or any other live part:
+it reads attrs classes, whichever they are.
+
+Names: ``ContainerStatistics.append_bytes`` marked as a counter is ``tierlog_container_append_bytes_total``;
+the class gives the first part, the field the second. A field named like its own class
+(``ContainerStatistics.container``) is a label without a mark. A nested snapshot gives its own class name and
+inherits the labels above it; in a mapping its key is one more label, named after the field in the singular
+(``lanes: Mapping[str, LaneStatistics]`` gives ``lane="user"``). Where several fields hold snapshots of one
+class, the field's name is a label named after that class (``normal: LaneStatistics`` beside ``internal:
+LaneStatistics`` gives ``lane="normal"``). Text without a mark, None and private fields are left out. Two
+snapshots that would give one series twice raise ``ValueError`` with its name: a scrape that counts twice, or
+drops one of two numbers, is worse than none.
+
+Collecting is synchronous and touches no live state but through the callable that makes the snapshots: call it
+in the event loop's thread. ``prometheus_client`` is imported on first use, because it costs half of the
+import budget.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from ...storage_backends.base.statistics import Metric, MetricKind
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric as Family
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+Labels = tuple[tuple[str, str], ...]
+
+Snapshots = Callable[[], Iterable[object]]
+"""Makes the snapshots of one scrape, all of them attrs instances."""
+
+_WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+
+
+@attrs.frozen
+class Sample:
+    """One number with everything that its line in a scrape needs."""
+
+    name: str
+    kind: str
+    """``counter``, ``gauge`` or ``unknown``."""
+    help: str
+    labels: Labels
+    value: float
+
+
+class StatisticsCollector:
+    """A ``prometheus_client`` collector: register it with any registry, or render it alone with
+    ``render_metrics``."""
+
+    def __init__(self, snapshots: Snapshots) -> None:
+        self._snapshots = snapshots
+
+    def describe(self) -> Iterable[Family]:
+        """Nothing: which families there are is only known from snapshots, and registering must not take
+        any."""
+        return ()
+
+    def collect(self) -> Iterator[Family]:
+        from prometheus_client.metrics_core import Metric as Family
+
+        families: dict[str, Family] = {}
+        for sample in samples(self._snapshots()):
+            family = families.get(sample.name)
+            if family is None:
+                family = families[sample.name] = Family(sample.name, sample.help, sample.kind)
+
+            suffix = "_total" if sample.kind == "counter" else ""
+            family.add_sample(sample.name + suffix, dict(sample.labels), sample.value)
+
+        yield from families.values()
+
+
+def render_metrics(snapshots: Snapshots) -> bytes:
+    """The text of one scrape, of type ``CONTENT_TYPE``."""
+    from prometheus_client import CollectorRegistry, generate_latest
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(StatisticsCollector(snapshots))
+
+    return generate_latest(registry)
+
+
+def samples(snapshots: Iterable[object]) -> Iterator[Sample]:
+    """Every number in the snapshots and in those nested in them. ``ValueError`` when two have the same name
+    and labels."""
+    seen: set[tuple[str, Labels]] = set()
+    for snapshot in snapshots:
+        for sample in _of_snapshot(snapshot, ()):
+            key = (sample.name, sample.labels)
+            if key in seen:
+                shown = ", ".join(f'{name}="{value}"' for name, value in sample.labels)
+                raise ValueError(
+                    f"two snapshots give {sample.name}{{{shown}}}; mark a field that tells them apart with "
+                    f"label()"
+                )
+
+            seen.add(key)
+            yield sample
+
+
+def _of_snapshot(snapshot: Any, outer: Labels) -> Iterator[Sample]:
+    subsystem = _subsystem(type(snapshot))
+    fields = [
+        (field, getattr(snapshot, field.name))
+        for field in attrs.fields(type(snapshot))
+        if not field.name.startswith("_")
+    ]
+    own = tuple((field.name, _word(value)) for field, value in fields if _is_label(field, subsystem))
+    labels = _merged(outer, own)
+    classes = [type(value) for _, value in fields]
+    for field, value in fields:
+        if attrs.has(type(value)):
+            apart = ((_subsystem(type(value)), field.name),) if classes.count(type(value)) > 1 else ()
+            yield from _of_snapshot(value, _merged(labels, apart))
+        elif not _is_label(field, subsystem):
+            yield from _of_field(field, value, f"tierlog_{subsystem}_", labels)
+
+
+def _of_field(field: attrs.Attribute[Any], value: Any, prefix: str, labels: Labels) -> Iterator[Sample]:
+    mark = field.metadata.get(Metric)
+    name = prefix + field.name
+    if mark is not None and mark.kind is MetricKind.STATE:
+        yield Sample(name, "gauge", mark.help, _merged(labels, ((field.name, _word(value)),)), 1)
+    elif isinstance(value, int | float):
+        kind = "unknown" if mark is None else mark.kind.value
+        yield Sample(_base_name(name, kind), kind, "" if mark is None else mark.help, labels, value)
+    else:
+        for extra, nested in _held(field.name, value):
+            yield from _of_snapshot(nested, _merged(labels, extra))
+
+
+def _held(name: str, value: Any) -> Iterator[tuple[Labels, Any]]:
+    """The snapshots in a mapping or a sequence, each with the labels that its place gives it."""
+    if isinstance(value, Mapping):
+        for key, nested in value.items():
+            if attrs.has(type(nested)):
+                yield ((name.removesuffix("s"), _word(key)),), nested
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        for nested in value:
+            if attrs.has(type(nested)):
+                yield (), nested
+
+
+def _merged(outer: Labels, inner: Labels) -> Labels:
+    """Both, the inner one where they share a name: it stands closer to the number."""
+    return tuple({**dict(outer), **dict(inner)}.items()) if inner else outer
+
+
+def _is_label(field: attrs.Attribute[Any], subsystem: str) -> bool:
+    mark = field.metadata.get(Metric)
+    return field.name == subsystem if mark is None else mark.kind is MetricKind.LABEL
+
+
+def _base_name(name: str, kind: str) -> str:
+    # The format adds `_total` itself.
+    return name.removesuffix("_total") if kind == "counter" else name
+
+
+def _subsystem(kind: type) -> str:
+    """``ChunkStorageStatistics`` gives ``chunk_storage``."""
+    return _WORD_BORDER.sub("_", kind.__name__.removesuffix("Statistics")).lower()
+
+
+def _word(value: Any) -> str:
+    return str(value.value if isinstance(value, enum.Enum) else value)

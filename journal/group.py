@@ -1,0 +1,52 @@
+"""A group's payload: ``first sequence u64``, then operations one behind the other.
+
+Operation ``i`` of a group has the sequence ``first + i``; sequences are dense over the life of a container.
+Owns: packing while a group is built, and unpacking in replay. Does not own: the group's frame and checksum
+(the log's, which alone knows file and position), nor one operation's bytes.
+
+A decode error is corruption: the frame's checksum was right, so a bug or damage in memory wrote it.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from ..storage_backends.base.checksum import Buffer
+from ..storage_backends.base.codec import DecodeError
+from .operations.append import Append
+from .operations.vocabulary import Operation, decode_operations, encode_append_head, encode_operation
+
+_FIRST = struct.Struct(">Q")
+
+
+class PayloadBuilder:
+    """Collects operations; ``parts`` joined is the payload. An append's data is referenced, not copied."""
+
+    __slots__ = ("operations", "parts", "size")
+
+    def __init__(self, first_sequence: int) -> None:
+        self.parts: list[Buffer] = [_FIRST.pack(first_sequence)]
+        self.size = _FIRST.size
+        """Bytes of the payload so far."""
+        self.operations: list[Operation] = []
+
+    def add(self, op: Operation) -> None:
+        self.operations.append(op)
+        if type(op) is Append:
+            data = op.data
+            head = encode_append_head(op, len(data))
+            self.parts.append(head)
+            self.parts.append(data)
+            self.size += len(head) + len(data)
+        else:
+            encoded = encode_operation(op)
+            self.parts.append(encoded)
+            self.size += len(encoded)
+
+
+def decode_group(payload: memoryview) -> tuple[int, list[Operation]]:
+    """(first sequence, operations); ``DecodeError`` for anything else."""
+    if len(payload) < _FIRST.size:
+        raise DecodeError(f"a group of {len(payload)} bytes has no sequence")
+
+    return _FIRST.unpack_from(payload)[0], decode_operations(payload, _FIRST.size)

@@ -1,0 +1,243 @@
+"""The bytes of a WAL file: a header, then one frame per group. No I/O.
+
+Owns: both records, and the scan that tells where a file's valid frames end and what follows them (rule W2).
+Does not own: which file counts and where it ends (``local_open.py``), names (``local_layout.py``).
+
+A frame's two CRC32Cs, of its header and of both header and payload, are salted with the file's identity and
+the frame's position, so bytes of a user that look like a frame, or a real frame copied elsewhere, never count. That the header has its own keeps a scan over such bytes linear: nobody who does not know the log's
+id can make it believe a length. The frame of the re-logged group, the first of an opener's file, is salted
+with the file header's CRC as well: without its header it does not exist, hence every frame that validates
+behind a broken header belongs to a group that was begun after the open was complete.
+
+A group is begun only after the one before it is durable, so at most the last one can be torn: whatever
+validates behind the first invalid frame proves that the invalid one was once good, and that is corruption.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import attrs
+
+from ...storage_backends.base.checksum import Buffer, crc32c, crc32c_of
+from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
+from ...storage_backends.base.errors import StoreMismatch
+from .contract import GROUP_BYTES_MAX
+
+FORMAT_VERSION = 1
+LOG_ID_BYTES = 16
+JOIN_BYTES_MAX = 128 << 10
+"""Up to here a frame is joined into one buffer (a copy is cheaper than more buffers in a system call); above,
+buffers pass through."""
+
+_FRAME_MAGIC = 0xF654_4C47
+_FRAME_MAGIC_BYTES = _FRAME_MAGIC.to_bytes(4, "big")
+_FRAME = struct.Struct(">IIQQIQII")
+_FRAME_FIELDS = struct.Struct(">IIQQIQ")
+_CHECKS = struct.Struct(">II")
+FRAME_HEADER_BYTES = _FRAME.size
+_HEADER_MAGIC = 0x544C_5748  # "TLWH"
+_ENVELOPE = struct.Struct(">IHHI")
+_CRC = struct.Struct(">I")
+_POSITION = struct.Struct(">Q")
+_IDENTITY = struct.Struct(">16sQI")
+_SEALS_MAX = 1 << 20
+
+
+@attrs.frozen(order=True)
+class FileId:
+    """A WAL file within its log: the epoch of its owner and its place among that owner's files, from 1."""
+
+    epoch: int
+    sequence: int
+
+
+@attrs.frozen
+class Seal:
+    """A file of the log's history ends exactly at ``end`` bytes, whatever else it holds (rule W4)."""
+
+    file: FileId
+    end: int
+
+
+@attrs.frozen
+class FileHeader:
+    """The first record of a WAL file. The newest valid one decides which older files count (rule W4)."""
+
+    log_id: bytes
+    file: FileId
+    first_group: int
+    truncate_before: int
+    """The newest durable truncation address when the file was made; 0 if none."""
+    relogged: bool
+    """The first frame repeats the last group of the history; the file counts only if that frame is valid
+    too."""
+    seals: tuple[Seal, ...]
+    """All older files that are still needed, this owner's earlier ones included, in order. Any other older
+    file has length 0."""
+
+
+class Frame(NamedTuple):
+    """A valid frame as a scan found it. A tuple, because recovery makes one per group."""
+
+    position: int
+    payload: int
+    """Where the payload starts in the file."""
+    size: int
+    number: int
+    tag: int
+    truncate_before: int
+
+
+class Ending(enum.Enum):
+    CLEAN = "nothing follows the last valid frame"
+    TORN = (
+        "no valid frame is in what follows the last one: a torn group, or the zeros of a file made "
+        "longer ahead of its groups"
+    )
+    CORRUPT = "a valid frame follows an invalid one"
+
+
+@attrs.frozen
+class Scan:
+    frames: Sequence[Frame]
+    end: int
+    """Just behind the last valid frame."""
+    ending: Ending
+
+
+# --- salts --------------------------------------------------------------------------------------
+
+
+def file_salt(log_id: bytes, file: FileId) -> int:
+    """The running CRC32C value that every frame of a file starts from."""
+    return crc32c(_IDENTITY.pack(log_id, file.epoch, file.sequence))
+
+
+def relog_salt(salt: int, encoded_header: bytes) -> int:
+    """The salt of a re-logged frame: bound to the very header it belongs to."""
+    return crc32c(encoded_header[-_CRC.size :], salt)
+
+
+# --- the file header ----------------------------------------------------------------------------
+
+
+def encode_header(header: FileHeader) -> bytes:
+    body = Encoder().raw(header.log_id).u64(header.file.epoch).u32(header.file.sequence)
+    body.u64(header.first_group).u64(header.truncate_before).u8(header.relogged).u32(len(header.seals))
+    for seal in header.seals:
+        body.u64(seal.file.epoch).u32(seal.file.sequence).u64(seal.end)
+    content = body.finish()
+    record = _ENVELOPE.pack(_HEADER_MAGIC, FORMAT_VERSION, 0, len(content)) + content
+    return record + _CRC.pack(crc32c(record))
+
+
+def decode_header(data: Buffer, path: str) -> tuple[FileHeader, int]:
+    """The header at the front of ``data`` and its size in bytes. ``DecodeError`` if it is not whole and
+    valid.
+
+    The envelope (magic, version, length, CRC) is the same in every version, so a newer one is recognised:
+    ``StoreMismatch``.
+    """
+    if len(data) < _ENVELOPE.size:
+        raise DecodeError(f"{len(data)} bytes are too few for a header")
+    magic, version, _, length = _ENVELOPE.unpack_from(data)
+    end = _ENVELOPE.size + length
+    if magic != _HEADER_MAGIC or end + _CRC.size > len(data):
+        raise DecodeError("no header")
+    if crc32c(memoryview(data)[:end]) != _CRC.unpack_from(data, end)[0]:
+        raise DecodeError("the header's CRC does not match")
+    if version > FORMAT_VERSION:
+        raise StoreMismatch(
+            f"{path} has format {version}, this version reads up to {FORMAT_VERSION}: use a newer tierlog"
+        )
+    return _decode_body(Decoder(data, _ENVELOPE.size, end)), end + _CRC.size
+
+
+def _decode_body(body: Decoder) -> FileHeader:
+    log_id = bytes(body.raw(LOG_ID_BYTES))
+    file = FileId(body.u64(), body.u32())
+    first_group, truncate_before, relogged, count = body.u64(), body.u64(), body.flag(), body.u32()
+    if count > _SEALS_MAX:
+        raise DecodeError(f"{count} seals")
+    seals = tuple(Seal(FileId(body.u64(), body.u32()), body.u64()) for _ in range(count))
+    body.finish()
+    return FileHeader(log_id, file, first_group, truncate_before, relogged, seals)
+
+
+# --- frames -------------------------------------------------------------------------------------
+
+
+def encode_frame(
+    salt: int,
+    position: int,
+    epoch: int,
+    number: int,
+    tag: int,
+    truncate_before: int,
+    buffers: Sequence[Buffer],
+) -> tuple[int, Sequence[Buffer]]:
+    """(bytes of the frame, its buffers), to be written at ``position``. Large payloads are not copied."""
+    size = sum(map(len, buffers))
+    head = _FRAME_FIELDS.pack(_FRAME_MAGIC, size, epoch, number, tag, truncate_before)
+    value = crc32c(head, crc32c(_POSITION.pack(position), salt))
+    if size <= JOIN_BYTES_MAX:
+        payload = buffers[0] if len(buffers) == 1 else b"".join(buffers)
+        return FRAME_HEADER_BYTES + size, (
+            b"".join((head, _CHECKS.pack(value, crc32c(payload, value)), payload)),
+        )
+    return FRAME_HEADER_BYTES + size, (head + _CHECKS.pack(value, crc32c_of(buffers, value)), *buffers)
+
+
+def decode_frame(view: memoryview, position: int, salt: int, epoch: int) -> Frame | None:
+    """The frame at ``position``, or None if there is no valid one."""
+    payload = position + FRAME_HEADER_BYTES
+    if payload > len(view):
+        return None
+    magic, size, owner, number, tag, truncate_before, head_crc, crc = _FRAME.unpack_from(view, position)
+    if magic != _FRAME_MAGIC or owner != epoch or size > GROUP_BYTES_MAX or payload + size > len(view):
+        return None
+    value = crc32c(view[position : payload - _CHECKS.size], crc32c(_POSITION.pack(position), salt))
+    if value != head_crc or crc32c(view[payload : payload + size], value) != crc:
+        return None
+    return Frame(position, payload, size, number, tag, truncate_before)
+
+
+def scan(
+    data: bytes, end: int, start: int, first_number: int, salt: int, first_salt: int, epoch: int
+) -> Scan:
+    """Walk the frames of ``data[start:end]``, which must be numbered densely from ``first_number``.
+
+    ``first_salt`` is the salt of the first frame (``relog_salt`` in an opener's file), ``salt`` of all
+    others.
+    """
+    view = memoryview(data)[:end]
+    frames: list[Frame] = []
+    position, expected_salt = start, first_salt
+    while (
+        frame := decode_frame(view, position, expected_salt, epoch)
+    ) is not None and frame.number == first_number + len(frames):
+        frames.append(frame)
+        position = frame.payload + frame.size
+        expected_salt = salt
+
+    if position >= end:
+        return Scan(frames, position, Ending.CLEAN)
+    # W2: a valid frame behind an invalid one means that the invalid one was durable once.
+    found = find_frame(data, position, end, salt, epoch)
+    return Scan(frames, position, Ending.TORN if found is None else Ending.CORRUPT)
+
+
+def find_frame(data: bytes, start: int, end: int, salt: int, epoch: int) -> Frame | None:
+    """The first valid frame anywhere at or behind ``start``, on no particular border."""
+    view = memoryview(data)[:end]
+    position = data.find(_FRAME_MAGIC_BYTES, start, end)
+    while position >= 0:
+        frame = decode_frame(view, position, salt, epoch)
+        if frame is not None:
+            return frame
+        position = data.find(_FRAME_MAGIC_BYTES, position + 1, end)
+    return None

@@ -1,0 +1,438 @@
+"""``LocalLog``: a ``DurableDataLog`` in local files, for one host and a local file system.
+
+Owns: the append path, rolling, truncation, the answer to "who owns it" and "is there room"; the mapping of
+``OSError``. Does not own: the opening protocol (``local_open.py``), what files mean (``local_history.py``),
+their bytes (``frames.py`` and ``registers/local.py``), how files are made (``local_writer.py``).
+
+Ordering: an append is write, sync, register check, watermark, in one program, hence one thread hop. Its
+decision point is the check: a group whose check fails is not acked (W1). The next group starts only
+afterwards (W2). Programs run one at a time, but for the removal of files that nobody needs any more; what
+they find is applied in the event loop when they have returned. Cancellation: an append that is cancelled
+before or while it runs has an unknown outcome; the log is broken (W6). Crash: nothing is kept in memory only.
+Call ``close`` under a shield with a deadline: past it, descriptors are leaked, never reused (W7). Holes 3, 4,
+10, 11, 14, 15, 16 and 18.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Generator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import anyio
+import attrs
+
+from ...storage_backends.base.checksum import Buffer
+from ...storage_backends.base.errors import InvalidArgument, NotOwner, StorageFull, Unavailable
+from ...storage_backends.base.files import (
+    FileHandle,
+    Files,
+    FreeSpace,
+    Program,
+    Read,
+    Sync,
+    SyncFolder,
+    Write,
+)
+from ..registers.local import EPOCH_RECORD_BYTES, NOBODY, confirm_epoch, encode_epoch, fenced
+from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, LogStatistics, OpenedLog
+from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, Seal, encode_frame
+from .lifecycle import LogLifecycle, LogState, LogStep
+from .local_history import History, Part, list_wal_files, payloads, read_whole
+from .local_layout import LocalLogOptions, LogLayout
+from .local_open import Inspected, Opened, TakenOver, inspect_log, note_watermark, open_log, raise_own_epoch
+from .local_writer import (
+    CurrentFile,
+    LogContext,
+    Room,
+    allocate_ahead,
+    is_full,
+    lengthen,
+    look_at_room,
+    roll,
+    unlink_files,
+)
+from .space import SpaceGauge
+
+
+class _Group(NamedTuple):
+    """What an append's caller gave."""
+
+    buffers: Sequence[Buffer]
+    size: int
+    tag: int
+    truncate_before: int
+
+
+class _Appended(NamedTuple):
+    """What an append's program found."""
+
+    current: CurrentFile
+    register: FileHandle
+    parts: tuple[Part, ...]
+    free: int | None
+
+
+class LocalLog(DurableDataLog):
+    """One container's log in ``folder``; ``log_id`` (16 bytes) must be the one it was made with. ``owner``
+    (16 bytes) names this opening of the store: its later ownerships of the same log have the same name, and
+    nobody else has it."""
+
+    def __init__(
+        self,
+        files: Files,
+        folder: str,
+        log_id: bytes,
+        options: LocalLogOptions | None = None,
+        *,
+        owner: bytes = NOBODY,
+    ) -> None:
+        if len(log_id) != LOG_ID_BYTES or len(owner) != len(NOBODY):
+            raise InvalidArgument(
+                f"a log id has {LOG_ID_BYTES} bytes and an owner {len(NOBODY)}, not {len(log_id)} and "
+                f"{len(owner)}"
+            )
+        self._files = files.lane(f"wal {folder}")
+        self._sweeper = files.lane(f"wal sweep {folder}")
+        """Removing a large file takes as long as many groups, and no group need wait for it."""
+        self._options = options or LocalLogOptions()
+        self._context = LogContext(LogLayout(folder), log_id, self._options, owner)
+        self._life = LogLifecycle(folder)
+        # Only the first waiter in line pays: an uncontended append must not give up its turn in the event
+        # loop.
+        self._turn = anyio.Lock(fast_acquire=True)
+        self._sweeping = anyio.Lock()
+        """Held by one truncation, and by the end; taken before the turn."""
+        self._gauge = SpaceGauge(self._options)
+        self._history: History | None = None
+        self._register: FileHandle | None = None
+        self._current: CurrentFile | None = None
+        self._epoch = 0
+        self._epoch_record = b""
+        self._parts: tuple[Part, ...] = ()
+        self._next_group = 0
+        self._truncate_before = 0
+        """The newest truncation address that is durable under this owner's epoch (W5)."""
+        self._reserve_file = False
+        self._appended_groups = 0
+        self._appended_bytes = 0
+        self._syncs = 0
+
+    # --- opening ---------------------------------------------------------------------------------
+
+    async def open(self, *, above: int = 0, after: Collection[int] | None = None) -> OpenedLog:
+        self._life.step(LogStep.BEGIN_OPEN)
+        with self._ending_on_failure():
+            found = await self._files.run(self._open(above, after))
+        self._history, self._register = found.history, found.register
+        self._truncate_before = found.history.truncate_before
+        self._own(found.epoch, found.owned)
+        self._life.step(LogStep.OPENED)
+        return OpenedLog(
+            found.epoch, found.history_epoch, self._recovered_groups(found), found.history.next_group
+        )
+
+    def _open(self, above: int, after: Collection[int] | None) -> Program[Opened]:
+        try:
+            return (yield from open_log(self._context, above, after))
+        except Exception:
+            yield from self._context.close_others()
+            raise
+
+    def _recovered_groups(self, found: Opened) -> list[GroupInfo]:
+        groups = found.history.groups()
+        if groups:
+            groups[-1] = attrs.evolve(groups[-1], epoch=found.epoch)
+        return groups
+
+    def _own(self, epoch: int, owned: TakenOver) -> None:
+        assert self._history is not None
+        self._epoch = epoch
+        self._epoch_record = encode_epoch(self._context.log_id, epoch, self._context.owner)
+        self._current = owned.current
+        self._parts = tuple(owned.parts)
+        self._next_group = self._history.next_group
+        self._note_room(owned.room)
+
+    @property
+    def own_epochs(self) -> Collection[int]:
+        return tuple(self._context.own_epochs)
+
+    async def inspect(self) -> OpenedLog:
+        self._life.step(LogStep.BEGIN_OPEN)
+        with self._ending_on_failure():
+            found: Inspected = await self._files.run(inspect_log(self._context))
+        self._history = found.history
+        self._epoch, self._next_group = found.epoch, found.history.next_group
+        self._life.step(LogStep.INSPECTED)
+        return OpenedLog(found.epoch, found.epoch, found.history.groups(), found.history.next_group)
+
+    async def raise_epoch(self, above: int) -> int:
+        register, _ = self._require_owner("raise_epoch")
+        if self._history is None:
+            raise RuntimeError("raise_epoch is possible before the first append only")
+        with self._ending_on_failure():
+            async with self._turn:
+                epoch, owned = await self._files.run(
+                    raise_own_epoch(self._context, register, self._epoch, above, self._history)
+                )
+                self._own(epoch, owned)
+        return epoch
+
+    async def read(self, first: int = 0) -> AsyncGenerator[tuple[int, memoryview], None]:
+        self._life.require("read", LogState.OPEN, LogState.INSPECTED)
+        history = self._history
+        if history is None:
+            raise RuntimeError("read is possible before the first append only")
+        low = max(first, history.truncate_before)
+        last = history.last
+        for wal in history.files:
+            if last is None or wal.header.first_group >= last.number or wal.next_number <= low:
+                continue
+            data = await self._load(wal.file)
+            for number, payload in payloads(wal, data, self._context.log_id, low):
+                if number < last.number:
+                    yield number, payload
+        # The last group comes from memory: its old file was sealed before it, or is gone already (W4).
+        if last is not None and last.number >= low:
+            yield last.number, memoryview(last.payload)
+
+    async def _load(self, file: FileId) -> bytes:
+        path = self._context.layout.wal(file)
+        with self._mapped_errors():
+            data = await self._files.run(read_whole(path))
+        if data is None:
+            raise Unavailable(f"{path} was truncated away by the log's owner while it was read; look again")
+        return data
+
+    # --- appending -------------------------------------------------------------------------------
+
+    async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:
+        size = sum(map(len, buffers))
+        if (
+            size > GROUP_BYTES_MAX
+            or truncate_before > self._next_group
+            or not 0 <= tag < 1 << 32
+            or truncate_before < 0
+        ):
+            raise InvalidArgument(
+                f"a group has at most {GROUP_BYTES_MAX} bytes (given: {size}), a 32-bit tag ({tag}), and a "
+                f"truncation address "
+                f"of at most its own number {self._next_group} ({truncate_before})"
+            )
+        self._life.step(LogStep.BEGIN_APPEND)
+        with self._ending_on_failure():
+            async with self._turn:
+                found = await self._files.run(self._append(_Group(buffers, size, tag, truncate_before)))
+                return self._apply(found, size, truncate_before)
+
+    def _append(self, group: _Group) -> Program[_Appended]:
+        current, register, parts = self._current, self._register, self._parts
+        assert current is not None
+        assert register is not None
+        if len(self._context.handles) > 2:
+            yield from self._context.close_others(current.handle, register)
+        if current.position >= self._options.file_size:
+            sealed = self._needed_parts(current)
+            rolled = yield from roll(self._context, current, self._next_group, self._truncate_before, sealed)
+            if rolled is not None:
+                current, register = rolled
+                parts = sealed
+
+        end = current.position + FRAME_HEADER_BYTES + group.size
+        allocated = current.allocated
+        if allocated < end + self._options.reserve:
+            allocated = yield from allocate_ahead(self._options, current, end)
+        length = current.length
+        if length < end:
+            length = yield from lengthen(self._options, current.handle, length, end)
+        _, frame = encode_frame(
+            current.salt,
+            current.position,
+            self._epoch,
+            self._next_group,
+            group.tag,
+            group.truncate_before,
+            group.buffers,
+        )
+        yield Write(current.handle, current.position, frame)
+        yield current.sync
+        # W1: the decision point. Equal means that no later owner had begun to read when the group was
+        # durable.
+        if (yield Read(register, 0, EPOCH_RECORD_BYTES)) != self._epoch_record:
+            yield from confirm_epoch(register, self._context.log_id, self._epoch, self._context.owner)
+        written = CurrentFile(
+            current.handle,
+            current.file,
+            current.first_group,
+            current.salt,
+            current.sync,
+            end,
+            allocated,
+            length,
+        )
+        yield from note_watermark(self._context, register, written, self._next_group)
+        free = (yield FreeSpace(self._context.layout.folder)) if self._gauge.due else None
+        return _Appended(written, register, parts, free)
+
+    def _needed_parts(self, current: CurrentFile) -> tuple[Part, ...]:
+        """The seal set of the next file: what is needed above the truncation address, and the current file as
+        it is (W4)."""
+        parts = (*self._parts, Part(Seal(current.file, current.position), current.first_group))
+        return parts[self._covered(parts, self._next_group) :]
+
+    def _covered(self, parts: Sequence[Part], end: int) -> int:
+        """How many of ``parts`` lie wholly below the truncation address; ``end`` is the first group after the
+        last part."""
+        starts = [*(part.first_group for part in parts[1:]), end]
+        return sum(start <= self._truncate_before for start in starts) if parts else 0
+
+    def _apply(self, found: _Appended, size: int, truncate_before: int) -> int:
+        number = self._next_group
+        self._current, self._register, self._parts = found.current, found.register, found.parts
+        self._history = None
+        self._next_group = number + 1
+        self._truncate_before = max(self._truncate_before, truncate_before)
+        self._appended_groups += 1
+        self._appended_bytes += size
+        self._syncs += 1
+        self._gauge.spend(size)
+        if found.free is not None:
+            self._note_room(Room(found.free, found.current.allocated, self._reserve_file))
+        if self._life.state is LogState.APPENDING:
+            self._life.step(LogStep.APPENDED)
+        return number
+
+    # --- truncation ------------------------------------------------------------------------------
+
+    async def truncate(self) -> None:
+        self._require_owner("truncate")
+        with self._mapped_errors():
+            async with self._sweeping:
+                needless = await self._let_go()
+                await self._sweeper.run(self._remove(needless))
+                async with self._turn:
+                    _, current = self._require_owner("truncate")
+                    self._note_room(await self._files.run(look_at_room(self._context, current)))
+
+    async def _let_go(self) -> Sequence[FileId]:
+        """Forget the files that the durable truncation address covers; returns what is to be removed."""
+        async with self._turn:
+            register, current = self._require_owner("truncate")
+            kept = self._parts[self._covered(self._parts, current.first_group) :]
+            needless = await self._files.run(
+                self._find_needless(register, current, [part.seal.file for part in kept])
+            )
+            self._parts = kept
+            return needless
+
+    def _find_needless(
+        self, register: FileHandle, current: CurrentFile, kept: Sequence[FileId]
+    ) -> Program[Sequence[FileId]]:
+        """W5: every file before the current one that is not needed; the address is durable, the register is
+        asked afresh."""
+        names = yield from list_wal_files(self._context.layout)
+        yield from confirm_epoch(register, self._context.log_id, self._epoch, self._context.owner)
+        return [file for file in names if file < current.file and file not in kept]
+
+    def _remove(self, files: Sequence[FileId]) -> Program[None]:
+        yield from unlink_files(self._context.layout, files)
+        yield SyncFolder(self._context.layout.folder)
+
+    # --- the owner's questions -------------------------------------------------------------------
+
+    def check_owner(self) -> None:
+        register, _ = self._require_owner("check_owner")
+        with self._mapped_errors():
+            record = self._files.peek(register, 0, EPOCH_RECORD_BYTES)
+        if record != self._epoch_record:
+            error = fenced(self._context.layout.register, self._epoch, int.from_bytes(record[24:32], "big"))
+            self._life.failed(error)
+            raise error
+
+    def has_room(self, size: int) -> bool:
+        return self._gauge.has_room(size)
+
+    async def check_space(self) -> bool:
+        """Look at free space and restore the reserves; whether there is room now. For a caller that waits for
+        room without appending."""
+        self._require_owner("check_space")
+        with self._mapped_errors():
+            async with self._turn:
+                _, current = self._require_owner("check_space")
+                self._note_room(await self._files.run(look_at_room(self._context, current)))
+        return self._gauge.has_room(0)
+
+    def _note_room(self, room: Room) -> None:
+        assert self._current is not None
+        self._current = attrs.evolve(self._current, allocated=room.allocated)
+        self._reserve_file = room.reserve_file
+        ahead = room.allocated >= self._current.position + self._options.reserve
+        self._gauge.observe(room.free, reserved=ahead and room.reserve_file)
+
+    @property
+    def next_group(self) -> int:
+        return self._next_group
+
+    def statistics(self) -> LogStatistics:
+        position = self._current.position if self._current else 0
+        retained = position + sum(part.seal.end for part in self._parts)
+        files = len(self._parts) + (self._current is not None)
+        return LogStatistics(
+            self._epoch,
+            self._next_group,
+            self._appended_groups,
+            self._appended_bytes,
+            retained,
+            files,
+            self._syncs,
+        )
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    async def close(self, *, clean: bool = True) -> None:
+        async with self._sweeping, self._turn:
+            if self._life.state is LogState.CLOSED:
+                return
+            clean = clean and self._life.state is LogState.OPEN
+            register, current = self._register, self._current
+            self._life.step(LogStep.CLOSE)
+            with self._mapped_errors():
+                await self._files.run(self._close(register if clean else None, current))
+
+    def _close(self, register: FileHandle | None, current: CurrentFile | None) -> Program[None]:
+        try:
+            if register is not None and current is not None:
+                yield from confirm_epoch(register, self._context.log_id, self._epoch, self._context.owner)
+                yield from note_watermark(self._context, register, current, self._next_group - 1, clean=True)
+                yield Sync(register)
+        except NotOwner:
+            return  # A fenced owner has no end to note; its files were sealed by the one that fenced it.
+        finally:
+            yield from self._context.close_others()
+
+    def _require_owner(self, verb: str) -> tuple[FileHandle, CurrentFile]:
+        self._life.require(verb, LogState.OPEN, LogState.APPENDING)
+        assert self._register is not None
+        assert self._current is not None
+        return self._register, self._current
+
+    @contextmanager
+    def _mapped_errors(self) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            where = error.filename or self._context.layout.folder
+            if is_full(error):
+                raise StorageFull(f"no room left for {where}: free some space on its file system") from error
+            raise Unavailable(f"{where}: {error.strerror or error}") from error
+
+    @contextmanager
+    def _ending_on_failure(self) -> Generator[None]:
+        """W6: whatever is raised inside, a cancellation too, ends this owner."""
+        try:
+            with self._mapped_errors():
+                yield
+        except BaseException as error:
+            self._life.failed(error)
+            raise

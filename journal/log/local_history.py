@@ -1,0 +1,348 @@
+"""What the files of a local log say: which of them count, where each ends, and whether anything acked is
+missing.
+
+Owns: the reading half of the opening protocol. It writes nothing, so ``inspect`` uses it too.
+Does not own: raising the register, sealing and re-logging (``local_open.py``).
+
+The newest file with a valid header (and a valid re-logged frame, if it has one) decides: its seal set names
+every older file that counts and its exact end (W4); any other older file has length 0. Newer files
+with a broken header come from an opener or a roll that never took effect, unless a valid frame or a watermark
+proves otherwise. The newest file ends at its last valid frame; the watermark of its epoch says how far it
+must reach (W3). Reading goes backwards and stops at the newest truncation address: files below may be missing
+(W5).
+
+Ordering: the register is read before the folder is listed and the folder before the files, so that a writer
+that goes on meanwhile can only have made the files longer than the watermark says. Holes 10 and 15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NoReturn
+
+import attrs
+
+from ...storage_backends.base.codec import DecodeError
+from ...storage_backends.base.errors import DataCorruption, StoreMismatch
+from ...storage_backends.base.files import Close, FileHandle, ListFolder, Open, Program, Read, Size
+from ..registers.local import Watermark
+from .contract import GroupInfo
+from .frames import (
+    Ending,
+    FileHeader,
+    FileId,
+    Frame,
+    Scan,
+    Seal,
+    decode_frame,
+    decode_header,
+    file_salt,
+    find_frame,
+    relog_salt,
+    scan,
+)
+from .local_layout import LogLayout, parse_wal_names, wal_name
+
+HISTORY_START = 1
+"""The number of a log's first group."""
+
+
+@attrs.frozen
+class WalFile:
+    """A file that counts, with the frames it holds."""
+
+    header: FileHeader
+    frames: Sequence[Frame]
+    end: int
+
+    @property
+    def file(self) -> FileId:
+        return self.header.file
+
+    @property
+    def next_number(self) -> int:
+        return self.header.first_group + len(self.frames)
+
+
+@attrs.frozen
+class LastGroup:
+    number: int
+    tag: int
+    truncate_before: int
+    payload: bytes
+
+
+@attrs.frozen
+class Part:
+    """A sealed file that later owners need: its ``end`` and the number of its first group."""
+
+    seal: Seal
+    first_group: int
+
+
+@attrs.frozen
+class History:
+    """Everything an opener must know about what it takes over."""
+
+    files: Sequence[WalFile]
+    """The files that hold groups from ``truncate_before`` on, oldest first."""
+    truncate_before: int
+    """The newest truncation address; 0 if the log was never truncated."""
+    last: LastGroup | None
+    next_group: int
+
+    def groups(self) -> list[GroupInfo]:
+        low = self.truncate_before
+        return [
+            GroupInfo(frame.number, wal.file.epoch, frame.tag, frame.size, frame.truncate_before)
+            for wal in self.files
+            for frame in wal.frames
+            if frame.number >= low
+        ]
+
+    def sealed_parts(self) -> tuple[Part, ...]:
+        """W4: the seal set of an opener: each file up to the last group, without the files that then hold
+        none.
+
+        A file that holds only the last group may never have become durable, so a seal must not demand it.
+        """
+        parts = []
+        for wal in self.files:
+            kept = [frame for frame in wal.frames if self.last is None or frame.number < self.last.number]
+            if kept:
+                parts.append(Part(Seal(wal.file, kept[-1].payload + kept[-1].size), wal.header.first_group))
+        return tuple(parts)
+
+
+@attrs.frozen
+class _Content:
+    """A WAL file as read, with its header if that is whole and, for an opener's file, followed by the
+    re-logged frame."""
+
+    file: FileId
+    path: str
+    data: bytes
+    header: FileHeader | None
+    start: int
+    """Where the first frame begins."""
+    first_salt: int
+
+
+def read_whole(path: str) -> Program[bytes | None]:
+    """The file's bytes as of its size now; None if it does not exist. A live writer's next groups may be half
+    in them (``inspect`` looks again then)."""
+    try:
+        handle: FileHandle = yield Open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        size = yield Size(handle)
+        data: bytes = yield Read(handle, 0, size)
+    finally:
+        yield Close(handle)
+    return data
+
+
+def list_wal_files(layout: LogLayout) -> Program[list[FileId]]:
+    entries = yield ListFolder(layout.folder)
+    return parse_wal_names(entry.name for entry in entries)
+
+
+class HistoryReader:
+    """Reads one log's files once. ``read()`` is a program."""
+
+    def __init__(self, layout: LogLayout, log_id: bytes, watermarks: Mapping[int, Watermark]) -> None:
+        self._layout = layout
+        self._log_id = log_id
+        self._watermarks = watermarks
+
+    def read(self, names: Sequence[FileId]) -> Program[History]:
+        """The history in the files ``names`` (in order). ``DataCorruption`` with file and offset if acked
+        bytes may be missing."""
+        newest = yield from self._find_newest(names)
+        if newest is None:
+            self._check_later_epochs(0)
+            return History(files=(), truncate_before=0, last=None, next_group=HISTORY_START)
+
+        content, header = newest
+        wal = self._scan_newest(content, header)
+        self._check_later_epochs(wal.file.epoch)
+        self._check_watermark(wal)
+        return (yield from self._read_sealed(wal, content.data))
+
+    # --- the newest file -------------------------------------------------------------------------
+
+    def _find_newest(self, names: Sequence[FileId]) -> Program[tuple[_Content, FileHeader] | None]:
+        for file in reversed(names):
+            content = yield from self._load(file)
+            if content is None:
+                continue
+            if content.header is not None:
+                return content, content.header
+            self._check_never_effective(content)
+        return None
+
+    def _load(self, file: FileId) -> Program[_Content | None]:
+        path = self._layout.wal(file)
+        data = yield from read_whole(path)
+        return None if data is None else self._parse(file, path, data)
+
+    def _parse(self, file: FileId, path: str, data: bytes) -> _Content:
+        salt = file_salt(self._log_id, file)
+        try:
+            header, start = decode_header(data, path)
+        except DecodeError:
+            return _Content(file, path, data, None, 0, salt)
+
+        if header.log_id != self._log_id:
+            raise StoreMismatch(
+                f"{path} belongs to log {header.log_id.hex()}, not to {self._log_id.hex()}: folders were "
+                f"mixed up"
+            )
+        if header.file != file:
+            raise DataCorruption(f"this is {wal_name(header.file)}, renamed", file=path, offset=0)
+        first_salt = relog_salt(salt, data[:start]) if header.relogged else salt
+        if header.relogged and decode_frame(memoryview(data), start, first_salt, file.epoch) is None:
+            # Header and re-logged frame were written together: one without the other is a torn opening, not a
+            # file (W4).
+            return _Content(file, path, data, None, start, salt)
+        return _Content(file, path, data, header, start, first_salt)
+
+    def _check_never_effective(self, content: _Content) -> None:
+        """A file without a valid start counts as empty, but a group behind it was begun only after the start
+        was durable (W2)."""
+        salt = file_salt(self._log_id, content.file)
+        found = find_frame(content.data, 0, len(content.data), salt, content.file.epoch)
+        if found is not None:
+            raise DataCorruption(
+                f"the file's start is damaged, but group {found.number} follows",
+                file=content.path,
+                offset=content.start,
+            )
+
+    def _scan(self, content: _Content, header: FileHeader, end: int) -> Scan:
+        salt = file_salt(self._log_id, content.file)
+        return scan(
+            content.data, end, content.start, header.first_group, salt, content.first_salt, content.file.epoch
+        )
+
+    def _scan_newest(self, content: _Content, header: FileHeader) -> WalFile:
+        found = self._scan(content, header, len(content.data))
+        if found.ending is Ending.CORRUPT:
+            raise DataCorruption(
+                "a damaged group is followed by valid ones", file=content.path, offset=found.end
+            )
+        return WalFile(header, found.frames, found.end)
+
+    # --- watermarks ------------------------------------------------------------------------------
+
+    def _check_later_epochs(self, epoch: int) -> None:
+        """W3: an epoch with a watermark took effect; if no file of it or of a later one counts, its files are
+        gone or damaged."""
+        newest = max(self._watermarks, default=0)
+        if newest > epoch:
+            self._fail_watermark(self._watermarks[newest], 0)
+
+    def _check_watermark(self, wal: WalFile) -> None:
+        """W3: the log must reach the watermark of the epoch whose files end it."""
+        mark = self._watermarks.get(wal.file.epoch)
+        if mark is None or mark.sequence < wal.file.sequence:
+            return
+        if mark.sequence > wal.file.sequence:
+            self._fail_watermark(mark, 0)
+        if wal.end < mark.end or wal.next_number <= mark.last_group:
+            self._fail_watermark(mark, wal.end)
+
+    def _fail_watermark(self, mark: Watermark, offset: int) -> NoReturn:
+        path = self._layout.wal(FileId(mark.epoch, mark.sequence))
+        reason = (
+            f"the log ends before byte {mark.end} of this file, up to which it was durable (group "
+            f"{mark.last_group})"
+        )
+        raise DataCorruption(reason, file=path, offset=offset)
+
+    # --- the sealed files ------------------------------------------------------------------------
+
+    def _read_sealed(self, newest: WalFile, newest_data: bytes) -> Program[History]:
+        """Backwards through the seal set, until the truncation address is reached."""
+        files = [newest]
+        holder = (newest, newest_data)
+        truncate_before = _truncation(newest)
+        for seal in reversed(newest.header.seals):
+            if files[0].header.first_group <= max(truncate_before, HISTORY_START):
+                break
+            wal, data = yield from self._read_part(seal, files[0])
+            files.insert(0, wal)
+            truncate_before = max(truncate_before, _truncation(wal))
+            if not holder[0].frames:
+                holder = (wal, data)
+
+        self._check_start(files[0], max(truncate_before, HISTORY_START))
+        return History(files, truncate_before, _last_group(*holder), newest.next_number)
+
+    def _read_part(self, seal: Seal, successor: WalFile) -> Program[tuple[WalFile, bytes]]:
+        path = self._layout.wal(seal.file)
+        content = yield from self._load(seal.file)
+        if content is None:
+            raise DataCorruption("a file above the truncation address is missing", file=path, offset=0)
+        if content.header is None:
+            raise DataCorruption("the file's start is damaged", file=path, offset=content.start)
+        found = self._scan(content, content.header, seal.end)
+        wal = WalFile(content.header, found.frames, found.end)
+        if found.end != seal.end:
+            what = "a group is missing" if len(content.data) < seal.end else "a damaged group"
+            raise DataCorruption(
+                f"{what} in a file that was sealed at byte {seal.end}", file=path, offset=found.end
+            )
+        if wal.next_number != successor.header.first_group:
+            raise DataCorruption(
+                f"group {wal.next_number} is missing: the next file starts with "
+                f"{successor.header.first_group}",
+                file=path,
+                offset=seal.end,
+            )
+        return wal, content.data
+
+    def _check_start(self, first: WalFile, needed: int) -> None:
+        if first.header.first_group > needed:
+            path = self._layout.wal(first.file)
+            raise DataCorruption(
+                f"groups {needed} to {first.header.first_group - 1} are in no file", file=path, offset=0
+            )
+
+
+def _truncation(wal: WalFile) -> int:
+    return (
+        max(wal.header.truncate_before, *(frame.truncate_before for frame in wal.frames))
+        if wal.frames
+        else wal.header.truncate_before
+    )
+
+
+def _last_group(wal: WalFile, data: bytes) -> LastGroup | None:
+    if not wal.frames:
+        return None
+    frame = wal.frames[-1]
+    return LastGroup(
+        frame.number, frame.tag, frame.truncate_before, data[frame.payload : frame.payload + frame.size]
+    )
+
+
+def payloads(wal: WalFile, data: bytes, log_id: bytes, first: int) -> Iterator[tuple[int, memoryview]]:
+    """(number, payload) of the groups from ``first`` on, each checked once more against what the opening scan
+    saw."""
+    view = memoryview(data)
+    salt = file_salt(log_id, wal.file)
+    for index, frame in enumerate(wal.frames):
+        if frame.number < first:
+            continue
+        expected_salt = salt
+        if index == 0 and wal.header.relogged:
+            expected_salt = relog_salt(salt, data[: frame.position])
+        if decode_frame(view, frame.position, expected_salt, wal.file.epoch) != frame:
+            raise DataCorruption(
+                f"group {frame.number} changed since the log was opened",
+                file=wal_name(wal.file),
+                offset=frame.position,
+            )
+        yield frame.number, view[frame.payload : frame.payload + frame.size]

@@ -1,0 +1,70 @@
+"""Where a local log keeps what: names in its folder, and its options. Pure.
+
+Owns: file names, ``LocalLogOptions``. Does not own: any content.
+
+The folder holds ``register``, ``reserve`` and the WAL files ``<epoch:016x>-<sequence:08x>.wal``. Other names
+are ignored and kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import attrs
+
+from .frames import FileId
+
+_WAL_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{8})\.wal")
+
+
+@attrs.frozen(kw_only=True)
+class LocalLogOptions:
+    """All sizes in bytes."""
+
+    file_size: int = attrs.field(default=64 << 20, validator=attrs.validators.ge(1))
+    """A new file is begun once the current one has reached this size. Truncation frees whole files."""
+    reserve: int = attrs.field(default=4 << 20, validator=attrs.validators.ge(0))
+    """Disk blocks kept ahead of the write position, and again in the ``reserve`` file: what internal groups
+    live on when the disk is full (W6)."""
+    allocation_step: int = attrs.field(default=8 << 20, validator=attrs.validators.ge(1))
+    """Blocks are allocated, and free space is looked at, in steps of this size."""
+    length_step: int = attrs.field(default=1 << 20, validator=attrs.validators.ge(0))
+    """A file is made longer in steps of this size, so that hardly any group's sync has a new length to make
+    durable; 0: group by group."""
+    low_water: int = attrs.field(default=64 << 20, validator=attrs.validators.ge(0))
+    """Below this much free space user appends are refused; they are accepted again above twice as much
+    (W6)."""
+
+
+@attrs.frozen
+class LogLayout:
+    """Paths of one log."""
+
+    folder: str
+
+    @property
+    def register(self) -> str:
+        return f"{self.folder}/register"
+
+    @property
+    def reserve(self) -> str:
+        return f"{self.folder}/reserve"
+
+    def wal(self, file: FileId) -> str:
+        return f"{self.folder}/{wal_name(file)}"
+
+
+def log_folder(wal: str, container: int) -> str:
+    """The folder of one container's log under the store's WAL folder."""
+    return f"{wal}/{container:04d}"
+
+
+def wal_name(file: FileId) -> str:
+    return f"{file.epoch:016x}-{file.sequence:08x}.wal"
+
+
+def parse_wal_names(names: Iterable[str]) -> list[FileId]:
+    """The WAL files among ``names``, oldest first."""
+    matches = (_WAL_NAME.fullmatch(name) for name in names)
+    return sorted(FileId(int(match[1], 16), int(match[2], 16)) for match in matches if match)

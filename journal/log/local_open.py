@@ -1,0 +1,221 @@
+"""The opening protocol of a local log: become the owner, read, seal, re-log; and the reader's way in.
+
+Owns: the order of these steps (W1, W4). Does not own: how files are read (``local_history.py``) or made
+(``local_writer.py``).
+
+    list, raise the register (W1)      from here on no older owner passes its check
+    read the register, list, read      everything an older owner acked is there; the last group may be in the page cache only
+    begin the new file (W4)            seals everything before the last group, repeats that group; synced, folder synced
+    check the register                 equal, or another opener came later and nothing here has any effect
+    note the watermark, synced (W3)    from now on this file may not be missing
+    unlink files that no seal names    they have length 0 for every later owner
+
+Crash: before the new file is durable the older files decide as before; from then on the new file does.
+Nothing leaves the opener before the check. Holes 3, 14 and 15.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import attrs
+
+from ...storage_backends.base.errors import DataCorruption
+from ...storage_backends.base.files import (
+    Close,
+    FileHandle,
+    ListFolder,
+    MakeFolder,
+    Program,
+    Sync,
+    Write,
+    sync_ancestry,
+)
+from ..registers.local import (
+    RegisterImage,
+    Watermark,
+    confirm_epoch,
+    create_register,
+    encode_watermark,
+    open_register,
+    raise_register,
+    read_register,
+    slot_offset,
+)
+from .frames import FileId
+from .local_history import History, HistoryReader, Part, list_wal_files
+from .local_writer import CurrentFile, LogContext, Room, begin_file, look_at_room, unlink_files
+
+_INSPECTIONS_MAX = 5
+
+
+@attrs.frozen
+class TakenOver:
+    """The log under its new owner."""
+
+    current: CurrentFile
+    parts: Sequence[Part]
+    room: Room
+
+
+@attrs.frozen
+class Opened:
+    epoch: int
+    history_epoch: int
+    history: History
+    register: FileHandle
+    owned: TakenOver
+
+
+@attrs.frozen
+class Inspected:
+    epoch: int
+    history: History
+
+
+def open_log(context: LogContext, above: int, after: Collection[int] | None) -> Program[Opened]:
+    """The whole opening; ``NotOwner`` if a later opener overtook this one, or if the epoch before it is none
+    of ``after``."""
+    layout = context.layout
+    yield from _make_folder(layout.folder)
+    names = yield from list_wal_files(layout)
+    register = yield from _open_register(context, names)
+    context.handles.append(register)
+    named = max((file.epoch for file in names), default=0)
+    # A seal names only epochs below that of its own file, so the names cover the seals (W1).
+    before, epoch = yield from raise_register(
+        register,
+        context.log_id,
+        max(named, above),
+        owner=context.owner,
+        expected=after,
+        tried=context.own_epochs,
+    )
+
+    image = yield from read_register(register, context.log_id)
+    names = yield from list_wal_files(layout)
+    history = yield from HistoryReader(layout, context.log_id, image.watermarks).read(names)
+    owned = yield from take_over(context, register, epoch, history, names)
+    return Opened(epoch, max(before, named), history, register, owned)
+
+
+def raise_own_epoch(
+    context: LogContext, register: FileHandle, epoch: int, above: int, history: History
+) -> Program[tuple[int, TakenOver]]:
+    """As the owner that has appended nothing yet: take a higher epoch. The register is compared, so nobody's
+    groups are missed (W8)."""
+    _, raised = yield from raise_register(
+        register, context.log_id, above, owner=context.owner, expected=(epoch,), tried=context.own_epochs
+    )
+    names = yield from list_wal_files(context.layout)
+    return raised, (yield from take_over(context, register, raised, history, names))
+
+
+def take_over(
+    context: LogContext, register: FileHandle, epoch: int, history: History, names: Sequence[FileId]
+) -> Program[TakenOver]:
+    """W4: seal, re-log, check. When it returns, ``history`` is durable under ``epoch`` and nobody older can
+    add to it."""
+    parts = history.sealed_parts()
+    last = history.last
+    first_group = history.next_group if last is None else last.number
+    current = yield from begin_file(
+        context, FileId(epoch, 1), first_group, history.truncate_before, parts, last
+    )
+    yield from confirm_epoch(register, context.log_id, epoch, context.owner)
+    yield from note_watermark(context, register, current, history.next_group - 1)
+    yield Sync(register)
+    yield from _unlink_unnamed(context, names, parts, epoch)
+    return TakenOver(current, parts, (yield from look_at_room(context, current)))
+
+
+def note_watermark(
+    context: LogContext, register: FileHandle, current: CurrentFile, last_group: int, clean: bool = False
+) -> Program[None]:
+    """W3: ``current`` is durable up to its position. The caller decides whether to sync it."""
+    mark = Watermark(current.file.epoch, current.file.sequence, current.position, last_group, clean)
+    yield Write(register, slot_offset(mark.epoch), (encode_watermark(context.log_id, mark),))
+
+
+def inspect_log(context: LogContext) -> Program[Inspected]:
+    """What a reader sees now. Writes nothing and takes no lock; a live writer may roll or truncate meanwhile,
+    then it looks again."""
+    for _ in range(_INSPECTIONS_MAX - 1):
+        before = yield from _survey(context)
+        try:
+            return (yield from _inspect_once(context, *before))
+        except DataCorruption:
+            if before == (yield from _survey(context)):
+                raise
+    return (yield from _inspect_once(context, *(yield from _survey(context))))
+
+
+def _survey(context: LogContext) -> Program[tuple[RegisterImage | None, list[FileId]]]:
+    """The register first, then the names: see ``local_history.py`` for the order."""
+    register = yield from open_register(context.layout.register, write=False)
+    image = None
+    if register is not None:
+        try:
+            image = yield from read_register(register, context.log_id)
+        finally:
+            yield Close(register)
+    try:
+        names = yield from list_wal_files(context.layout)
+    except FileNotFoundError:
+        names = []
+    return image, names
+
+
+def _inspect_once(
+    context: LogContext, image: RegisterImage | None, names: list[FileId]
+) -> Program[Inspected]:
+    if image is None:
+        _refuse_missing_register(context, names)
+        image = RegisterImage(0, {})
+    history = yield from HistoryReader(context.layout, context.log_id, image.watermarks).read(names)
+    return Inspected(image.epoch, history)
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+
+def _make_folder(folder: str) -> Program[None]:
+    try:
+        yield ListFolder(folder)
+    except FileNotFoundError:
+        yield MakeFolder(folder)
+
+
+def _open_register(context: LogContext, names: Sequence[FileId]) -> Program[FileHandle]:
+    layout = context.layout
+    register = yield from open_register(layout.register, write=True)
+    if register is None:
+        _refuse_missing_register(context, names)
+        register = yield from create_register(layout.folder, layout.register, context.log_id)
+    if not names:
+        # The names of the register and of the folder, before a WAL file can come to rest under them.
+        yield from sync_ancestry(layout.folder)
+    return register
+
+
+def _refuse_missing_register(context: LogContext, names: Sequence[FileId]) -> None:
+    """W1: without the register nobody knows who was fenced."""
+    if names:
+        raise DataCorruption(
+            f"the register is missing beside {len(names)} WAL files", file=context.layout.register, offset=0
+        )
+
+
+def _unlink_unnamed(
+    context: LogContext, names: Sequence[FileId], parts: Sequence[Part], epoch: int
+) -> Program[None]:
+    """W5: our durable header has just given these older files length 0, and its truncation address is durable
+    under our epoch.
+
+    The register was checked after that, so no later owner has read an older header. Files of later epochs are
+    never touched.
+    """
+    named = [part.seal.file for part in parts]
+    yield from unlink_files(
+        context.layout, [file for file in names if file.epoch < epoch and file not in named]
+    )

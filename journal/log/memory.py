@@ -1,0 +1,198 @@
+"""A ``DurableDataLog`` in memory: for tests, and for stores that may forget everything when the process ends.
+
+Owns: ``MemoryLogService``, the state that outlives owners, with real fencing by epoch, and ``MemoryLog``, one
+owner's view of it. Does not own: durability; "durable" here means in the service.
+
+Every change is one sync step after its last await, so a cancelled append has happened or not, and the log is
+broken either way (W6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Collection, Sequence
+from typing import NamedTuple
+
+import anyio.lowlevel
+import attrs
+
+from ...storage_backends.base.checksum import Buffer
+from ...storage_backends.base.errors import InvalidArgument, NotOwner
+from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, LogStatistics, OpenedLog
+from .lifecycle import LogLifecycle, LogState, LogStep
+
+
+class _Stored(NamedTuple):
+    info: GroupInfo
+    payload: bytes
+
+
+@attrs.define
+class _Journal:
+    """One log's state."""
+
+    epoch: int = 0
+    next_group: int = 1
+    groups: list[_Stored] = attrs.field(factory=list)
+
+    @property
+    def truncate_before(self) -> int:
+        return max((stored.info.truncate_before for stored in self.groups), default=0)
+
+    def readable(self) -> list[_Stored]:
+        low = self.truncate_before
+        return [stored for stored in self.groups if stored.info.number >= low]
+
+
+class MemoryLogService:
+    """Logs by name. Hand one to every owner that should see the same logs."""
+
+    def __init__(self) -> None:
+        self._journals: dict[str, _Journal] = {}
+
+    def log(self, name: str) -> MemoryLog:
+        """A new owner-to-be of the log ``name``."""
+        return MemoryLog(name, self._journals.setdefault(name, _Journal()))
+
+
+class MemoryLog(DurableDataLog):
+    """Made by ``MemoryLogService.log``."""
+
+    def __init__(self, name: str, journal: _Journal) -> None:
+        self._name = name
+        self._journal = journal
+        self._life = LogLifecycle(name)
+        self._recovered: list[_Stored] | None = None
+        self._epoch = 0
+        self._own_epochs: list[int] = []
+        self._next_group = 0
+        self._truncate_before = 0
+        self._appended_groups = 0
+        self._appended_bytes = 0
+
+    async def open(self, *, above: int = 0, after: Collection[int] | None = None) -> OpenedLog:
+        self._life.step(LogStep.BEGIN_OPEN)
+        await self._checkpoint()
+        before = self._journal.epoch
+        if after is not None and before not in after:
+            error = NotOwner(f"epoch {before} of log {self._name} was taken by another owner meanwhile")
+            self._life.failed(error)
+            raise error
+
+        self._take_epoch(max(before, above))
+        self._recovered = self._journal.readable()
+        self._next_group = self._journal.next_group
+        self._truncate_before = self._journal.truncate_before
+        self._life.step(LogStep.OPENED)
+        return OpenedLog(self._epoch, before, [stored.info for stored in self._recovered], self._next_group)
+
+    def _take_epoch(self, floor: int) -> None:
+        """Fence, and re-log the last group: it is the new owner's from here on (W4)."""
+        journal = self._journal
+        self._epoch = journal.epoch = floor + 1
+        self._own_epochs.append(self._epoch)
+        if journal.groups:
+            last = journal.groups[-1]
+            journal.groups[-1] = _Stored(attrs.evolve(last.info, epoch=self._epoch), last.payload)
+
+    @property
+    def own_epochs(self) -> Collection[int]:
+        return tuple(self._own_epochs)
+
+    async def inspect(self) -> OpenedLog:
+        self._life.step(LogStep.BEGIN_OPEN)
+        await self._checkpoint()
+        self._recovered = self._journal.readable()
+        self._epoch, self._next_group = self._journal.epoch, self._journal.next_group
+        self._life.step(LogStep.INSPECTED)
+        return OpenedLog(
+            self._epoch, self._epoch, [stored.info for stored in self._recovered], self._next_group
+        )
+
+    async def raise_epoch(self, above: int) -> int:
+        self._life.require("raise_epoch", LogState.OPEN)
+        if self._recovered is None:
+            raise RuntimeError("raise_epoch is possible before the first append only")
+        await self._checkpoint()
+        self.check_owner()
+        self._take_epoch(max(self._epoch, above))
+        return self._epoch
+
+    async def read(self, first: int = 0) -> AsyncGenerator[tuple[int, memoryview], None]:
+        self._life.require("read", LogState.OPEN, LogState.INSPECTED)
+        if self._recovered is None:
+            raise RuntimeError("read is possible before the first append only")
+        for stored in self._recovered:
+            if stored.info.number >= first:
+                await anyio.lowlevel.checkpoint()
+                yield stored.info.number, memoryview(stored.payload)
+
+    async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:
+        size = sum(map(len, buffers))
+        if size > GROUP_BYTES_MAX or not 0 <= tag < 1 << 32 or not 0 <= truncate_before <= self._next_group:
+            raise InvalidArgument(
+                f"a group has at most {GROUP_BYTES_MAX} bytes (given: {size}), a 32-bit tag ({tag}), and a "
+                f"truncation address "
+                f"of at most its own number {self._next_group} ({truncate_before})"
+            )
+        self._life.step(LogStep.BEGIN_APPEND)
+        await self._checkpoint()
+        self.check_owner()
+        info = GroupInfo(self._next_group, self._epoch, tag, size, truncate_before)
+        self._apply(_Stored(info, b"".join(buffers)))
+        return info.number
+
+    def _apply(self, stored: _Stored) -> None:
+        self._journal.groups.append(stored)
+        self._recovered = None
+        self._next_group = self._journal.next_group = stored.info.number + 1
+        self._truncate_before = max(self._truncate_before, stored.info.truncate_before)
+        self._appended_groups += 1
+        self._appended_bytes += stored.info.size
+        if self._life.state is LogState.APPENDING:
+            self._life.step(LogStep.APPENDED)
+
+    async def truncate(self) -> None:
+        self._life.require("truncate", LogState.OPEN, LogState.APPENDING)
+        await anyio.lowlevel.checkpoint()
+        # W5: no await between the check and the removal.
+        self.check_owner()
+        self._journal.groups = [
+            stored for stored in self._journal.groups if stored.info.number >= self._truncate_before
+        ]
+
+    def check_owner(self) -> None:
+        self._life.require("check_owner", LogState.OPEN, LogState.APPENDING)
+        if self._journal.epoch != self._epoch:
+            error = NotOwner(
+                f"epoch {self._epoch} of log {self._name} was fenced by epoch {self._journal.epoch}"
+            )
+            self._life.failed(error)
+            raise error
+
+    def has_room(self, size: int) -> bool:
+        return True
+
+    async def check_space(self) -> bool:
+        await anyio.lowlevel.checkpoint()
+        return self.has_room(0)
+
+    @property
+    def next_group(self) -> int:
+        return self._next_group
+
+    async def close(self, *, clean: bool = True) -> None:
+        self._life.step(LogStep.CLOSE)
+        await anyio.lowlevel.checkpoint()
+
+    def statistics(self) -> LogStatistics:
+        retained = sum(stored.info.size for stored in self._journal.groups)
+        return LogStatistics(
+            self._epoch, self._next_group, self._appended_groups, self._appended_bytes, retained, 0, 0
+        )
+
+    async def _checkpoint(self) -> None:
+        try:
+            await anyio.lowlevel.checkpoint()
+        except BaseException as error:
+            self._life.failed(error)
+            raise

@@ -1,0 +1,306 @@
+"""The register of a local log: one file of 4096 bytes that holds the log's epoch and how far each owner got
+(rules W1 and W3).
+
+Owns: the file's records (epoch, watermark slots), its creation, its raise under flock, and how a reader bears
+with a writer. Does not own: when a log consults it (``logs/local.py``).
+
+Layout, big-endian. Bytes 0..511, one sector: the epoch record. From 512: 16 watermark slots of 64 bytes, the
+owner of epoch ``e`` writes slot ``e % 16``. The rest is zero.
+
+Ordering (W1): raise = flock, read, write, sync, unlock; only then is any WAL file read. The file is created
+complete under another name and linked to its own, and never replaced. Slots are written unsynced, except at
+open, roll and clean close. Crash: an epoch record lies in one sector and is old or new; a slot likewise.
+Cancellation: programs are never abandoned. Torn reads: another process may write while we read, so what fails
+its check is read again a few times before it counts as damage. Holes 10 and 14.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Collection
+from typing import TypeVar
+
+import attrs
+
+from ...storage_backends.base.checksum import crc32c
+from ...storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch
+from ...storage_backends.base.files import (
+    Close,
+    FileHandle,
+    Files,
+    IoCall,
+    Link,
+    Lock,
+    Open,
+    Program,
+    Read,
+    Sync,
+    SyncFolder,
+    Unlink,
+    Unlock,
+    Write,
+)
+from .contract import Register
+
+REGISTER_BYTES = 4096
+EPOCH_RECORD_BYTES = 512
+SLOT_BYTES = 64
+SLOTS = 16
+FORMAT_VERSION = 1
+NOBODY = bytes(16)
+"""Whoever raises without a name of its own."""
+
+_MAGIC = 0x544C_5247  # "TLRG"
+_EPOCH = struct.Struct(">IHH16sQ16s")
+_SLOT = struct.Struct(">QIQQB")
+_CRC = struct.Struct(">I")
+_READS_MAX = 4
+
+P = TypeVar("P")
+
+
+@attrs.frozen
+class Watermark:
+    """How far the owner of ``epoch`` is known to be durable: the log does not end below this (rule W3)."""
+
+    epoch: int
+    sequence: int
+    """The file of that epoch."""
+    end: int
+    """Bytes of that file that are durable."""
+    last_group: int
+    clean: bool
+    """The owner closed the log here: the footer."""
+
+
+@attrs.frozen
+class RegisterImage:
+    epoch: int
+    watermarks: dict[int, Watermark]
+    """By epoch."""
+
+
+def encode_epoch(log_id: bytes, epoch: int, owner: bytes = NOBODY) -> bytes:
+    """``owner``: 16 bytes that name who raised it."""
+    head = _EPOCH.pack(_MAGIC, FORMAT_VERSION, 0, log_id, epoch, owner)
+    body = head.ljust(EPOCH_RECORD_BYTES - _CRC.size, b"\0")
+    return body + _CRC.pack(crc32c(body))
+
+
+def decode_epoch(data: bytes, log_id: bytes, path: str) -> int:
+    """The epoch; errors as of ``decode_taken``."""
+    return decode_taken(data, log_id, path)[0]
+
+
+def decode_taken(data: bytes, log_id: bytes, path: str) -> tuple[int, bytes]:
+    """The epoch and who raised it; ``DataCorruption`` if damaged, ``StoreMismatch`` if it is another log's or
+    of a newer format."""
+    if len(data) < EPOCH_RECORD_BYTES:
+        raise DataCorruption("the register is cut short", file=path, offset=len(data))
+    body = data[: EPOCH_RECORD_BYTES - _CRC.size]
+    magic, version, _, found_id, epoch, owner = _EPOCH.unpack_from(body)
+    if magic != _MAGIC or crc32c(body) != _CRC.unpack_from(data, len(body))[0]:
+        raise DataCorruption("the register's epoch record is damaged", file=path, offset=0)
+    if version > FORMAT_VERSION:
+        raise StoreMismatch(
+            f"{path} has format {version}, this version reads up to {FORMAT_VERSION}: use a newer tierlog"
+        )
+    if found_id != log_id:
+        raise StoreMismatch(
+            f"{path} belongs to log {found_id.hex()}, not to {log_id.hex()}: folders were mixed up"
+        )
+    return epoch, owner
+
+
+def slot_offset(epoch: int) -> int:
+    return EPOCH_RECORD_BYTES + epoch % SLOTS * SLOT_BYTES
+
+
+def encode_watermark(log_id: bytes, mark: Watermark) -> bytes:
+    head = _SLOT.pack(mark.epoch, mark.sequence, mark.end, mark.last_group, mark.clean)
+    body = head.ljust(SLOT_BYTES - _CRC.size, b"\0")
+    return body + _CRC.pack(crc32c(body, crc32c(log_id)))
+
+
+def decode_watermark(data: bytes, log_id: bytes) -> Watermark | None:
+    """None if the slot is damaged."""
+    body = data[: SLOT_BYTES - _CRC.size]
+    if len(data) != SLOT_BYTES or crc32c(body, crc32c(log_id)) != _CRC.unpack_from(data, len(body))[0]:
+        return None
+    epoch, sequence, end, last_group, clean = _SLOT.unpack_from(body)
+    return Watermark(epoch, sequence, end, last_group, bool(clean))
+
+
+def decode_image(data: bytes, log_id: bytes, path: str) -> RegisterImage:
+    """Everything the register holds; any damage raises ``DataCorruption`` with its offset."""
+    epoch = decode_epoch(data, log_id, path)
+    if len(data) != REGISTER_BYTES:
+        raise DataCorruption(
+            f"the register has {len(data)} bytes instead of {REGISTER_BYTES}",
+            file=path,
+            offset=min(len(data), REGISTER_BYTES),
+        )
+
+    watermarks = {}
+    for index in range(SLOTS):
+        offset = EPOCH_RECORD_BYTES + index * SLOT_BYTES
+        slot = data[offset : offset + SLOT_BYTES]
+        if not any(slot):
+            continue
+        mark = decode_watermark(slot, log_id)
+        if mark is None or mark.epoch % SLOTS != index:
+            raise DataCorruption("a watermark in the register is damaged", file=path, offset=offset)
+        watermarks[mark.epoch] = mark
+    return RegisterImage(epoch, watermarks)
+
+
+def read_register(handle: FileHandle, log_id: bytes) -> Program[RegisterImage]:
+    """Read and check the whole register, again if a writer may have been in the middle of a slot."""
+    for _ in range(_READS_MAX - 1):
+        data = yield Read(handle, 0, REGISTER_BYTES + 1)
+        try:
+            return decode_image(data, log_id, handle.path)
+        except DataCorruption:
+            continue  # Damage is still there at the last read below, which lets it out.
+    return decode_image((yield Read(handle, 0, REGISTER_BYTES + 1)), log_id, handle.path)
+
+
+def confirm_epoch(handle: FileHandle, log_id: bytes, epoch: int, owner: bytes) -> Program[None]:
+    """W1: raise ``NotOwner`` unless the register *equals* ``epoch``, raised by ``owner``."""
+    expected = encode_epoch(log_id, epoch, owner)
+    for _ in range(_READS_MAX - 1):
+        if (yield Read(handle, 0, EPOCH_RECORD_BYTES)) == expected:
+            return
+    found = decode_taken((yield Read(handle, 0, EPOCH_RECORD_BYTES)), log_id, handle.path)
+    if found != (epoch, owner):
+        raise fenced(handle.path, epoch, found[0])
+
+
+def fenced(path: str, epoch: int, found: int) -> NotOwner:
+    return NotOwner(
+        f"epoch {epoch} was fenced: {path} holds epoch {found}; open the log again only if this process is "
+        f"meant to own it"
+    )
+
+
+def open_register(path: str, *, write: bool) -> Program[FileHandle | None]:
+    try:
+        handle: FileHandle = yield Open(path, write=write)
+    except FileNotFoundError:
+        return None
+    return handle
+
+
+def create_register(folder: str, path: str, log_id: bytes) -> Program[FileHandle]:
+    """Make the register with epoch 0, whole and durable before it has its name; somebody else's wins if it is
+    first.
+
+    The draft is written under its flock and only while ``path`` does not exist: a creator that waited for the
+    lock may hold the very file that has become the register meanwhile.
+    """
+    draft = yield from _open_draft(path + ".new")
+    try:
+        yield Lock(draft)
+        existing = yield from open_register(path, write=True)
+        if existing is not None:
+            return existing
+        content = encode_epoch(log_id, 0).ljust(REGISTER_BYTES, b"\0")
+        yield Write(draft, 0, (content,))
+        yield Sync(draft)
+        yield from _link_draft(path)
+        yield SyncFolder(folder)
+    finally:
+        yield Close(draft)
+    handle: FileHandle = yield Open(path, write=True)
+    return handle
+
+
+def _open_draft(path: str) -> Program[FileHandle]:
+    """Another creator may make or remove the draft between any two of our calls."""
+    while True:
+        try:
+            made: FileHandle = yield Open(path, write=True, create=True)
+            return made
+        except FileExistsError:
+            found = yield from open_register(path, write=True)
+            if found is not None:
+                return found
+
+
+def _link_draft(path: str) -> Program[None]:
+    try:
+        yield Link(path + ".new", path)
+        yield Unlink(path + ".new")
+    except (FileExistsError, FileNotFoundError):
+        return  # Another creator came first, with the same bytes; the register has its name.
+
+
+def raise_register(
+    handle: FileHandle,
+    log_id: bytes,
+    floor: int,
+    *,
+    owner: bytes = NOBODY,
+    expected: Collection[int] | None = None,
+    tried: list[int] | None = None,
+) -> Program[tuple[int, int]]:
+    """W1: set the epoch to 1 + max(epoch, ``floor``), durably; returns (epoch before, epoch now).
+
+    With ``expected`` it is a compare-and-set: ``NotOwner`` if the epoch is none of these or another owner
+    raised it, and nothing is written. The new epoch joins ``tried`` before it is written. If it never was,
+    the next opener takes the same number: so the number alone does not tell whose it is.
+    """
+    yield Lock(handle)
+    try:
+        # The flock excludes every other writer of this record, so one read is enough.
+        before, by = decode_taken((yield Read(handle, 0, EPOCH_RECORD_BYTES)), log_id, handle.path)
+        if expected is not None and (before not in expected or by != owner):
+            raise fenced(handle.path, max(expected, default=0), before)
+        epoch = 1 + max(before, floor)
+        if tried is not None:
+            tried.append(epoch)
+        yield Write(handle, 0, (encode_epoch(log_id, epoch, owner),))
+        yield Sync(handle)
+    finally:
+        yield Unlock(handle)
+    return before, epoch
+
+
+class LocalRegister(Register):
+    """A register file of its own, ``path`` inside the existing folder ``folder``. Errors of the file system
+    pass as ``OSError``."""
+
+    def __init__(self, files: Files, folder: str, path: str, log_id: bytes) -> None:
+        self._files = files
+        self._folder = folder
+        self._path = path
+        self._log_id = log_id
+
+    async def load(self) -> int | None:
+        return await self._files.run(self._load())
+
+    async def raise_above(self, floor: int) -> int:
+        return await self._files.run(self._raise(floor))
+
+    def _load(self) -> Program[int | None]:
+        handle = yield from open_register(self._path, write=False)
+        if handle is None:
+            return None
+        image = yield from _closing(handle, read_register(handle, self._log_id))
+        return image.epoch
+
+    def _raise(self, floor: int) -> Program[int]:
+        handle = yield from open_register(self._path, write=True)
+        if handle is None:
+            handle = yield from create_register(self._folder, self._path, self._log_id)
+        _, epoch = yield from _closing(handle, raise_register(handle, self._log_id, floor))
+        return epoch
+
+
+def _closing(handle: FileHandle, program: Program[P]) -> Program[P]:
+    try:
+        value: P = yield from program
+    finally:
+        closing: IoCall = Close(handle)
+        yield closing
+    return value

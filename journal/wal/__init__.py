@@ -1,1 +1,0 @@
-"""What one log group carries: its payload, packed and unpacked without I/O."""

@@ -1,0 +1,194 @@
+"""Checks of arguments that the store's doors share: the store itself, its read-only view, the command line.
+
+Owns: ranges and kinds of what callers pass, and the ``InvalidArgument`` that says what is allowed. Pure. Does
+not own: the grammar of names (``base/names.py``) nor what only one verb takes (its own module checks that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, TypeVar
+from uuid import UUID
+
+from .checksum import Buffer
+from .errors import InvalidArgument, shown
+from .segments import AttributeUpdate
+from .transactions import PARTS_MAX, StagedPart, TransactionToken
+
+T = TypeVar("T")
+WriterId = str | bytes | UUID
+WRITER_ID_BYTES_MAX = 64
+EVENT_NUMBER_MAX = (1 << 63) - 1
+READ_BYTES_MAX = 64 << 20
+OFFSET_MAX = 1 << 62
+EVENTS_MAX = 1 << 20
+"""The most events of one ``append_many``."""
+
+
+class JoinedAppend(Protocol):
+    """One append of ``append_each``: the bytes of one or many events of one writer, joined."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def data(self) -> Buffer: ...
+    @property
+    def writer(self) -> bytes:
+        """Empty: not idempotent; then the numbers are 0 and None."""
+
+    @property
+    def first_event(self) -> int: ...
+    @property
+    def count(self) -> int:
+        """Events in ``data``, which take the numbers from ``first_event`` on."""
+
+    @property
+    def previous_event(self) -> int | None: ...
+    @property
+    def expected_offset(self) -> int | None: ...
+
+
+def check_int(what: str, value: object, low: int, high: int) -> int:
+    """``value``, if it is an int from ``low`` to ``high``."""
+    if type(value) is not int or not low <= value <= high:
+        raise InvalidArgument(f"{what} is an int from {low} to {high}, not {shown(value)}")
+
+    return value
+
+
+def check_offset(value: object, what: str = "offset") -> int:
+    return check_int(what, value, 0, OFFSET_MAX)
+
+
+def check_size(value: object, what: str = "size") -> int:
+    """The size of one read, in bytes."""
+    return check_int(what, value, 1, READ_BYTES_MAX)
+
+
+def check_many(what: str, values: Iterable[T]) -> Iterable[T]:
+    """``values``, unless it is text or bytes (whose items are characters and numbers) or nothing to go
+    through."""
+    if isinstance(values, (str, bytes, bytearray, memoryview)) or not isinstance(values, Iterable):
+        raise InvalidArgument(f"{what} are an iterable of several, not {type(values).__name__}")
+
+    return values
+
+
+def writer_bytes(writer_id: WriterId | None) -> bytes:
+    """A writer id as 1 to 64 bytes; empty for none."""
+    if writer_id is None:
+        return b""
+
+    if isinstance(writer_id, UUID):
+        return writer_id.bytes
+
+    if not isinstance(writer_id, (str, bytes)):
+        raise InvalidArgument(f"a writer_id is a str, bytes or UUID, not {type(writer_id).__name__}")
+
+    # What is not Unicode text keeps its bytes, so that two ids are never taken for one.
+    writer = writer_id.encode("utf-8", "surrogatepass") if isinstance(writer_id, str) else writer_id
+    if not 0 < len(writer) <= WRITER_ID_BYTES_MAX:
+        raise InvalidArgument(
+            f"a writer_id has 1 to {WRITER_ID_BYTES_MAX} bytes, {writer_id!r} has {len(writer)}"
+        )
+
+    return writer
+
+
+def required_writer(writer_id: WriterId | None, verb: str) -> bytes:
+    writer = writer_bytes(writer_id)
+    if not writer:
+        raise InvalidArgument(f"{verb} needs a writer_id")
+
+    return writer
+
+
+def event_identity(
+    writer_id: WriterId | None, number: int | None, what: str, count: int = 1
+) -> tuple[bytes, int]:
+    """The writer's bytes and the first event number of an idempotent append."""
+    writer = writer_bytes(writer_id)
+    if not writer:
+        raise InvalidArgument("event numbers need a writer_id")
+
+    if number is None:
+        raise InvalidArgument(f"an append with a writer_id needs its {what}")
+
+    return writer, check_int(what, number, 0, EVENT_NUMBER_MAX - count + 1)
+
+
+def previous_event(value: int | None, first: int) -> int | None:
+    return None if value is None else check_int("previous_event_number", value, -1, first - 1)
+
+
+def check_data(data: object) -> int:
+    """The size of an append's bytes."""
+    if not isinstance(data, (bytes, bytearray, memoryview)):
+        raise InvalidArgument(f"data is bytes, bytearray or memoryview, not {type(data).__name__}")
+
+    return data.nbytes if isinstance(data, memoryview) else len(data)
+
+
+def joined_events(events: Iterable[Buffer]) -> tuple[bytes, int]:
+    """The bytes of ``append_many``'s events, one behind the other, and how many there are."""
+    batch = [event if type(event) is bytes else _copied(event) for event in check_many("events", events)]
+    if not 0 < len(batch) <= EVENTS_MAX:
+        raise InvalidArgument(f"append_many takes 1 to {EVENTS_MAX} events, not {len(batch)}")
+
+    return b"".join(batch), len(batch)
+
+
+def _copied(event: Buffer) -> bytes:
+    """One event's bytes, safe from what the caller does with its buffer later."""
+    if not isinstance(event, (bytes, bytearray, memoryview)):
+        raise InvalidArgument(f"an event is bytes, bytearray or memoryview, not {type(event).__name__}")
+
+    return bytes(event)
+
+
+def checked_updates(updates: Iterable[AttributeUpdate]) -> tuple[AttributeUpdate, ...]:
+    checked = tuple(check_many("attribute updates", updates))
+    if not all(isinstance(update, AttributeUpdate) for update in checked):
+        raise InvalidArgument("an attribute update is an AttributeUpdate")
+
+    return checked
+
+
+def checked_token(token: object) -> TransactionToken | None:
+    if token is not None and not isinstance(token, TransactionToken):
+        raise InvalidArgument(f"a token is a TransactionToken, not {shown(token)}")
+
+    return token
+
+
+def checked_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
+    """Their number and kind; what their members may be, each door says itself."""
+    chosen = tuple(check_many("parts", parts))
+    if len(chosen) > PARTS_MAX:
+        raise InvalidArgument(f"a commit takes at most {PARTS_MAX} parts, not {len(chosen)}")
+
+    for part in chosen:
+        if not isinstance(part, StagedPart):
+            raise InvalidArgument(f"a part is a StagedPart, not {shown(part)}")
+
+    return chosen
+
+
+def check_joined(append: JoinedAppend) -> tuple[int | None, int | None]:
+    """The previous event number and the expected offset of one append of ``append_each``, whose numbers make
+    sense."""
+    if append.writer:
+        writer_bytes(append.writer)
+        check_int(
+            "first_event_number",
+            append.first_event,
+            0,
+            EVENT_NUMBER_MAX - check_int("count", append.count, 1, EVENTS_MAX) + 1,
+        )
+    elif append.first_event or append.count or append.previous_event is not None:
+        raise InvalidArgument("event numbers need a writer_id")
+
+    expected = (
+        None if append.expected_offset is None else check_offset(append.expected_offset, "expected_offset")
+    )
+    return previous_event(append.previous_event, append.first_event), expected

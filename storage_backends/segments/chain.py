@@ -1,0 +1,110 @@
+"""All records of one segment, made at once: what an import or a restore commits. Pure.
+
+Owns: the links, the index and the segment record over chunks that are known. Does not own: where the chunks
+come from, nor the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+import attrs
+
+from .records import ChunkRecord, IndexRecord, Record, SegmentRecord
+from .records.header import changed
+
+_RECORD_BYTES = 96
+"""About what a record and its key take beside names, checksums and starts."""
+
+
+class Laid(NamedTuple):
+    """The records of one chunk."""
+
+    start: int
+    """The segment offset of its first byte."""
+    chunk: ChunkRecord
+    multiples: list[IndexRecord]
+    """Those of the block index that lead to it."""
+
+    @property
+    def size(self) -> int:
+        """About the bytes that these records take in a transaction."""
+        chunk, name = self.chunk, len(self.chunk.name.encode())
+        own = (
+            2 * name
+            + len(chunk.next_chunk.encode())
+            + len(chunk.packed_crcs)
+            + len(chunk.packed_starts)
+            + _RECORD_BYTES
+        )
+        return own + len(self.multiples) * (name + _RECORD_BYTES)
+
+
+@attrs.frozen
+class Chain:
+    """A segment's layout without the names under which it will be kept: its id, its owner."""
+
+    length: int
+    start_offset: int
+    sealed: bool
+    rolling_size: int
+    chunks: tuple[tuple[int, ChunkRecord], ...]
+    """(segment offset of its first byte, record) of each chunk in order, without a gap; links in them are not
+    looked at."""
+
+    def records(self, segment: int, epoch: int, spacing: int) -> list[Record]:
+        """The records that make these chunks the segment with that id. ``spacing``: bytes between index
+        records."""
+        laid = list(self.laid(segment, spacing))
+        index = [record for each in laid for record in each.multiples]
+        return [self.segment_record(segment, epoch), *(each.chunk for each in laid), *index]
+
+    def segment_record(self, segment: int, epoch: int) -> SegmentRecord:
+        first = self.chunks[0] if self.chunks else None
+        last = self.chunks[-1] if self.chunks else None
+        return SegmentRecord(
+            segment,
+            length=self.length,
+            start_offset=self.start_offset,
+            first_chunk=first[1].name if first else "",
+            last_chunk=last[1].name if last else "",
+            first_chunk_start=first[0] if first else self.length,
+            last_chunk_start=last[0] if last else self.length,
+            chunk_count=len(self.chunks),
+            sealed=self.sealed,
+            owner_epoch=epoch,
+            rolling_size=self.rolling_size,
+        )
+
+    def laid(self, segment: int, spacing: int) -> Iterator[Laid]:
+        """Each chunk's records, linked to the next, with those of the block index that lead to it."""
+        for start, chunk in _linked(self.chunks):
+            yield Laid(start, chunk, _index(segment, start, chunk, spacing))
+
+    def broken(self) -> list[str]:
+        """What keeps these chunks from being a segment."""
+        ends = [start + chunk.length for start, chunk in self.chunks]
+        starts = [start for start, _ in self.chunks]
+        found = [] if starts[1:] == ends[:-1] else ["the chunks do not follow each other without a gap"]
+        if ends and ends[-1] != self.length:
+            found.append("the last chunk does not end where the segment ends")
+        names = {chunk.name for _, chunk in self.chunks}
+        if len(names) < len(self.chunks):
+            found.append("a chunk is there twice")
+        return found + [reason for record in self.records(1, 1, 1 << 62) for reason in record.broken()]
+
+
+def _linked(chunks: Sequence[tuple[int, ChunkRecord]]) -> Iterator[tuple[int, ChunkRecord]]:
+    nexts = chain((chunk.name for _, chunk in chunks[1:]), ("",))
+    for (start, chunk), name in zip(chunks, nexts, strict=False):
+        yield start, changed(chunk, next_chunk=name)
+
+
+def _index(segment: int, start: int, chunk: ChunkRecord, spacing: int) -> list[IndexRecord]:
+    first = max(spacing, -(-start // spacing) * spacing)
+    return [
+        IndexRecord(segment, offset, chunk.name, start)
+        for offset in range(first, start + chunk.length, spacing)
+    ]

@@ -1,0 +1,211 @@
+"""Where a segment's bytes lie, for readers: a cache of segment and chunk records in front of the record
+store.
+
+Owns: ``Layout`` (one segment's records, as far as they were needed) and ``LayoutCache`` (least recently used,
+bounded). Does not own: any change. Transactions read through the store itself, so a stale layout can never be
+committed.
+
+Ordering: a commit forgets the layouts of its segments when it has returned. A layout enters the cache before
+it is loaded, so one that was loaded before a commit cannot enter after it. A reader that holds a forgotten
+layout goes on with it; if something that it names has gone, it raises ``LayoutChanged`` and the reader begins
+again, unless nothing was committed meanwhile, which is corruption. Cancellation and crash: nothing to lose.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Protocol
+
+from sortedcontainers import SortedDict
+
+from ..base.errors import DataCorruption, SegmentNotFound
+from .metadata_store import ChunkMetadataStore
+from .records import ChunkRecord, IndexRecord, SegmentRecord, chunk_key, index_key, segment_key
+from .sparse_index import Marks
+from .transaction import decode_record
+
+
+class LayoutChanged(Exception):
+    """A record or chunk that the layout names is gone: truncated or deleted meanwhile, or damage. ``name`` is
+    the chunk's."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+class Readable(Protocol):
+    """Where records are read: a store, or a transaction that has changed some."""
+
+    async def get(self, key: str) -> tuple[int, bytes] | None: ...
+
+
+class Layout:
+    """One segment at one commit. Chunk records are loaded where a reader comes by."""
+
+    def __init__(self, store: Readable, segment: int, spacing: int, marks: Marks | None = None) -> None:
+        self._store = store
+        self._id = segment
+        self._spacing = spacing
+        self._record: SegmentRecord | None = None
+        self._version = 0
+        self._marks = Marks() if marks is None else marks
+        self._chunks: SortedDict[int, ChunkRecord] = SortedDict()
+
+    def __len__(self) -> int:
+        """Chunk records held."""
+        return len(self._chunks)
+
+    @property
+    def segment(self) -> SegmentRecord:
+        assert self._record is not None
+        return self._record
+
+    async def load(self) -> None:
+        """Read the segment record once; ``SegmentNotFound`` if there is none."""
+        if self._record is not None:
+            return
+
+        found = await self._store.get(segment_key(self._id))
+        if found is None:
+            raise SegmentNotFound(
+                f"segment {self._id:016x} has no record in tier 2", segment=f"{self._id:016x}"
+            )
+
+        if self._record is None:
+            self._version, self._record = (
+                found[0],
+                decode_record(SegmentRecord, segment_key(self._id), found[1]),
+            )
+
+    async def is_current(self) -> bool:
+        """Whether nothing was committed to the segment since this layout was loaded."""
+        found = await self._store.get(segment_key(self._id))
+        return found is not None and found[0] == self._version
+
+    def drop_chunks(self) -> None:
+        """Forget the chunk records, to save memory."""
+        self._chunks.clear()
+
+    async def locate(self, offset: int) -> tuple[int, ChunkRecord]:
+        """(segment offset of its first byte, record) of the chunk that holds ``offset``, which lies in
+        ``first_chunk_start .. length``."""
+        start, name = self.segment.first_chunk_start, self.segment.first_chunk
+        place = self._chunks.bisect_right(offset)
+        if place:
+            start, known = self._chunks.peekitem(place - 1)
+            if offset < start + known.length:
+                return start, known
+            start, name = start + known.length, known.next_chunk
+        start, name = await self._shortcut(start, name, offset)
+        while (mark := self._marks.below(offset)) is not None and mark[0] > start:
+            try:
+                return await self._walk(*mark, offset)
+            except LayoutChanged as gone:
+                if gone.name != mark[1]:
+                    raise
+                self._marks.drop(mark[0])
+        return await self._walk(start, name, offset)
+
+    async def _shortcut(self, start: int, name: str, offset: int) -> tuple[int, str]:
+        """The chunk nearest below ``offset`` that the segment or an index record names, if it is nearer than
+        ``start``.
+
+        The index of a part that was spliced in may not be there yet (rule S11): then it is looked for farther
+        and farther back.
+        """
+        if offset >= self.segment.last_chunk_start:
+            return self.segment.last_chunk_start, self.segment.last_chunk
+
+        multiple, back = offset // self._spacing * self._spacing, self._spacing
+        while multiple > start:
+            key = index_key(self._id, multiple)
+            found = await self._store.get(key)
+            if found is not None:
+                index = decode_record(IndexRecord, key, found[1])
+                return max((start, name), (index.chunk_start, index.chunk))
+            multiple, back = multiple - back, back * 2
+        return start, name
+
+    async def _walk(self, start: int, name: str, offset: int) -> tuple[int, ChunkRecord]:
+        """Along the chain to the chunk that holds ``offset``. Only that one is kept, and a mark now and
+        then."""
+        walked = 0
+        while name:
+            found = await self._store.get(chunk_key(name))
+            if found is None:
+                raise LayoutChanged(name)
+
+            record = decode_record(ChunkRecord, chunk_key(name), found[1])
+            if offset < start + record.length:
+                self._chunks[start] = record
+                return start, record
+            start, name, walked = start + record.length, record.next_chunk, walked + 1
+            if name and walked % self._marks.stride == 0:
+                self._marks.put(start, name)
+        raise DataCorruption(
+            f"the chunks of segment {self._id:016x} end at {start}, before offset {offset}",
+            file=segment_key(self._id),
+        )
+
+
+class LayoutCache:
+    """Layouts by segment id, least recently used first."""
+
+    def __init__(self, store: ChunkMetadataStore, spacing: int, segments_max: int, chunks_max: int) -> None:
+        self._store = store
+        self._spacing = spacing
+        self._segments_max = segments_max
+        self._chunks_max = chunks_max
+        self._layouts: OrderedDict[int, Layout] = OrderedDict()
+        self._marks: OrderedDict[int, Marks] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._layouts)
+
+    @property
+    def chunk_count(self) -> int:
+        return sum(map(len, self._layouts.values()))
+
+    async def open(self, segment: int) -> Layout:
+        """The segment's layout, from the cache or loaded now; ``SegmentNotFound``."""
+        layout = self._layouts.get(segment)
+        if layout is None:
+            layout = self._layouts[segment] = Layout(self._store, segment, self._spacing, self.marks(segment))
+        self._layouts.move_to_end(segment)
+        try:
+            await layout.load()
+        except SegmentNotFound:
+            self.forget(segment)
+            self._marks.pop(segment, None)
+            raise
+        if len(self._layouts) > self._segments_max:
+            self.trim()  # also where nobody ever loads a chunk's record, as of segments that are read at their end
+        return layout
+
+    def marks(self, segment: int) -> Marks:
+        """The segment's marks, which outlive its layouts."""
+        marks = self._marks.setdefault(segment, Marks())
+        self._marks.move_to_end(segment)
+        if len(self._marks) > self._segments_max:
+            self._marks.popitem(last=False)
+        return marks
+
+    def forget(self, segment: int) -> None:
+        self._layouts.pop(segment, None)
+
+    def trim(self) -> None:
+        """Get back under both bounds, the least recently used first. Called after a read that had to load
+        records, or added a segment."""
+        marks = sum(map(len, self._marks.values()))
+        while len(self._marks) > self._segments_max or (marks > self._chunks_max and len(self._marks) > 1):
+            marks -= len(self._marks.popitem(last=False)[1])
+        chunks = self.chunk_count
+        while len(self._layouts) > self._segments_max or (
+            chunks > self._chunks_max and len(self._layouts) > 1
+        ):
+            _, dropped = self._layouts.popitem(last=False)
+            chunks -= len(dropped)
+        if chunks > self._chunks_max:
+            for layout in self._layouts.values():
+                layout.drop_chunks()

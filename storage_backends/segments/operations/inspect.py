@@ -1,0 +1,57 @@
+"""Info, exists, list and chunks: what the last commit says. They read the record store itself, never the
+layout cache."""
+
+from __future__ import annotations
+
+from ...base.codec import DecodeError
+from ...base.errors import DataCorruption, SegmentNotFound
+from ..core import Core
+from ..layout import Layout, LayoutChanged
+from ..records import SEGMENT_PREFIX, ChunkRecord, SegmentRecord, segment_key, segment_of_key
+from ..transaction import decode_record
+
+
+async def info(core: Core, segment: int) -> SegmentRecord:
+    found = await core.metadata.get(segment_key(segment))
+    if found is None:
+        raise SegmentNotFound(f"segment {segment:016x} has no record in tier 2", segment=f"{segment:016x}")
+
+    return decode_record(SegmentRecord, segment_key(segment), found[1])
+
+
+async def exists(core: Core, segment: int) -> bool:
+    return await core.metadata.get(segment_key(segment)) is not None
+
+
+async def segments(core: Core) -> list[int]:
+    return [_segment_of(key) for key in await core.metadata.scan(SEGMENT_PREFIX)]
+
+
+def _segment_of(key: str) -> int:
+    try:
+        return segment_of_key(key)
+    except DecodeError as error:
+        raise DataCorruption(f"a metadata key does not decode: {error}", file=key) from error
+
+
+async def chunks(core: Core, segment: int) -> list[tuple[int, ChunkRecord]]:
+    """Begins again when a commit changes the chain under the walk."""
+    while True:
+        layout = Layout(core.metadata, segment, core.options.index_spacing)
+        await layout.load()
+        try:
+            return await _walk(layout)
+        except LayoutChanged as gone:
+            if await layout.is_current():
+                raise DataCorruption("a chunk's metadata record is missing", file=gone.name) from gone
+
+
+async def _walk(layout: Layout) -> list[tuple[int, ChunkRecord]]:
+    """Leading chunks that a truncation has left behind do not count (rule S11)."""
+    found: list[tuple[int, ChunkRecord]] = []
+    offset = layout.segment.start_offset
+    while offset < layout.segment.length:
+        start, record = await layout.locate(offset)
+        found.append((start, record))
+        offset = start + record.length
+    return found

@@ -1,0 +1,174 @@
+"""Read: a range of a segment out of its chunks, in parallel, every byte verified.
+
+Owns: the plan (which whole blocks of which chunks), the requests and the cut to the range. Blocks are read
+whole because their checksum covers the whole (rule S5); bytes behind the recorded length are never
+asked for (rule S3). One request brings several blocks, and a range that is one request from its first to its
+last byte is handed on without a copy. A range of up to ``read_request`` bytes costs one request for each
+chunk that it touches, wherever it begins: whole blocks make a request larger, not two.
+
+Ordering: reads take no lock. A commit may remove what a plan names: then the read begins again from the new
+record, and only a chunk or record that is missing while nothing was committed is corruption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from io import BytesIO
+from itertools import accumulate
+from typing import TypeVar
+
+import attrs
+from anyio import create_task_group
+
+from ...base.checksum import Buffer, crc32c
+from ...base.errors import ChunkNotFound, DataCorruption, InvalidArgument, SegmentTruncated, TierlogError
+from ..core import Core
+from ..layout import Layout, LayoutChanged
+from ..records import BLOCK, ChunkRecord
+
+T = TypeVar("T")
+
+
+@attrs.frozen
+class _Request:
+    """Whole blocks of one chunk: ``offset`` is a block's start, ``size`` ends at a block's end or at the
+    recorded length."""
+
+    chunk: ChunkRecord
+    offset: int
+    size: int
+
+
+async def read(core: Core, segment: int, offset: int, size: int) -> Buffer:
+    if offset < 0 or size < 0:
+        raise InvalidArgument(f"offset {offset} and size {size} of a read must not be negative")
+
+    return await on_layout(
+        core, segment, offset + size, lambda layout: _read(core, layout, segment, offset, size)
+    )
+
+
+async def on_layout(core: Core, segment: int, end: int, look: Callable[[Layout], Awaitable[T]]) -> T:
+    """What ``look`` finds in a layout that reaches to ``end``, if the segment does."""
+    while True:
+        layout = await core.layouts.open(segment)
+        if end > layout.segment.length and not await layout.is_current():
+            # A commit has just been made and has not forgotten the layout yet; who knows of it may ask for
+            # what it added.
+            core.layouts.forget(segment)
+            continue
+
+        try:
+            return await look(layout)
+        except LayoutChanged as gone:
+            if await layout.is_current():
+                raise DataCorruption(
+                    "a chunk is missing from storage or from the metadata", file=gone.name
+                ) from gone
+
+            core.layouts.forget(segment)
+
+
+async def _read(core: Core, layout: Layout, segment: int, offset: int, size: int) -> Buffer:
+    if offset < layout.segment.start_offset:
+        message = (
+            f"segment {segment:016x} begins at {layout.segment.start_offset}, offset {offset} was truncated"
+        )
+        raise SegmentTruncated(message, segment=f"{segment:016x}", start_offset=layout.segment.start_offset)
+
+    end = min(offset + size, layout.segment.length)
+    if offset >= end:
+        return b""
+
+    known = len(layout)
+    requests, skip = await _plan(layout, offset, end, core.options.read_request)
+    if len(layout) != known:
+        core.layouts.trim()
+    data = await _fetch_all(core, requests, skip, end - offset)
+    core.bytes_read += len(data)
+    return data
+
+
+async def _plan(layout: Layout, offset: int, end: int, request: int) -> tuple[list[_Request], int]:
+    """The requests that cover ``offset .. end``, and how many bytes the first one brings before
+    ``offset``."""
+    requests: list[_Request] = []
+    skip = 0
+    while offset < end:
+        start, chunk = await layout.locate(offset)
+        stop = min(end - start, chunk.length)
+        if not requests:
+            skip = (offset - start) % BLOCK
+        requests += _divide(chunk, offset - start, stop, request)
+        offset = start + chunk.length
+    return requests, skip
+
+
+def _divide(chunk: ChunkRecord, begin: int, stop: int, request: int) -> list[_Request]:
+    """The whole blocks around ``begin .. stop`` of one chunk, in as many requests as those bytes alone would
+    need, about equal."""
+    first = begin // BLOCK * BLOCK
+    last = min(-(-stop // BLOCK) * BLOCK, chunk.length)
+    count = -(-(stop - begin) // request)
+    size = -(-(last - first) // (count * BLOCK)) * BLOCK
+    return [_Request(chunk, at, min(size, last - at)) for at in range(first, last, size)]
+
+
+async def _fetch_all(core: Core, requests: list[_Request], skip: int, size: int) -> Buffer:
+    """``size`` bytes of what the requests bring, from their byte ``skip`` on."""
+    if len(requests) == 1:
+        data = await _fetch(core, requests[0])
+        return data if len(data) == size else memoryview(data)[skip : skip + size]
+
+    # What comes is laid in its place at once, while others are on their way: nothing is joined at the end,
+    # and nothing held twice.
+    result = BytesIO(bytes(size))
+    errors: list[TierlogError | LayoutChanged] = []
+    places = accumulate((request.size for request in requests), initial=-skip)
+    pending = iter(list(zip(places, requests, strict=False)))
+
+    async def work() -> None:
+        for place, request in pending:
+            try:
+                _lay(result, place, size, await _fetch(core, request))
+            except (TierlogError, LayoutChanged) as error:
+                errors.append(error)
+                group.cancel_scope.cancel()
+
+    async with create_task_group() as group:
+        for _ in range(min(core.options.read_parallelism, len(requests))):
+            group.start_soon(work)
+    if errors:
+        raise errors[0]
+
+    return result.getvalue()
+
+
+def _lay(result: BytesIO, place: int, size: int, data: bytes) -> None:
+    """Put ``data`` where it belongs, which may begin before the result or end behind it."""
+    result.seek(max(0, place))
+    result.write(memoryview(data)[max(0, -place) : size - place])
+
+
+async def _fetch(core: Core, request: _Request) -> bytes:
+    try:
+        data = await core.chunks.read(request.chunk.name, request.offset, request.size)
+    except ChunkNotFound as missing:
+        raise LayoutChanged(request.chunk.name) from missing
+
+    _verify(request, data)
+    return data
+
+
+def _verify(request: _Request, data: bytes) -> None:
+    name, view = request.chunk.name, memoryview(data)
+    if len(data) != request.size:
+        message = f"the chunk is shorter than the {request.chunk.length} bytes that were committed"
+        raise DataCorruption(message, file=name, offset=request.offset + len(data))
+
+    crcs = request.chunk.crcs[request.offset // BLOCK :]
+    for at, expected in zip(range(0, request.size, BLOCK), crcs, strict=False):
+        if crc32c(view[at : at + BLOCK]) != expected:
+            raise DataCorruption(
+                "the bytes of a block do not match their checksum", file=name, offset=request.offset + at
+            )

@@ -1,0 +1,30 @@
+"""Truncate: move a segment's start. Chunks that lie wholly before it leave the chain, the first few at once,
+the rest as a debt (rule S11).
+
+Owns: the new start. Does not own: which chunks go, and when (``debts.py``); they are released after the
+commit that drops their records, and deleted by the collector (rule F2). Until the debt is paid the chain
+begins before the start. A chunk that the start lies in stays whole. At the end of the segment no chunk is
+left: "truncated to empty" is a layout like any other.
+"""
+
+from __future__ import annotations
+
+from ...base.errors import BadOffset
+from ..records import DeferredWorkKind, DeferredWorkRecord
+from ..segment_transaction import SegmentTransaction
+from .deferred_work import begin_debt
+
+
+async def truncate(txn: SegmentTransaction, offset: int) -> None:
+    segment = await txn.segment()
+    if offset > segment.length:
+        message = (
+            f"truncation of segment {txn.id:016x} at {offset}, beyond its {segment.length} bytes in tier 2"
+        )
+        raise BadOffset(message, segment=f"{txn.id:016x}", expected=segment.length, given=offset)
+
+    if offset > segment.start_offset:
+        segment = txn.update(segment, start_offset=offset)
+        await begin_debt(
+            txn, DeferredWorkRecord(DeferredWorkKind.TRUNCATE, txn.id, index_offset=segment.first_chunk_start)
+        )

@@ -1,0 +1,70 @@
+"""The two bytes that every record starts with, and the check of its named invariants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from struct import Struct
+from typing import Any, TypeVar, cast
+
+import attrs
+
+from ...base.checksum import Buffer
+from ...base.codec import DecodeError, Decoder, Encoder
+
+R = TypeVar("R")
+
+SEGMENT_TYPE = 1
+CHUNK_TYPE = 2
+INDEX_TYPE = 3
+DEBT_TYPE = 4
+RELEASED_TYPE = 6
+
+_U16 = Struct(">H")
+_FIELDS: dict[type, tuple[tuple[str, ...], attrgetter[tuple[Any, ...]]]] = {}
+"""Of each kind of record the names of its fields, and what takes their values."""
+
+Invariants = Mapping[str, Callable[[R], bool]]
+
+
+def begin(kind: int, version: int) -> Encoder:
+    return Encoder().u8(kind).u8(version)
+
+
+def changed(record: R, **changes: Any) -> R:
+    """A record with ``changes``: what ``attrs.evolve`` gives, without asking for the fields' names each time.
+    A commit needs several."""
+    kind = type(record)
+    known = _FIELDS.get(kind)
+    if known is None:
+        found = tuple(field.name for field in attrs.fields(cast(type[attrs.AttrsInstance], kind)))
+        known = _FIELDS[kind] = found, attrgetter(*found)
+    names, values = known
+    return kind(**{**dict(zip(names, values(record), strict=True)), **changes})
+
+
+def text_parts(value: str) -> tuple[bytes, bytes]:
+    """A ``text`` field as ``Encoder.text`` writes it, for records that are written often."""
+    data = value.encode()
+    return _U16.pack(len(data)), data
+
+
+def expect(data: Buffer, kind: int, version: int) -> Decoder:
+    """A decoder behind the two bytes. ``DecodeError`` for another record, or one of a version that this code
+    does not know."""
+    decoder = Decoder(data)
+    found, written_as = decoder.u8(), decoder.u8()
+    if found != kind:
+        raise DecodeError(f"record type {found} where {kind} was expected")
+
+    if written_as != version:
+        raise DecodeError(
+            f"record type {kind} has format version {written_as}, this version of tierlog reads {version}"
+        )
+
+    return decoder
+
+
+def broken(record: R, invariants: Invariants[R]) -> list[str]:
+    """The names of the invariants that do not hold."""
+    return [name for name, holds in invariants.items() if not holds(record)]

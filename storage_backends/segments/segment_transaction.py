@@ -1,0 +1,337 @@
+"""``SegmentTransaction``: what one transaction on one segment has done so far, and how it ends.
+
+Owns: the segment's buffered record, the names of created and dropped chunks, and the end: exactly one of
+commit, abort or doubt. Each tells the garbage sink about every name once. Does not own: the operations
+(``operations/``), which change it through the verbs here.
+
+Ordering: track a name, create the chunk, commit the metadata, then release what the commit dropped. States:
+``open`` -> ``ended``; an operation that raises moves it to ``failed``, from which only ``abort`` leads on,
+because its buffered records may be half changed. Cancellation: inside an operation it fails the transaction;
+inside ``commit`` the outcome is unknown and every name goes to ``doubt``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from ..base.errors import (
+    DataCorruption,
+    InvalidArgument,
+    MetadataConflict,
+    NotOwner,
+    SegmentNotFound,
+    StorageFull,
+    Unavailable,
+)
+from .core import Core
+from .layout import Layout, LayoutChanged
+from .records import (
+    ChunkRecord,
+    DeferredWorkKind,
+    DeferredWorkRecord,
+    IndexRecord,
+    ReleasedRecord,
+    SegmentRecord,
+)
+from .records.header import changed
+from .transaction import Hook, MetadataTransaction
+
+_NOTHING_CHANGED = (MetadataConflict, Unavailable, StorageFull)
+"""What a commit may raise that proves it was not applied."""
+
+
+class SegmentTransaction:
+    """Made by ``ChunkedSegmentStorage.begin``; give it to the storage's operations, then ``commit``."""
+
+    def __init__(self, core: Core, segment: int, *, create: bool, rolling_size: int | None) -> None:
+        if not 0 <= segment < 1 << 64 or (rolling_size is not None and rolling_size < 1):
+            raise InvalidArgument(
+                f"segment id {segment} must fit 64 bits and rolling size {rolling_size} be at least 1"
+            )
+
+        core.hold(segment)
+        self.core = core
+        self.id = segment
+        self.metadata = MetadataTransaction(core.metadata, core.decoded)
+        self._create = create
+        self._rolling_size = rolling_size or core.options.rolling_size
+        self._held = [segment]
+        self._state: Literal["open", "busy", "failed", "ended"] = "open"
+        self._created: dict[str, None] = {}
+        self._dropped: dict[str, None] = {}
+        self._tails: dict[str, int] = {}
+
+    # --- for the caller --------------------------------------------------------------------------
+
+    async def commit(self, hook: Hook | None = None) -> None:
+        """Make the changes durable and visible, all at once. Errors as in ``ChunkMetadataStore.commit``;
+        after any of them it has ended.
+
+        ``hook`` is awaited with all writes once they are checked, before anything is published; if it raises,
+        the transaction was given up.
+        """
+        self._require_open()
+        self._state = "busy"
+        try:
+            writes = self.metadata.checked()
+            if hook is not None:
+                await hook(writes)
+        except BaseException:
+            self.abort()
+            raise
+
+        try:
+            await self.metadata.publish(writes)
+        except _NOTHING_CHANGED:
+            self.abort()
+            raise
+        except BaseException:
+            self._doubt()
+            raise
+        self._settle()
+
+    def abort(self) -> None:
+        """Give everything up. The names of created chunks go to the garbage sink. Does nothing once ended."""
+        if self._state == "ended":
+            return
+
+        self._end()
+        self.core.aborts += 1
+        self.core.garbage.release(list(self._created))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    # --- for the operations ----------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def operation(self) -> AsyncIterator[None]:
+        """Around one operation: nothing else may run meanwhile, and an error fails the transaction."""
+        self._require_open()
+        self._state = "busy"
+        try:
+            yield
+        except BaseException:
+            self._state = "failed"
+            raise
+        self._state = "open"
+
+    async def segment(self) -> SegmentRecord:
+        """The segment's record as this transaction sees it; created if that was asked for."""
+        record = await self.load(self.id)
+        if record is not None:
+            return record
+
+        if not self._create:
+            raise SegmentNotFound(
+                f"segment {self.id:016x} has no record in tier 2", segment=f"{self.id:016x}"
+            )
+
+        for kind in (DeferredWorkKind.DELETE, DeferredWorkKind.SPLICE):
+            if await self.metadata.debt(self.id, kind) is not None:
+                raise RuntimeError(
+                    f"segment id {self.id:016x} is not free: a segment that had it is not wholly gone"
+                )
+
+        self._create = False
+        return self.update(SegmentRecord(self.id, rolling_size=self._rolling_size))
+
+    async def load(self, segment: int) -> SegmentRecord | None:
+        """Any segment's record, if this owner may change it."""
+        record = await self.metadata.segment(segment)
+        if record is not None and record.owner_epoch > self.core.epoch:
+            raise NotOwner(
+                f"segment {segment:016x} belongs to epoch {record.owner_epoch}, this owner has "
+                f"{self.core.epoch}"
+            )
+
+        return record
+
+    def update(self, record: SegmentRecord, **changes: Any) -> SegmentRecord:
+        """Buffer the segment's record with ``changes``, under this owner's epoch."""
+        record = changed(record, **changes, owner_epoch=self.core.epoch)
+        self.metadata.put(record)
+        return record
+
+    async def take_source(self, segment: int) -> SegmentRecord | None:
+        """Another segment's record, held by this transaction from now on."""
+        self.core.hold(segment)
+        self._held.append(segment)
+        return await self.load(segment)
+
+    async def name_chunk(self, offset: int) -> str:
+        """A new name for a chunk that starts at segment offset ``offset``, tracked before it is used (rule
+        S2, PDP-53)."""
+        spare = self.core.spare.get(self.id)
+        if spare is not None and spare[0] == offset:
+            self.core.chunks.admit(spare[1])
+            del self.core.spare[self.id]
+            self._created[spare[1]] = None
+            return spare[1]
+
+        name = self.core.new_chunk_name(self.id, offset)
+        self.core.chunks.admit(name)
+        self._created[name] = None
+        await self.core.garbage.track([name])
+        return name
+
+    def spare_chunk(self, offset: int, name: str) -> None:
+        """A chunk surely did not come to be: the next transaction that begins one at ``offset`` uses its
+        name, which is tracked already.
+
+        So a storage that refuses each attempt costs one name, and the collector's queue does not grow with
+        its trouble.
+        """
+        self.drop_spare(self.id)
+        del self._created[name]
+        self.core.spare[self.id] = offset, name
+
+    def drop_spare(self, segment: int) -> None:
+        """Nobody will use the name that is left of a failed attempt: it is released at this transaction's
+        end."""
+        spare = self.core.spare.pop(segment, None)
+        if spare is not None:
+            self._created[spare[1]] = self._dropped[spare[1]] = None
+
+    def room(self, segment: SegmentRecord, chunk: ChunkRecord) -> int:
+        """Bytes that may still be appended to ``chunk``: none unless this instance made it and knows its
+        exact length (rule S3)."""
+        known = self._tails.get(chunk.name, self.core.appendable.get(chunk.name))
+        if not self.core.chunks.capabilities.append or known != chunk.length:
+            return 0
+
+        return max(0, segment.rolling_size - chunk.length)
+
+    def begin_append(self, name: str) -> int | None:
+        """Before bytes go to a chunk: until the append is known to have worked, nobody may append again.
+
+        Returns its length at the last commit, if it had no bytes of this transaction yet.
+        """
+        self._tails.pop(name, None)
+        return self.core.appendable.pop(name, None)
+
+    def undo_append(self, name: str, committed: int | None) -> None:
+        """Nothing reached the chunk after all: the next transaction may append to what was committed."""
+        if committed is not None:
+            self.core.remember(name, committed)
+
+    def end_append(self, name: str, length: int) -> None:
+        """The chunk is exactly ``length`` bytes long. Other transactions may rely on it only after the
+        commit."""
+        self._tails[name] = length
+
+    def link(self, last: ChunkRecord, name: str) -> None:
+        """Let the chunk ``name`` follow ``last``, which is thereby complete."""
+        self.metadata.put(changed(last, next_chunk=name))
+        self.begin_append(last.name)
+
+    def grow_index(self, chunk: str, chunk_start: int, start: int, end: int) -> None:
+        """Write the index records of the multiples in ``start .. end``, all inside ``chunk``."""
+        for offset in self.multiples(start, end):
+            self.metadata.put(IndexRecord(self.id, offset, chunk, chunk_start))
+
+    async def drop_index(self, segment: int, start: int, end: int) -> None:
+        """Delete the index records of the multiples in ``start .. end``."""
+        for offset in self.multiples(start, end):
+            record = await self.metadata.index(segment, offset)
+            if record is not None:
+                self.metadata.drop(record)
+
+    def multiples(self, start: int, end: int) -> range:
+        """The offsets in ``start .. end`` that have an index record."""
+        spacing = self.core.options.index_spacing
+        return range(max(spacing, -(-start // spacing) * spacing), end, spacing)
+
+    async def debt(self, kind: DeferredWorkKind, segment: int | None = None) -> DeferredWorkRecord | None:
+        """What is left of an earlier operation, if this owner may change it."""
+        debt = await self.metadata.debt(self.id if segment is None else segment, kind)
+        if debt is not None and debt.owner_epoch > self.core.epoch:
+            raise NotOwner(
+                f"debt {debt.key} belongs to epoch {debt.owner_epoch}, this owner has {self.core.epoch}"
+            )
+
+        return debt
+
+    async def layout(self) -> Layout:
+        """The segment as this transaction sees it."""
+        layout = Layout(
+            self.metadata, self.id, self.core.options.index_spacing, self.core.layouts.marks(self.id)
+        )
+        await layout.load()
+        return layout
+
+    async def locate(self, offset: int) -> tuple[int, ChunkRecord]:
+        """(segment offset of its first byte, record) of the chunk that holds ``offset``, as this transaction
+        sees the segment."""
+        layout = await self.layout()
+        try:
+            return await layout.locate(offset)
+        except LayoutChanged as gone:  # the transaction holds the segment: nobody else changes it
+            raise DataCorruption("a chunk's metadata record is missing", file=gone.name) from gone
+
+    def owe(self, debt: DeferredWorkRecord) -> None:
+        """Write down what is left, under this owner's epoch."""
+        self.metadata.put(changed(debt, owner_epoch=self.core.epoch))
+
+    async def take_debt(
+        self, kind: DeferredWorkKind, segment: int | None = None
+    ) -> DeferredWorkRecord | None:
+        """Cross a debt out: it is paid, void, or the caller's from now on."""
+        debt = await self.debt(kind, segment)
+        if debt is not None:
+            self.metadata.drop(debt)
+        return debt
+
+    def discard(self, name: str) -> None:
+        """A chunk that this transaction created is not used after all: it is released with the dropped
+        ones."""
+        self._dropped[name] = None
+
+    async def drop_chunk(self, record: ChunkRecord) -> None:
+        """Delete a chunk's record; the chunk itself is released after the commit. What no listing of the next
+        owner would find leaves a record of that (rule S19)."""
+        self.metadata.drop(record)
+        self._dropped[record.name] = None
+        if not record.name.startswith(self.core.prefix) and await self.metadata.released(record.name) is None:
+            self.metadata.put(ReleasedRecord(record.name, record.length))
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    def _require_open(self) -> None:
+        if self._state != "open":
+            raise RuntimeError(f"the transaction on segment {self.id:016x} is {self._state}; begin another")
+
+    def _end(self) -> None:
+        self._state = "ended"
+        self.core.held.difference_update(self._held)
+
+    def _settle(self) -> None:
+        """After a successful commit."""
+        self._forget_layouts()
+        self._end()
+        self.core.commits += 1
+        self.core.debts.committed(self.metadata.written_debts())
+        for name in self._dropped:
+            self.begin_append(name)
+        for name, length in self._tails.items():
+            self.core.remember(name, length)
+        self.core.garbage.keep([name for name in self._created if name not in self._dropped])
+        self.core.garbage.release(list(self._dropped))
+
+    def _doubt(self) -> None:
+        self._forget_layouts()
+        self._end()
+        self.core.debts.forget()
+        self.core.garbage.doubt(list(self._created | self._dropped))
+
+    def _forget_layouts(self) -> None:
+        for segment in self._held:
+            self.core.layouts.forget(segment)

@@ -1,0 +1,202 @@
+"""``MetadataTransaction``: typed records read through a ``ChunkMetadataStore``, changed in memory, committed
+at once.
+
+Owns: the versions of everything it has read, the buffered records, and the check of every written record's
+invariants before the commit. Does not own: what the records mean to a segment (``segment_transaction.py``).
+Reading your own buffered writes is guaranteed; nothing is visible to others before ``commit`` returns, and a
+conflict changes nothing (rule S6). Records are frozen, so none can leak a change.
+
+Cancellation: of a read, harmless; of ``commit``, the outcome is unknown. It is used for one commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeAlias, TypeVar
+
+from ..base.codec import DecodeError
+from ..base.errors import DataCorruption
+from .metadata_store import ChunkMetadataStore
+from .records import (
+    DEFERRED_WORK_PREFIX,
+    ChunkRecord,
+    DeferredWorkKind,
+    DeferredWorkRecord,
+    IndexRecord,
+    Record,
+    ReleasedRecord,
+    SegmentRecord,
+    chunk_key,
+    deferred_work_key,
+    index_key,
+    released_key,
+    segment_key,
+)
+
+R = TypeVar("R", SegmentRecord, ChunkRecord, IndexRecord, DeferredWorkRecord, ReleasedRecord)
+
+
+def decode_record(kind: type[R], key: str, value: bytes) -> R:
+    """The record of ``key``; ``DataCorruption`` if the stored bytes are not one, or break an invariant."""
+    try:
+        record = kind.decode(value)
+    except DecodeError as error:
+        raise DataCorruption(f"metadata record does not decode: {error}", file=key) from error
+
+    if record.key != key or record.broken():
+        raise DataCorruption(
+            f"metadata record is not sound: {', '.join(record.broken()) or 'it belongs to ' + record.key}",
+            file=key,
+        )
+
+    return record
+
+
+Hook: TypeAlias = Callable[[Mapping[str, bytes | None]], Awaitable[None]]
+"""What is to happen between the check of a transaction's writes and their publication."""
+
+
+class DecodedRecords:
+    """Records that this instance has committed or decoded lately, each with the version that it has in the
+    store.
+
+    A version is never given twice, so a record that is found under the version at which it was kept need not
+    be decoded and checked again. It saves work and nothing else: every read still asks the store.
+    """
+
+    def __init__(self, limit: int = 4096) -> None:
+        self._limit = limit
+        self._records: dict[str, tuple[int, Record]] = {}
+
+    def get(self, key: str, version: int) -> Record | None:
+        known = self._records.get(key)
+        return known[1] if known is not None and known[0] == version else None
+
+    def keep(self, key: str, version: int, record: Record) -> None:
+        if len(self._records) >= self._limit:
+            self._records.clear()
+        self._records[key] = (version, record)
+
+
+class MetadataTransaction:
+    def __init__(self, store: ChunkMetadataStore, decoded: DecodedRecords | None = None) -> None:
+        self._store = store
+        self._decoded = decoded or DecodedRecords()
+        self._versions: dict[str, int] = {}
+        self._records: dict[str, Record | None] = {}
+        self._written: set[str] = set()
+
+    async def segment(self, segment: int) -> SegmentRecord | None:
+        return await self._get(SegmentRecord, segment_key(segment))
+
+    async def chunk(self, name: str) -> ChunkRecord:
+        """The record of a chunk that another record refers to: a missing one is ``DataCorruption``."""
+        record = await self.find_chunk(name)
+        if record is None:
+            raise DataCorruption("a chunk's metadata record is missing", file=name)
+
+        return record
+
+    async def find_chunk(self, name: str) -> ChunkRecord | None:
+        """The record of a chunk that may be gone."""
+        return await self._get(ChunkRecord, chunk_key(name))
+
+    async def debt(self, segment: int, kind: DeferredWorkKind) -> DeferredWorkRecord | None:
+        return await self._get(DeferredWorkRecord, deferred_work_key(segment, kind))
+
+    async def released(self, name: str) -> ReleasedRecord | None:
+        return await self._get(ReleasedRecord, released_key(name))
+
+    async def index(self, segment: int, offset: int) -> IndexRecord | None:
+        return await self._get(IndexRecord, index_key(segment, offset))
+
+    async def get(self, key: str) -> tuple[int, bytes] | None:
+        """A look that the commit does not depend on: what this transaction has written, else what is
+        stored."""
+        if key not in self._written:
+            return await self._store.get(key)
+
+        record = self._records[key]
+        return None if record is None else (0, record.encode())
+
+    def put(self, record: Record) -> None:
+        """Write ``record`` at the commit. A key that was not read before must be absent then: what is created
+        is new."""
+        self._versions.setdefault(record.key, 0)
+        self._records[record.key] = record
+        self._written.add(record.key)
+
+    def drop(self, record: Record) -> None:
+        """Delete ``record``, read or written by this transaction before, at the commit."""
+        self._records[record.key] = None
+        if self._versions[record.key]:
+            self._written.add(record.key)
+        else:
+            self._written.discard(record.key)
+
+    def written_debts(self) -> dict[str, DeferredWorkRecord | None]:
+        """The debts that the commit changes, by key; None for one that it removes."""
+        found = {key: self._records[key] for key in self._written if key.startswith(DEFERRED_WORK_PREFIX)}
+        return {
+            key: record
+            for key, record in found.items()
+            if record is None or isinstance(record, DeferredWorkRecord)
+        }
+
+    async def commit(self, hook: Hook | None = None) -> int:
+        """Make all changes durable and visible, or none; returns the new version. Errors as in
+        ``ChunkMetadataStore.commit``.
+
+        ``hook`` is awaited once with all writes, after their check and before anything of them is published.
+        If it raises, nothing is published and its error is raised. The store compares versions after it: what
+        others commit meanwhile is a conflict.
+        """
+        writes = self.checked()
+        if hook is not None:
+            await hook(writes)
+        return await self.publish(writes)
+
+    def checked(self) -> dict[str, bytes | None]:
+        """All writes by key, encoded; ``RuntimeError`` for a record that breaks an invariant: a bug, and
+        nothing was done."""
+        return {key: self._encoded(key) for key in sorted(self._written)}
+
+    async def publish(self, writes: Mapping[str, bytes | None]) -> int:
+        """Commit what ``checked`` gave."""
+        version = await self._store.commit(self._versions, writes)
+        for key in writes:
+            record = self._records[key]
+            if record is not None:
+                self._decoded.keep(key, version, record)
+        return version
+
+    def _encoded(self, key: str) -> bytes | None:
+        record = self._records[key]
+        if record is None:
+            return None
+
+        if names := record.broken():
+            raise RuntimeError(f"refusing to commit an unsound record {record!r}: {', '.join(names)}")
+
+        return record.encode()
+
+    async def _get(self, kind: type[R], key: str) -> R | None:
+        if key in self._versions:
+            buffered = self._records[key]
+            assert buffered is None or isinstance(buffered, kind)
+            return buffered
+
+        found = await self._store.get(key)
+        if found is None:
+            self._versions[key], self._records[key] = 0, None
+            return None
+
+        version, value = found
+        known = self._decoded.get(key, version)
+        if isinstance(known, kind):
+            record = known
+        else:
+            record = decode_record(kind, key, value)
+            self._decoded.keep(key, version, record)
+        self._versions[key], self._records[key] = version, record
+        return record

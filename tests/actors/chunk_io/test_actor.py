@@ -1,0 +1,423 @@
+"""The storage-backend actor, seen through its client: rules A11 to A16, C6, S3, S7 and W7."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from support.scripted_chunks import Crash, Hang
+from support.storage_stage import DOWN, OPTIONS, Stage, stage, virtual_time
+from tierlog.actors.chunk_io.actor import STATES, StorageState
+from tierlog.actors.kernel.backoff import Backoff
+from tierlog.actors.kernel.lifecycle import ActorExit, ExitKind
+from tierlog.actors.kernel.mailbox import LaneBounds, MailboxOptions
+from tierlog.storage_backends.base.checksum import Buffer
+from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkRange
+from tierlog.storage_backends.base.errors import (
+    ChunkExists,
+    ClosedError,
+    InvalidArgument,
+    OutcomeUnknown,
+    StorageFull,
+    Unavailable,
+)
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_client_is_a_chunk_storage() -> None:
+    async with stage() as play:
+        client = play.client
+        await client.open()
+        assert await client.create_with_content("a/1", [b"abc"]) == 3
+        assert await client.write("a/1", 3, [bytearray(b"de"), memoryview(b"f")]) == 6
+        await client.create("a/2")
+        assert await client.read("a/1", 1, 3) == b"bcd"
+        assert await client.info("a/1") == ChunkInfo("a/1", 6)
+        assert await client.exists("a/2")
+        assert await client.concat("a/3", [ChunkRange("a/1", 0, 2), ChunkRange("a/1", 4, 2)]) == 4
+        assert [info.name async for info in client.list("a/")] == ["a/1", "a/2", "a/3"]
+        await client.set_read_only("a/1", True)
+        await client.delete("a/2")
+        assert await client.used_space() == 10
+        assert client.capabilities == play.chunks.capabilities
+        statistics = client.actor_statistics()
+        assert (statistics.writes.done, statistics.writes.bytes, statistics.reads.bytes) == (6, 10, 3)
+        assert client.statistics() == play.chunks.statistics()
+        await client.close()
+        with pytest.raises(ClosedError):
+            await client.exists("a/1")
+
+
+async def test_errors_of_the_backend_reach_the_asker() -> None:
+    async with stage() as play:
+        await play.client.create("a")
+        with pytest.raises(ChunkExists):
+            await play.client.create("a")
+        with pytest.raises(InvalidArgument, match="bad chunk name"):
+            await play.client.create("../a")
+        assert play.actor.statistics().writes.failed == 1
+
+
+async def test_an_unexpected_error_reaches_the_asker_and_the_actor_goes_on() -> None:
+    async with stage() as play:
+        play.chunks.plan("exists", Crash(ZeroDivisionError()))
+        with pytest.raises(ZeroDivisionError):
+            await play.client.exists("a")
+        assert not await play.client.exists("a")
+
+
+async def test_reads_are_tried_again_through_the_client() -> None:
+    async with stage() as play:
+        play.chunks.plan("exists", DOWN, DOWN)
+        assert not await play.client.exists("a")
+        assert play.actor.statistics().attempts.retries == 2
+
+
+async def test_a_write_of_unknown_outcome_surfaces_once() -> None:
+    async with stage() as play:
+        await play.client.create("a")
+        play.chunks.plan("write", Fault(FaultKind.AFTER))
+        with pytest.raises(OutcomeUnknown):
+            await play.client.write("a", 0, [b"x"])
+        assert play.chunks.count("write") == 1
+
+
+async def test_mutable_buffers_are_copied_at_the_door() -> None:
+    async with stage() as play, anyio.create_task_group() as tasks:
+        hang = Hang()
+        play.chunks.plan("create_with_content", hang)
+        buffer = bytearray(b"abc")
+        data: list[Buffer] = [buffer, memoryview(buffer)]
+        tasks.start_soon(play.client.create_with_content, "a", data)
+        await anyio.wait_all_tasks_blocked()
+        buffer[:] = b"new"
+        hang.release.set()
+        await anyio.wait_all_tasks_blocked()
+        assert await play.client.read("a", 0, 9) == b"abcabc"
+
+
+async def test_reads_and_writes_have_separate_limits() -> None:
+    async with stage(reads_max=2, writes_max=1) as play, anyio.create_task_group() as tasks:
+        hang = Hang()
+        play.chunks.plan("create", hang, hang)
+        play.chunks.plan("exists", hang, hang, hang)
+        for name in ("a", "b"):
+            tasks.start_soon(play.client.create, name)
+        for _ in range(3):
+            tasks.start_soon(play.client.exists, "a")
+        await anyio.wait_all_tasks_blocked()
+        assert (play.chunks.count("create"), play.chunks.count("exists")) == (1, 2)
+        statistics = play.actor.statistics()
+        assert (statistics.writes.running, statistics.writes.queue.normal.count) == (1, 1)
+        assert (statistics.reads.running, statistics.reads.queue.normal.count) == (2, 1)
+        hang.release.set()
+
+
+async def test_the_queue_is_bounded_and_holds_its_askers_back() -> None:
+    queue = MailboxOptions(normal=LaneBounds(1, 1 << 20), internal=LaneBounds(1, 1 << 20))
+    async with stage(writes_max=1, queue=queue) as play, anyio.create_task_group() as tasks:
+        hang = Hang()
+        play.chunks.plan("create", hang)
+        for name in "abcd":
+            tasks.start_soon(play.client.create, name)
+        await anyio.wait_all_tasks_blocked()
+        assert play.actor.statistics().writes.queue.normal.waiting == 2
+        hang.release.set()
+        await anyio.wait_all_tasks_blocked()
+        assert [info.name async for info in play.client.list("")] == ["a", "b", "c", "d"]
+
+
+async def test_the_stores_own_chunks_and_deletes_go_first() -> None:
+    async with stage(writes_max=1) as play, anyio.create_task_group() as tasks:
+        await play.client.create("old")
+        hang = Hang()
+        play.chunks.plan("create", hang)
+        tasks.start_soon(play.client.create, "first")
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(play.client.create_with_content, "user", [b"x"])
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(play.client.delete, "old")
+        await anyio.wait_all_tasks_blocked()
+        tasks.start_soon(play.client.create, "_system/1")
+        await anyio.wait_all_tasks_blocked()
+        hang.release.set()
+        await anyio.wait_all_tasks_blocked()
+        assert play.chunks.verbs[-4:] == ["create", "delete", "create", "create_with_content"]
+
+
+# --- deadlines ----------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_a_mutation_past_its_deadline_is_answered_and_goes_on() -> None:
+    async with stage(write_deadline=10) as play:
+        hang = Hang()
+        play.chunks.plan("create", hang)
+        with pytest.raises(OutcomeUnknown, match="no answer at its deadline"):
+            await play.client.create("a")
+        assert (play.actor.statistics().writes.running, play.actor.statistics().writes.late) == (1, 1)
+        hang.release.set()
+        await anyio.wait_all_tasks_blocked()
+        statistics = play.actor.statistics().writes
+        assert (statistics.running, statistics.late, statistics.went_late) == (0, 0, 1)
+        assert await play.client.exists("a")
+
+
+@virtual_time
+async def test_a_late_operation_holds_its_place() -> None:
+    """A backend that hangs is not sent more than its limit."""
+    async with stage(write_deadline=10, writes_max=1) as play:
+        hang = Hang()
+        play.chunks.plan("create", hang)
+        with pytest.raises(OutcomeUnknown):
+            await play.client.create("a")
+        with pytest.raises(Unavailable, match="still queued"):
+            await play.client.create("b")
+        assert play.chunks.count("create") == 1
+        hang.release.set()
+        await anyio.wait_all_tasks_blocked()
+        assert play.chunks.count("create") == 1, "what nobody waits for any more is not begun"
+        assert play.actor.statistics().writes.dropped == 1
+
+
+@virtual_time
+async def test_a_read_past_its_deadline_is_unavailable() -> None:
+    async with stage(read_deadline=10) as play:
+        hang = Hang()
+        play.chunks.plan("exists", hang)
+        with pytest.raises(Unavailable):
+            await play.client.exists("a")
+        hang.release.set()
+
+
+@virtual_time
+async def test_nothing_is_tried_again_past_the_deadline() -> None:
+    async with stage(read_deadline=10, backoff=Backoff(first=100, maximum=100, jitter=0)) as play:
+        play.chunks.plan("exists", DOWN)
+        with pytest.raises(Unavailable):
+            await play.client.exists("a")
+        await anyio.sleep(1000)
+        assert play.actor.statistics().reads.running == 0
+
+
+async def test_a_cancelled_ask_leaves_the_actor_sound() -> None:
+    async with stage(writes_max=1) as play:
+        hang = Hang()
+        play.chunks.plan("create", hang)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(play.client.create, "running")
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(play.client.create, "queued")
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+
+        hang.release.set()
+        await anyio.wait_all_tasks_blocked()
+        assert [info.name async for info in play.client.list("")] == ["running"]
+        assert play.actor.statistics().writes.running == play.actor.statistics().writes.late == 0
+
+
+# --- quota and breaker --------------------------------------------------------------------------
+
+
+async def test_above_the_safe_size_users_are_refused_and_the_rest_goes_on() -> None:
+    async with stage(safe_size_bytes=10) as play:
+        await anyio.wait_all_tasks_blocked()
+        await play.client.create_with_content("a", [b"0123456789"])
+        for ask in (
+            lambda: play.client.create("b"),
+            lambda: play.client.write("a", 10, [b"x"]),
+            lambda: play.client.create_with_content("b", [b"x"]),
+            lambda: play.client.concat("b", [ChunkRange("a", 0, 1)]),
+        ):
+            with pytest.raises(StorageFull):
+                await ask()
+        with pytest.raises(StorageFull):
+            play.client.admit("b")
+        play.client.admit("_system/b")
+        await play.client.create("_system/b")
+        assert await play.client.read("a", 0, 1) == b"0"
+        await play.client.delete("a")
+        assert play.actor.statistics().quota.refused == 5
+
+
+@virtual_time
+async def test_space_is_measured_at_intervals_and_a_failure_keeps_the_last_figure() -> None:
+    async with stage(safe_size_bytes=10, safe_size_interval=60, attempts=1) as play:
+        await play.client.create_with_content("a", [b"0123456789"])
+        await play.client.delete("a")
+        play.chunks.plan("used_space", DOWN)
+        await anyio.sleep(61)
+        with pytest.raises(StorageFull):
+            await play.client.create("b")
+        await anyio.sleep(60)
+        await play.client.create("b")
+        quota = play.actor.statistics().quota
+        assert (quota.measured, quota.missed) == (2, 1)
+
+
+@virtual_time
+async def test_while_the_storage_is_down_one_caller_per_interval_passes() -> None:
+    async with stage(attempts=1) as play:
+        play.chunks.plan("create", DOWN, DOWN, DOWN)
+        for _ in range(2):
+            play.client.admit("a")
+            with pytest.raises(Unavailable):
+                await play.client.create("a")
+
+        with pytest.raises(Unavailable, match=r"failed 2 times in a row; next try in 5\.0 s"):
+            play.client.admit("a")
+        await anyio.sleep(5)
+        play.client.admit("a")
+        with pytest.raises(Unavailable):
+            play.client.admit("b")
+        with pytest.raises(Unavailable):
+            await play.client.create("a")
+        await anyio.sleep(5)
+        play.client.admit("a")
+        await play.client.create("a")
+        play.client.admit("b")
+        assert play.actor.statistics().breaker.state == "closed"
+
+
+@virtual_time
+async def test_a_hanging_storage_opens_the_breaker() -> None:
+    async with stage(write_deadline=10, drain_deadline=0) as play:
+        play.chunks.plan("create", Hang(), Hang())
+        for name in "ab":
+            with pytest.raises(OutcomeUnknown):
+                await play.client.create(name)
+        with pytest.raises(Unavailable):
+            play.client.admit("c")
+
+
+async def test_answers_and_reads_do_not_count_for_the_breaker() -> None:
+    async with stage(attempts=1) as play:
+        play.chunks.plan("exists", *[DOWN] * 5)
+        for _ in range(5):
+            with pytest.raises(Unavailable):
+                await play.client.exists("a")
+        play.chunks.plan("create", *[Fault(FaultKind.FULL)] * 5)
+        for _ in range(5):
+            with pytest.raises(StorageFull):
+                await play.client.create("a")
+        play.client.admit("a")
+        assert play.actor.statistics().breaker.failures == 0
+
+
+# --- the end ------------------------------------------------------------------------------------
+
+
+async def test_a_stop_refuses_new_asks_and_finishes_what_is_there() -> None:
+    async with stage(writes_max=1) as play, anyio.create_task_group() as tasks:
+        hang = Hang()
+        play.chunks.plan("create", hang)
+        for name in "ab":
+            tasks.start_soon(play.client.create, name)
+        await anyio.wait_all_tasks_blocked()
+        play.actor.stop()
+        play.actor.stop()
+        with pytest.raises(ClosedError, match="draining"):
+            await play.client.exists("a")
+        hang.release.set()
+
+    assert play.ended == ActorExit(ExitKind.CLEAN)
+    assert play.chunks.memory.state.chunks.keys() == {"a", "b"}
+    assert play.chunks.verbs[-1] == "close"
+    with pytest.raises(ClosedError):
+        play.client.admit("a")
+
+
+@virtual_time
+async def test_a_stop_past_its_deadline_answers_everybody_with_the_truth() -> None:
+    async with (
+        stage(writes_max=1, reads_max=1, drain_deadline=10) as play,
+        anyio.create_task_group() as tasks,
+    ):
+        play.chunks.plan("create", Hang())
+        play.chunks.plan("exists", Hang())
+        asks = (
+            lambda: play.client.create("a"),
+            lambda: play.client.exists("a"),
+            lambda: play.client.create("b"),
+        )
+        for ask in asks:
+            tasks.start_soon(play.keep_error, ask)
+            await anyio.wait_all_tasks_blocked()
+        start = anyio.current_time()
+        play.actor.stop()
+
+    assert anyio.current_time() - start == pytest.approx(10)
+    assert sorted(type(error).__name__ for error in play.errors) == [
+        "ClosedError",
+        "OutcomeUnknown",
+        "Unavailable",
+    ]
+    assert play.actor.statistics().failed_at_exit == 2
+    assert play.ended is not None
+    assert play.ended.kind is ExitKind.CLEAN
+
+
+async def test_cancelling_the_actor_answers_everybody_and_closes_the_backend() -> None:
+    play = Stage()
+    async with anyio.create_task_group() as asks, anyio.create_task_group() as tasks:
+        await tasks.start(play.run)
+        play.chunks.plan("create", Hang())
+        asks.start_soon(play.keep_error, lambda: play.client.create("a"))
+        await anyio.wait_all_tasks_blocked()
+        tasks.cancel_scope.cancel()
+
+    assert [type(error) for error in play.errors] == [OutcomeUnknown]
+    assert play.chunks.verbs[-1] == "close"
+    assert play.actor.state is StorageState.STOPPED
+
+
+async def test_an_error_of_opening_is_raised_and_ends_the_actor() -> None:
+    play = Stage()
+    play.chunks.plan("open", DOWN)
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        await play.actor.run()
+    assert play.actor.state is StorageState.STOPPED
+    with pytest.raises(ClosedError, match="cannot be reached"):
+        await play.client.open()
+
+
+@virtual_time
+async def test_a_backend_that_does_not_close_is_reported() -> None:
+    async with stage(drain_deadline=10) as play:
+        play.chunks.plan("close", Hang())
+    assert play.ended is not None
+    assert "closing the backend" in play.ended.detail
+
+
+async def test_before_the_start_asks_are_refused_as_unavailable() -> None:
+    play = Stage()
+    with pytest.raises(Unavailable, match="starting"):
+        await play.client.exists("a")
+    assert repr(play.client).startswith("<StorageClient of <StorageActor new")
+
+
+def test_the_stop_order_is_in_the_table() -> None:
+    assert STATES.reachable(StorageState.DRAINING) == {StorageState.DRAINING, StorageState.STOPPED}
+    assert all(StorageState.STOPPED in STATES.reachable(state) for state in StorageState)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"reads_max": 0},
+        {"attempts": 0},
+        {"read_deadline": 0},
+        {"safe_size_bytes": -1},
+        {"list_page": 0},
+        {"sweep_interval": 0},
+    ],
+)
+def test_options_are_checked(bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        attrs.evolve(OPTIONS, **bad)

@@ -1,0 +1,83 @@
+"""The breaker's table (rules A16 and S7)."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tierlog.actors.chunk_io.breaker import TABLE, Breaker, BreakerState, Signal
+from tierlog.storage_backends.base.errors import InvalidArgument
+
+
+def opened(failures: int = 3, interval: float = 5.0) -> Breaker:
+    """A breaker that opened at time 100."""
+    breaker = Breaker(failures, interval)
+    for _ in range(failures):
+        breaker.failure(100.0)
+    return breaker
+
+
+def test_the_table_names_every_step_that_can_come() -> None:
+    """In the closed state everybody passes, so that nobody is a probe there."""
+    assert set(itertools.product(BreakerState, Signal)) - set(TABLE) == {(BreakerState.CLOSED, Signal.PROBE)}
+    assert {state for (_, signal), state in TABLE.items() if signal is Signal.SUCCESS} == {
+        BreakerState.CLOSED
+    }
+
+
+def test_it_opens_after_failures_in_a_row() -> None:
+    breaker = Breaker(3, 5.0)
+    states = []
+    for failed in (True, True, False, True, True, True):
+        (breaker.failure if failed else breaker.success)(0.0)
+        states.append(breaker.state)
+    assert states == [BreakerState.CLOSED] * 5 + [BreakerState.OPEN]
+
+
+def test_one_probe_passes_per_interval() -> None:
+    breaker = opened()
+    assert not breaker.admit(104.9)
+    assert breaker.retry_in(104.0) == pytest.approx(1.0)
+    assert breaker.admit(105.0)
+    assert breaker.state is BreakerState.PROBING
+    assert not breaker.admit(105.0)
+    breaker.failure(106.0)
+    assert not breaker.admit(110.9)
+    assert breaker.admit(111.0)
+    assert (breaker.statistics().probes, breaker.statistics().refused, breaker.statistics().opened) == (
+        2,
+        3,
+        2,
+    )
+
+
+@pytest.mark.parametrize("probing", [False, True])
+def test_any_success_closes(probing: bool) -> None:
+    breaker = opened()
+    if probing:
+        assert breaker.admit(105.0)
+    breaker.success(106.0)
+    assert (breaker.state, breaker.failures, breaker.retry_in(106.0)) == (BreakerState.CLOSED, 0, 0.0)
+    breaker.failure(107.0)
+    assert breaker.state is BreakerState.CLOSED
+
+
+def test_a_probe_that_never_reports_blocks_one_interval_only() -> None:
+    breaker = opened()
+    assert breaker.admit(105.0)
+    assert not breaker.admit(109.9)
+    assert breaker.admit(110.0)
+
+
+def test_stragglers_do_not_push_the_next_probe_away() -> None:
+    breaker = opened()
+    breaker.failure(104.0)
+    assert breaker.admit(105.0)
+
+
+def test_repr_and_arguments() -> None:
+    assert repr(opened()) == "<Breaker open, 3 failures in a row>"
+    for failures, interval in ((0, 1.0), (1, 0.0)):
+        with pytest.raises(InvalidArgument):
+            Breaker(failures, interval)

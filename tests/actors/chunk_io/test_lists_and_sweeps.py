@@ -1,0 +1,106 @@
+"""Lists by pages, and the sweeps of a process that lives long: rules A12 and A13."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from random import Random
+
+import anyio
+import attrs
+import pytest
+
+from support.storage_stage import DOWN, OPTIONS, stage, virtual_time
+from tierlog.actors.chunk_io.actor import StorageActor
+from tierlog.actors.chunk_io.client import StorageClient
+from tierlog.actors.kernel.lifecycle import ExitKind
+from tierlog.storage_backends.base.chunk_storage import ChunkInfo
+from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
+
+pytestmark = pytest.mark.anyio
+
+# --- lists, by pages -----------------------------------------------------------------------------
+
+
+async def test_a_long_list_is_asked_for_in_pages() -> None:
+    """A13: no ask is longer for a longer list."""
+    async with stage(list_page=3) as play:
+        names = [f"a/{number}" for number in range(8)]
+        for name in [*names, "b"]:
+            await play.chunks.memory.create_with_content(name, [])
+
+        assert [info.name async for info in play.client.list("a/")] == names
+        assert play.chunks.count("list") == 3
+        assert [info.name async for info in play.client.list("a/", "a/6")] == ["a/7"]
+        assert [info async for info in play.client.list("nothing")] == []
+
+
+async def test_a_list_that_is_left_early_asks_for_no_further_page() -> None:
+    async with stage(list_page=2) as play:
+        for number in range(6):
+            await play.chunks.memory.create_with_content(f"a/{number}", [])
+        async with aclosing(play.client.list("")) as infos:
+            assert (await anext(infos)).name == "a/0"
+
+        assert play.chunks.count("list") == 1
+
+
+async def test_each_page_of_a_list_is_tried_again_by_itself() -> None:
+    """A12: trouble late in a list does not begin it anew."""
+    async with stage(list_page=2) as play:
+        for number in range(4):
+            await play.chunks.memory.create_with_content(f"a/{number}", [])
+        async with aclosing(play.client.list("")) as infos:
+            assert [(await anext(infos)).name for _ in range(2)] == ["a/0", "a/1"]
+            play.chunks.plan("list", DOWN, DOWN)
+            assert [info.name async for info in infos] == ["a/2", "a/3"]
+
+        assert play.actor.statistics().attempts.retries == 2
+
+
+class SlowList(MemoryChunkStorage):
+    """Each name takes seconds."""
+
+    async def _list(self, prefix: str, after: str) -> AsyncGenerator[ChunkInfo, None]:
+        async with aclosing(super()._list(prefix, after)) as infos:
+            async for info in infos:
+                await anyio.sleep(4)
+                yield info
+
+
+@virtual_time
+async def test_a_list_fails_at_its_deadline_only_if_no_name_came() -> None:
+    """A13: a page ends with what it has, so a list that takes hours gets to its end."""
+    chunks = SlowList()
+    actor = StorageActor(chunks, attrs.evolve(OPTIONS, read_deadline=10), Random(1))
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(actor.run)
+        names = [f"a/{number:02}" for number in range(20)]
+        for name in names:
+            await chunks.create_with_content(name, [])
+        assert [info.name async for info in StorageClient(actor).list("")] == names
+        assert actor.statistics().reads.went_late == 0
+        actor.stop()
+
+
+# --- sweeps -------------------------------------------------------------------------------------
+
+
+@virtual_time
+async def test_what_dead_processes_left_is_swept_while_the_actor_lives() -> None:
+    async with stage(sweep_interval=100) as play:
+        play.chunks.plan("sweep", DOWN)
+        await anyio.sleep(350)
+        assert play.chunks.count("sweep") == 3
+        assert await play.client.create_with_content("a", [b"x"]) == 1
+
+
+@virtual_time
+async def test_a_sweep_that_hangs_keeps_nobody_from_working_and_ends_with_the_actor() -> None:
+    async with stage(sweep_interval=100) as play:
+        play.chunks.plan("sweep", Fault(FaultKind.HANG))
+        await anyio.sleep(150)
+        assert await play.client.create_with_content("a", [b"x"]) == 1
+    assert play.ended is not None
+    assert play.ended.kind is ExitKind.CLEAN

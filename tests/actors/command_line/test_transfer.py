@@ -1,0 +1,183 @@
+"""Import, export, backup and restore, as a shell sees them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+from pathlib import Path
+
+import anyio
+import pytest
+
+from support.command_line import NAME, Run, is_one_line, make_store, spawn
+from support.folders import fingerprint
+from support.legacy_layout import write_legacy
+from tierlog.actors.store.opening import system_world
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
+from tierlog.storage_backends.files.local import LocalFiles
+
+
+@pytest.fixture
+def older(folder: Path) -> Path:
+    """Long-term storage of the legacy layout, without a store."""
+
+    async def make() -> None:
+        chunks = FileSystemChunkStorage(LocalFiles(), str(folder / "lts"), system_world())
+        await chunks.open()
+        await write_legacy(chunks, "app/one", b"0123", b"45", sealed=True)
+        await write_legacy(chunks, "app/two", b"abc")
+        await chunks.create_with_content("plain", [b"plain"])
+
+    anyio.run(make)
+    return folder
+
+
+def test_segments_of_the_older_layout_are_imported(run: Run, older: Path) -> None:
+    run("segment", "create", "app/new")
+    done = run("import", "app/one", "plain")
+    assert (done.code, done.err) == (0, "")
+    assert run("segment", "read", "app/one").out == "012345"
+    assert run("segment", "read", "plain").out == "plain"
+    assert json.loads(run("segment", "info", "app/one", "--json").out)["sealed"]
+
+    again = json.loads(run("import", "--all", "--json").out)
+    assert [(each["name"], each["outcome"]) for each in again] == [
+        ("app/one", "passed over"),
+        ("app/two", "imported"),
+    ]
+    assert json.loads(run("import", "--all", "--prefix", "none/", "--json").out) == []
+    for name in ("app/one", "no/such", "../x"):
+        refused = run("import", name)
+        assert (refused.code, is_one_line(refused.err)) == (1, True)
+    assert run("chunks", "verify").code == 0
+
+
+def test_one_damaged_segment_does_not_keep_the_others_out(run: Run, older: Path) -> None:
+    run("segment", "create", "app/new")
+    (older / "lts" / "app" / "one$offset.4").unlink()
+    run("export", "app/new")
+    done = run("import", "--all")
+
+    assert done.code == 1
+    outcomes = {
+        line.split()[2 if "over" not in line else 3]: line.split()[1] for line in done.out.splitlines()[1:]
+    }
+    assert outcomes == {"app/new": "passed", "app/one": "failed", "app/two": "imported"}
+    assert run("import", "app/one").code == 1
+
+
+def test_an_export_can_be_read_in_the_older_layout(run: Run, folder: Path) -> None:
+    make_store(folder)
+    run("segment", "truncate", NAME, "3")
+    run("segment", "seal", NAME)
+    done = json.loads(run("export", NAME, "--json").out)
+    header = folder / "lts" / f"{NAME}$header"
+
+    assert done == [
+        {
+            "header": f"{NAME}$header",
+            "chunks": 2,
+            "length": 13,
+            "start_offset": 0,
+            "hidden_bytes": 3,
+            "sealed": True,
+        }
+    ]
+    assert header.stat().st_mode & 0o222 == 0
+    size, *items = header.read_text().removesuffix("&").split("&")
+    assert size.startswith("maxsize=")
+    files = [folder / "lts" / item.partition("=")[2] for item in items]
+    assert b"".join(file.read_bytes() for file in files) == b"flushed tail\n"
+
+    assert run("export", "--all").code == 0
+    header.chmod(0o644)
+    header.write_bytes(b"maxsize=1&")
+    refused = run("export", NAME)
+    assert (refused.code, "something else" in refused.err) == (1, True)
+    assert run("export", NAME, "--replace").code == 0
+    assert header.read_text().startswith(size + "&0=")
+
+
+def test_a_backup_is_restored(run: Run, folder: Path) -> None:
+    make_store(folder)
+    assert run("backup", "first").out == "backup first: 1 segment with 2 chunks and 13 B\n"
+    assert run("backup", "first").code == 1
+    run("segment", "append", NAME, "--data-text", "newer")
+    shutil.rmtree(folder / "wal")
+    done = run("restore", "first", "--deep")
+
+    assert (done.code, done.err) == (0, "")
+    assert "what is newer is lost" in done.out
+    assert run("segment", "read", NAME).out == "flushed tail\n"
+    assert json.loads(run("segment", "info", NAME, "--json").out)["attributes"] == {"colour": 7}
+    refused = run("restore", "first")
+    assert (refused.code, is_one_line(refused.err)) == (1, True)
+    assert run("doctor").code == 0
+
+
+def test_a_backup_as_it_is_changes_nothing_and_says_what_it_lacks(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
+    make_store(folder)
+    before = fingerprint(folder)
+    assert run("backup", "b", "--as-it-is").code == 2
+    told = run("backup", "b", "--as-it-is", "--to", str(tmp_path / "backups")).out
+
+    assert fingerprint(folder) == before
+    assert "not in the backup: 5 bytes only in the log" in told
+    (listed,) = json.loads(run("backup", "--list", "--to", str(tmp_path / "backups"), "--json").out)
+    assert (listed["name"], listed["segments"], listed["unflushed"]) == ("b", 1, 5)
+    assert run("backup", "--list").out.splitlines() == ["segments  chunks  bytes  unflushed  taken  name"]
+
+    shutil.rmtree(folder / "wal")
+    assert (
+        "lost with the old logs: 5 bytes that were only there"
+        in run("restore", "b", "--from", str(tmp_path / "backups")).out
+    )
+    assert run("segment", "read", NAME).out == "flushed "
+
+
+def test_segments_that_are_not_whole_are_named(run: Run, folder: Path) -> None:
+    make_store(folder)
+    run("backup", "b")
+    shutil.rmtree(folder / "wal")
+    shutil.rmtree(folder / "lts" / "containers")
+
+    assert is_one_line(run("restore", "b").err)
+    done = run("restore", "b", "--partial", "--json")
+    assert (done.code, [lost["segment"] for lost in json.loads(done.out)["lost"]]) == (1, [NAME])
+    assert run("segment", "ls").out == ""
+
+
+def test_a_restore_without_a_backup_says_so(run: Run, folder: Path, tmp_path: Path) -> None:
+    (folder / "lts").mkdir(parents=True)
+    for arguments in (
+        ("restore", "b"),
+        ("restore", "b", "--from", str(tmp_path / "none")),
+        ("restore", "b", "--data", str(tmp_path / "none")),
+    ):
+        done = run(*arguments)
+        assert (done.code, is_one_line(done.err)) == (1, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_ctrl_c_in_an_import_leaves_no_half_of_it(folder: Path, older: Path, run: Run, times: int) -> None:
+    """The file is sparse, and so large that its checksums take minutes."""
+    run("segment", "create", "app/new")
+    with open(older / "lts" / "huge", "wb") as file:
+        file.truncate(1 << 38)
+    with spawn(folder, "import", "huge") as process:
+        assert process.stderr is not None
+        owners = folder / "wal" / "owners"
+        while not list(owners.iterdir()):
+            assert process.poll() is None, process.stderr.read()
+        for _ in range(times):
+            process.send_signal(signal.SIGINT)
+
+        assert process.wait() == 130
+        assert process.stderr.read() == b""
+    (older / "lts" / "huge").unlink()
+    assert run("segment", "ls").out == "app/new\n"
+    assert run("doctor").code == 0

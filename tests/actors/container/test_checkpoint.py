@@ -1,0 +1,300 @@
+"""Checkpoints: when they are due, what they hold, what the log may forget, and what is said again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from support.container_parts import NAME, ROLLING, append, record_of
+from support.pipeline import PipelineWorld
+from support.recovered import recover
+from tierlog.actors.container.checkpoint import Checkpointer, CheckpointOptions
+from tierlog.actors.container.requests import (
+    CommitRequest,
+    CreateRequest,
+    DeleteRequest,
+    LogRequest,
+    MergeRequest,
+    SealRequest,
+)
+from tierlog.journal.operations.barrier import Barrier
+from tierlog.journal.operations.checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart
+from tierlog.journal.operations.relog_data import RelogData
+from tierlog.storage_backends.base.errors import Unavailable
+
+pytestmark = pytest.mark.anyio
+
+NEVER_RELOG = CheckpointOptions(wal_bytes=1000, pinned_groups_bytes=1 << 40)
+ALWAYS_RELOG = CheckpointOptions(wal_bytes=1000, pinned_groups_bytes=0)
+
+
+@asynccontextmanager
+async def running(
+    options: CheckpointOptions = NEVER_RELOG,
+) -> AsyncIterator[tuple[PipelineWorld, Checkpointer]]:
+    async with PipelineWorld().running() as world:
+        yield (
+            world,
+            Checkpointer(world.parts.state, world.parts.cache, world.log, world.ask_internal, options),
+        )
+
+
+async def created(world: PipelineWorld, *names: str) -> None:
+    for name in names or (NAME,):
+        await world.ask(CreateRequest(name, ROLLING))
+
+
+async def flushed(world: PipelineWorld, name: str = NAME, **changes: object) -> None:
+    writes = record_of(world.parts.segment(name), **changes)
+    await world.ask(
+        CommitRequest({key: world.parts.state.metadata.get(key, (0, b""))[0] for key in writes}, writes)
+    )
+
+
+def retained(world: PipelineWorld) -> list[int]:
+    """The numbers of the groups that the log still has."""
+    return [stored.info.number for stored in world.service._journals["c"].groups]
+
+
+async def test_a_checkpoint_is_begin_parts_and_end() -> None:
+    """C7."""
+    async with running() as (world, checkpointer):
+        await created(world, "a", "b")
+        await checkpointer.checkpoint()
+        ops = [op for _, group in world.groups() for op in group]
+        number = world.log.statistics().epoch << 32 | 1
+        images = {segment.image() for segment in world.parts.state.segments.by_id.values()}
+
+        assert ops[0] == CheckpointBegin(number)
+        assert isinstance(ops[1], CheckpointPart)
+        assert set(ops[1].images) == images
+        assert ops[2] == CheckpointEnd(number, 3, 3, world.parts.state.cycle)
+        assert world.parts.state.snapshot is None
+
+
+async def test_recovery_from_a_checkpoint_gives_the_same_state() -> None:
+    async with running() as (world, checkpointer):
+        await created(world)
+        await world.ask(append(NAME, b"flushed"))
+        await flushed(world)
+        await world.ask(append(NAME, b" not"))
+        await checkpointer.checkpoint()
+        await world.ask(append(NAME, b" later"))
+        recovered = await recover(world.service)
+
+    assert recovered.report.checkpoint_sequence == 5
+    assert recovered.parts.segment().image() == world.parts.segment().image()
+    assert recovered.parts.state.metadata == world.parts.state.metadata
+    assert recovered.parts.state.sequence == world.parts.state.sequence
+    assert recovered.parts.cache.slices(recovered.parts.segment().sid, 7, 99) == [b" not later"]
+
+
+async def test_the_log_forgets_what_is_flushed() -> None:
+    """W5: up to the begin, because nothing before it is needed any more."""
+    async with running() as (world, checkpointer):
+        await created(world)
+        await world.ask(append(NAME, b"abc"))
+        await flushed(world)
+        await checkpointer.checkpoint()
+
+        assert retained(world) == [4, 5, 6]
+
+
+async def test_the_log_keeps_the_oldest_group_with_unflushed_bytes() -> None:
+    async with running() as (world, checkpointer):
+        await created(world, "a", "b")
+        await world.ask(append("a", b"flushed"))
+        for _ in range(20):
+            await world.ask_internal(LogRequest(Barrier()), 0)
+        await world.ask(append("a", b"unflushed"))
+        await world.ask(append("b", b"unflushed"))
+        await flushed(world, "a", length=7)
+        await checkpointer.checkpoint()
+
+        assert retained(world)[0] == 24
+
+
+async def test_a_deleted_segment_holds_nothing_back() -> None:
+    async with running() as (world, checkpointer):
+        await created(world)
+        await world.ask(append(NAME, b"abc"))
+        await world.ask(DeleteRequest(NAME))
+        await checkpointer.checkpoint()
+
+        assert retained(world)[0] == 4
+
+
+async def test_appends_go_on_between_the_parts() -> None:
+    """Hole 29: a checkpoint of many segments is written in parts, each in its own turn."""
+    async with running() as (world, checkpointer):
+        for number in range(600):
+            world.post(CreateRequest(f"s{number}", ROLLING))
+        await world.ask(append("s0", b"before"))
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(checkpointer.checkpoint)
+            while world.parts.state.snapshot is None:
+                await anyio.lowlevel.checkpoint()
+            await world.ask(append("s0", b"during"))
+        parts = [op for _, ops in world.groups() for op in ops if isinstance(op, CheckpointPart)]
+        recovered = await recover(world.service)
+
+    assert [len(part.images) for part in parts] == [256, 256, 88]
+    assert recovered.parts.content(recovered.parts.segment("s0").sid) == b"beforeduring"
+
+
+async def test_a_checkpoint_that_failed_can_be_tried_again() -> None:
+    async with PipelineWorld().running() as world:
+        await created(world)
+        failing = True
+
+        async def ask(request: object, size: int) -> object:
+            if failing and isinstance(request, LogRequest) and isinstance(request.op, CheckpointPart):
+                raise Unavailable("mailbox closed")
+            return await world.ask_internal(request, size)  # type: ignore[arg-type]
+
+        checkpointer = Checkpointer(world.parts.state, world.parts.cache, world.log, ask, NEVER_RELOG)
+        with pytest.raises(Unavailable):
+            await checkpointer.checkpoint()
+        failing = False
+        await checkpointer.checkpoint()
+
+        assert checkpointer.statistics().checkpoints == 1
+
+
+# --- when ---------------------------------------------------------------------------------------
+
+
+async def test_a_checkpoint_is_due_after_enough_logged_bytes() -> None:
+    async with running() as (world, checkpointer):
+        await created(world)
+        assert not checkpointer.is_due()
+        await world.ask(append(NAME, bytes(1000)))
+        assert checkpointer.is_due()
+        await checkpointer.checkpoint()
+        assert not checkpointer.is_due()
+
+
+async def test_a_large_checkpoint_makes_the_next_one_later() -> None:
+    """Its cost stays a small share of what is logged: at least four times its size lies between two."""
+    async with running() as (world, checkpointer):
+        await created(world, *(f"segment-with-a-long-name-{number}" for number in range(100)))
+        await checkpointer.checkpoint()
+        size = checkpointer.statistics().last_bytes
+        assert 4 * size > 1000 * 2
+        await world.ask(append("segment-with-a-long-name-1", bytes(4 * size - 200)))
+        assert not checkpointer.is_due()
+        await world.ask(append("segment-with-a-long-name-1", bytes(200)))
+        assert checkpointer.is_due()
+
+
+async def test_what_the_log_held_at_open_counts() -> None:
+    """An owner that crashes often must come to its checkpoint too."""
+    async with running() as (world, _):
+        await created(world)
+        await world.ask(append(NAME, bytes(2000)))
+        later = Checkpointer(world.parts.state, world.parts.cache, world.log, world.ask_internal, NEVER_RELOG)
+
+        assert later.is_due()
+
+
+async def test_the_loop_writes_one_whenever_it_is_due() -> None:
+    async with running() as (world, checkpointer):
+        await created(world)
+        logged = anyio.Event()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(checkpointer.run, lambda: logged)
+            await anyio.wait_all_tasks_blocked()
+            assert checkpointer.statistics().checkpoints == 0
+            await world.ask(append(NAME, bytes(2000)))
+            event, logged = logged, anyio.Event()
+            event.set()
+            await anyio.wait_all_tasks_blocked()
+            assert checkpointer.statistics().checkpoints == 1
+            tasks.cancel_scope.cancel()
+
+
+# --- saying it again (F4) -----------------------------------------------------------------------
+
+
+async def said_again(world: PipelineWorld) -> list[tuple[int, bytes]]:
+    ops = [op for _, group in world.groups() for op in group]
+    return [(op.offset, bytes(op.data)) for op in ops if isinstance(op, RelogData)]
+
+
+async def test_a_segment_that_cannot_be_flushed_does_not_pin_the_log() -> None:
+    """F4: its bytes are said again at the tail, and the old groups can go."""
+    async with running(ALWAYS_RELOG) as (world, checkpointer):
+        await created(world)
+        await world.ask(append(NAME, b"abc"))
+        await world.ask(append(NAME, b"def"))
+        for _ in range(5):
+            await world.ask_internal(LogRequest(Barrier()), 0)
+        await checkpointer.checkpoint()
+
+        assert await said_again(world) == [(0, b"abcdef")]
+        assert retained(world)[0] == 9
+        recovered = await recover(world.service)
+    assert recovered.parts.content(recovered.parts.segment().sid) == b"abcdef"
+    assert checkpointer.statistics().relogged_bytes == 6
+
+
+async def test_bytes_said_again_in_pieces_all_stay_in_the_log() -> None:
+    """F4: every piece is its own group, and the log is cut below the first one."""
+    async with running(ALWAYS_RELOG) as (world, checkpointer):
+        await created(world)
+        data = bytes(range(256)) * (3 << 12)
+        await world.ask(append(NAME, data))
+        for _ in range(5):
+            await world.ask_internal(LogRequest(Barrier()), 0)
+        await checkpointer.checkpoint()
+        pieces = await said_again(world)
+        recovered = await recover(world.service)
+
+    assert [offset for offset, _ in pieces] == [0, 1 << 20, 2 << 20]
+    assert recovered.parts.content(recovered.parts.segment().sid) == data
+
+
+async def test_bytes_behind_a_merged_source_are_said_again_too() -> None:
+    async with running(ALWAYS_RELOG) as (world, checkpointer):
+        await created(world, "t", "s")
+        await world.ask(append("t", b"tt"))
+        await world.ask(append("s", b"sss"))
+        await world.ask(SealRequest("s"))
+        await world.ask(MergeRequest("t", ["s"], []))
+        await world.ask(append("t", b"uu"))
+        for _ in range(20):
+            await world.ask_internal(LogRequest(Barrier()), 0)
+        await checkpointer.checkpoint()
+
+        assert sorted(await said_again(world)) == [(0, b"sss"), (0, b"tt"), (5, b"uu")]
+        assert retained(world)[0] > 20
+        await recover(world.service)
+
+
+async def test_only_the_older_half_is_said_again() -> None:
+    async with running(ALWAYS_RELOG) as (world, checkpointer):
+        await created(world, "old", "new")
+        await world.ask(append("old", b"old"))
+        for _ in range(10):
+            await world.ask_internal(LogRequest(Barrier()), 0)
+        await world.ask(append("new", b"new"))
+        await checkpointer.checkpoint()
+
+        assert await said_again(world) == [(0, b"old")]
+
+
+async def test_a_segment_deleted_meanwhile_is_left_alone() -> None:
+    async with running(ALWAYS_RELOG) as (world, checkpointer):
+        await created(world)
+        await world.ask(append(NAME, b"abc"))
+        segment = world.parts.segment()
+        segment.marks.append((99, 2))
+        await checkpointer._relog(segment)
+        assert await said_again(world) == [(0, b"abc")]
+
+        world.parts.cache.drop_segment(segment.sid)
+        await checkpointer._relog(segment)
+        assert len(await said_again(world)) == 1

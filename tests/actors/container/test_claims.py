@@ -1,0 +1,166 @@
+"""Claims in long-term storage (rule W8): names, bytes, judgement, and who gets one."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from support.container_world import ContainerWorld, referenced_chunks
+from tierlog.actors.container.claims import (
+    Claim,
+    Identity,
+    claim_late,
+    claim_name,
+    claim_prefix,
+    decode_claim,
+    encode_claim,
+    judge,
+    place,
+    survey,
+)
+from tierlog.storage_backends.base.codec import DecodeError
+from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch
+from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
+
+US = Identity(b"S" * 16, b"L" * 16, b"O" * 16)
+NEXT_OWNER = attrs.evolve(US, owner=b"P" * 16)
+CLONE = attrs.evolve(US, log=b"M" * 16)
+STRANGER = attrs.evolve(US, store=b"T" * 16)
+
+GOLDEN = "544c434d01" + "53" * 16 + "4c" * 16 + "4f" * 16 + "7730690f"
+
+
+def test_a_claim_has_its_golden_bytes_and_name() -> None:
+    assert encode_claim(US).hex() == GOLDEN
+    assert decode_claim(bytes.fromhex(GOLDEN)) == US
+    assert claim_name(3, 0x1F) == "_system/containers/0003/epoch.000000000000001f"
+
+
+@given(st.binary(max_size=80))
+def test_any_bytes_give_a_claim_or_a_decode_error(data: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode_claim(data)
+
+
+@given(st.integers(0, 56), st.integers(1, 255))
+def test_a_damaged_claim_is_refused(place: int, mask: int) -> None:
+    data = bytearray.fromhex(GOLDEN)
+    data[place] ^= mask
+    with pytest.raises(DecodeError):
+        decode_claim(bytes(data))
+
+
+@pytest.mark.parametrize(
+    ("claims", "history", "refused"),
+    [
+        ([], 0, False),
+        ([Claim(1, US), Claim(3, NEXT_OWNER)], 3, False),
+        ([Claim(4, US)], 3, True),
+        ([Claim(1, US), Claim(4, NEXT_OWNER)], 3, True),
+        ([Claim(2, CLONE)], 3, True),
+        ([Claim(1, STRANGER)], 3, True),
+        ([Claim(1, US)], 0, True),
+    ],
+)
+def test_claims_above_the_logs_history_or_of_others_are_refused(
+    claims: list[Claim], history: int, refused: bool
+) -> None:
+    """W8: the folder is a copy, an old backup, or of another store."""
+    if refused:
+        with pytest.raises(StoreMismatch):
+            judge(claims, history, US)
+    else:
+        judge(claims, history, US)
+
+
+def test_a_refusal_says_what_to_do() -> None:
+    with pytest.raises(StoreMismatch, match="give each store its own place"):
+        judge([Claim(1, STRANGER)], 3, US)
+    with pytest.raises(StoreMismatch, match="--adopt"):
+        judge([Claim(4, US)], 3, US)
+
+
+async def open_chunks(state: MemoryChunkState) -> MemoryChunkStorage:
+    chunks = MemoryChunkStorage(state)
+    await chunks.open()
+    return chunks
+
+
+@pytest.mark.anyio
+async def test_an_epoch_is_claimed_once() -> None:
+    state = MemoryChunkState()
+    chunks = await open_chunks(state)
+
+    assert await place(chunks, 0, 5, US)
+    assert await place(chunks, 0, 5, US), "its own claim, after a lost reply"
+    assert not await place(chunks, 0, 5, NEXT_OWNER)
+    assert await place(chunks, 0, 6, NEXT_OWNER)
+    assert await place(chunks, 1, 5, NEXT_OWNER), "each container has its own"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("adopt", [False, True])
+@pytest.mark.parametrize("epoch", [5, 6])
+async def test_who_is_succeeded_while_it_claims_late_is_told_so_and_a_copy_is_told_that(
+    epoch: int, adopt: bool
+) -> None:
+    """The successor fenced the log before it claimed. A copy's log was never fenced."""
+    chunks = await open_chunks(MemoryChunkState())
+    await place(chunks, 0, epoch, NEXT_OWNER)
+    fenced = [None, NotOwner("a newer owner has the log")]
+
+    def check_owner() -> None:
+        if error := fenced.pop(0):
+            raise error
+
+    if epoch == 6 and adopt:
+        await claim_late(chunks, 0, 5, US, check_owner, adopt=adopt)
+        return
+
+    with pytest.raises(NotOwner):
+        await claim_late(chunks, 0, 5, US, check_owner, adopt=adopt)
+    with pytest.raises(StoreMismatch, match="--adopt"):
+        await claim_late(chunks, 0, 5, US, lambda: None, adopt=adopt)
+
+
+@pytest.mark.anyio
+async def test_a_survey_finds_a_containers_claims_in_order() -> None:
+    chunks = await open_chunks(MemoryChunkState())
+    for epoch, identity in ((16, NEXT_OWNER), (9, US)):
+        await place(chunks, 2, epoch, identity)
+    await place(chunks, 3, 99, US)
+
+    assert await survey(chunks, 2) == [Claim(9, US), Claim(16, NEXT_OWNER)]
+    assert await survey(chunks, 4) == []
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("name", ["zz", "0000000000000001"])
+async def test_a_claim_that_cannot_be_read_is_corruption(name: str) -> None:
+    chunks = await open_chunks(MemoryChunkState())
+    await chunks.create_with_content(claim_prefix(0) + name, [b"not a claim"])
+    with pytest.raises(DataCorruption) as refused:
+        await survey(chunks, 0)
+
+    assert refused.value.file == claim_prefix(0) + name
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("kind", [FaultKind.BEFORE, FaultKind.AFTER, FaultKind.LOST])
+async def test_an_owner_whose_claim_has_no_answer_serves_and_claims_before_it_writes(kind: FaultKind) -> None:
+    """An opening that gave up would make another claim each time, and serve nobody meanwhile."""
+    world = ContainerWorld()
+    await world.chunks.open()
+    world.chunks.script = lambda call: Fault(kind) if call.verb == "create_with_content" else None
+    async with world.owner() as owner:
+        await owner.store.create_segment("a")
+        await owner.store.append("a", b"data")
+        assert owner.container.state.epoch == 1
+
+        world.chunks.script = None
+        await owner.store.flush()
+        assert await survey(world.chunks, owner.container.index) == [Claim(1, owner.container._identity)]
+        assert referenced_chunks(owner.container)

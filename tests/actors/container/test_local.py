@@ -1,0 +1,290 @@
+"""The host of one container: ownership after ownership, and what callers get meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
+from random import Random
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from support.container_world import virtual_time
+from tierlog.actors.container.local import LocalContainer
+from tierlog.actors.kernel.backoff import Backoff
+from tierlog.actors.kernel.supervision import RestartPolicy
+from tierlog.storage_backends.base.errors import (
+    ClosedError,
+    DataCorruption,
+    NotOwner,
+    OutcomeUnknown,
+    SegmentNotFound,
+    StoreMismatch,
+    TierlogError,
+    Unavailable,
+)
+
+pytestmark = [pytest.mark.anyio, virtual_time]
+
+POLICY = RestartPolicy(Backoff(first=1.0, maximum=1.0, jitter=0.0), restarts_max=2, window=100.0)
+
+
+@attrs.define(eq=False)
+class Ownership:
+    """Stands for a container: starts after ``starts_after`` seconds, lives until it is stopped or fails."""
+
+    number: int
+    starts_after: float = 0.0
+    start_error: BaseException | None = None
+    is_poisoned: bool = False
+    follows: Collection[int] | None = None
+    _end: anyio.Event = attrs.field(factory=anyio.Event)
+    _error: BaseException | None = None
+
+    @property
+    def epochs_so_far(self) -> Collection[int]:
+        return (*(self.follows or ()), 10 * self.number)
+
+    async def run(self, started: Callable[[], None], ending: Callable[[], None]) -> None:
+        try:
+            await anyio.sleep(self.starts_after)
+            if self.start_error is not None:
+                raise self.start_error
+            started()
+            await self._end.wait()
+            if self._error is not None:
+                raise self._error
+        finally:
+            ending()
+
+    def stop(self) -> None:
+        self._end.set()
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+        self._end.set()
+
+    def statistics(self) -> Any:
+        return f"statistics of {self.number}"
+
+
+@attrs.define
+class ContainerRuntime:
+    host: LocalContainer
+    made: list[Ownership]
+    ended: anyio.Event = attrs.field(factory=anyio.Event)
+
+    async def run(self) -> None:
+        await self.host.run()
+        self.ended.set()
+
+
+@asynccontextmanager
+async def hosting(
+    *scripts: dict[str, Any], wait: float = 10.0, policy: RestartPolicy = POLICY
+) -> AsyncIterator[ContainerRuntime]:
+    """A running host whose n-th ownership is made as the n-th script says (the last one again and again)."""
+    made: list[Ownership] = []
+
+    def make() -> Any:
+        script = scripts[min(len(made), len(scripts) - 1)] if scripts else {}
+        made.append(Ownership(len(made) + 1, **script))
+        return made[-1]
+
+    world = ContainerRuntime(LocalContainer(3, make, policy, Random(1), wait), made)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(world.run)
+        yield world
+        world.host.stop()
+        await world.ended.wait()
+
+
+async def number(ownership: Any) -> int:
+    answer: int = ownership.number
+    return answer
+
+
+async def refusal(host: LocalContainer) -> type[Exception]:
+    with pytest.raises(TierlogError) as refused:
+        await host.call(number)
+
+    return type(refused.value)
+
+
+async def test_calls_go_to_the_ownership_that_is_alive() -> None:
+    async with hosting() as world:
+        await world.host.wait_started()
+
+        assert await world.host.call(number) == 1
+        assert world.host.statistics().state == "active"
+        assert str(world.host.statistics().current) == "statistics of 1"
+
+
+async def test_a_failed_ownership_is_followed_by_another() -> None:
+    async with hosting() as world:
+        await world.host.wait_started()
+        world.made[0].fail(Unavailable("disk"))
+        await anyio.wait_all_tasks_blocked()
+        assert world.host.active is None
+        assert world.host.statistics().state == "recovering"
+
+        assert await world.host.call(number) == 2
+        assert world.host.statistics().restarts == 1
+
+
+async def test_a_call_waits_for_recovery_up_to_the_limit() -> None:
+    async with hosting({}, {"starts_after": 5.0}) as world:
+        await world.host.wait_started()
+        world.made[0].fail(Unavailable("disk"))
+        await anyio.wait_all_tasks_blocked()
+        before = anyio.current_time()
+
+        assert await world.host.call(number) == 2
+        assert anyio.current_time() - before == pytest.approx(6.0)
+
+
+async def test_a_call_that_waited_too_long_did_nothing_and_says_so() -> None:
+    async with hosting({"starts_after": 50.0}, wait=4.0) as world:
+        before = anyio.current_time()
+        with pytest.raises(Unavailable, match="still recovering after 4 s"):
+            await world.host.call(number)
+
+        assert anyio.current_time() - before == pytest.approx(4.0)
+        assert world.host.statistics().state == "starting"
+
+
+@pytest.mark.parametrize("error", [Unavailable("not taken in"), ClosedError("mailbox closed")], ids=repr)
+async def test_a_call_that_was_not_taken_in_is_tried_on_the_next_ownership(error: TierlogError) -> None:
+    async with hosting() as world:
+        await world.host.wait_started()
+
+        async def verb(ownership: Any) -> int:
+            if ownership.number == 1:
+                ownership.fail(Unavailable("disk"))
+                await anyio.wait_all_tasks_blocked()
+                raise error
+            return await number(ownership)
+
+        assert await world.host.call(verb) == 2
+
+
+@pytest.mark.parametrize("error", [OutcomeUnknown("?"), SegmentNotFound("no such")], ids=repr)
+async def test_a_call_that_may_have_happened_or_was_answered_is_never_tried_again(
+    error: TierlogError,
+) -> None:
+    async with hosting() as world:
+        await world.host.wait_started()
+        calls = 0
+
+        async def verb(ownership: Any) -> int:
+            nonlocal calls
+            calls += 1
+            ownership.fail(Unavailable("disk"))
+            await anyio.wait_all_tasks_blocked()
+            raise error
+
+        with pytest.raises(type(error)):
+            await world.host.call(verb)
+        assert calls == 1
+
+
+async def test_what_is_unavailable_beneath_a_living_container_surfaces() -> None:
+    async with hosting() as world:
+        await world.host.wait_started()
+
+        async def verb(ownership: Any) -> int:
+            raise Unavailable("long-term storage is down")
+
+        with pytest.raises(Unavailable, match="long-term storage"):
+            await world.host.call(verb)
+        assert await world.host.call(number) == 1
+
+
+async def test_a_fenced_container_stays_fenced() -> None:
+    """Reopening it would fence the other owner, and so on without end (A9)."""
+    async with hosting() as world:
+        await world.host.wait_started()
+        world.made[0].fail(NotOwner("epoch 4 fenced 3"))
+        await world.ended.wait()
+
+        assert await refusal(world.host) is NotOwner
+        assert len(world.made) == 1
+        assert world.host.statistics().state == "fenced"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [DataCorruption("bad", file="f", offset=7), StoreMismatch("a clone")],
+    ids=lambda e: type(e).__name__,
+)
+async def test_a_corrupt_container_stays_stopped_and_says_why(error: TierlogError) -> None:
+    """A restart would meet the same bytes again."""
+    async with hosting({"start_error": ExceptionGroup("tasks", [error])}) as world:
+        with pytest.raises(type(error)) as refused:
+            await world.host.wait_started()
+
+        assert refused.value is error
+        assert await refusal(world.host) is type(error)
+        assert len(world.made) == 1
+        assert world.host.statistics().state == "corrupt"
+
+
+async def test_a_container_that_keeps_failing_is_given_up() -> None:
+    async with hosting({"start_error": RuntimeError("bug")}) as world:
+        await world.ended.wait()
+        with pytest.raises(Unavailable, match="stopped for good: failed: gave up"):
+            await world.host.call(number)
+
+        assert len(world.made) == 3
+
+
+async def test_the_last_reason_of_a_container_given_up_is_told() -> None:
+    async with hosting({"start_error": Unavailable("no disk")}) as world:
+        await world.ended.wait()
+        with pytest.raises(Unavailable, match="no disk"):
+            await world.host.call(number)
+
+
+async def test_a_poisoned_container_is_recovered() -> None:
+    """C5: recovery is the way back from a torn step."""
+    async with hosting({"is_poisoned": True}, {}) as world:
+        await world.host.wait_started()
+        world.made[0].fail(RuntimeError("torn"))
+        await anyio.wait_all_tasks_blocked()
+
+        assert await world.host.call(number) == 2
+
+
+async def test_a_stopped_host_is_closed() -> None:
+    async with hosting() as world:
+        await world.host.wait_started()
+        world.host.stop()
+        await world.ended.wait()
+
+        assert await refusal(world.host) is ClosedError
+        assert len(world.made) == 1
+
+
+async def test_a_stop_during_the_pause_makes_no_new_ownership_work() -> None:
+    async with hosting() as world:
+        await world.host.wait_started()
+        world.made[0].fail(Unavailable("disk"))
+        await anyio.wait_all_tasks_blocked()
+        world.host.stop()
+        await world.ended.wait()
+
+        assert world.host.active is None
+        assert await refusal(world.host) is ClosedError
+
+
+async def test_a_restart_may_only_follow_the_ownerships_of_this_host() -> None:
+    """Hole 26: the first one opens on order, whoever had the log; the next ones open by themselves."""
+    async with hosting() as world:
+        await world.host.wait_started()
+        for _ in range(2):
+            world.made[-1].fail(Unavailable("the disk failed"))
+            await anyio.sleep(2.0)
+
+        assert [ownership.follows for ownership in world.made] == [None, (10,), (10, 20)]

@@ -1,0 +1,408 @@
+"""Flush cycles: cut, order, end record, failures, and who is told (rules F1 to F5)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from support.container_parts import NAME, append
+from support.container_world import virtual_time
+from support.flushing import FlushWorld
+from tierlog.actors.container.requests import DeleteRequest, MergeRequest, SealRequest
+from tierlog.actors.flush.aggregation import SegmentFlush
+from tierlog.actors.flush.writer import StorageWriter, WriterOptions
+from tierlog.journal.operations.cycle_complete import CycleComplete
+from tierlog.journal.operations.vocabulary import Operation
+from tierlog.storage_backends.base.errors import MetadataConflict, NotOwner, StoreMismatch, Unavailable
+from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
+
+pytestmark = [pytest.mark.anyio, virtual_time]
+
+OPTIONS = WriterOptions(flush_age=30.0, error_pause=5.0)
+DOWN = every(Fault(FaultKind.BEFORE), "create", "write", "create_with_content")
+
+
+def writer_of(world: FlushWorld) -> StorageWriter:
+    return StorageWriter(world, world.flusher, world.storage, world, world.claim, OPTIONS)
+
+
+@asynccontextmanager
+async def running(
+    last_cut: int = 0, world: FlushWorld | None = None
+) -> AsyncIterator[tuple[FlushWorld, StorageWriter]]:
+    world = await (world or FlushWorld()).open()
+    writer = writer_of(world)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(writer.run, last_cut)
+        await anyio.wait_all_tasks_blocked()
+        yield world, writer
+        tasks.cancel_scope.cancel()
+
+
+def completed(world: FlushWorld) -> list[Operation]:
+    return [op for op in world.logged if isinstance(op, CycleComplete)]
+
+
+def only_fails(world: FlushWorld, *names: str) -> None:
+    """Writes of these segments fail."""
+    ids = {f"{world.parts.segment(name).sid:016x}" for name in names}
+
+    def script(call: Call) -> Fault | None:
+        writes = call.verb in ("create", "write", "create_with_content")
+        return Fault(FaultKind.BEFORE) if writes and call.name.split("/")[2] in ids else None
+
+    world.chunks.script = script
+
+
+# --- one cycle ----------------------------------------------------------------------------------
+
+
+async def test_a_full_cycle_flushes_everything_and_says_so() -> None:
+    """F1: the record names the cut; everything up to it is in long-term storage."""
+    world = await FlushWorld().open()
+    world.parts.create("a", "b")
+    world.parts.do(append("a", b"aa"), append("b", b"b"))
+    cut = world.sequence
+    await writer_of(world).cycle(full=True)
+
+    assert completed(world) == [CycleComplete(1, 1, cut, True)]
+    assert world.cycles == [("begins", 1), ("completed", 1)]
+    assert world.parts.segment("a").is_flushed
+    assert world.parts.segment("b").is_flushed
+
+
+async def test_the_cut_is_durable_before_anything_is_written() -> None:
+    world = await FlushWorld().open()
+    world.parts.create()
+    order: list[str] = []
+    world.claim_error = None
+
+    async def claim() -> None:
+        order.append(f"claim after {world.settled} settled")
+
+    def script(call: Call) -> None:
+        order.append("write") if call.verb in ("create", "write", "create_with_content") else None
+
+    world.parts.do(append(NAME, b"abc"))
+    world.chunks.script = script
+    await StorageWriter(world, world.flusher, world.storage, world, claim, OPTIONS).cycle(full=True)
+
+    assert order[0] == "claim after 1 settled", "W8: claimed before the first write"
+    assert "write" in order[1:]
+
+
+async def test_a_cycle_by_size_takes_only_what_is_due() -> None:
+    world = await FlushWorld().open()
+    due = world.parts.create("due")
+    other = world.parts.create("other")
+    world.parts.do(append("due", b"aa"), append("other", b"b"))
+    writer = writer_of(world)
+    writer.segment_due(due.sid)
+    await writer.cycle(full=False)
+
+    assert due.is_flushed
+    assert not other.has_record
+    assert completed(world) == [CycleComplete(1, 1, 4, False)]
+    assert writer.statistics().due_segments == 0
+
+
+async def test_a_merge_brings_its_sources_along() -> None:
+    """F3: target and sources are due together, whichever was wanted."""
+    world = await FlushWorld().open()
+    target = world.parts.create("t")
+    world.parts.create("s", "r")
+    world.parts.do(append("r", b"r"), append("s", b"ss"), append("t", b"t"), SealRequest("r"))
+    world.parts.do(MergeRequest("s", ["r"], []), SealRequest("s"), MergeRequest("t", ["s"], []))
+    writer = writer_of(world)
+    writer.segment_due(target.sid)
+    await writer.cycle(full=False)
+
+    assert target.is_flushed
+    assert await world.stored(target) == b"tssr"
+
+
+async def test_deletes_ride_in_a_cycle() -> None:
+    """F2: the record is removed in the cycle, and the collector learns when the cycle is complete."""
+    world = await FlushWorld().open()
+    segment = world.parts.create()
+    world.parts.do(append(NAME, b"abc"))
+    writer = writer_of(world)
+    await writer.cycle(full=True)
+    world.parts.do(DeleteRequest(NAME))
+    await writer.cycle(full=True)
+
+    assert world.parts.state.segments.get(segment.sid) is None
+    assert len(world.sink.released) == 1
+    assert world.cycles[-1] == ("completed", 2)
+
+
+async def test_a_segment_deleted_during_its_flush_is_no_failure() -> None:
+    world = await FlushWorld().open()
+    world.parts.create()
+    world.parts.do(append(NAME, b"abc"))
+
+    async def claim() -> None:
+        world.parts.do(DeleteRequest(NAME))
+
+    writer = StorageWriter(world, world.flusher, world.storage, world, claim, OPTIONS)
+    await writer.cycle(full=True)
+
+    assert len(completed(world)) == 1
+    assert writer.statistics().failing_segments == 0
+    assert writer.statistics().due_segments == 1, "the delete is looked at in the next cycle"
+
+
+# --- failures -----------------------------------------------------------------------------------
+
+
+async def test_a_segment_that_fails_does_not_stop_the_cycle() -> None:
+    """F4: the metadata keeps stating flushed lengths, so the cycle completes without it."""
+    world = await FlushWorld().open()
+    bad, good = world.parts.create("bad"), world.parts.create("good")
+    world.parts.do(append("bad", b"x"), append("good", b"y"))
+    only_fails(world, "bad")
+    writer = writer_of(world)
+    await writer.cycle(full=True)
+
+    assert good.is_flushed
+    assert not bad.has_record
+    assert bad.sid in writer.failing
+    assert completed(world) == [CycleComplete(1, 1, 4, False)], "not full: something is missing"
+    world.chunks.script = None
+    await writer.cycle(full=True)
+    assert bad.is_flushed
+    assert not writer.failing
+
+
+async def test_a_target_waits_for_a_source_that_failed() -> None:
+    """F3: sources first."""
+    world = await FlushWorld().open()
+    target = world.parts.create("t")
+    world.parts.create("s")
+    world.parts.do(append("t", b"t"), append("s", b"s"), SealRequest("s"))
+    only_fails(world, "s")
+    world.parts.do(MergeRequest("t", ["s"], []))
+    await writer_of(world).cycle(full=True)
+
+    assert not target.has_record
+
+
+async def test_a_cycle_in_which_nothing_got_through_is_not_logged() -> None:
+    """Long-term storage's trouble must not feed the log (S7)."""
+    world = await FlushWorld().open()
+    world.parts.create()
+    world.parts.do(append(NAME, b"x"))
+    world.chunks.script = DOWN
+    await writer_of(world).cycle(full=True)
+
+    assert completed(world) == []
+    assert world.cycles == [("begins", 1)]
+
+
+async def test_a_claim_that_cannot_be_made_now_fails_the_cycle_only() -> None:
+    world = await FlushWorld(claim_error=Unavailable("down")).open()
+    segment = world.parts.create()
+    writer = writer_of(world)
+    await writer.cycle(full=True)
+    assert not segment.has_record
+
+    world.claim_error = None
+    await writer.cycle(full=True)
+    assert segment.is_flushed
+
+
+@pytest.mark.parametrize("error", [NotOwner("fenced"), StoreMismatch("a clone")], ids=repr)
+async def test_a_claim_that_is_refused_ends_the_writer(error: Exception) -> None:
+    """W8: an owner that may not write to long-term storage stops."""
+    world = await FlushWorld(claim_error=error).open()
+    world.parts.create()
+    with pytest.raises(type(error)):
+        await writer_of(world).cycle(full=True)
+
+
+# --- when ---------------------------------------------------------------------------------------
+
+
+async def test_what_a_client_did_is_flushed_at_its_age() -> None:
+    """F5, C8."""
+    async with running() as (world, writer):
+        world.parts.create()
+        world.parts.do(append(NAME, b"abc"))
+        writer.operations_logged()
+        await anyio.sleep(29.9)
+        assert completed(world) == []
+        await anyio.sleep(0.2)
+        assert completed(world) == [CycleComplete(1, 1, 2, True)]
+
+
+async def test_what_a_cycle_produces_makes_no_next_one_due() -> None:
+    """F5: an idle store is quiet."""
+    async with running() as (world, writer):
+        world.parts.create()
+        writer.operations_logged()
+        await anyio.sleep(31)
+        before = len(world.logged)
+        writer.operations_logged()
+        await anyio.sleep(1000)
+
+        assert len(world.logged) == before == 1
+
+
+async def test_enough_bytes_make_a_cycle_due_at_once() -> None:
+    async with running() as (world, writer):
+        segment = world.parts.create()
+        world.parts.do(append(NAME, b"abc"))
+        writer.segment_due(segment.sid)
+        await anyio.wait_all_tasks_blocked()
+
+        assert segment.is_flushed
+
+
+async def test_opening_a_flushed_store_flushes_nothing() -> None:
+    """F5: the cut of the last full cycle covers all that clients did."""
+    world = FlushWorld()
+    world.parts.create()
+    async with running(last_cut=world.sequence, world=world):
+        await anyio.sleep(1000)
+
+        assert world.logged == []
+
+
+async def test_a_store_opened_with_unflushed_bytes_flushes_them_at_their_age() -> None:
+    world = FlushWorld()
+    world.parts.create()
+    async with running(world=world):
+        await anyio.sleep(31)
+
+        assert len(completed(world)) == 1
+
+
+async def test_after_a_failure_there_is_a_pause_then_a_full_cycle() -> None:
+    async with running() as (world, writer):
+        segment = world.parts.create()
+        world.parts.do(append(NAME, b"abc"))
+        world.chunks.script = DOWN
+        writer.segment_due(segment.sid)
+        await anyio.sleep(4.9)
+        assert writer.statistics().cycles == 1
+        world.chunks.script = None
+        await anyio.sleep(0.2)
+
+        assert segment.is_flushed
+        assert completed(world) == [CycleComplete(1, 2, 2, True)]
+
+
+async def test_while_storage_is_down_there_is_one_attempt_per_pause() -> None:
+    async with running() as (world, writer):
+        world.parts.create()
+        world.parts.do(append(NAME, b"abc"))
+        world.chunks.script = DOWN
+        writer.request_cycle()
+        await anyio.sleep(22)
+
+        assert writer.statistics().cycles == 5
+        assert world.logged == []
+
+
+# --- flush() ------------------------------------------------------------------------------------
+
+
+async def test_flush_returns_when_everything_so_far_is_in_a_complete_cycle() -> None:
+    async with running() as (world, writer):
+        segment = world.parts.create()
+        world.parts.do(append(NAME, b"abc"))
+        await writer.flush()
+
+        assert segment.is_flushed
+        assert completed(world) == [CycleComplete(1, 1, 2, True)]
+        assert writer.statistics().last_cut == 2
+
+
+async def test_flush_raises_what_kept_a_segment_from_it() -> None:
+    async with running() as (world, writer):
+        world.parts.create("bad", "good")
+        world.parts.do(append("bad", b"x"), append("good", b"y"))
+        only_fails(world, "bad")
+        with pytest.raises(Unavailable, match="scripted"):
+            await writer.flush()
+
+        assert world.parts.segment("good").is_flushed
+        world.chunks.script = None
+        await writer.flush()
+        assert world.parts.segment("bad").is_flushed
+
+
+async def test_a_flush_asked_for_during_a_cycle_waits_for_the_next() -> None:
+    """Its cut must be at or after the call."""
+    async with running() as (world, writer):
+        segment = world.parts.create()
+        world.parts.do(append(NAME, b"abc"))
+        delayed = every(Fault(FaultKind.DELAY, seconds=1.0), "write", "create_with_content")
+        world.chunks.script = delayed
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(writer.flush)
+            await anyio.sleep(0.5)
+            world.parts.do(append(NAME, b"def"))
+            await writer.flush()
+
+        assert segment.flushed == 6
+        assert [op.full for op in completed(world) if isinstance(op, CycleComplete)] == [True, True]
+
+
+async def test_flush_of_a_flushed_store_completes_an_empty_cycle() -> None:
+    async with running() as (world, writer):
+        await writer.flush()
+
+        assert completed(world) == [CycleComplete(1, 1, 0, True)]
+        assert world.claims == 0, "nothing to write needs no claim"
+
+
+async def test_who_waits_when_the_container_stops_is_told() -> None:
+    async with running() as (world, writer):
+        world.parts.create()
+        world.chunks.script = every(Fault(FaultKind.HANG))
+        async with anyio.create_task_group() as tasks:
+
+            async def stop() -> None:
+                await anyio.sleep(1)
+                writer.stop(Unavailable("stopped"))
+
+            world.parts.do(append(NAME, b"abc"))
+            tasks.start_soon(stop)
+            with pytest.raises(Unavailable, match="stopped"):
+                await writer.flush()
+
+
+async def test_progress_is_told_after_each_cycle() -> None:
+    world = await FlushWorld().open()
+    writer = writer_of(world)
+    waited_for = writer.progress
+    await writer.cycle(full=True)
+
+    assert waited_for.is_set()
+    assert not writer.progress.is_set()
+
+
+async def test_f4_a_flush_is_not_done_while_a_living_segment_was_refused_its_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with running() as (world, writer):
+        segment = world.parts.create()
+        world.parts.do(append(NAME, b"abc"))
+        flush, refusals = world.flusher.flush, [MetadataConflict("scripted")]
+
+        async def refused(plan: SegmentFlush) -> int:
+            if refusals:
+                raise refusals.pop()
+            return await flush(plan)
+
+        monkeypatch.setattr(world.flusher, "flush", refused)
+        with pytest.raises(MetadataConflict):
+            await writer.flush()
+        assert not segment.is_flushed
+        await anyio.sleep(6)
+        assert segment.is_flushed
+        assert [op.full for op in world.logged if isinstance(op, CycleComplete)] == [True]

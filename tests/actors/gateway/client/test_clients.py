@@ -1,0 +1,301 @@
+"""What clients are: the store's verbs, sound in forks and threads, over real servers; calls that go to all
+hosts."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import tierlog
+from support.scripted_server import Answer, Received, json_answer, scripted
+from support.service import service
+from tierlog import Client, ClosedError, SegmentStore, SyncClient
+from tierlog.actors.gateway.wire.documents import ContainerAssignment, ContainerMap
+from tierlog.storage_backends.base.names import container_of
+
+pytestmark = pytest.mark.anyio
+
+NOT_OF_A_CLIENT = {"mark_closed", "on_container", "read_view"}
+"""The store's own business with ``open_store``, with tools, and with a server."""
+
+
+def verbs(kind: type) -> dict[str, Callable[..., Any]]:
+    return {
+        name: value
+        for name in dir(kind)
+        if not name.startswith("_") and callable(value := getattr(kind, name))
+    }
+
+
+def shape(verb: Callable[..., Any]) -> list[tuple[str, object, object]]:
+    """Names, kinds and defaults of the parameters."""
+    return [
+        (parameter.name, parameter.kind, parameter.default)
+        for parameter in inspect.signature(verb).parameters.values()
+    ]
+
+
+@pytest.mark.parametrize("kind", [Client, SyncClient])
+def test_clients_have_the_stores_verbs_with_the_same_arguments(kind: type) -> None:
+    wanted = {name: shape(verb) for name, verb in verbs(SegmentStore).items() if name not in NOT_OF_A_CLIENT}
+    found = {name: shape(verb) for name, verb in verbs(kind).items() if name in wanted}
+
+    assert found == wanted
+
+
+def test_clients_return_what_the_store_returns() -> None:
+    for name in verbs(SegmentStore).keys() - NOT_OF_A_CLIENT - {"statistics"}:
+        store, client, plain = (
+            inspect.signature(verbs(kind)[name]).return_annotation
+            for kind in (SegmentStore, Client, SyncClient)
+        )
+
+        assert client == store, name
+        assert plain == store.replace("AsyncGenerator[bytes, None]", "Iterator[bytes]"), name
+    assert set(verbs(Client)) <= set(verbs(SyncClient))
+
+
+async def test_a_forked_child_is_refused_its_parents_client(tmp_path: Path) -> None:
+    with service(tmp_path / "data") as url, tierlog.connect_sync(url) as plain:
+        plain.create_segment("s")
+        async with tierlog.connect(url) as client:
+            child = os.fork()
+            if not child:
+                os._exit(_refusals(client, plain))
+
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 6
+            assert await client.append("s", b"abc") == 0
+            assert plain.append("s", b"d") == 3
+
+
+def _refusals(client: Client, plain: SyncClient) -> int:
+    refused = 0
+    for call in (client.append("s", b"x"), client.read("s", 0, 1), client.flush(), client.list_segments()):
+        try:
+            call.send(None)
+        except ClosedError:
+            refused += 1
+    for verb in (lambda: plain.append("s", b"x"), lambda: plain.read("s", 0, 1)):
+        try:
+            verb()
+        except ClosedError:
+            refused += 1
+    return refused
+
+
+def test_the_plain_client_does_what_the_store_does(tmp_path: Path) -> None:
+    with service(tmp_path / "data") as url, tierlog.connect_sync(url) as store:
+        store.create_segment("app/events#1")
+        assert store.append("app/events#1", b"hello ") == 0
+        assert store.append_many("app/events#1", [b"wor", b"ld"], writer_id="w", first_event_number=4) == 6
+        assert store.append_many("app/events#1", [b"wor", b"ld"], writer_id="w", first_event_number=4) == 6
+        assert store.append("app/events#1", b"!", writer_id="w", event_number=6, expected_offset=11) == 11
+        assert store.last_event_number("app/events#1", "w") == 6
+        assert store.update_attributes("app/events#1", [tierlog.AttributeUpdate("a", 1)]) == {"a": 1}
+        assert store.seal_segment("app/events#1") == 12
+        store.create_segment("app/events")
+        assert store.merge_segments("app/events", ["app/events#1"]) == 0
+        store.truncate_segment("app/events", 6)
+        assert store.read("app/events", 6, 100) == b"world!"
+        assert store.expire_writers("app/events", ["w"]) == 0
+        store.flush()
+        assert store.seal_segment("app/events") == 12
+        assert list(store.tail("app/events", 6, block_size=4)) == [b"worl", b"d!"]
+        assert store.list_segments() == ["app/events"]
+        assert (store.segment_info("app/events").length, store.health().ready) == (12, True)
+        assert b"tierlog_client_requests" in store.metrics()
+        with pytest.raises(tierlog.SegmentTruncated) as caught:
+            store.read("app/events", 5, 1)
+        assert caught.value.start_offset == 6
+        store.delete_segment("app/events")
+        assert store.list_segments() == []
+
+    with pytest.raises(ClosedError):
+        store.list_segments()
+
+
+def test_many_threads_share_one_plain_client(tmp_path: Path) -> None:
+    with service(tmp_path / "data") as url, tierlog.connect_sync(url) as store:
+        store.create_segment("s")
+        offsets: list[int | None] = []
+
+        def work(number: int) -> None:
+            offsets.extend([store.append("s", b"%d" % number) for _ in range(10)])
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+        assert sorted(offset for offset in offsets if offset is not None) == list(range(80))
+        assert sorted(store.read("s", 0, 100)) == sorted(b"01234567" * 10)
+
+
+async def test_tails_and_appends_of_many_tasks(tmp_path: Path) -> None:
+    with service(tmp_path / "data", containers=4) as url:
+        async with tierlog.connect(url) as client:
+            names = [f"s{number}" for number in range(6)]
+            seen: dict[str, bytes] = {}
+
+            async def follow(name: str) -> None:
+                seen[name] = b"".join([block async for block in client.tail(name)])
+
+            for name in names:
+                await client.create_segment(name)
+            async with anyio.create_task_group() as tasks:
+                for name in names:
+                    tasks.start_soon(follow, name)
+                for number in range(20):
+                    await client.append_each([_Append(name, b"%d;" % number) for name in names])
+                for name in names:
+                    await client.seal_segment(name)
+
+            assert seen == {name: b"".join(b"%d;" % number for number in range(20)) for name in names}
+            assert b"tierlog_client_requests" in client.metrics()
+
+
+def test_bytes_end_a_poll(tmp_path: Path) -> None:
+    with service(tmp_path / "data") as url, tierlog.connect_sync(url) as store:
+        store.create_segment("s")
+        found: list[bytes] = []
+        waiter = threading.Thread(target=lambda: found.append(store.poll("s", 0, 20.0).block))
+        waiter.start()
+        store.append("s", b"x")
+        waiter.join(15.0)
+
+        assert found == [b"x"]
+
+
+async def test_a_poll_is_bounded_and_tells_if_there_will_never_be_bytes(tmp_path: Path) -> None:
+    with service(tmp_path / "data") as url:
+        async with tierlog.connect(url) as client:
+            await client.create_segment("s")
+
+            assert not (await client.poll("s", 0, 0.01)).sealed
+            await client.seal_segment("s")
+            assert (await client.poll("s", 0, 20.0)).sealed
+            with pytest.raises(tierlog.InvalidArgument, match="from 0 to 60 seconds"):
+                await client.poll("s", 0, 60.5)
+
+
+class _Append:
+    writer, first_event, count, previous_event, expected_offset = b"", 0, 0, None, None
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self.name, self.data = name, data
+
+
+# --- all hosts ----------------------------------------------------------------------------------
+
+NAMES = [f"app/{number}" for number in range(12)]
+ALL = {container: [name for name in NAMES if container_of(name, 2) == container] for container in (0, 1)}
+
+
+def host_of(*containers: int) -> Callable[[Received], Answer]:
+    """Answers with the names of these containers."""
+    return lambda received: json_answer(
+        {"segments": sorted(name for container in containers for name in ALL[container])}
+    )
+
+
+def placed(one: str, two: str, epoch: int = 1) -> ContainerMap:
+    return ContainerMap(1, (ContainerAssignment(0, one, epoch), ContainerAssignment(1, two, epoch)))
+
+
+async def test_names_of_all_hosts_are_listed_once() -> None:
+    """A host that still lists a container of another's is not believed about it."""
+    with (
+        scripted(host_of(0)) as one,
+        scripted(host_of(0, 1)) as two,
+        scripted(lambda received: Answer(500)) as supervisor,
+    ):
+        supervisor.map = placed(one.url, two.url)
+        async with tierlog.connect(supervisor.url) as client:
+            assert await client.list_segments("app/") == sorted(NAMES)
+        assert (len(one.received), len(two.received)) == (1, 1)
+
+
+async def test_a_list_is_made_again_when_a_container_moved_meanwhile() -> None:
+    """The host that was asked first had it later."""
+    with (
+        scripted(host_of(0)) as one,
+        scripted(host_of(1)) as two,
+        scripted(lambda received: Answer(500)) as supervisor,
+    ):
+        supervisor.map = placed(one.url, two.url)
+
+        def moves(received: Received) -> Answer:
+            supervisor.map = placed(one.url, one.url, 2)
+            one.script = host_of(0, 1)
+            return json_answer({"segments": []})
+
+        two.script = moves
+        async with tierlog.connect(supervisor.url) as client:
+            assert await client.list_segments() == sorted(NAMES)
+
+
+async def test_a_list_with_a_host_that_is_gone_goes_on_with_its_successor() -> None:
+    with (
+        scripted(host_of(0)) as one,
+        scripted(host_of(1)) as two,
+        scripted(lambda received: Answer(500)) as supervisor,
+    ):
+        supervisor.map = placed(one.url, two.url)
+        async with tierlog.connect(supervisor.url) as client:
+            two.stop()
+            supervisor.map = placed(one.url, one.url, 2)
+            one.script = host_of(0, 1)
+            assert await client.list_segments() == sorted(NAMES)
+
+
+async def test_a_flush_reaches_every_host() -> None:
+    with (
+        scripted(lambda received: json_answer({})) as one,
+        scripted(lambda received: json_answer({})) as two,
+        scripted(lambda received: Answer(500)) as supervisor,
+    ):
+        supervisor.map = placed(one.url, two.url)
+        async with tierlog.connect(supervisor.url) as client:
+            await client.flush()
+        assert (one.paths, two.paths) == (["/v1/flush"], ["/v1/flush"])
+
+
+# --- the README ---------------------------------------------------------------------------------
+
+README = (Path(__file__).resolve().parents[4] / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_examples_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:
+    """Spark's is run by tests/spark_bridge, where Spark is."""
+    examples = [
+        each
+        for each in re.findall(r"^```py\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+        if "spark" not in each
+    ]
+    with service(tmp_path / "data") as url:
+        said = [_run(example.replace("http://127.0.0.1:8470", url), tmp_path) for example in examples]
+
+    assert said == ["0 b'hello'\n", "app/events 5\n"]
+
+
+def _run(example: str, folder: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", example],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout

@@ -1,0 +1,467 @@
+"""Concurrent appends travel together, in order, and each gets its own outcome: also when callers leave and
+batches come back."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+
+import anyio
+import pytest
+
+import tierlog
+from support.scripted_server import Act, Answer, Received, Trouble, json_answer, one_place, problem, scripted
+from tierlog import OutcomeUnknown, OutOfOrder, Throttled, TierlogError
+from tierlog.actors.gateway.client import appends, coalescer
+from tierlog.actors.gateway.wire.batch import BatchDecoder, BatchItem
+
+pytestmark = pytest.mark.anyio
+
+
+def items_of(received: Received) -> list[BatchItem]:
+    return BatchDecoder().feed(received.body)
+
+
+class Server:
+    """A script that applies what it is sent, one request after the other, and can be told to wait or to
+    fail."""
+
+    def __init__(self) -> None:
+        self.applied: list[tuple[str, bytes]] = []
+        self.batches: list[list[bytes]] = []
+        self.gate = threading.Event()
+        self.gate.set()
+        self.arrived = threading.Semaphore(0)
+        self.lock = threading.Lock()
+        self.refuse: Callable[[BatchItem], TierlogError | None] = lambda item: None
+        self.acts: list[Act] = []
+        """Instead of answers, for the first requests."""
+
+    def __call__(self, received: Received) -> Act:
+        if not received.path.endswith(("/batch", "/append")):
+            return json_answer({})
+
+        items = (
+            items_of(received)
+            if received.path == "/v1/batch"
+            else [BatchItem(received.path.split("/")[3], received.body)]
+        )
+        self.arrived.release()
+        self.gate.wait(30)
+        with self.lock:
+            self.batches.append([bytes(item.data) for item in items])
+            if self.acts:
+                return self.acts.pop(0)
+            return self._answer(received, [self._apply(item) for item in items])
+
+    def _apply(self, item: BatchItem) -> int | TierlogError:
+        error = self.refuse(item)
+        if error is not None:
+            return error
+        self.applied.append((item.name, bytes(item.data)))
+        return len(self.applied) - 1
+
+    def _answer(self, received: Received, outcomes: list[int | TierlogError]) -> Answer:
+        if received.path != "/v1/batch":
+            [outcome] = outcomes
+            return problem(outcome) if isinstance(outcome, TierlogError) else json_answer({"offset": outcome})
+
+        return json_answer(
+            {
+                "results": [
+                    json.loads(problem(each).body) if isinstance(each, TierlogError) else each
+                    for each in outcomes
+                ]
+            }
+        )
+
+    async def has_one(self) -> None:
+        """Return when a request arrived."""
+        await anyio.to_thread.run_sync(self.arrived.acquire)
+
+
+async def append_all(client: tierlog.Client, data: list[bytes], name: str = "s") -> list[object]:
+    """Concurrently, in this order; their outcomes."""
+    outcomes: list[object] = [None] * len(data)
+
+    async def append(index: int) -> None:
+        try:
+            outcomes[index] = await client.append(name, data[index])
+        except TierlogError as error:
+            outcomes[index] = error
+
+    async with anyio.create_task_group() as tasks:
+        for index in range(len(data)):
+            tasks.start_soon(append, index)
+    return outcomes
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % number for number in range(count)]
+
+
+async def test_appends_that_are_ready_together_go_in_one_request() -> None:
+    server = Server()
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client:
+            outcomes = await append_all(client, numbered(200))
+
+    assert len(server.batches) == 1
+    assert dict(zip(outcomes, numbered(200), strict=True)) == dict(enumerate(server.batches[0]))
+
+
+async def test_appends_gather_while_a_request_is_under_way_and_keep_their_order() -> None:
+    server = Server()
+    server.gate.clear()
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(client.append, "s", b"first")
+            await server.has_one()
+            for data in numbered(50):
+                tasks.start_soon(client.append, "s", data)
+                await anyio.wait_all_tasks_blocked()
+            server.gate.set()
+
+    assert server.batches == [[b"first"], numbered(50)]
+
+
+async def test_a_slow_container_holds_up_no_other() -> None:
+    server = Server()
+    with scripted(server) as http:
+        http.map = one_place(16)
+        async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
+            other = next(
+                name for name in map(str, range(100)) if client.container_of(name) != client.container_of("s")
+            )
+            server.gate.clear()
+            tasks.start_soon(client.append, "s", b"slow")
+            await server.has_one()
+            tasks.start_soon(client.append, other, b"quick")
+            await server.has_one()
+            server.gate.set()
+
+    assert sorted(server.batches) == [[b"quick"], [b"slow"]]
+
+
+async def test_a_large_append_goes_alone_in_its_place() -> None:
+    server = Server()
+    server.gate.clear()
+    large = bytes(coalescer.ALONE_BYTES + 1)
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(client.append, "s", b"first")
+            await server.has_one()
+            for data in (b"before", large, b"after"):
+                tasks.start_soon(client.append, "s", data)
+                await anyio.wait_all_tasks_blocked()
+            server.gate.set()
+
+    assert server.batches == [[b"first"], [b"before"], [large], [b"after"]]
+    assert http.paths == ["/v1/batch", "/v1/batch", "/v1/segments/s/append", "/v1/batch"]
+
+
+async def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coalescer, "BATCH_ITEMS", 7)
+    monkeypatch.setattr(coalescer, "BATCH_BYTES", 100)
+    server = Server()
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client:
+            await append_all(client, [b"x"] * 20)
+            await append_all(client, [bytes(60)] * 5)
+
+    assert [len(batch) for batch in server.batches] == [7, 7, 6, 2, 2, 1]
+
+
+async def test_what_does_not_fit_into_a_lane_waits_at_its_door_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(coalescer, "LANE_ITEMS", 3)
+    server = Server()
+    server.gate.clear()
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(client.append, "s", b"first")
+            await server.has_one()
+            scopes = []
+            for data in numbered(10):
+                scope = anyio.CancelScope()
+                scopes.append(scope)
+
+                async def append(data: bytes = data, scope: anyio.CancelScope = scope) -> None:
+                    with scope:
+                        await client.append("s", data)
+
+                tasks.start_soon(append)
+                await anyio.wait_all_tasks_blocked()
+            scopes[5].cancel()
+            await anyio.wait_all_tasks_blocked()
+            server.gate.set()
+
+    assert b"".join(data for _, data in server.applied) == b"first012346789"
+
+
+async def test_a_door_that_does_not_open_in_time_is_backpressure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coalescer, "LANE_ITEMS", 1)
+    monkeypatch.setattr(appends, "FLYING_MAX", 0)
+    server = Server()
+    with scripted(server) as http:
+        async with tierlog.connect(http.url, deadline=0.1) as client:
+            outcomes = await append_all(client, numbered(3))
+
+    assert sorted(type(outcome).__name__ for outcome in outcomes) == ["Throttled", "Throttled", "Unavailable"]
+    assert server.batches == []
+
+
+# --- outcomes -----------------------------------------------------------------------------------
+
+
+async def test_each_gets_its_own_outcome() -> None:
+    server = Server()
+    server.refuse = lambda item: tierlog.SegmentSealed("sealed", segment="s") if item.data == b"2" else None
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client:
+            outcomes = await append_all(client, numbered(4))
+
+    assert [type(outcome) for outcome in outcomes] == [int, int, tierlog.SegmentSealed, int]
+    assert [sorted(batch) for batch in server.batches] == [numbered(4)]
+
+
+async def test_a_batch_that_is_refused_whole_is_taken_apart() -> None:
+    """A server may take less at once than this client sends, or one of the appends may be too large for
+    it."""
+    server = Server()
+    server.acts = [problem(tierlog.InvalidArgument("too large"))]
+    server.refuse = lambda item: tierlog.InvalidArgument("too large") if item.data == b"1" else None
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client:
+            outcomes = await append_all(client, numbered(3))
+
+    assert [type(outcome) for outcome in outcomes] == [int, tierlog.InvalidArgument, int]
+    assert [len(batch) for batch in server.batches] == [3, 1, 1, 1]
+
+
+async def test_what_is_throttled_goes_again_before_what_came_later() -> None:
+    server = Server()
+    server.gate.clear()
+    busy = True
+
+    def refuse(item: BatchItem) -> TierlogError | None:
+        nonlocal busy
+        if item.data == b"first" and busy:
+            busy = False
+            return Throttled("slow down")
+        return None
+
+    server.refuse = refuse
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(client.append, "s", b"first")
+            await server.has_one()
+            tasks.start_soon(client.append, "s", b"second")
+            await anyio.wait_all_tasks_blocked()
+            server.gate.set()
+
+    assert [data for _, data in server.applied] == [b"first", b"second"]
+
+
+async def test_a_writers_next_append_goes_again_with_the_one_before_it() -> None:
+    """Refused as out of order only because its predecessor has to be sent again, which the caller cannot
+    know."""
+    server = Server()
+    refusals: list[TierlogError] = [Throttled("slow down"), OutOfOrder("x", segment="s", last_event_number=0)]
+    server.refuse = lambda item: refusals.pop(0) if refusals else None
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
+            for number in (1, 2):
+
+                async def append(number: int = number) -> None:
+                    await client.append("s", b"%d" % number, writer_id="w", event_number=number)
+
+                tasks.start_soon(append)
+
+    assert len(server.applied) == 2
+    assert server.batches[0] == server.batches[1]
+
+
+async def test_out_of_order_of_its_own_is_told() -> None:
+    server = Server()
+    server.refuse = lambda item: OutOfOrder("x", segment="s", last_event_number=0)
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client:
+            with pytest.raises(OutOfOrder):
+                await client.append("s", b"x", writer_id="w", event_number=5)
+
+
+async def test_a_lost_batch_is_told_apart_item_by_item() -> None:
+    server = Server()
+    server.acts = [Trouble.RESET]
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client:
+            outcomes: dict[str, object] = {}
+
+            async def append(key: str, **named: object) -> None:
+                try:
+                    outcomes[key] = await client.append("s", key.encode(), **named)  # type: ignore[arg-type]
+                except TierlogError as error:
+                    outcomes[key] = type(error)
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(append, "plain")
+                tasks.start_soon(lambda: append("numbered", writer_id="w", event_number=1))
+                tasks.start_soon(lambda: append("conditional", expected_offset=9))
+
+    assert outcomes["plain"] is OutcomeUnknown
+    assert {type(outcomes["numbered"]), type(outcomes["conditional"])} == {int}
+    assert sorted(data for _, data in server.applied) == [b"conditional", b"numbered"]
+
+
+async def test_append_each_gives_one_outcome_for_each() -> None:
+    server = Server()
+    server.refuse = lambda item: tierlog.SegmentSealed("x") if item.data == b"2" else None
+    given = [BatchItem("s", b"1"), BatchItem("", b"bad name"), BatchItem("s", b"2"), BatchItem("s", b"3")]
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client:
+            outcomes = await client.append_each(given)
+            assert await client.append_each([]) == []
+        with tierlog.connect_sync(http.url) as plain:
+            again = plain.append_each(given)
+            assert plain.append_each([]) == []
+
+    assert [type(each) for each in outcomes] == [int, tierlog.InvalidArgument, tierlog.SegmentSealed, int]
+    assert [type(each) for each in again] == [type(each) for each in outcomes]
+    assert server.batches == [[b"1", b"2", b"3"]] * 2
+
+
+# --- leaving ------------------------------------------------------------------------------------
+
+
+async def test_a6_a_cancelled_append_does_no_harm_to_the_others_of_its_batch() -> None:
+    server = Server()
+    server.gate.clear()
+    outcomes: list[int | None] = []
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
+            cancelled = anyio.CancelScope()
+
+            async def leaves() -> None:
+                with cancelled:
+                    await client.append("s", b"leaves")
+
+            async def stays() -> None:
+                outcomes.append(await client.append("s", b"stays"))
+
+            tasks.start_soon(leaves)
+            tasks.start_soon(stays)
+            await server.has_one()
+            cancelled.cancel()
+            await anyio.wait_all_tasks_blocked()
+            server.gate.set()
+
+    assert len(outcomes) == 1
+    assert sorted(data for _, data in server.applied) == [b"leaves", b"stays"]
+
+
+async def test_a6_what_was_not_sent_when_its_caller_left_is_never_sent() -> None:
+    server = Server()
+    server.gate.clear()
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
+            tasks.start_soon(client.append, "s", b"first")
+            await server.has_one()
+            with anyio.move_on_after(0.01):
+                await client.append("s", b"never")
+            tasks.start_soon(client.append, "s", b"last")
+            await anyio.wait_all_tasks_blocked()
+            server.gate.set()
+
+    assert [data for _, data in server.applied] == [b"first", b"last"]
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a6_a_call_cancelled_anywhere_leaves_the_client_sound(turns: int) -> None:
+    server = Server()
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client:
+            for verb in (lambda: client.append("s", b"x"), lambda: client.delete_segment("s"), client.flush):
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(verb)
+                    for _ in range(turns):
+                        await anyio.lowlevel.checkpoint()
+                    tasks.cancel_scope.cancel()
+            with anyio.fail_after(5):
+                assert isinstance(await client.append("s", b"y"), int)
+                assert client.statistics().appends_waiting == 0
+
+
+async def test_the_end_of_the_body_waits_for_appends_of_others() -> None:
+    server = Server()
+    server.gate.clear()
+    outcomes: list[int | None] = []
+    with scripted(server) as http:
+        async with anyio.create_task_group() as tasks:
+            async with tierlog.connect(http.url) as client:
+
+                async def append() -> None:
+                    outcomes.append(await client.append("s", b"x"))
+
+                tasks.start_soon(append)
+                await server.has_one()
+                server.gate.set()
+            assert outcomes == [0]
+
+        with pytest.raises(tierlog.ClosedError):
+            await client.append("s", b"y")
+
+
+async def test_a_body_that_fails_tells_those_who_wait() -> None:
+    server = Server()
+    server.gate.clear()
+    told: list[TierlogError] = []
+    with scripted(server) as http:
+        async with anyio.create_task_group() as tasks:
+            with pytest.raises(ZeroDivisionError):
+                async with tierlog.connect(http.url) as client:
+
+                    async def append() -> None:
+                        try:
+                            await client.append("s", b"x")
+                        except TierlogError as error:
+                            told.append(error)
+
+                    tasks.start_soon(append)
+                    await server.has_one()
+                    raise ZeroDivisionError
+            server.gate.set()
+
+    assert [type(error) for error in told] == [OutcomeUnknown]
+
+
+async def test_a_frozen_owner_is_left_when_the_map_names_another() -> None:
+    """It would never answer; its container was opened elsewhere."""
+    new = Server()
+    with (
+        scripted(lambda received: Trouble.SILENCE) as frozen,
+        scripted(new) as owner,
+        scripted(lambda received: Answer(500)) as supervisor,
+    ):
+        supervisor.map = one_place(1, frozen.url, 1)
+        async with tierlog.connect(supervisor.url, map_refresh=0.02) as client:
+            supervisor.map = one_place(1, owner.url, 2)
+            with anyio.fail_after(10):
+                assert await client.append("s", b"x", writer_id="w", event_number=1) == 0
+        frozen.release()
+
+
+async def test_a_frozen_owner_costs_a_plain_append_its_answer() -> None:
+    with (
+        scripted(lambda received: Trouble.SILENCE) as frozen,
+        scripted(Server()) as owner,
+        scripted(lambda received: Answer(500)) as supervisor,
+    ):
+        supervisor.map = one_place(1, frozen.url, 1)
+        async with tierlog.connect(supervisor.url, map_refresh=0.02) as client:
+            supervisor.map = one_place(1, owner.url, 2)
+            with anyio.fail_after(10), pytest.raises(OutcomeUnknown):
+                await client.append("s", b"x")
+        frozen.release()

@@ -1,0 +1,98 @@
+"""What a client believes about where containers are, and whom it asks."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+
+from tierlog.actors.gateway.client.calls import Lost, Response
+from tierlog.actors.gateway.client.container_map import ContainerMapCache
+from tierlog.actors.gateway.client.conversation import Send, Terms, look
+from tierlog.actors.gateway.wire.documents import ContainerAssignment, ContainerMap, map_document
+
+BASE, ONE, TWO = "http://supervisor", "http://one", "http://two"
+
+
+def known() -> ContainerMapCache:
+    """As the supervisor told it: the first container at one host, the second at the other."""
+    cache = ContainerMapCache(BASE)
+    cache.learn(ContainerMap(1, (ContainerAssignment(0, ONE, 5), ContainerAssignment(1, ONE, 7))), BASE)
+    return cache
+
+
+def test_a_host_s_word_counts_for_what_it_serves_itself() -> None:
+    cache = known()
+    cache.learn(ContainerMap(3, (ContainerAssignment(0, ONE, None), ContainerAssignment(1, TWO, 8))), TWO)
+    assert [cache.url_of(0), cache.url_of(1)] == [ONE, TWO]
+
+
+def test_a_host_s_hearsay_changes_nothing_that_is_known() -> None:
+    """It may be older: the supervisor was silent before it could tell of a move."""
+    cache = known()
+    cache.learn(ContainerMap(3, (ContainerAssignment(0, TWO, None), ContainerAssignment(1, TWO, None))), TWO)
+    assert [cache.url_of(0), cache.url_of(1)] == [ONE, ONE]
+
+
+def test_a_host_s_hearsay_fills_in_what_nobody_told() -> None:
+    cache = ContainerMapCache(BASE)
+    cache.learn(ContainerMap(1, (ContainerAssignment(0, None, None),)), BASE)
+    cache.learn(ContainerMap(3, (ContainerAssignment(0, TWO, None),)), ONE)
+    assert cache.url_of(0) == TWO
+
+
+def test_a_zombie_s_word_is_older_than_the_owner_s() -> None:
+    cache = known()
+    cache.learn(ContainerMap(3, (ContainerAssignment(0, TWO, 4), ContainerAssignment(1, TWO, 6))), TWO)
+    assert [cache.url_of(0), cache.url_of(1)] == [ONE, ONE]
+
+
+def asked(cache: ContainerMapCache, answers: dict[str, ContainerMap]) -> list[str]:
+    """Whom one look asks, one after the other; who is not in ``answers`` is silent."""
+    program, urls = look(Terms(cache, 30, lambda: 0.0, Random(0)), 5), []
+    try:
+        effect = next(program)
+        while True:
+            assert isinstance(effect, Send)
+            urls.append(effect.url)
+            found = answers.get(effect.url)
+            effect = program.send(
+                Lost(sent=True, reason="silent")
+                if found is None
+                else Response(200, {}, json.dumps(map_document(found)).encode())
+            )
+    except StopIteration:
+        return urls
+
+
+def test_a_supervisor_that_answers_is_enough() -> None:
+    cache = known()
+    assert asked(
+        cache, {BASE: ContainerMap(2, (ContainerAssignment(0, ONE, 5), ContainerAssignment(1, TWO, 8)))}
+    ) == [BASE]
+    assert cache.url_of(1) == TWO
+
+
+def test_with_a_silent_supervisor_every_host_tells_what_it_serves() -> None:
+    """It froze in the moment of a move: the old host knows nothing better, and only the new one knows that it
+    is the owner."""
+    cache = ContainerMapCache(BASE)
+    cache.learn(
+        ContainerMap(
+            1,
+            (ContainerAssignment(0, ONE, 5), ContainerAssignment(1, ONE, 7), ContainerAssignment(2, TWO, 3)),
+        ),
+        BASE,
+    )
+    old = ContainerMap(
+        9,
+        (
+            ContainerAssignment(0, ONE, 5),
+            ContainerAssignment(1, ONE, None),
+            ContainerAssignment(2, TWO, None),
+        ),
+    )
+    new = ContainerMap(
+        9, (ContainerAssignment(0, ONE, None), ContainerAssignment(1, TWO, 8), ContainerAssignment(2, TWO, 3))
+    )
+    assert asked(cache, {ONE: old, TWO: new}) == [BASE, ONE, TWO]
+    assert [cache.url_of(index) for index in range(3)] == [ONE, TWO, TWO]

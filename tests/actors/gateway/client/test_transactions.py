@@ -1,0 +1,233 @@
+"""Transactions between a client and servers that fail: what is sent again, and what is told after a lost
+reply (rule H17)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import tierlog
+from support.doors import connect_in_thread
+from support.scripted_server import Act, Answer, Received, Trouble, json_answer, problem, script_of, scripted
+from support.service import service
+from tierlog import (
+    BadOffset,
+    CommitResult,
+    OutcomeUnknown,
+    SegmentNotFound,
+    StagedPart,
+    TransactionEnded,
+    TransactionNotFound,
+)
+from tierlog.actors.gateway.wire.documents import ContainerAssignment, ContainerMap
+from tierlog.actors.gateway.wire.errors import OwnedElsewhere
+from tierlog.actors.gateway.wire.transactions import transaction_document
+from tierlog.storage_backends.base.names import container_of
+from tierlog.storage_backends.base.transactions import TransactionInfo, TransactionState, TransactionToken
+
+pytestmark = pytest.mark.anyio
+
+Door = Callable[..., AbstractAsyncContextManager[Any]]
+Verb = Callable[[Any], Awaitable[object]]
+
+
+@pytest.fixture(params=["async", "sync"])
+def door(request: pytest.FixtureRequest) -> Door:
+    return tierlog.connect if request.param == "async" else connect_in_thread
+
+
+def info(
+    target: str = "s", transaction: str = "t", state: TransactionState = TransactionState.OPEN
+) -> TransactionInfo:
+    return TransactionInfo(transaction, target, state, None, 60.0, 59.0, "", None, 0)
+
+
+INFO = json_answer(transaction_document(info()))
+VERBS: dict[str, tuple[Verb, Answer]] = {
+    "begin-transaction": (lambda c: c.begin_transaction("s", "t", token=TransactionToken("w", 1)), INFO),
+    "stage-segment": (lambda c: c.stage_segment("s", "t", "p"), json_answer({"segment": "s#txn.t.p"})),
+    "commit-transaction": (
+        lambda c: c.commit_transaction("s", "t", [StagedPart("s#txn.t.p", 1)]),
+        json_answer({"applied": False, "offset": 0, "length": 1}),
+    ),
+    "abort-transaction": (lambda c: c.abort_transaction("s", "t", reason="x"), INFO),
+    "transaction-info": (lambda c: c.transaction_info("s", "t"), INFO),
+}
+HTML = Answer(502, b"<html>Bad Gateway</html>", {"Content-Type": "text/html"})
+LOSSES: tuple[Act, ...] = (
+    Trouble.RESET,
+    Trouble.CLOSE,
+    HTML,
+    json_answer(["what?"]),
+    problem(OutcomeUnknown("the owner stopped")),
+)
+CHANGING = [name for name in VERBS if name != "transaction-info"]
+
+
+@pytest.mark.parametrize("name", VERBS)
+async def test_every_verb_is_sent_until_it_is_answered(door: Door, name: str) -> None:
+    verb, success = VERBS[name]
+    with scripted(script_of(*LOSSES, success)) as server:
+        async with door(server.url) as client:
+            await verb(client)
+
+    assert len(server.received) == len(LOSSES) + 1
+    assert {received.path.partition("?")[0] for received in server.received} == {f"/v1/segments/s/{name}"}
+    assert len({received.body for received in server.received}) == 1
+
+
+@pytest.mark.parametrize("name", CHANGING)
+async def test_who_gives_up_after_a_lost_reply_says_that_it_may_be_done(door: Door, name: str) -> None:
+    verb, _ = VERBS[name]
+    with scripted(script_of(Trouble.RESET)) as server:
+        async with door(server.url, deadline=0.2) as client:
+            with pytest.raises(OutcomeUnknown):
+                await verb(client)
+
+
+@pytest.mark.parametrize("name", VERBS)
+async def test_a_refusal_arrives_as_it_left(door: Door, name: str) -> None:
+    verb, _ = VERBS[name]
+    ended = problem(TransactionEnded("it was aborted: the job failed", segment="s", state="aborted"))
+    with scripted(script_of(problem(TransactionNotFound("nobody knows it", segment="s")), ended)) as server:
+        async with door(server.url) as client:
+            with pytest.raises(TransactionNotFound, match="nobody knows it"):
+                await verb(client)
+            with pytest.raises(TransactionEnded, match="the job failed") as caught:
+                await verb(client)
+
+    assert (caught.value.segment, caught.value.state) == ("s", "aborted")
+
+
+@pytest.mark.parametrize(
+    "error, told",
+    [
+        (TransactionEnded("x", segment="s", state="aborted"), TransactionEnded),
+        (BadOffset("x", segment="s", expected=1, given=2), BadOffset),
+        (TransactionNotFound("x", segment="s"), OutcomeUnknown),
+        (SegmentNotFound("x", segment="s"), OutcomeUnknown),
+    ],
+)
+async def test_a_refusal_of_a_commit_after_a_lost_reply_is_believed_only_if_it_proves_something(
+    door: Door, error: tierlog.TierlogError, told: type[Exception]
+) -> None:
+    """A commit may have been applied before its target was deleted, and then nobody knows the transaction."""
+    with scripted(script_of(Trouble.RESET, problem(error))) as server:
+        async with door(server.url) as client:
+            with pytest.raises(told):
+                await VERBS["commit-transaction"][0](client)
+
+
+@pytest.mark.parametrize("name", VERBS)
+async def test_h13_a_verb_goes_to_the_owner_of_its_target(door: Door, name: str) -> None:
+    verb, success = VERBS[name]
+    with scripted(script_of(success)) as owner, scripted(script_of(Trouble.RESET)) as old:
+        old.map = ContainerMap(1, (ContainerAssignment(0, old.url, 1),))
+        old.script = script_of(problem(OwnedElsewhere("there", owner=owner.url)))
+        async with door(old.url) as client:
+            await verb(client)
+
+    assert (len(old.received), len(owner.received)) == (1, 1)
+
+
+# --- a real server, whose first reply to each request is lost -----------------------------------
+
+
+def losing_first_replies(url: str) -> Callable[[Received], Act]:
+    """A way to the server at ``url`` on which the first reply to each request breaks off, after the server
+    has done what was asked."""
+    seen: set[tuple[str, bytes]] = set()
+    names = ("content-type", "tierlog-writer-id", "tierlog-event-number")
+
+    def script(received: Received) -> Act:
+        headers = {name: received.headers[name] for name in names if name in received.headers}
+        answer = httpx.request(received.method, url + received.path, content=received.body, headers=headers)
+        if (received.path, received.body) not in seen:
+            seen.add((received.path, received.body))
+            return Trouble.RESET
+        return Answer(answer.status_code, answer.content, {"Content-Type": answer.headers["content-type"]})
+
+    return script
+
+
+async def test_h17_a_transaction_whose_replies_are_all_lost_is_applied_once(
+    door: Door, tmp_path: Path
+) -> None:
+    token = TransactionToken("query", 0)
+    with (
+        service(tmp_path / "data", containers=1) as url,
+        tierlog.connect_sync(url) as direct,
+        scripted(losing_first_replies(url)) as way,
+    ):
+        direct.create_segment("s")
+        async with door(way.url) as client:
+            assert (await client.begin_transaction("s", "t", token=token)).state is TransactionState.OPEN
+            name = await client.stage_segment("s", "t", "p0")
+            assert await client.append(name, b"bytes", writer_id="task", event_number=0) == 0
+            assert await client.commit_transaction(
+                "s", "t", [StagedPart(name, 5)], token=token
+            ) == CommitResult(False, 0, 5)
+            assert (await client.abort_transaction("s", "t")).state is TransactionState.COMMITTED
+
+        assert direct.read("s", 0, 100) == b"bytes"
+        assert direct.list_transactions()[0].length == 5
+
+
+async def test_h17_an_abort_whose_reply_is_lost_is_done_and_its_zombies_are_told(
+    door: Door, tmp_path: Path
+) -> None:
+    with (
+        service(tmp_path / "data", containers=1) as url,
+        tierlog.connect_sync(url) as direct,
+        scripted(losing_first_replies(url)) as way,
+    ):
+        direct.create_segment("s")
+        direct.begin_transaction("s", "t")
+        name = direct.stage_segment("s", "t", "p0")
+        async with door(way.url) as client:
+            assert (
+                await client.abort_transaction("s", "t", reason="the job failed")
+            ).reason == "the job failed"
+
+        with pytest.raises(TransactionEnded, match="the job failed"):
+            direct.append(name, b"late", expected_offset=0)
+
+
+# --- all hosts ----------------------------------------------------------------------------------
+
+TARGETS = [f"app/{number}" for number in range(8)]
+
+
+def host_of(*containers: int) -> Callable[[Received], Answer]:
+    """Answers with transactions on the targets of these containers."""
+    found = [
+        info(target, transaction)
+        for target in TARGETS
+        if container_of(target, 2) in containers
+        for transaction in ("b", "a")
+    ]
+    return lambda received: json_answer({"transactions": [transaction_document(each) for each in found]})
+
+
+async def test_transactions_of_all_hosts_are_listed_once(door: Door) -> None:
+    """A host that still lists a container of another's is not believed about it."""
+    with (
+        scripted(host_of(0)) as one,
+        scripted(host_of(0, 1)) as two,
+        scripted(script_of(Answer(500))) as supervisor,
+    ):
+        supervisor.map = ContainerMap(
+            1, (ContainerAssignment(0, one.url, 1), ContainerAssignment(1, two.url, 1))
+        )
+        async with door(supervisor.url) as client:
+            found = await client.list_transactions("app/")
+
+    assert [(each.target, each.transaction_id) for each in found] == [
+        (target, each) for target in TARGETS for each in ("a", "b")
+    ]
+    assert [one.paths, two.paths] == [["/v1/transactions?prefix=app%2F"]] * 2

@@ -1,0 +1,383 @@
+"""What clients do to a connection: smuggling, bombs, pipelines, other protocols, odd paths and methods (rules
+H9, H11, H12)."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import anyio
+import attrs
+import pytest
+
+from support.http_server import (
+    Service,
+    Wrapped,
+    everything,
+    everything_while_it_drips,
+    service,
+    serving,
+    until,
+)
+from tierlog import open_store
+from tierlog.actors.gateway.server import connection
+from tierlog.actors.gateway.server.app import gateway_of, make_app
+from tierlog.actors.gateway.server.front import ServerLimits
+from tierlog.actors.gateway.server.running import bind, serve_http
+from tierlog.actors.store.opening import system_world
+from tierlog.storage_backends.base.segments import SegmentInfo
+
+pytestmark = pytest.mark.anyio
+
+RAW = {"Content-Type": "application/octet-stream"}
+APPEND = b"POST /v1/segments/a/append HTTP/1.1\r\nhost: x\r\ncontent-type: application/octet-stream\r\n"
+WELL = b'{"alive":true,"storage":{"trouble":"none","cause":""}}'
+HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
+LAST = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+TAIL = b"GET /v1/segments/a/tail?wait=60 HTTP/1.1\r\nhost: x\r\n\r\n"
+STREAM = b"GET /v1/segments/a/tail?stream=true HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
+    """The service runs on uvloop, whose sockets are its own."""
+    return "asyncio", {"use_uvloop": request.param}
+
+
+async def ask(served: Service, request: bytes) -> bytes:
+    """The whole answer to a connection that ends after it."""
+    return await everything(await served.raw(request))
+
+
+async def contents(served: Service) -> bytes:
+    return await served.store.read("a", 0, 1 << 20)
+
+
+# --- what is no request -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"content-length: 5\r\ntransfer-encoding: chunked\r\n",
+        b"transfer-encoding: chunked\r\ncontent-length: 5\r\n",
+        b"content-length: 5\r\ncontent-length: 6\r\n",
+        b"content-length: 5\r\ncontent-length: 5\r\n",
+        b"content-length: +5\r\n",
+        b"content-length: 5 5\r\n",
+        b"transfer-encoding: xchunked\r\n",
+        b"transfer-encoding: chunked, identity\r\n",
+        b"transfer-encoding: identity\r\ncontent-length: 5\r\n",
+        b"transfer-encoding : chunked\r\n",
+        b"x: a\r\n b\r\ncontent-length: 5\r\n",
+        b"x: a\x00b\r\ncontent-length: 5\r\n",
+    ],
+)
+async def test_a_request_whose_end_is_open_to_doubt_is_refused_and_ends_the_connection(
+    a: Service, head: bytes
+) -> None:
+    answer = await ask(a, APPEND + head + b"\r\n0\r\n\r\n" + HEALTH)
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") - answer.count(b"HTTP/1.1 request") == 1
+    assert b"content-type: application/problem+json" in answer
+    assert await contents(a) == b""
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"CONNECT x:1 HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET /health\x00 HTTP/1.1\r\nhost: x\r\n\r\n",
+    ],
+)
+async def test_other_protocols_are_refused(a: Service, request_bytes: bytes) -> None:
+    assert (await ask(a, request_bytes)).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_nonsense_in_the_middle_of_a_body_is_answered(a: Service) -> None:
+    answer = await ask(a, APPEND + b"transfer-encoding: chunked\r\n\r\n5\r\nhelloXX0\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert await contents(a) == b""
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
+async def test_a_wish_to_upgrade_is_passed_over_and_the_body_is_not(a: Service, protocol: bytes) -> None:
+    wish = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: " + protocol + b"\r\nhttp2-settings: AAMA\r\n"
+
+    answer = await ask(
+        a, APPEND + wish + b"content-length: 5\r\n\r\nhello" + HEALTH.replace(b"host", wish + b"host") + LAST
+    )
+
+    assert [line for line in answer.split(b"\r\n") if line.startswith(b"{") or b"}HTTP" in line] == [
+        b'{"offset":0}HTTP/1.1 200 OK',
+        WELL + b"HTTP/1.1 200 OK",
+        WELL,
+    ]
+    assert await contents(a) == b"hello"
+
+
+# --- heads --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"a" * 70_000,
+        b"GET /health HTTP/1.1\r\n" + b"a: b\r\n" * 30_000,
+        b"GET / HTTP/1.1\r\nx: " + b"y" * 70_000,
+    ],
+)
+async def test_a_head_that_is_too_large_is_refused(a: Service, head: bytes) -> None:
+    complete = head + (b" HTTP/1.1" if b"HTTP" not in head else b"") + b"\r\nhost: x\r\n\r\n"
+
+    answer = await ask(a, complete)
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"the head of a request has at most" in answer
+
+
+async def test_a_long_path_is_an_argument_out_of_range(a: Service) -> None:
+    response = await a.http.get(f"/v1/segments/{'a' * 60_000}/info")
+
+    assert (response.status_code, response.json()["code"]) == (400, "invalid-argument")
+    assert len(response.content) < 1000
+
+
+async def test_a_head_that_drips_in_is_given_up(a: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.1)
+    stream = await a.raw(b"GET /health HTTP/1.1\r\n")
+
+    answer = await everything_while_it_drips(
+        stream
+    )  # faster than the limit, so that only the time of the whole head can end it
+
+    assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+async def test_h9_a_body_that_drips_in_is_given_up(tmp_path: Path) -> None:
+    async with service(tmp_path, ServerLimits(body_timeout=0.1)) as served:
+        await served.store.create_segment("a")
+        stream = await served.raw(APPEND + b"content-length: 1000\r\n\r\n")
+        answers: list[bytes] = []
+        async with anyio.create_task_group() as tasks:
+
+            async def listen() -> None:
+                answers.append(await everything(stream))
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(listen)
+            while True:
+                await stream.send(b"x")
+                await anyio.sleep(0.01)
+
+    assert answers[0].startswith(b"HTTP/1.1 408 ")
+
+
+# --- paths and methods --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["a%00", "%ff%fe", "%c0%af", "%ed%a0%80", "..%2fa", "a%0d%0aset-cookie:x"])
+async def test_names_that_nobody_can_have_are_refused(a: Service, name: str) -> None:
+    answer = await ask(
+        a, f"GET /v1/segments/{name}/info HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode()
+    )
+
+    assert answer.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 404 "))
+    assert b"set-cookie" not in answer.partition(b"\r\n\r\n")[0]
+
+
+async def test_a_path_does_not_climb(a: Service) -> None:
+    answer = await ask(a, b"GET /v1/segments/../../health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 404 ")
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "PATCH", "POST"])
+async def test_other_methods_are_told_which_one_there_is(a: Service, method: str) -> None:
+    response = await a.http.request(method, "/v1/segments/a/bytes")
+
+    assert (response.status_code, response.headers["allow"]) == (405, "GET")
+    assert (response.content == b"") == (method == "HEAD")
+    assert (await a.http.request(method, "/v1/nothing")).status_code == 404
+
+
+@pytest.mark.parametrize("header", ["Range", "Content-Type", "Tierlog-Writer-Id"])
+async def test_h4_a_header_that_counts_and_is_given_twice_is_refused(a: Service, header: str) -> None:
+    start = (
+        b"GET /v1/segments/a/bytes HTTP/1.1\r\nhost: x\r\n"
+        if header == "Range"
+        else APPEND + b"content-length: 1\r\n"
+    )
+    lines = f"{header}: bytes=0-1\r\n".encode() * 2
+
+    answer = await ask(a, start + lines + b"connection: close\r\n\r\n" + (b"" if header == "Range" else b"x"))
+
+    assert answer.startswith(b"HTTP/1.1 400 ")
+
+
+# --- pipelines ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("waiting", [TAIL, STREAM])
+@pytest.mark.parametrize(
+    "behind", [HEALTH, HEALTH * 5, b"GET /hal", APPEND + b"content-length: 9\r\n\r\nhalf"]
+)
+async def test_h11_who_pipelines_behind_a_parked_tail_and_vanishes_leaves_nothing(
+    a: Service, waiting: bytes, behind: bytes
+) -> None:
+    stream = await a.raw(waiting)
+    await until(lambda: a.gateway.tails == 1)
+    await stream.send(behind)
+    await anyio.wait_all_tasks_blocked()
+
+    await stream.aclose()
+
+    await until(lambda: a.gateway.tails == 0)
+    await until(lambda: a.gateway.traffic.requests(status=499) == 1)
+    assert await contents(a) == b""
+
+
+async def test_h11_what_is_pipelined_behind_a_tail_is_answered_after_it(a: Service) -> None:
+    stream = await a.raw(TAIL + HEALTH + LAST)
+    await until(lambda: a.gateway.tails == 1)
+
+    await a.store.append("a", b"bytes")
+
+    answer = await everything(stream)
+    assert answer.count(b"HTTP/1.1 200 OK") == 3
+    assert answer.index(b"bytesHTTP") < answer.index(b"alive")
+
+
+async def test_h11_a_flood_behind_a_parked_tail_ends_the_connection(a: Service) -> None:
+    stream = await a.raw(TAIL)
+    await until(lambda: a.gateway.tails == 1)
+
+    async with anyio.create_task_group() as tasks:
+
+        async def flood() -> None:
+            try:
+                while True:
+                    await stream.send(HEALTH * 1000)
+            except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+                pass
+
+        tasks.start_soon(flood)
+        await until(lambda: a.gateway.tails == 0)
+        await stream.aclose()
+
+
+async def test_bodies_behind_a_request_in_flight_wait_and_are_all_taken(a: Service) -> None:
+    one = APPEND + b"content-length: 300000\r\n\r\n" + bytes(300_000)
+
+    answer = await ask(a, one * 10 + LAST)
+
+    assert answer.count(b"HTTP/1.1 200 OK") == 11
+    assert (await a.store.segment_info("a")).length == 3_000_000
+
+
+# --- many and slow readers ----------------------------------------------------------------------
+
+
+async def test_h15_a_thousand_idle_tails_cost_little_and_all_end_with_the_server(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "data", containers=1) as store:
+        await store.create_segment("a")
+        before, descriptors = _rss(), _descriptors()
+        app = make_app(store, system_world())
+        async with serve_http(app, bind("127.0.0.1", 0)) as served:
+            streams = [await anyio.connect_tcp("127.0.0.1", served.port) for _ in range(1000)]
+            for number, stream in enumerate(streams):
+                await stream.send(STREAM if number % 2 else TAIL)
+            await until(lambda: gateway_of(app).tails == 1000)
+            assert _rss() - before < 100 << 20
+
+        answers = [await everything(stream) for stream in streams]
+
+    assert all(answer.startswith(b"HTTP/1.1 503 ") for answer in answers[::2])
+    assert all(
+        answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"0\r\n\r\n") for answer in answers[1::2]
+    )
+    assert _descriptors() <= descriptors
+
+
+async def test_h10_a_slow_reader_of_a_gibibyte_costs_a_few_blocks(tmp_path: Path) -> None:
+    size, block, given = 1 << 30, bytes(1 << 20), 0
+    info = SegmentInfo("big", 7, size, 0, sealed=True, attributes={}, flushed_length=size, container=0)
+
+    async def segment_info(name: str) -> SegmentInfo:
+        return info
+
+    async def read(name: str, offset: int, wanted: int) -> bytes:
+        nonlocal given
+        given += wanted
+        return bytes(bytearray(block))[:wanted]  # a block of its own each time
+
+    async with (
+        open_store(tmp_path / "data", containers=1) as store,
+        serving(Wrapped(store, segment_info=segment_info, read_view=read)) as served,
+    ):
+        before = _rss()
+        stream = await served.raw(b"GET /v1/segments/big/bytes HTTP/1.1\r\nhost: x\r\n\r\n")
+        taken = 0
+        for _ in range(50):
+            taken += len(await stream.receive(64 << 10))
+            await anyio.wait_all_tasks_blocked()
+            assert given - taken < 24 << 20  # two blocks, and what both sockets' buffers hold
+        assert _rss() - before < 40 << 20
+        await stream.aclose()
+        await until(lambda: served.gateway.traffic.requests(status=499) == 1)
+
+
+def _rss() -> int:
+    with open("/proc/self/statm", encoding="ascii") as stream:
+        return int(stream.read().split()[1]) * resource.getpagesize()
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+# --- time ---------------------------------------------------------------------------------------
+
+
+async def test_a_clock_that_is_set_back_changes_nothing(tmp_path: Path) -> None:
+    times = iter([2_000_000_000.0, 1.0, 1_500_000_000.0, -5.0])
+
+    def wall_clock() -> float:
+        return next(times, 0.0)
+
+    world = attrs.evolve(system_world(), wall_clock=wall_clock)
+    async with open_store(tmp_path / "data", containers=1, world=world) as store, serving(store) as served:
+        await served.store.create_segment("a")
+        offsets = [
+            (await served.http.post("/v1/segments/a/append", content=b"x", headers=RAW)).json()["offset"]
+            for _ in range(5)
+        ]
+        late = await served.http.get("/v1/segments/a/tail?offset=5&wait=0.01")
+        metrics = await served.http.get("/metrics")
+
+    assert offsets == [0, 1, 2, 3, 4]
+    assert late.status_code == 204
+    sums = [
+        line
+        for line in metrics.text.splitlines()
+        if line.startswith("tierlog_http_request_duration_seconds_sum")
+    ]
+    assert all(float(line.split()[-1]) >= 0 for line in sums)
+    assert sums
+
+
+async def test_small_answers_do_not_wait_for_acknowledgements(a: Service) -> None:
+    """Nagle's algorithm would add 40 ms to each answer but the first."""
+    stream = await a.raw(HEALTH)
+    begin = anyio.current_time()
+    for _ in range(50):
+        received = b""
+        while b"}" not in received:
+            received += await stream.receive()
+        await stream.send(HEALTH)
+
+    assert anyio.current_time() - begin < 50 * 0.035
+    await stream.aclose()

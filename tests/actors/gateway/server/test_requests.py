@@ -1,0 +1,285 @@
+"""Requests that are too large, half, late, of the wrong kind or too many (rules H9, H12)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from support.http_server import Service, Wrapped, everything, service, serving, until
+from tierlog import open_store
+from tierlog.actors.gateway.server import connection, running
+from tierlog.actors.gateway.server.front import ServerLimits
+from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, encode_batch
+from tierlog.storage_backends.base.errors import ConfigError
+
+pytestmark = pytest.mark.anyio
+
+RAW = {"Content-Type": "application/octet-stream"}
+HEAD = b"POST /v1/segments/a/append HTTP/1.1\r\nhost: x\r\ncontent-type: application/octet-stream\r\n"
+
+
+async def length(served: Service) -> int:
+    return (await served.store.segment_info("a")).length
+
+
+# --- size ---------------------------------------------------------------------------------------
+
+
+async def test_h9_a_declared_size_above_the_limit_is_refused_before_the_body(a: Service) -> None:
+    stream = await a.raw(HEAD + b"content-length: 99999999999\r\n\r\n")
+
+    answer = await everything(stream)
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in answer
+    assert b'"code": "too-large"' in answer
+
+
+async def test_h9_an_undeclared_size_is_refused_at_the_first_byte_too_many(tmp_path: Path) -> None:
+    limits = ServerLimits(batch_bytes=1000)
+    async with service(tmp_path, limits) as served:
+        head = (
+            f"POST /v1/batch HTTP/1.1\r\nhost: x\r\ncontent-type: {BATCH_TYPE}\r\ntransfer-encoding: "
+            f"chunked\r\n\r\n"
+        ).encode()
+        batch = b"".join(encode_batch([BatchItem("a", bytes(5000))]))
+        stream = await served.raw(head + b"3e8\r\n" + batch[:1000] + b"\r\n1\r\nx\r\n")
+
+        answer = await everything(stream)
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert b"too-large" in answer
+
+
+async def test_h9_chunks_above_the_limit_are_refused_while_they_come(a: Service) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(40):
+            yield bytes(1 << 18)
+
+    response = await a.http.post("/v1/segments/a/append", content=chunks(), headers=RAW)
+
+    assert (response.status_code, response.json()["code"]) == (413, "too-large")
+    assert await length(a) == 0
+
+
+async def test_h9_a_chunked_body_is_a_body(a: Service) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(10):
+            yield b"abc"
+
+    response = await a.http.post("/v1/segments/a/append", content=chunks(), headers=RAW)
+
+    assert response.json() == {"offset": 0}
+    assert await a.store.read("a", 0, 99) == b"abc" * 10
+
+
+async def test_h9_json_is_bounded_too(a: Service) -> None:
+    body = b'{"updates":[' + b" " * (1 << 20) + b"]}"
+
+    response = await a.http.post(
+        "/v1/segments/a/attributes", content=body, headers={"Content-Type": "application/json"}
+    )
+
+    assert response.status_code == 413
+
+
+async def test_h9_a_body_of_the_largest_size_is_taken(a: Service) -> None:
+    response = await a.http.post(
+        "/v1/segments/a/append", content=bytes(a.store.append_bytes_max), headers=RAW
+    )
+
+    assert response.status_code == 200
+
+
+# --- kind ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "path, content_type",
+    [
+        ("/v1/segments/a/append", "application/x-www-form-urlencoded"),
+        ("/v1/segments/a/append", "text/plain"),
+        ("/v1/segments/a/append", None),
+        ("/v1/segments/a/create", "text/plain"),
+        ("/v1/segments/a/create", None),
+        ("/v1/batch", "application/octet-stream"),
+    ],
+)
+async def test_h9_a_body_of_another_type_is_refused(a: Service, path: str, content_type: str | None) -> None:
+    response = await a.http.post(
+        path, content=b"{}", headers={} if content_type is None else {"Content-Type": content_type}
+    )
+
+    assert (response.status_code, response.json()["code"]) == (415, "unsupported-media-type")
+
+
+async def test_h9_a_compressed_body_is_refused(a: Service) -> None:
+    response = await a.http.post(
+        "/v1/segments/a/append", content=b"x", headers={**RAW, "Content-Encoding": "gzip"}
+    )
+
+    assert response.status_code == 415
+
+
+async def test_h9_parameters_of_a_type_are_passed_over(a: Service) -> None:
+    headers = {"Content-Type": "Application/JSON; charset=utf-8"}
+
+    assert (await a.http.post("/v1/segments/b/create", content=b"{}", headers=headers)).status_code == 201
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b'{"offset":1e400}', b"\xff", b'{"offset":1}{}', b'{"offset":' + b"9" * 5000 + b"}"]
+)
+async def test_h8_malformed_json_is_refused(a: Service, body: bytes) -> None:
+    response = await a.http.post(
+        "/v1/segments/a/truncate", content=body, headers={"Content-Type": "application/json"}
+    )
+
+    assert (response.status_code, response.json()["code"]) == (400, "invalid-argument")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Tierlog-Expected-Offset": "-1"},
+        {"Tierlog-Expected-Offset": "9223372036854775807"},
+        {"Tierlog-Expected-Offset": "9223372036854775808"},
+        {"Tierlog-Event-Number": "1"},
+        {"Tierlog-Writer-Id": "w"},
+        {"Tierlog-Writer-Id": "w w", "Tierlog-Event-Number": "1"},
+        {"Tierlog-Writer-Id": "w" * 65, "Tierlog-Event-Number": "1"},
+        {"Tierlog-Writer-Id": "w", "Tierlog-Event-Number": "1", "Tierlog-Previous-Event-Number": "1"},
+    ],
+)
+async def test_h4_headers_out_of_range_are_refused(a: Service, headers: dict[str, str]) -> None:
+    response = await a.http.post("/v1/segments/a/append", content=b"x", headers={**RAW, **headers})
+
+    assert (response.status_code, response.json()["code"]) == (400, "invalid-argument")
+    assert await length(a) == 0
+
+
+async def test_h4_a_header_that_is_given_twice_is_refused(a: Service) -> None:
+    stream = await a.raw(
+        HEAD + b"content-length: 1\r\nconnection: close\r\ntierlog-expected-offset: "
+        b"0\r\ntierlog-expected-offset: 0\r\n\r\nx"
+    )
+
+    assert (await everything(stream)).startswith(b"HTTP/1.1 400 ")
+
+
+# --- half requests ------------------------------------------------------------------------------
+
+
+async def test_h9_a_body_that_stops_coming_is_given_up(tmp_path: Path) -> None:
+    async with service(tmp_path, ServerLimits(body_timeout=0.05)) as served:
+        await served.store.create_segment("a")
+        stream = await served.raw(HEAD + b"content-length: 100\r\n\r\nhalf")
+
+        answer = await everything(stream)
+
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert b"request-timeout" in answer
+        assert await length(served) == 0
+
+
+async def test_h9_half_a_request_and_gone_leaves_nothing(a: Service) -> None:
+    stream = await a.raw(HEAD + b"content-length: 100\r\n\r\nhalf")
+    await until(lambda: a.gateway.traffic.operation("append").in_flight == 1)
+
+    await stream.aclose()
+
+    await until(lambda: a.gateway.traffic.requests(status=499) == 1)
+    assert a.gateway.traffic.operation("append").in_flight == 0
+    assert a.gateway._in_flight_bytes == 0
+    assert await length(a) == 0
+
+
+async def test_half_a_head_is_given_up(a: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.05)
+    silent, half = await a.raw(b""), await a.raw(b"POST /v1/seg")
+
+    assert await everything(silent) == b""
+    answer = await everything(half)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"connection: close" in answer
+
+
+async def test_a_head_without_an_end_is_cut_off(a: Service) -> None:
+    stream = await a.raw(b"GET /health HTTP/1.1\r\n" + b"x: " + b"y" * 200_000)
+
+    assert (await everything(stream)).startswith(b"HTTP/1.1 413 ")
+
+
+async def test_nonsense_is_refused(a: Service) -> None:
+    assert (await everything(await a.raw(b"\x16\x03\x01\r\n\r\n"))).startswith(b"HTTP/1.1 400 ")
+
+
+async def test_requests_on_one_connection_are_answered_in_order(a: Service) -> None:
+    one = HEAD + b"content-length: 3\r\n\r\n"
+    last = HEAD + b"connection: close\r\ncontent-length: 3\r\n\r\n"
+    answer = await everything(await a.raw(one + b"one" + one + b"two" + last + b"end"))
+
+    assert [line for line in answer.split(b"\r\n") if b"offset" in line] == [
+        b'{"offset":0}HTTP/1.1 200 OK',
+        b'{"offset":3}HTTP/1.1 200 OK',
+        b'{"offset":6}',
+    ]
+
+
+# --- too many -----------------------------------------------------------------------------------
+
+
+async def test_h12_more_requests_than_the_bound_are_refused(tmp_path: Path) -> None:
+    release = anyio.Event()
+
+    async def append(*args: Any, **more: Any) -> int:
+        await release.wait()
+        return 7
+
+    async with (
+        open_store(tmp_path / "data", containers=1) as store,
+        serving(Wrapped(store, append=append), ServerLimits(requests=1)) as served,
+        anyio.create_task_group() as tasks,
+    ):
+
+        async def first() -> None:
+            assert (await served.http.post("/v1/segments/a/append", content=b"x", headers=RAW)).json() == {
+                "offset": 7
+            }
+
+        tasks.start_soon(first)
+        await until(lambda: served.gateway.traffic.operation("append").in_flight == 1)
+        refused = await served.http.get("/v1/segments")
+        release.set()
+
+    assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+
+
+async def test_h12_more_bytes_than_the_bound_are_refused(tmp_path: Path) -> None:
+    async with service(tmp_path, ServerLimits(in_flight_bytes=1000)) as served:
+        await served.store.create_segment("a")
+        stream = await served.raw(HEAD + b"content-length: 900\r\n\r\nx")
+        await until(lambda: served.gateway._in_flight_bytes == 900)
+
+        refused = await served.http.post("/v1/segments/a/append", content=bytes(200), headers=RAW)
+        await stream.aclose()
+        await until(lambda: served.gateway._in_flight_bytes == 0)
+        alone = await served.http.post("/v1/segments/a/append", content=bytes(2000), headers=RAW)
+
+    assert (refused.status_code, refused.json()["code"]) == (429, "throttled")
+    assert alone.status_code == 200
+
+
+# --- sockets ------------------------------------------------------------------------------------
+
+
+async def test_a_port_that_is_taken_is_an_error_that_says_so(a: Service) -> None:
+    with pytest.raises(ConfigError, match=f"127.0.0.1:{a.port}"):
+        running.bind("127.0.0.1", a.port)
+
+    with pytest.raises(ConfigError):
+        running.bind("no such host.invalid", 0)

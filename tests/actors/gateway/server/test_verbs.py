@@ -1,0 +1,341 @@
+"""Every verb through the server, and every refusal of the store as a problem."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from support.http_server import Service, Wrapped, service, serving
+from tierlog import open_store
+from tierlog.actors.gateway.wire import documents
+from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, decode_outcomes, encode_batch
+from tierlog.actors.gateway.wire.documents import ContainerAssignment, ContainerMap
+from tierlog.actors.gateway.wire.errors import OwnedElsewhere, from_problem
+from tierlog.storage_backends.base.errors import (
+    BadOffset,
+    NotOwner,
+    OutOfOrder,
+    SegmentNotFound,
+    SegmentSealed,
+    StorageFull,
+    Throttled,
+    TierlogError,
+    Unavailable,
+)
+
+pytestmark = pytest.mark.anyio
+
+RAW = {"Content-Type": "application/octet-stream"}
+CONDITIONAL = {"name": "x", "value": 1, "kind": "replace-if-equals", "expected": 1}
+
+
+def problem(response: httpx.Response) -> TierlogError:
+    return from_problem(response.status_code, response.headers, response.content, maybe_applied=False)
+
+
+async def post(served: Service, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+    return await served.http.post(path, json=body) if body is not None else await served.http.post(path)
+
+
+async def append(served: Service, name: str, data: bytes, **headers: str) -> httpx.Response:
+    return await served.http.post(f"/v1/segments/{name}/append", content=data, headers={**RAW, **headers})
+
+
+async def send_batch(served: Service, items: list[BatchItem]) -> list[Any]:
+    response = await served.http.post(
+        "/v1/batch", content=b"".join(encode_batch(items)), headers={"Content-Type": BATCH_TYPE}
+    )
+    assert response.status_code == 200, response.text
+    return decode_outcomes(response.content, len(items))
+
+
+async def test_a_segment_s_life(served: Service) -> None:
+    assert (await post(served, "/v1/segments/a/create", {"rolling_size": 1 << 20})).status_code == 201
+    assert (await append(served, "a", b"hello ")).json() == {"offset": 0}
+    assert (await append(served, "a", b"world")).json() == {"offset": 6}
+    assert (await served.http.get("/v1/segments/a/bytes")).content == b"hello world"
+    assert (await post(served, "/v1/segments/a/truncate", {"offset": 6})).json() == {}
+    assert (
+        await post(served, "/v1/segments/a/attributes", {"updates": [{"name": "x", "value": 3}]})
+    ).json() == {"attributes": {"x": 3}}
+    assert (await post(served, "/v1/segments/a/seal")).json() == {"length": 11}
+
+    info = documents.parse_info((await served.http.get("/v1/segments/a/info")).content)
+
+    assert info == await served.store.segment_info("a")
+    assert (info.start_offset, info.length, info.sealed, dict(info.attributes)) == (6, 11, True, {"x": 3})
+    assert (await served.http.get("/v1/segments")).json() == {"segments": ["a"]}
+    assert (await post(served, "/v1/segments/a/delete")).json() == {}
+    assert (await served.http.get("/v1/segments")).json() == {"segments": []}
+
+
+async def test_h1_a_name_of_slashes_hashes_and_verbs(served: Service) -> None:
+    name = "app/events/append#part-\u00e4"
+    await served.store.create_segment(name)
+
+    assert (await append(served, "app/events/append%23part-%C3%A4", b"x")).json() == {"offset": 0}
+    assert await served.store.read(name, 0, 9) == b"x"
+    assert (await served.http.get("/v1/segments", params={"prefix": "app/events/append#"})).json() == {
+        "segments": [name]
+    }
+
+
+async def test_idempotent_and_conditional_appends(served: Service) -> None:
+    await served.store.create_segment("a")
+    identity = {"Tierlog-Writer-Id": "w%00", "Tierlog-Event-Number": "5"}
+
+    assert (await append(served, "a", b"one", **identity)).json() == {"offset": 0}
+    assert (await append(served, "a", b"one", **identity)).json() == {"offset": 0}
+    assert isinstance(
+        problem(await append(served, "a", b"x", **{**identity, "Tierlog-Event-Number": "7"})), OutOfOrder
+    )
+    gap = {**identity, "Tierlog-Event-Number": "9", "Tierlog-Previous-Event-Number": "5"}
+    assert (await append(served, "a", b"two", **gap)).json() == {"offset": 3}
+    assert (await append(served, "a", b"one", **identity)).json() == {"offset": None}
+    assert (await append(served, "a", b"x", **{"Tierlog-Expected-Offset": "6"})).json() == {"offset": 6}
+    refused = problem(await append(served, "a", b"x", **{"Tierlog-Expected-Offset": "6"}))
+    assert isinstance(refused, BadOffset)
+    assert (refused.expected, refused.given) == (7, 6)
+
+    assert (await served.http.get("/v1/segments/a/last-event-number?writer_id=w%00")).json() == {
+        "event_number": 9
+    }
+    assert (await served.http.get("/v1/segments/a/last-event-number?writer_id=other")).json() == {
+        "event_number": None
+    }
+    assert (
+        await post(served, "/v1/segments/a/expire-writers", {"writer_ids": ["w%00", "other"]})
+    ).json() == {"known": 1}
+    assert (
+        problem(await append(served, "a", b"x", **{**gap, "Tierlog-Event-Number": "10"})).code
+        == "unknown-writer"
+    )
+
+
+async def test_merge(served: Service) -> None:
+    for name in ("a", "a#1", "a#2"):
+        await served.store.create_segment(name)
+        await served.store.append(name, name.encode())
+    await served.store.seal_segment("a#1")
+
+    assert (
+        problem(await post(served, "/v1/segments/a/merge", {"sources": ["a#1", "a#2"]})).code
+        == "segment-not-sealed"
+    )
+    await served.store.seal_segment("a#2")
+    updates = [{"name": "n", "value": 1, "kind": "none"}]
+    assert (
+        await post(served, "/v1/segments/a/merge", {"sources": ["a#1", "a#2"], "attribute_updates": updates})
+    ).json() == {"offset": 1}
+    assert (await served.http.get("/v1/segments/a/bytes")).content == b"aa#1a#2"
+
+
+async def test_flush_moves_everything_to_long_term_storage(served: Service) -> None:
+    await served.store.create_segment("a")
+    await append(served, "a", b"hello")
+
+    assert (await post(served, "/v1/flush")).json() == {}
+    assert (await served.store.segment_info("a")).flushed_length == 5
+
+
+@pytest.mark.parametrize(
+    "method, path, body, status, code",
+    [
+        ("POST", "/v1/segments/a/create", {}, 409, "segment-exists"),
+        ("POST", "/v1/segments/b/seal", None, 404, "segment-not-found"),
+        ("GET", "/v1/segments/b/info", None, 404, "segment-not-found"),
+        ("GET", "/v1/segments/b/bytes", None, 404, "segment-not-found"),
+        ("GET", "/v1/segments/b/tail", None, 404, "segment-not-found"),
+        ("GET", "/v1/segments/b/tail?stream=true", None, 404, "segment-not-found"),
+        ("POST", "/v1/segments/a/truncate", {"offset": 9}, 412, "bad-offset"),
+        ("POST", "/v1/segments/a/attributes", {"updates": [CONDITIONAL]}, 409, "attribute-conflict"),
+        ("POST", "/v1/segments/a//b/create", {}, 400, "invalid-argument"),
+        ("POST", "/v1/segments/_system/x/create", {}, 400, "invalid-argument"),
+        ("POST", "/v1/segments/%FF/create", {}, 400, "invalid-argument"),
+        ("POST", "/v1/segments/a/truncate", {"offset": -1}, 400, "invalid-argument"),
+        ("POST", "/v1/segments/a/truncate", {}, 400, "invalid-argument"),
+        ("POST", "/v1/segments/a/attributes", {"updates": []}, 400, "invalid-argument"),
+        ("POST", "/v1/segments/a/merge", {"sources": []}, 400, "invalid-argument"),
+        ("GET", "/v1/segments/a/tail?offset=-1", None, 400, "invalid-argument"),
+        ("GET", "/v1/segments/a/tail?wait=61", None, 400, "invalid-argument"),
+        ("GET", "/v1/segments/a/tail?stream=yes", None, 400, "invalid-argument"),
+        ("GET", "/v1/segments/a/last-event-number", None, 400, "invalid-argument"),
+        ("GET", "/v1/segments?perfix=a", None, 400, "invalid-argument"),
+        ("GET", "/v1/segments/a", None, 404, "no-such-path"),
+        ("GET", "/v2/segments", None, 404, "no-such-path"),
+        ("GET", "/health/", None, 404, "no-such-path"),
+        ("GET", "/v1/segments/a/append", None, 405, "method-not-allowed"),
+        ("DELETE", "/v1/segments/a/append", None, 405, "method-not-allowed"),
+        ("POST", "/v1/segments", {}, 405, "method-not-allowed"),
+    ],
+)  # fmt: skip
+async def test_h2_refusals(
+    served: Service, method: str, path: str, body: Any, status: int, code: str
+) -> None:
+    await served.store.create_segment("a")
+
+    response = (
+        await served.http.request(method, path, json=body)
+        if body is not None
+        else await served.http.request(method, path)
+    )
+
+    assert (response.status_code, response.json()["code"]) == (status, code)
+    assert response.headers["content-type"] == "application/problem+json"
+    assert response.json()["request_id"] == response.headers["x-request-id"]
+
+
+async def test_a_wrong_method_is_told_the_right_one(served: Service) -> None:
+    assert (await served.http.put("/v1/batch")).headers["allow"] == "POST"
+
+
+# --- batches ------------------------------------------------------------------------------------
+
+
+async def test_h7_each_item_has_its_own_outcome(served: Service) -> None:
+    for name in ("a", "b"):
+        await served.store.create_segment(name)
+    await served.store.seal_segment("b")
+
+    outcomes = await send_batch(
+        served,
+        [
+            BatchItem("a", b"one"),
+            BatchItem("b", b"x"),
+            BatchItem("missing", b"x"),
+            BatchItem("a", b"two", expected_offset=3),
+            BatchItem("a", b"x", expected_offset=3),
+            BatchItem("a", b"345", b"w", 3, 3),
+            BatchItem("a", b"345", b"w", 3, 3),
+            BatchItem("a", b"4", b"w", 4, 1),
+            BatchItem("a", b"9", b"w", 9, 1),
+        ],
+    )
+
+    assert [outcomes[0], outcomes[3], outcomes[5], outcomes[6], outcomes[7]] == [0, 3, 6, 6, None]
+    assert [type(outcomes[index]) for index in (1, 2, 4, 8)] == [
+        SegmentSealed,
+        SegmentNotFound,
+        BadOffset,
+        OutOfOrder,
+    ]
+    assert await served.store.read("a", 0, 99) == b"onetwo345"
+
+
+async def test_h7_items_to_one_segment_are_applied_in_order(served: Service) -> None:
+    names = [f"s{index}" for index in range(8)]
+    for name in names:
+        await served.store.create_segment(name)
+
+    items = [BatchItem(names[index % 8], b"%04d" % index) for index in range(2000)]
+    outcomes = await send_batch(served, items)
+
+    assert outcomes == [4 * (index // 8) for index in range(2000)]
+    for place, name in enumerate(names):
+        assert await served.store.read(name, 0, 9999) == b"".join(
+            b"%04d" % index for index in range(place, 2000, 8)
+        )
+
+
+async def test_h7_a_batch_larger_than_the_mailbox_keeps_its_order(tmp_path: Path) -> None:
+    from support.stores import config
+    from tierlog.actors.settings.configuration import MailboxConfig
+
+    async with service(tmp_path, config=config(mailbox=MailboxConfig(count=16))) as served:
+        await served.store.create_segment("a")
+
+        outcomes = await send_batch(
+            served, [BatchItem("a", b"%04d" % index, b"w", index, 1) for index in range(500)]
+        )
+
+        assert outcomes == [4 * index for index in range(500)]
+
+
+@pytest.mark.parametrize("cut", [1, 20, 100])
+async def test_h7_a_batch_that_is_cut_off_has_no_effect(served: Service, cut: int) -> None:
+    await served.store.create_segment("a")
+    body = b"".join(encode_batch([BatchItem("a", bytes(200)) for _ in range(5)]))
+
+    response = await served.http.post("/v1/batch", content=body[:-cut], headers={"Content-Type": BATCH_TYPE})
+
+    assert (response.status_code, problem(response).code) == (400, "invalid-argument")
+    assert (await served.store.segment_info("a")).length == 0
+
+
+# --- other owners, and the store's own trouble --------------------------------------------------
+
+
+@pytest.mark.parametrize("owner", ["http://127.0.0.1:1", None])
+async def test_h13_another_host_s_segment_is_told_with_its_owner(tmp_path: Path, owner: str | None) -> None:
+    async def elsewhere(*args: object, **more: object) -> None:
+        raise NotOwner("container 0 is not served here")
+
+    async def each(items: list[BatchItem]) -> list[Any]:
+        return [NotOwner("not here") for _ in items]
+
+    async with open_store(tmp_path / "data", containers=1) as store:
+        wrapped = Wrapped(store, append=elsewhere, segment_info=elsewhere, append_each=each)
+        async with serving(wrapped, owner_of=lambda container: owner) as served:
+            response = await append(served, "a", b"x")
+            [outcome] = await send_batch(served, [BatchItem("a", b"x")])
+            read = await served.http.get("/v1/segments/a/bytes")
+
+    expected = NotOwner if owner is None else OwnedElsewhere
+    assert (response.status_code, response.headers.get("tierlog-owner")) == (421, owner)
+    assert type(problem(response)) is type(problem(read)) is type(outcome) is expected
+
+
+@pytest.mark.parametrize(
+    "error, status", [(Throttled("slow"), 429), (Unavailable("recovering"), 503), (StorageFull("full"), 507)]
+)
+async def test_h12_the_store_s_pressure_comes_with_a_pause(
+    tmp_path: Path, error: TierlogError, status: int
+) -> None:
+    async def refuse(*args: object, **more: object) -> None:
+        raise error
+
+    async with (
+        open_store(tmp_path / "data", containers=1) as store,
+        serving(Wrapped(store, append=refuse)) as served,
+    ):
+        response = await append(served, "a", b"x")
+
+    assert response.status_code == status
+    assert int(response.headers["retry-after"]) >= 1
+    assert type(problem(response)) is type(error)
+
+
+async def test_an_unexpected_error_is_a_problem_without_its_text(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(*args: object, **more: object) -> None:
+        raise KeyError("a secret")
+
+    async with (
+        open_store(tmp_path / "data", containers=1) as store,
+        serving(Wrapped(store, append=fail)) as served,
+    ):
+        response = await append(served, "a", b"x", **{"X-Request-Id": "find-me"})
+
+    assert (response.status_code, response.json()["code"]) == (500, "internal")
+    assert "secret" not in response.text
+    assert "secret" in caplog.text
+    assert "find-me" in caplog.text
+
+
+async def test_the_container_map_is_the_given_one(tmp_path: Path) -> None:
+    known = ContainerMap(3, (ContainerAssignment(0, "http://other", 8),))
+    async with service(tmp_path, container_map=lambda: known) as served:
+        assert documents.parse_map((await served.http.get("/v1/containers")).content) == known
+
+
+async def test_a_single_host_says_that_everything_is_here(served: Service) -> None:
+    found = documents.parse_map((await served.http.get("/v1/containers")).content)
+
+    assert [(place.container, place.url, place.epoch) for place in found.containers] == [
+        (0, None, 1),
+        (1, None, 1),
+    ]

@@ -1,0 +1,102 @@
+"""Two headers that name the same files: the legacy layout's software ended between a join and the source's
+deletion (rule S14)."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from support.container_world import OPTIONS, ContainerWorld, read_all
+from support.legacy_layout import write_files, write_header, write_legacy
+from tierlog.actors.legacy_rolling.file_claims import claim_files, mark_name
+from tierlog.actors.legacy_rolling.header import segment_of_file
+from tierlog.actors.settings.layout_mode import LayoutMode
+from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, Unavailable
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
+
+pytestmark = pytest.mark.anyio
+
+TARGET, SOURCE = "app/target", "app/source"
+FILES = [f"{TARGET}$offset.0", f"{SOURCE}$offset.0"]
+
+
+async def joined(world: ContainerWorld) -> ContainerWorld:
+    """The target's header names the source's file, and the source's header is still there."""
+    await world.chunks.open()
+    await write_legacy(world.chunks, SOURCE, b"456", max_size=100)
+    await write_files(world.chunks, [(FILES[0], b"0123")])
+    await write_header(world.chunks, TARGET, f"maxsize=100&0={FILES[0]}&4={FILES[1]}&".encode())
+    return world
+
+
+def beside(world: ContainerWorld) -> ContainerWorld:
+    """Another container on the same long-term storage, with a log and records of its own."""
+    other = ContainerWorld()
+    other.memory, other.chunks, other.store_id = world.memory, world.chunks, world.store_id
+    return other
+
+
+@pytest.mark.parametrize(("first", "second"), [(TARGET, SOURCE), (SOURCE, TARGET)])
+async def test_a_file_belongs_to_one_segment_of_all_containers(first: str, second: str) -> None:
+    world = await joined(ContainerWorld())
+    eager = attrs.evolve(
+        OPTIONS,
+        layout=LayoutMode.LAYOUT_UPGRADE,
+        collector=attrs.evolve(OPTIONS.collector, delay=0.0),
+        adopt=True,
+    )
+    async with world.owner(eager) as one:
+        length = await one.container.legacy.take(first)
+        async with beside(world).owner(eager) as other:
+            with pytest.raises(InvalidArgument, match=f"were imported as part of '{first}'"):
+                await other.container.legacy.take(second)
+            with pytest.raises(InvalidArgument, match=f"were imported as part of '{first}'"):
+                await other.store.read(second, 0, 1)
+            assert await other.store.list_segments() == []
+
+        assert len(await read_all(one.store, first)) == length
+
+
+async def test_an_import_that_ended_after_its_marks_goes_on() -> None:
+    world = await joined(ContainerWorld())
+    await claim_files(world.chunks, TARGET, FILES)
+    async with world.owner() as owner:
+        assert await owner.container.legacy.take(TARGET) == 7
+        assert await read_all(owner.store, TARGET) == b"0123456"
+
+
+async def test_a_failed_import_makes_no_mark() -> None:
+    world = await joined(ContainerWorld())
+    del world.memory.chunks[FILES[1]]
+    async with world.owner() as owner:
+        with pytest.raises(DataCorruption):
+            await owner.container.legacy.take(TARGET)
+    assert not [name for name in world.memory.chunks if name.startswith("_system/imports/")]
+
+
+async def test_without_an_answer_about_the_marks_nothing_is_imported() -> None:
+    world = await joined(ContainerWorld())
+    async with world.owner() as owner:
+        world.chunks.script = lambda call: (
+            Fault(FaultKind.BEFORE) if call.name.startswith("_system/imports/") else None
+        )
+        with pytest.raises(Unavailable):
+            await owner.container.legacy.take(TARGET)
+        assert await owner.store.list_segments() == []
+
+
+async def test_a_mark_that_is_damaged_is_told() -> None:
+    world = await joined(ContainerWorld())
+    await world.chunks.create_with_content(mark_name(SOURCE), [b"other\0app/target"])
+    with pytest.raises(DataCorruption, match="damaged"):
+        await claim_files(world.chunks, TARGET, FILES)
+
+
+def test_files_belong_to_the_segment_for_which_they_were_made() -> None:
+    assert [segment_of_file(name) for name in (*FILES, "plain", "a$offset.1$offset.2")] == [
+        TARGET,
+        SOURCE,
+        "plain",
+        "a$offset.1",
+    ]
+    assert mark_name("a").rpartition("/")[0] == mark_name("a/b").rpartition("/")[0] == "_system/imports"

@@ -1,0 +1,382 @@
+"""Segments of the legacy layout in a container: imported on demand and at first access, in one operation,
+once (rule S14)."""
+
+from __future__ import annotations
+
+import anyio
+import attrs
+import pytest
+
+from support.container_world import (
+    OPTIONS,
+    ContainerWorld,
+    read_all,
+    recorded_segments,
+    referenced_chunks,
+    until,
+)
+from support.legacy_layout import write_files, write_header, write_legacy
+from tierlog.actors.container.publish import Publisher
+from tierlog.actors.container.requests import Request, SettleRequest
+from tierlog.actors.container.state import ContainerState
+from tierlog.actors.legacy_rolling.file_claims import mark_name
+from tierlog.actors.legacy_rolling.header import header_name
+from tierlog.actors.legacy_rolling.legacy_segments import decide_import, request_of
+from tierlog.actors.read.tail_cache import TailCache
+from tierlog.actors.settings.layout_mode import LayoutMode
+from tierlog.storage_backends.base.chunk_storage import ChunkStorage
+from tierlog.storage_backends.base.errors import (
+    InvalidArgument,
+    NotOwner,
+    SegmentExists,
+    SegmentNotFound,
+    Unavailable,
+)
+from tierlog.storage_backends.base.transactions import staged_name
+from tierlog.storage_backends.segments.chain import Chain
+from tierlog.storage_backends.segments.core import ChunkedOptions
+from tierlog.storage_backends.segments.records import ChunkRecord
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every
+
+pytestmark = pytest.mark.anyio
+
+NAME = "app/old"
+SPACING = OPTIONS.chunked.index_spacing
+LOOKING = attrs.evolve(OPTIONS, layout=LayoutMode.LAYOUT_UPGRADE)
+
+
+@pytest.fixture
+async def world() -> ContainerWorld:
+    world = ContainerWorld(LOOKING)
+    await world.chunks.open()
+    return world
+
+
+async def older(world: ContainerWorld, name: str = NAME, *, sealed: bool = False) -> ChunkStorage:
+    await write_legacy(world.chunks, name, b"0123", b"45", b"6789", max_size=100, sealed=sealed)
+    return world.chunks
+
+
+# --- on demand ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", LayoutMode)
+async def test_an_import_on_demand_works_in_every_mode(world: ContainerWorld, mode: LayoutMode) -> None:
+    await older(world, sealed=True)
+    async with world.owner(attrs.evolve(OPTIONS, layout=mode)) as owner:
+        assert await owner.container.legacy.take(NAME) == 10
+        info = await owner.store.segment_info(NAME)
+        assert (info.length, info.flushed_length, info.start_offset, info.sealed) == (10, 10, 0, True)
+        assert await read_all(owner.store, NAME) == b"0123456789"
+        assert not owner.container.state.segments.by_id[info.segment_id].needs_flush
+
+
+@pytest.mark.parametrize("checkpoint", [False, True])
+@pytest.mark.parametrize("crash", [False, True])
+async def test_an_imported_segment_comes_back_with_its_container_rule_s14(
+    world: ContainerWorld, checkpoint: bool, crash: bool
+) -> None:
+    await older(world)
+    async with anyio.create_task_group() as tasks:
+        owner = await world.start(tasks)
+        await owner.container.legacy.take(NAME)
+        imported = await owner.store.segment_info(NAME)
+        if checkpoint:
+            await owner.checkpoint()
+        await owner.store.append(NAME, b"new")
+        await (owner.crash() if crash else owner.stop())
+
+    async with world.owner() as owner:
+        info = await owner.store.segment_info(NAME)
+        assert info == attrs.evolve(imported, length=13)
+        assert await read_all(owner.store, NAME) == b"0123456789new"
+
+        await owner.store.create_segment("app/new")
+        assert (await owner.store.segment_info("app/new")).segment_id != info.segment_id
+
+
+async def test_the_containers_own_spacing_and_rolling_size_count(world: ContainerWorld) -> None:
+    """A single plain file says no size at which files roll; and the index is read as the container would have
+    written it."""
+    await write_files(world.chunks, [("plain", b"0123456789")])
+    async with world.owner(
+        attrs.evolve(LOOKING, chunked=ChunkedOptions(rolling_size=7, index_spacing=4))
+    ) as owner:
+        await owner.container.legacy.take("plain")
+        sid = (await owner.store.segment_info("plain")).segment_id
+
+        assert (await owner.container.storage.info(sid)).rolling_size == 7
+        index = sorted(key for key in owner.container.state.metadata if key.startswith("i:"))
+        assert index == [f"i:{sid:016x}:{offset:016x}" for offset in (4, 8)]
+
+
+async def test_the_next_id_is_not_the_imported_ones(world: ContainerWorld) -> None:
+    await older(world)
+    async with world.owner() as owner:
+        await owner.container.legacy.take(NAME)
+        await owner.store.create_segment("app/new")
+        ids = {(await owner.store.segment_info(name)).segment_id for name in (NAME, "app/new")}
+
+    assert len(ids) == 2
+
+
+async def test_appends_go_to_a_new_chunk_and_flushes_leave_the_files_alone_rule_s3(
+    world: ContainerWorld,
+) -> None:
+    await older(world)
+    async with world.owner() as owner:
+        await owner.container.legacy.take(NAME)
+        await owner.store.append(NAME, b"new", expected_offset=10)
+        await owner.store.flush()
+
+        assert (await owner.store.segment_info(NAME)).flushed_length == 13
+        assert await read_all(owner.store, NAME) == b"0123456789new"
+        assert bytes(world.memory.chunks[f"{NAME}$offset.6"].data) == b"6789"
+        assert len(referenced_chunks(owner.container)) == 4
+
+
+async def test_a_deleted_import_takes_its_files_along_and_never_comes_back_rule_s14(
+    world: ContainerWorld,
+) -> None:
+    await older(world)
+    options = attrs.evolve(LOOKING, collector=attrs.evolve(LOOKING.collector, delay=0))
+    async with world.owner(options) as owner:
+        assert await read_all(owner.store, NAME) == b"0123456789"
+        await owner.store.delete_segment(NAME)
+        with pytest.raises(SegmentNotFound):
+            await owner.store.read(NAME, 0, 1)
+        await owner.store.flush()
+        await until(
+            lambda: (
+                sorted(world.memory.chunks)
+                == [f"_system/containers/0000/epoch.{1:016x}", mark_name(NAME), f"{NAME}$header"]
+            )
+        )
+        with pytest.raises(InvalidArgument, match="imported or exported before"):
+            await owner.container.legacy.take(NAME)
+
+    async with world.owner(options) as owner:
+        with pytest.raises(SegmentNotFound):
+            await owner.store.segment_info(NAME)
+        await owner.store.create_segment(NAME)
+        assert (await owner.store.segment_info(NAME)).length == 0
+
+
+@pytest.mark.parametrize("data", [b"", b"data"])
+async def test_a_deleted_segment_does_not_come_back_out_of_its_export_rule_s14(
+    world: ContainerWorld, data: bytes
+) -> None:
+    async with world.owner() as owner:
+        await owner.store.create_segment(NAME)
+        await owner.store.append(NAME, data)
+        await owner.store.seal_segment(NAME)
+        await owner.store.flush()
+        await owner.container.legacy.export(owner.container.storage, NAME, replace=False)
+        await owner.store.delete_segment(NAME)
+        assert header_name(NAME) in world.memory.chunks
+
+        with pytest.raises(SegmentNotFound):
+            await owner.store.read(NAME, 0, 1)
+        with pytest.raises(InvalidArgument, match="imported or exported before"):
+            await owner.container.legacy.take(NAME)
+
+
+async def test_what_exists_is_not_imported(world: ContainerWorld) -> None:
+    await older(world)
+    async with world.owner() as owner:
+        await owner.container.legacy.take(NAME)
+        with pytest.raises(SegmentExists):
+            await owner.container.legacy.take(NAME)
+        with pytest.raises(SegmentNotFound, match="legacy layout has no segment"):
+            await owner.container.legacy.take("app/none")
+
+
+async def test_a_file_belongs_to_one_segment_only(world: ContainerWorld) -> None:
+    await older(world)
+    await write_header(world.chunks, "app/thief", f"maxsize=9&0={NAME}$offset.0&".encode())
+    async with world.owner() as owner:
+        await owner.container.legacy.take(NAME)
+        with pytest.raises(InvalidArgument, match="belongs to another segment"):
+            await owner.container.legacy.take("app/thief")
+
+
+async def test_a_stores_own_chunks_are_nobodys_older_segment(world: ContainerWorld) -> None:
+    async with world.owner() as owner:
+        await owner.store.create_segment("app/new")
+        await owner.store.append("app/new", b"data")
+        await owner.store.flush()
+        (chunk,) = world.chunk_names
+        await write_header(world.chunks, "app/exported", f"maxsize=9&0={chunk}&".encode())
+
+        for name in (chunk, "app/exported"):
+            with pytest.raises(SegmentNotFound):
+                await owner.store.segment_info(name)
+            with pytest.raises(SegmentNotFound):
+                await owner.container.legacy.take(name)
+
+
+async def test_a_staged_name_is_refused(world: ContainerWorld) -> None:
+    async with world.owner() as owner:
+        with pytest.raises(InvalidArgument, match="staged"):
+            await owner.container.ask_internal(
+                request_of(staged_name("app/t", "1", "part"), Chain(0, 0, False, 1, ()), SPACING), 0
+            )
+
+
+# --- at first access ----------------------------------------------------------------------------
+
+
+async def test_every_verb_finds_a_segment_of_the_older_layout(world: ContainerWorld) -> None:
+    for name in "abcdefgh":
+        await older(world, name, sealed=name == "c")
+    async with world.owner() as owner:
+        store = owner.store
+        assert await store.read("a", 2, 3) == b"234"
+        assert await store.append("b", b"x") == 10
+        await store.create_segment("target")
+        assert await store.merge_segments("target", ["c"]) == 0
+        await store.truncate_segment("d", 5)
+        assert await store.seal_segment("e") == 10
+        await store.delete_segment("f")
+        with pytest.raises(SegmentExists):
+            await store.create_segment("g")
+        assert [block async for block in store.tail("e")] == [b"0123456789"]
+        assert await store.append_many("h", [b"x", b"y"]) == 10
+        assert await store.list_segments() == ["a", "b", "d", "e", "g", "h", "target"]
+        await store.flush()
+        assert await read_all(store, "target") == b"0123456789"
+        assert await read_all(store, "d", 5) == b"56789"
+
+
+async def test_callers_at_the_same_time_import_once(world: ContainerWorld) -> None:
+    await older(world)
+    async with world.owner() as owner:
+        found: list[bytes] = []
+
+        async def read() -> None:
+            found.append(await read_all(owner.store, NAME))
+
+        before = world.chunks.statistics().reads
+        async with anyio.create_task_group() as tasks:
+            for _ in range(5):
+                tasks.start_soon(read)
+
+        assert found == [b"0123456789"] * 5
+        assert len(recorded_segments(owner.container)) == 1
+        # The header, three files once for their checksums, and what the five readers read.
+        assert world.chunks.statistics().reads - before <= 4 + 5 * 3
+        assert not owner.container.legacy._turns
+
+
+async def test_of_two_imports_at_the_same_time_the_second_is_told_that_it_exists(
+    world: ContainerWorld,
+) -> None:
+    await older(world)
+    async with world.owner() as owner:
+        answers: list[object] = []
+
+        async def take() -> None:
+            try:
+                answers.append(await owner.container.legacy.take(NAME))
+            except SegmentExists as error:
+                answers.append(type(error))
+
+        async with anyio.create_task_group() as tasks:
+            for _ in range(3):
+                tasks.start_soon(take)
+
+    assert answers == [10, SegmentExists, SegmentExists]
+
+
+async def test_who_was_refused_just_before_another_ones_import_asks_again(world: ContainerWorld) -> None:
+    await older(world)
+    async with world.owner() as owner:
+        asked = 0
+
+        async def ask(request: Request, size: int) -> str:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                await owner.container.legacy.take(NAME)
+                raise SegmentNotFound(f"no segment {NAME!r}", segment=NAME)
+            return "answer"
+
+        assert await owner.container.legacy.ask(ask, SettleRequest(), 0) == "answer"
+
+
+async def test_who_was_succeeded_refuses_no_import_by_what_it_knew_rule_c1(
+    world: ContainerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await older(world)
+    async with world.owner() as owner:
+        imports = owner.container.legacy
+        await imports.take(NAME)
+        real = imports._ask
+
+        async def ask(request: Request, size: int) -> object:
+            if isinstance(request, SettleRequest):
+                raise NotOwner("a newer owner has the log")
+            return await real(request, size)
+
+        monkeypatch.setattr(imports, "_ask", ask)
+        with pytest.raises(NotOwner):
+            await imports.take(NAME)
+
+
+async def test_a_segment_without_data_files_comes_in_empty(world: ContainerWorld) -> None:
+    await write_legacy(world.chunks, NAME, sealed=True)
+    async with world.owner() as owner:
+        info = await owner.store.segment_info(NAME)
+        assert (info.length, info.sealed) == (0, True)
+
+
+@pytest.mark.parametrize("mode", [LayoutMode.NO_UPGRADE, LayoutMode.INSTALL_NEW])
+async def test_without_lookups_nothing_is_found_and_nothing_asked(
+    world: ContainerWorld, mode: LayoutMode
+) -> None:
+    await older(world)
+    async with world.owner(attrs.evolve(OPTIONS, layout=mode)) as owner:
+        before = len(world.chunks.calls)
+        with pytest.raises(SegmentNotFound):
+            await owner.store.read(NAME, 0, 1)
+        with pytest.raises(SegmentNotFound):
+            await owner.store.append(NAME, b"x")
+        await owner.store.create_segment(NAME)
+        assert not [call for call in world.chunks.calls[before:] if call.name.startswith(NAME)]
+
+
+async def test_while_long_term_storage_is_down_nobody_is_told_that_there_is_none(
+    world: ContainerWorld,
+) -> None:
+    await write_files(world.chunks, [("plain", b"bytes")])
+    async with world.owner() as owner:
+        world.chunks.script = every(Fault(FaultKind.BEFORE))
+        with pytest.raises(Unavailable):
+            await owner.store.create_segment("plain")
+        with pytest.raises(Unavailable):
+            await owner.store.append("plain", b"x")
+
+        world.chunks.script = None
+        assert await owner.store.read("plain", 0, 9) == b"bytes"
+
+
+def test_an_import_is_readable_once_it_is_durable_rule_c1() -> None:
+    state = ContainerState(1)
+    publisher = Publisher(state, TailCache(1 << 20), due_bytes=1 << 20, on_due=lambda sid: None)
+    chain = Chain(10, 0, False, 100, ((0, ChunkRecord("old").grown([bytes(10)])),))
+    op, sid = decide_import(state, request_of(NAME, chain, SPACING))
+    state.apply(op)
+    assert (state.segments.by_id[sid].length, state.segments.by_id[sid].durable_length) == (10, -1)
+
+    publisher.publish([op], 1)
+    assert state.segments.by_id[sid].durable_length == 10
+
+
+async def test_a_header_cannot_make_the_stores_own_objects_part_of_a_segment(world: ContainerWorld) -> None:
+    """They would be deleted with it: a claim, or the manifest of a backup."""
+    await world.chunks.create_with_content("_system/backups/monday/manifest", [b"manifest"])
+    await write_header(world.chunks, NAME, b"maxsize=100&0=_system/backups/monday/manifest&")
+    async with world.owner() as owner:
+        with pytest.raises(SegmentNotFound):
+            await owner.container.legacy.take(NAME)
+        assert not await owner.container.legacy.bring(NAME)

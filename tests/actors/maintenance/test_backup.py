@@ -1,0 +1,172 @@
+"""Taking a backup: what is kept of a segment, and when there is a backup at all (rule S16)."""
+
+from __future__ import annotations
+
+import pytest
+
+from support.container_world import ContainerWorld, Owner
+from support.legacy_layout import write_legacy
+from tierlog import AttributeUpdate
+from tierlog.actors.maintenance.backup import (
+    BackupOptions,
+    BackupSource,
+    list_backups,
+    read_object,
+    take_backup,
+)
+from tierlog.actors.maintenance.backup_objects import (
+    Manifest,
+    ReleasedFile,
+    SegmentBackup,
+    decode_segment,
+    object_name,
+)
+from tierlog.storage_backends.base.errors import InvalidArgument, OutcomeUnknown
+from tierlog.storage_backends.segments.records import ReleasedRecord
+from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, nth
+
+pytestmark = pytest.mark.anyio
+
+NAME = "app/events"
+TERMS = BackupOptions("b", b"s" * 16, 1_700_000_000_000, upgraded=False)
+
+
+@pytest.fixture
+def world() -> ContainerWorld:
+    return ContainerWorld()
+
+
+async def taken(world: ContainerWorld, owner: Owner, terms: BackupOptions = TERMS) -> Manifest:
+    container = owner.container
+    source = BackupSource(container.index, container.state.epoch, container.state, container.storage)
+    return await take_backup([source], world.chunks, terms)
+
+
+async def segment(world: ContainerWorld, number: int = 0) -> SegmentBackup:
+    name = object_name("b", number)
+    return decode_segment(await read_object(world.chunks, name), name)
+
+
+async def test_a_flushed_segment_is_kept_whole(world: ContainerWorld) -> None:
+    async with world.owner() as owner:
+        await owner.store.create_segment(NAME, rolling_size=4)
+        await owner.store.append(NAME, b"0123456789", writer_id="w", event_number=7)
+        await owner.store.update_attributes(NAME, [AttributeUpdate("colour", 3)])
+        await owner.store.truncate_segment(NAME, 5)
+        await owner.store.seal_segment(NAME)
+        await owner.store.flush()
+        manifest = await taken(world, owner)
+        kept = await segment(world)
+
+    assert (manifest.segments, manifest.chunks, manifest.bytes, manifest.unflushed, manifest.staged) == (
+        1,
+        2,
+        6,
+        0,
+        0,
+    )
+    assert (manifest.store_id, manifest.epochs, len(manifest.objects)) == (b"s" * 16, (1,), 1)
+    image = kept.image
+    assert (image.name, image.length, image.start_offset, image.sealed, image.rolling_size) == (
+        NAME,
+        10,
+        5,
+        True,
+        4,
+    )
+    assert (image.values, image.writers[0][1].last_event, image.expired) == ((("colour", 3),), 7, ())
+    assert [(start, chunk.length) for start, chunk in kept.chunks] == [(4, 4), (8, 2)]
+    assert await list_backups(world.chunks) == ["b"]
+
+
+async def test_what_is_only_in_the_log_is_counted_and_its_writers_are_not_trusted(
+    world: ContainerWorld,
+) -> None:
+    async with world.owner() as owner:
+        await owner.store.create_segment(NAME)
+        for number, writer in enumerate(("early", "last")):
+            await owner.store.append(NAME, b"0123", writer_id=writer, event_number=number)
+        await owner.store.flush()
+        await owner.store.append(NAME, b"new", writer_id="late", event_number=1)
+        await owner.store.seal_segment(NAME)
+        manifest = await taken(world, owner)
+        kept = await segment(world)
+
+    assert (manifest.unflushed, kept.unflushed, kept.image.length, kept.image.sealed) == (3, 3, 8, False)
+    assert [writer for writer, _ in kept.image.writers] == [b"early"]
+    assert sorted(kept.image.expired) == [b"last", b"late"]
+
+
+async def test_a_segment_that_was_never_flushed_is_kept_empty(world: ContainerWorld) -> None:
+    async with world.owner() as owner:
+        await owner.store.create_segment(NAME, rolling_size=99)
+        await owner.store.append(NAME, b"new")
+        await taken(world, owner)
+        kept = await segment(world)
+
+    assert (kept.image.length, kept.image.rolling_size, kept.chunks, kept.unflushed) == (0, 99, (), 3)
+
+
+async def test_staged_segments_are_left_out_and_counted(world: ContainerWorld) -> None:
+    async with world.owner() as owner:
+        await owner.store.create_segment(NAME)
+        await owner.store.begin_transaction(NAME, "t")
+        await owner.store.stage_segment(NAME, "t", "part")
+        await owner.store.flush()
+        manifest = await taken(world, owner)
+
+    assert (manifest.segments, manifest.staged) == (1, 1)
+
+
+async def test_names_that_were_imported_are_kept(world: ContainerWorld) -> None:
+    await world.chunks.open()
+    await write_legacy(world.chunks, "app/old", b"x")
+    async with world.owner() as owner:
+        await owner.container.legacy.take("app/old")
+        await owner.store.delete_segment("app/old")
+
+        assert (await taken(world, owner)).taken == ("app/old",)
+
+
+async def test_files_that_were_released_and_not_deleted_yet_are_kept_in_mind_rule_s19(
+    world: ContainerWorld,
+) -> None:
+    await world.chunks.open()
+    await write_legacy(world.chunks, "app/old", b"0123", b"45")
+    async with world.owner() as owner:
+        await owner.container.legacy.take("app/old")
+        await owner.store.delete_segment("app/old")
+        await owner.store.flush()
+
+        records = ReleasedRecord("app/old$offset.0", 4), ReleasedRecord("app/old$offset.4", 2)
+        assert (await taken(world, owner)).released == tuple(ReleasedFile(0, record) for record in records)
+
+
+async def test_a_name_is_used_once(world: ContainerWorld) -> None:
+    async with world.owner() as owner:
+        await taken(world, owner)
+        with pytest.raises(InvalidArgument, match="already"):
+            await taken(world, owner)
+
+
+@pytest.mark.parametrize("call", range(1, 6))
+async def test_without_its_manifest_there_is_no_backup_and_the_next_one_clears_up(
+    world: ContainerWorld, call: int
+) -> None:
+    async with world.owner() as owner:
+        for number in range(4):
+            await owner.store.create_segment(f"s{number}")
+        await owner.store.flush()
+        world.chunks.script = nth(call, Fault(FaultKind.LOST), "create_with_content")
+        with pytest.raises(OutcomeUnknown):
+            await taken(world, owner)
+        assert await list_backups(world.chunks) == []
+
+        world.chunks.script = None
+        await owner.store.delete_segment("s0")
+        manifest = await taken(world, owner)
+
+    assert manifest.segments == 3
+    assert {each.name for each in manifest.objects} == {
+        name for name in world.memory.chunks if name.endswith(".segment")
+    }

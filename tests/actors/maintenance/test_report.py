@@ -1,0 +1,83 @@
+"""What is told of chunks while a living owner goes on: only what stays wrong. What is told of a quiet folder
+is in ``command_line``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.folders import chunk_files
+from support.legacy_layout import write_legacy
+from tierlog import open_store
+from tierlog.actors.legacy_rolling.read_chain import no_progress
+from tierlog.actors.maintenance.doctor import examine
+from tierlog.actors.maintenance.maintenance import import_segment
+from tierlog.actors.maintenance.report import ChunkUse, list_chunks, verify
+from tierlog.actors.store.opening import system_world
+from tierlog.actors.store.read_only import open_reader
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
+from tierlog.storage_backends.files.local import LocalFiles
+
+pytestmark = pytest.mark.anyio
+
+NAME = "app/events"
+
+
+async def test_a_chunk_that_its_owner_took_away_meanwhile_is_no_problem(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=1) as store:
+        await store.create_segment(NAME, rolling_size=4)
+        await store.append(NAME, b"0123456789")
+        await store.flush()
+        async with open_reader(tmp_path) as view:
+            assert (await verify(view)).chunks == 3
+            await store.truncate_segment(NAME, 9)
+            await store.flush()
+            gone = [path for path in chunk_files(tmp_path) if path.stat().st_size == 4]
+            for path in gone:
+                path.unlink()  # as the collector does
+            report = await verify(view)
+
+    assert len(gone) == 2
+    assert (report.problems, report.chunks) == ((), 1)
+
+
+async def test_s19_a_released_file_of_the_older_layout_is_unreferenced_until_it_is_deleted(
+    tmp_path: Path,
+) -> None:
+    chunks = FileSystemChunkStorage(LocalFiles(), str(tmp_path / "lts"), system_world())
+    await chunks.open()
+    await write_legacy(chunks, "app/old", b"0123", b"45")
+    async with open_store(tmp_path, containers=1) as store:
+        await import_segment(store, "app/old", no_progress)
+        await store.truncate_segment("app/old", 4)
+        await store.flush()
+
+    async with open_reader(tmp_path) as view:
+        assert [(each.name, each.use) for each in await list_chunks(view, "app/")] == [
+            ("app/old$header", ChunkUse.OTHER),
+            ("app/old$offset.0", ChunkUse.UNREFERENCED),
+            ("app/old$offset.4", ChunkUse.REFERENCED),
+        ]
+        report = await verify(view)
+        assert (report.unreferenced, report.unreferenced_bytes, report.chunks) == (1, 4, 1)
+        examined = (await examine(view, LocalFiles())).containers[0]
+        assert (examined.chunks_orphaned, examined.chunks_on_storage, examined.chunks_missing) == (1, 2, 0)
+
+    (tmp_path / "lts" / "app/old$offset.0").unlink()  # as the collector does, before the record goes
+    async with open_reader(tmp_path) as view:
+        assert (await verify(view)).unreferenced == 0
+        assert (await examine(view, LocalFiles())).containers[0].chunks_orphaned == 0
+
+
+async def test_progress_ends_where_it_was_said_to(tmp_path: Path) -> None:
+    async with open_store(tmp_path, containers=1) as store:
+        await store.create_segment(NAME)
+        await store.append(NAME, bytes(5 << 20))
+        await store.flush()
+    steps: list[tuple[int, int]] = []
+    async with open_reader(tmp_path) as view:
+        await verify(view, progress=lambda done, found: steps.append((done, found)))
+
+    assert (sum(done for done, _ in steps), sum(found for _, found in steps)) == (5 << 20, 5 << 20)
+    assert len(steps) > 2

@@ -1,0 +1,169 @@
+"""Many appends in one call: each with its own outcome, those to one segment in order, whatever happens to the
+container."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import attrs
+import pytest
+
+from support.stores import CONFIG, config
+from tierlog import BadOffset, NotOwner, OutOfOrder, SegmentNotFound, SegmentSealed, open_store
+from tierlog.actors.container.batch_append import append_each
+from tierlog.actors.container.local import RemoteContainer
+from tierlog.actors.container.requests import AppendRequest
+from tierlog.actors.kernel.reply import Reply
+from tierlog.actors.settings.configuration import CacheConfig, MailboxConfig
+from tierlog.storage_backends.base.errors import InvalidArgument, Throttled, Unavailable
+
+pytestmark = pytest.mark.anyio
+
+
+@attrs.frozen
+class Item:
+    name: str
+    data: bytes
+    writer: bytes = b""
+    first_event: int = 0
+    count: int = 0
+    previous_event: int | None = None
+    expected_offset: int | None = None
+
+
+async def test_each_append_has_its_own_outcome(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "data", containers=4, config=CONFIG) as store:
+        for name in ("a", "b", "c"):
+            await store.create_segment(name)
+        await store.seal_segment("c")
+
+        outcomes = await store.append_each(
+            [
+                Item("a", b"one"),
+                Item("c", b"x"),
+                Item("b", b"12", b"w", 1, 2),
+                Item("missing", b"x"),
+                Item("a", b"x", expected_offset=9),
+                Item("b", b"12", b"w", 1, 2),
+                Item("b", b"4", b"w", 4, 1),
+                Item("a", b"two", expected_offset=3),
+                Item("a//b", b"x"),
+                Item("a", bytes(store.append_bytes_max + 1)),
+                Item("a", b"x", b"w", 0, 0),
+                Item("a", b"x", b"", 1, 1),
+                Item("a", b"x", b"w", 3, 1, 3),
+            ]
+        )
+
+        assert [outcomes[index] for index in (0, 2, 5, 7)] == [0, 0, 0, 3]
+        assert [type(outcomes[index]) for index in (1, 3, 4, 6)] == [
+            SegmentSealed,
+            SegmentNotFound,
+            BadOffset,
+            OutOfOrder,
+        ]
+        assert all(type(outcome) is InvalidArgument for outcome in outcomes[8:])
+        assert await store.read("a", 0, 99) == b"onetwo"
+
+
+async def test_no_appends_are_no_work(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "data", containers=1, config=CONFIG) as store:
+        assert await store.append_each([]) == []
+
+
+async def test_order_is_kept_where_the_mailbox_has_no_room(tmp_path: Path) -> None:
+    async with open_store(
+        tmp_path / "data", containers=1, config=config(mailbox=MailboxConfig(count=16))
+    ) as store:
+        await store.create_segment("a")
+
+        outcomes = await store.append_each(
+            [Item("a", b"%04d" % index, b"w", index, 1) for index in range(300)]
+        )
+
+        assert outcomes == [4 * index for index in range(300)]
+
+
+class Ownership:
+    """A container that answers each append with its place, and may stop at the append of ``dies_at``."""
+
+    def __init__(self, host: Host, *, full_at: str = "", dies_at: str = "") -> None:
+        self.host = host
+        self.full_at = full_at
+        self.dies_at = dies_at
+        self.taken: list[str] = []
+        self.closed = False
+
+    def offer(self, request: AppendRequest) -> bool:
+        if self.closed:
+            raise Unavailable("stopped")
+
+        if request.name in self.full_at:
+            return False
+
+        self.take(request)
+        return True
+
+    async def take_in(self, request: AppendRequest) -> None:
+        await anyio.lowlevel.checkpoint()
+        if request.name in self.dies_at:
+            self.closed = True
+            self.host.active = self.host.next
+            raise Unavailable("stopped")
+
+        self.take(request)
+
+    def take(self, request: AppendRequest) -> None:
+        request.reply = Reply()
+        if request.name in self.host.never_done and self is not self.host.next:
+            request.reply.fail(Unavailable("stopped before it came to this"))
+        else:
+            self.taken.append(request.name)
+            request.reply.resolve(len(self.taken) - 1)
+
+
+class Host:
+    index = 0
+    never_done = "cd"
+    """What the first ownership takes in and never does."""
+
+    def __init__(self) -> None:
+        self.next = Ownership(self, full_at="dg")
+        self.active: Ownership = Ownership(self, full_at="be", dies_at="e")
+
+    async def call(self, verb: Any) -> Any:
+        return await verb(self.active)
+
+
+async def test_order_is_kept_when_the_container_stops_on_the_way() -> None:
+    host = Host()
+    first = host.active
+
+    outcomes = await append_each(cast(Any, host), [AppendRequest(name, b"", 0) for name in "abcdefgh"])
+
+    assert first.taken == ["a", "b"]
+    assert host.next.taken == ["c", "d", "e", "f", "g", "h"]
+    assert outcomes == [0, 1, 0, 1, 2, 3, 4, 5]
+
+
+async def test_what_is_served_elsewhere_says_so() -> None:
+    requests = [AppendRequest("a", b"x", 1), AppendRequest("a", b"y", 1)]
+
+    assert [type(outcome) for outcome in await append_each(RemoteContainer(0), requests)] == [
+        NotOwner,
+        NotOwner,
+    ]
+
+
+async def test_a_full_cache_throttles_items_one_by_one(tmp_path: Path) -> None:
+    full = config(cache=CacheConfig(bytes=16 << 20, soft=0.05, hard=0.05))
+    async with open_store(tmp_path / "data", containers=1, config=full) as store:
+        await store.create_segment("a")
+
+        outcomes = await store.append_each([Item("a", bytes(1 << 19)) for _ in range(2)])
+        later = await store.append_each([Item("a", bytes(1 << 19)) for _ in range(8)])
+
+    assert outcomes == [0, 1 << 19]
+    assert any(type(outcome) is Throttled for outcome in later)

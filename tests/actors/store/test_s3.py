@@ -1,0 +1,294 @@
+"""A store whose long-term storage is a bucket: its whole life, through trouble, and what it says when the
+bucket is not right."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import attrs
+import pytest
+
+from support.s3 import BUCKET, local_server
+from support.stores import config
+from tierlog import (
+    ConfigError,
+    DataCorruption,
+    SegmentStore,
+    StoreConfig,
+    StoreMismatch,
+    Unavailable,
+    open_store,
+)
+from tierlog.actors.maintenance.doctor import StoreReport, examine
+from tierlog.actors.settings.configuration import S3Config, StorageConfig
+from tierlog.actors.store.read_only import open_reader
+from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.testing.s3_server import Fault, LocalS3Server
+from tierlog.testing.s3_state import S3Bucket
+
+pytestmark = pytest.mark.anyio
+
+NAME = "app/events"
+PLACE = f"s3://{BUCKET}/stores/first"
+PIECES = [bytes([number]) * 10_000 for number in range(40)]
+"""Several chunks: they roll at 64 KiB."""
+
+
+@pytest.fixture(scope="module")
+def _server() -> Iterator[LocalS3Server]:
+    with local_server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(_server: LocalS3Server) -> LocalS3Server:
+    _server.forget_faults()
+    _server.seen.clear()
+    _server.buckets.clear()
+    _server.add_bucket(BUCKET)
+    return _server
+
+
+@pytest.fixture
+def bucket(server: LocalS3Server) -> S3Bucket:
+    return server.buckets[BUCKET]
+
+
+def settings(server: LocalS3Server, *, append: bool = False, **more: Any) -> StoreConfig:
+    return config(chunks=PLACE, s3=S3Config(endpoint=server.url, append=append), **more)
+
+
+def user_objects(bucket: S3Bucket) -> list[str]:
+    """The chunks of segments, without the store's own claims."""
+    return [key for key in bucket.objects if "/_system/" not in key]
+
+
+async def fill(store: SegmentStore, name: str = NAME) -> None:
+    await store.create_segment(name)
+    for piece in PIECES:
+        await store.append(name, piece)
+    await store.flush()
+
+
+async def read_all(store: Any, name: str = NAME) -> bytes:
+    data = bytearray()
+    while block := await store.read(name, len(data), 1 << 20):
+        data += block
+    return bytes(data)
+
+
+async def until_no_user_objects(bucket: S3Bucket) -> None:
+    with anyio.fail_after(20):
+        while user_objects(bucket):  # the server is in another thread
+            await anyio.sleep(0.01)
+
+
+async def report_on(folder: Path) -> StoreReport:
+    async with open_reader(folder) as view:
+        return await examine(view, LocalFiles(), deep=True)
+
+
+@pytest.mark.parametrize("append", [False, True])
+async def test_a_store_lives_in_a_bucket(
+    server: LocalS3Server, bucket: S3Bucket, tmp_path: Path, append: bool
+) -> None:
+    async with open_store(tmp_path, containers=1, config=settings(server, append=append)) as store:
+        await fill(store)
+    assert all(key.startswith("stores/first/") for key in bucket.objects)
+    assert b"".join(bucket.objects[key].data for key in user_objects(bucket)) == b"".join(PIECES)
+    assert not (tmp_path / "lts").exists()
+
+    # The folder knows where its chunks are: nobody has to say it again.
+    without_a_word = attrs.evolve(settings(server, append=append), chunks="", s3=S3Config())
+    async with open_store(tmp_path, config=without_a_word) as store:
+        assert await read_all(store) == b"".join(PIECES)
+        await store.append(NAME, b"and more")
+        await store.flush()
+        await store.delete_segment(NAME)
+        await store.flush()
+        await until_no_user_objects(bucket)
+
+
+@pytest.mark.parametrize("append", [False, True])
+async def test_a_store_lives_on_through_failing_requests(
+    server: LocalS3Server, bucket: S3Bucket, tmp_path: Path, append: bool
+) -> None:
+    """Every kind of request fails twice, with its effect or without; three tries are enough, and no byte is
+    lost or doubled."""
+    tries = StorageConfig(attempts=3, backoff=0.001, backoff_max=0.002, probe_interval=0.01)
+    opened = settings(server, append=append, storage=tries)
+    server.fail(
+        Fault("ListMultipartUploads", refuse=(503, "SlowDown")),
+        Fault("ListObjectsV2", refuse=(503, "SlowDown")),
+    )
+    async with open_store(tmp_path, containers=1, config=opened) as store:
+        server.fail(
+            Fault("PutObject", key="/first/containers/", refuse=(503, "SlowDown")),
+            Fault("PutObject", applied=True, drop=True),
+        )
+        await fill(store)
+    server.fail(Fault("GetObject", drop=True), Fault("GetObject", body_bytes=5))
+    async with open_store(tmp_path, config=opened) as store:
+        assert await read_all(store) == b"".join(PIECES)
+        server.fail(
+            Fault("DeleteObject", applied=True, drop=True), Fault("HeadObject", refuse=(500, "InternalError"))
+        )
+        await store.delete_segment(NAME)
+        await store.flush()
+        await until_no_user_objects(bucket)
+
+
+async def test_views_and_the_doctor_find_the_bucket_by_themselves(
+    server: LocalS3Server, bucket: S3Bucket, tmp_path: Path
+) -> None:
+    async with open_store(tmp_path, containers=1, config=settings(server)) as store:
+        await fill(store)
+    async with open_reader(tmp_path) as view:
+        assert await read_all(view) == b"".join(PIECES)
+    assert (await report_on(tmp_path)).sound
+
+    lost = user_objects(bucket)[1]
+    del bucket.objects[lost]
+    report = await report_on(tmp_path)
+
+    assert [problem.file for problem in report.problems] == [f"s3://{BUCKET}/{lost}"]
+
+
+async def test_a_reader_changes_nothing_in_the_bucket(
+    server: LocalS3Server, bucket: S3Bucket, tmp_path: Path
+) -> None:
+    async with open_store(tmp_path, containers=1, config=settings(server)) as store:
+        await fill(store)
+    bucket.begin_upload("stores/first/living", {}, now=0.0)
+    server.seen.clear()
+    await report_on(tmp_path)
+
+    assert {seen.operation for seen in server.seen} <= {"ListObjectsV2", "GetObject", "HeadObject"}
+    assert len(bucket.uploads) == 1
+
+
+async def test_w8_a_copied_folder_is_refused_by_its_claim_in_the_bucket(
+    server: LocalS3Server, tmp_path: Path
+) -> None:
+    original, copy = tmp_path / "original", tmp_path / "copy"
+    async with open_store(original, containers=1, config=settings(server)) as store:
+        await fill(store)
+    shutil.copytree(original, copy)
+    async with open_store(copy, config=settings(server)) as store:
+        assert await read_all(store) == b"".join(PIECES)
+
+    with pytest.raises(StoreMismatch, match="the folder is a copy"):
+        async with open_store(original, config=settings(server)) as store:
+            await store.segment_info(NAME)
+
+
+async def test_w8_two_stores_cannot_share_a_prefix(server: LocalS3Server, tmp_path: Path) -> None:
+    async with open_store(tmp_path / "first", containers=1, config=settings(server)) as store:
+        await fill(store)
+    with pytest.raises(StoreMismatch, match="give each store its own place"):
+        async with open_store(tmp_path / "second", containers=1, config=settings(server)) as store:
+            await store.create_segment(NAME)
+
+
+# --- the place ----------------------------------------------------------------------------------
+
+
+async def test_the_place_is_fixed_when_a_folder_is_made(server: LocalS3Server, tmp_path: Path) -> None:
+    async with open_store(tmp_path / "bucket", containers=1, config=settings(server)):
+        pass
+    async with open_store(tmp_path / "folder", containers=1, config=config()):
+        pass
+
+    elsewhere = attrs.evolve(settings(server), chunks=f"s3://{BUCKET}/elsewhere")
+    for folder, asked in (("bucket", elsewhere), ("folder", settings(server))):
+        with pytest.raises(StoreMismatch, match="the place is fixed when a folder is made"):
+            async with open_store(tmp_path / folder, config=asked):
+                pass
+
+
+async def test_a_place_that_was_wrong_at_the_first_opening_can_be_corrected(
+    server: LocalS3Server, tmp_path: Path
+) -> None:
+    wrong = attrs.evolve(settings(server), chunks="s3://no-such-bucket/stores")
+    with pytest.raises(ConfigError, match="there is no bucket no-such-bucket"):
+        async with open_store(tmp_path, containers=1, config=wrong):
+            pass
+
+    async with open_store(tmp_path, containers=1, config=settings(server)) as store:
+        await fill(store)
+        assert await read_all(store) == b"".join(PIECES)
+
+
+async def test_a_service_that_moved_is_found_under_its_new_address(
+    server: LocalS3Server, tmp_path: Path
+) -> None:
+    gone = attrs.evolve(settings(server), s3=S3Config(endpoint="http://127.0.0.1:9"))
+    async with open_store(tmp_path, containers=1, config=settings(server)) as store:
+        await fill(store)
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        async with open_store(tmp_path, config=gone):
+            pass
+
+    async with open_store(tmp_path, config=settings(server)) as store:
+        assert await read_all(store) == b"".join(PIECES)
+    async with open_reader(tmp_path) as view:
+        assert await read_all(view) == b"".join(PIECES)
+
+
+async def test_the_record_of_the_place_holds_no_secret_and_damage_is_told(
+    server: LocalS3Server, tmp_path: Path
+) -> None:
+    async with open_store(tmp_path, containers=1, config=settings(server)):
+        pass
+    record = tmp_path / "wal" / "chunks"
+    assert "secret" not in record.read_text()
+
+    record.write_text(record.read_text().replace("s3://", "s3:/"))
+    with pytest.raises(DataCorruption, match="record of where the chunks are"):
+        async with open_store(tmp_path, config=config()):
+            pass
+
+
+async def test_an_opening_without_the_bucket_says_so_and_a_later_one_works(
+    server: LocalS3Server, tmp_path: Path
+) -> None:
+    kept = server.buckets.pop(BUCKET)
+    with pytest.raises(ConfigError, match="there is no bucket chunks at .*; make it"):
+        async with open_store(tmp_path, containers=1, config=settings(server)):
+            pass
+    server.buckets[BUCKET] = kept
+    async with open_store(tmp_path, containers=1, config=settings(server)) as store:
+        await fill(store)
+
+
+async def test_without_the_extra_the_way_to_it_is_told(
+    server: LocalS3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "aiobotocore", None)
+    monkeypatch.setattr("tierlog.actors.folder.chunk_location.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'tierlog\[s3\]'"):
+        async with open_store(tmp_path, containers=1, config=settings(server)):
+            pass
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        "s3:/chunks",
+        "s3://",
+        "s3://ab",
+        "s3://Bucket",
+        "s3://bucket/a//b",
+        "s3://bucket/é",
+        "http://bucket",
+        "lts",
+    ],
+)
+def test_a_place_that_is_none_is_refused_with_its_form(place: str) -> None:
+    with pytest.raises(ConfigError, match="write s3://BUCKET or s3://BUCKET/PREFIX"):
+        StoreConfig(chunks=place)

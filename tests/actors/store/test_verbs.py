@@ -1,0 +1,495 @@
+"""The verbs of a store, one after the other, as an app sees them: embedded, and through a client of a
+server."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import attrs
+import pytest
+
+import tierlog
+from support.container_world import read_all
+from support.service import service
+from support.stores import CONFIG, KIB, follow, make
+from tierlog import (
+    AttributeConflict,
+    AttributeUpdate,
+    AttributeUpdateKind,
+    BadOffset,
+    SegmentInfo,
+    SegmentStore,
+)
+from tierlog.actors.settings.configuration import StoreConfig
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["embedded", "client"])
+async def store(
+    request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str
+) -> AsyncIterator[SegmentStore]:
+    """A client has the same verbs, arguments, results and errors: all that is said here is true of both."""
+    if request.param == "embedded":
+        async with tierlog.open_store(tmp_path / "data", containers=2, config=CONFIG) as opened:
+            yield opened
+    else:
+        with service(tmp_path / "data", containers=2) as url:
+            async with tierlog.connect(url) as client:
+                yield cast(SegmentStore, client)
+
+
+# --- create, append, read -----------------------------------------------------------------------
+
+
+async def test_a_new_segment_is_empty(store: SegmentStore) -> None:
+    await store.create_segment("app/events")
+    info = await store.segment_info("app/events")
+
+    assert (info.name, info.length, info.start_offset, info.sealed) == ("app/events", 0, 0, False)
+    assert (info.attributes, info.flushed_length, info.container) == ({}, 0, store.container_of("app/events"))
+    assert await store.read("app/events", 0, 10) == b""
+
+
+async def test_an_append_returns_where_its_data_starts_and_can_be_read_at_once(store: SegmentStore) -> None:
+    await store.create_segment("s")
+
+    assert await store.append("s", b"hello ") == 0
+    assert await store.append("s", b"world") == 6
+    assert await store.read("s", 0, 100) == b"hello world"
+    assert await store.read("s", 4, 3) == b"o w"
+
+
+async def test_an_empty_append_changes_nothing_but_is_answered(store: SegmentStore) -> None:
+    await make(store, "s", b"abc")
+
+    assert await store.append("s", b"") == 3
+    assert (await store.segment_info("s")).length == 3
+
+
+async def test_a_name_is_taken_until_it_is_deleted(store: SegmentStore) -> None:
+    await store.create_segment("s")
+
+    with pytest.raises(tierlog.SegmentExists) as caught:
+        await store.create_segment("s")
+    assert caught.value.segment == "s"
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        lambda s: s.append("none", b"x"),
+        lambda s: s.append("none", b"x", writer_id="w", event_number=0),
+        lambda s: s.append_many("none", [b"x"]),
+        lambda s: s.read("none", 0, 1),
+        lambda s: anext(s.tail("none")),
+        lambda s: s.segment_info("none"),
+        lambda s: s.seal_segment("none"),
+        lambda s: s.truncate_segment("none", 0),
+        lambda s: s.delete_segment("none"),
+        lambda s: s.merge_segments("none", ["none#1"]),
+        lambda s: s.update_attributes("none", [AttributeUpdate("a", 1)]),
+        lambda s: s.expire_writers("none", ["w"]),
+        lambda s: s.last_event_number("none", "w"),
+    ],
+)
+async def test_every_verb_says_that_a_segment_is_not_there(store: SegmentStore, verb: object) -> None:
+    with pytest.raises(tierlog.SegmentNotFound) as caught:
+        await verb(store)  # type: ignore[operator]
+    assert caught.value.segment == "none"
+    assert isinstance(caught.value, LookupError)
+
+
+async def test_appends_of_many_tasks_never_mix(store: SegmentStore) -> None:
+    await store.create_segment("s")
+    offsets: dict[int, bytes] = {}
+
+    async def append(number: int) -> None:
+        data = bytes((number,)) * (number + 1)
+        offset = await store.append("s", data)
+        assert offset is not None
+        offsets[offset] = data
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(50):
+            tasks.start_soon(append, number)
+
+    assert b"".join(offsets[offset] for offset in sorted(offsets)) == await read_all(store, "s")
+
+
+async def test_buffers_may_be_reused_once_the_call_is_made(store: SegmentStore) -> None:
+    """Mutable buffers are copied at the door."""
+    await store.create_segment("s")
+    buffer = bytearray(b"first")
+    both: list[Any] = [buffer, memoryview(buffer)]
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(store.append, "s", buffer)
+        tasks.start_soon(store.append_many, "s", both)
+        await anyio.lowlevel.checkpoint()
+        buffer[:] = b"other"
+    buffer[:] = b"again"
+
+    assert b"again" not in await store.read("s", 0, 100)
+
+
+async def test_views_of_any_shape_are_taken_as_their_bytes(store: SegmentStore) -> None:
+    await store.create_segment("s")
+    await store.append("s", memoryview(b"abcdef")[::2])
+    await store.append("s", memoryview(bytearray(8)).cast("Q"))
+
+    assert await store.read("s", 0, 100) == b"ace" + bytes(8)
+
+
+async def test_a_read_over_flushed_and_unflushed_bytes_gives_all_of_them(store: SegmentStore) -> None:
+    data = bytes(range(256)) * 800
+    await make(store, "s", data)
+    await store.flush()
+    await store.append("s", b"tail")
+
+    assert await read_all(store, "s") == data + b"tail"
+    assert (await store.segment_info("s")).flushed_length == len(data)
+
+
+# --- append_many, expected offset ---------------------------------------------------------------
+
+
+async def test_append_many_is_one_append(store: SegmentStore) -> None:
+    await make(store, "s", b"0")
+
+    assert await store.append_many("s", [b"1", b"", bytearray(b"2"), memoryview(b"3")]) == 1
+    assert await store.append_many("s", (event for event in (b"4",))) == 4
+    assert await store.read("s", 0, 100) == b"01234"
+
+
+async def test_a_conditional_append_is_applied_at_that_offset_only(store: SegmentStore) -> None:
+    await make(store, "s", b"abc")
+
+    assert await store.append("s", b"d", expected_offset=3) == 3
+    with pytest.raises(BadOffset) as caught:
+        await store.append("s", b"e", expected_offset=3)
+    assert (caught.value.segment, caught.value.expected, caught.value.given) == ("s", 4, 3)
+    with pytest.raises(BadOffset):
+        await store.append_many("s", [b"e"], expected_offset=5)
+    assert await store.append_many("s", [b"e"], expected_offset=4) == 4
+    assert await store.read("s", 0, 100) == b"abcde"
+
+
+# --- seal, truncate, delete ---------------------------------------------------------------------
+
+
+async def test_a_sealed_segment_is_read_but_not_appended_to(store: SegmentStore) -> None:
+    await make(store, "s", b"abc")
+
+    assert await store.seal_segment("s") == 3
+    assert await store.seal_segment("s") == 3
+    with pytest.raises(tierlog.SegmentSealed) as caught:
+        await store.append("s", b"d")
+    assert caught.value.segment == "s"
+    assert await store.read("s", 0, 10) == b"abc"
+    assert await store.read("s", 3, 10) == b""
+    assert (await store.segment_info("s")).sealed
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("offset", [1, 64 * KIB - 1, 64 * KIB, 64 * KIB + 1, 128 * KIB, 200_000])
+async def test_a_truncated_segment_starts_there(store: SegmentStore, offset: int, flushed: bool) -> None:
+    """Inside, at and after the borders of chunks, which roll at 64 KiB here; up to the very end."""
+    data = bytes(number % 251 for number in range(200_000))
+    await make(store, "s", data)
+    if flushed:
+        await store.flush()
+    await store.truncate_segment("s", offset)
+    await store.truncate_segment("s", offset - 1)
+
+    with pytest.raises(tierlog.SegmentTruncated) as caught:
+        await store.read("s", offset - 1, 10)
+    assert (caught.value.segment, caught.value.start_offset) == ("s", offset)
+    assert await read_all(store, "s", offset) == data[offset:]
+    await store.flush()
+    assert await read_all(store, "s", offset) == data[offset:]
+    assert await store.append("s", b"more") == len(data)
+    assert await read_all(store, "s", offset) == data[offset:] + b"more"
+
+
+async def test_nothing_can_be_truncated_past_the_end(store: SegmentStore) -> None:
+    await make(store, "s", b"abc")
+
+    with pytest.raises(BadOffset) as caught:
+        await store.truncate_segment("s", 4)
+    assert (caught.value.expected, caught.value.given) == (3, 4)
+
+
+async def test_a_sealed_segment_can_be_truncated_and_deleted(store: SegmentStore) -> None:
+    await make(store, "s", b"abc", sealed=True)
+    await store.truncate_segment("s", 3)
+    assert await store.read("s", 3, 1) == b""
+
+    await store.delete_segment("s")
+    with pytest.raises(tierlog.SegmentNotFound):
+        await store.segment_info("s")
+
+
+async def test_a_deleted_name_is_free_at_once_and_begins_afresh(store: SegmentStore) -> None:
+    await make(store, "s", b"old")
+    await store.append("s", b"e", writer_id="w", event_number=9)
+    await store.update_attributes("s", [AttributeUpdate("a", 1)])
+    before = await store.segment_info("s")
+    await store.delete_segment("s")
+    await store.create_segment("s")
+    info = await store.segment_info("s")
+
+    assert (info.length, info.attributes) == (0, {})
+    assert info.segment_id != before.segment_id
+    assert await store.last_event_number("s", "w") is None
+    assert await store.read("s", 0, 10) == b""
+
+
+# --- attributes ---------------------------------------------------------------------------------
+
+K = AttributeUpdateKind
+
+
+@pytest.mark.parametrize(
+    "before, update, after",
+    [
+        (None, AttributeUpdate("a", 5, K.NONE), 5),
+        (1, AttributeUpdate("a", 5, K.NONE), None),
+        (None, AttributeUpdate("a", 5), 5),
+        (7, AttributeUpdate("a", 5, K.REPLACE), 5),
+        (None, AttributeUpdate("a", 5, K.REPLACE_IF_GREATER), 5),
+        (4, AttributeUpdate("a", 5, K.REPLACE_IF_GREATER), 5),
+        (5, AttributeUpdate("a", 5, K.REPLACE_IF_GREATER), None),
+        (None, AttributeUpdate("a", 5, K.ACCUMULATE), 5),
+        (-7, AttributeUpdate("a", 5, K.ACCUMULATE), -2),
+        ((1 << 63) - 1, AttributeUpdate("a", 1, K.ACCUMULATE), None),
+        (None, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS), 5),
+        (1, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS), None),
+        (1, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS, expected=1), 5),
+        (2, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS, expected=1), None),
+        (None, AttributeUpdate("a", 5, K.REPLACE_IF_EQUALS, expected=1), None),
+    ],
+)
+async def test_the_five_kinds_of_update(
+    store: SegmentStore, before: int | None, update: AttributeUpdate, after: int | None
+) -> None:
+    """``after`` is None where the condition does not hold; then nothing of the call is applied."""
+    await store.create_segment("s")
+    if before is not None:
+        await store.update_attributes("s", [AttributeUpdate("a", before)])
+    other = AttributeUpdate("other", 1)
+
+    if after is None:
+        with pytest.raises(AttributeConflict) as caught:
+            await store.update_attributes("s", [other, update])
+        assert caught.value.segment == "s"
+        assert (await store.segment_info("s")).attributes == ({} if before is None else {"a": before})
+    else:
+        assert await store.update_attributes("s", [other, update]) == {"other": 1, "a": after}
+        assert (await store.segment_info("s")).attributes == {"a": after, "other": 1}
+
+
+async def test_updates_of_one_call_see_each_other(store: SegmentStore) -> None:
+    await store.create_segment("s")
+    updates = [
+        AttributeUpdate("a", 2, K.ACCUMULATE),
+        AttributeUpdate("a", 3, K.ACCUMULATE),
+        AttributeUpdate("a", 9, K.REPLACE_IF_GREATER),
+    ]
+
+    assert await store.update_attributes("s", updates) == {"a": 9}
+
+
+async def test_a_sealed_segment_keeps_taking_attributes(store: SegmentStore) -> None:
+    await make(store, "s", sealed=True)
+
+    assert await store.update_attributes("s", [AttributeUpdate("a", 1)]) == {"a": 1}
+
+
+async def test_a_segment_has_a_bounded_number_of_attributes(store: SegmentStore) -> None:
+    """C5: what no checkpoint could hold is refused, instead of failing while it is applied."""
+    await store.create_segment("s")
+    many = [AttributeUpdate(f"a{number}", number) for number in range(16_384)]
+    await store.update_attributes("s", many)
+
+    with pytest.raises(tierlog.InvalidArgument, match="16384"):
+        await store.update_attributes("s", [AttributeUpdate("one more", 1)])
+    assert await store.update_attributes("s", [AttributeUpdate("a7", 70)]) == {"a7": 70}
+
+
+# --- list, tail ---------------------------------------------------------------------------------
+
+
+async def first_block(store: SegmentStore, name: str) -> bytes:
+    async with aclosing(store.tail(name)) as blocks:
+        return await anext(blocks)
+
+
+async def test_names_are_listed_over_all_containers_in_order(store: SegmentStore) -> None:
+    names = [f"app/{number}" for number in range(8)]
+    for name in [*names, "other"]:
+        await store.create_segment(name)
+    await store.delete_segment("app/3")
+
+    assert {store.container_of(name) for name in names} == {0, 1}
+    assert await store.list_segments("app/") == [name for name in names if name != "app/3"]
+    assert await store.list_segments() == [*(name for name in names if name != "app/3"), "other"]
+    assert await store.list_segments("none") == []
+
+
+async def test_a_tail_gives_what_is_there_waits_for_more_and_ends_at_the_seal(store: SegmentStore) -> None:
+    await make(store, "s", b"abc")
+    seen: list[bytes] = []
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(follow, store, "s", seen, 1)
+        for data in (b"de", b"f"):
+            await store.append("s", data)
+        await store.seal_segment("s")
+
+    assert b"".join(seen) == b"bcdef"
+
+
+async def test_a_tail_of_a_sealed_segment_ends_at_once(store: SegmentStore) -> None:
+    await make(store, "s", b"abc", sealed=True)
+
+    assert [block async for block in store.tail("s", block_size=2)] == [b"ab", b"c"]
+    assert [block async for block in store.tail("s", 3)] == []
+    assert [block async for block in store.tail("s", 100)] == []
+
+
+async def test_a_tail_ends_with_an_error_when_its_segment_is_deleted(store: SegmentStore) -> None:
+    await store.create_segment("s")
+
+    async def follow() -> None:
+        with pytest.raises(tierlog.SegmentNotFound):
+            await first_block(store, "s")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(follow)
+        await anyio.wait_all_tasks_blocked()
+        await store.delete_segment("s")
+        await store.create_segment("s")
+
+
+async def test_a_tail_behind_a_truncation_says_where_the_segment_starts(store: SegmentStore) -> None:
+    await make(store, "s", b"abc")
+    await store.truncate_segment("s", 2)
+
+    with pytest.raises(tierlog.SegmentTruncated) as caught:
+        await first_block(store, "s")
+    assert caught.value.start_offset == 2
+
+
+async def test_a_cancelled_tail_leaves_nothing_behind(store: SegmentStore) -> None:
+    await store.create_segment("s")
+    with anyio.move_on_after(0.01):
+        await first_block(store, "s")
+
+    await store.append("s", b"abc")
+    assert await first_block(store, "s") == b"abc"
+
+
+# --- flush, reopening ---------------------------------------------------------------------------
+
+
+def said(info: SegmentInfo) -> SegmentInfo:
+    """What a client made it: all but how far the storage writer is."""
+    return attrs.evolve(info, flushed_length=0)
+
+
+async def test_flush_returns_when_everything_acked_is_in_long_term_storage(store: SegmentStore) -> None:
+    for name in ("a", "b", "c"):
+        await make(store, name, name.encode() * 1000)
+    await store.flush()
+
+    assert [(await store.segment_info(name)).flushed_length for name in ("a", "b", "c")] == [1000, 1000, 1000]
+    await store.flush()
+
+
+async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
+    """C1: what was acked, and nothing else; also without a flush."""
+    for flush in (False, True):
+        folder = tmp_path / f"data-{flush}"
+        async with tierlog.open_store(folder, containers=2, config=CONFIG) as store:
+            await make(store, "a", bytes(100_000))
+            await make(store, "b", b"xyz", sealed=True)
+            await make(store, "gone", b"x")
+            await store.truncate_segment("a", 70_000)
+            await store.append("a", b"event", writer_id="w", event_number=41)
+            await store.update_attributes("a", [AttributeUpdate("n", -1)])
+            await store.delete_segment("gone")
+            if flush:
+                await store.flush()
+            before = [said(await store.segment_info(name)) for name in ("a", "b")]
+
+        for _ in range(3):
+            async with tierlog.open_store(folder, config=CONFIG) as store:
+                assert [said(await store.segment_info(name)) for name in ("a", "b")] == before
+                assert await store.list_segments() == ["a", "b"]
+                assert await read_all(store, "a", 70_000) == bytes(30_000) + b"event"
+                assert await store.last_event_number("a", "w") == 41
+                assert await store.append("a", b"event", writer_id="w", event_number=41) == 100_000
+
+
+async def test_the_number_of_containers_is_fixed_when_the_folder_is_made(tmp_path: Path) -> None:
+    async with tierlog.open_store(tmp_path, containers=3, config=CONFIG) as store:
+        assert len(store.statistics().containers) == 3
+
+    with pytest.raises(tierlog.StoreMismatch, match="3 containers, not 2"):
+        async with tierlog.open_store(tmp_path, containers=2, config=CONFIG):
+            pass
+    async with tierlog.open_store(tmp_path, config=StoreConfig(containers=7)) as store:
+        assert len(store.statistics().containers) == 3
+
+
+async def test_the_folder_holds_wal_and_lts_and_nothing_else(tmp_path: Path) -> None:
+    async with tierlog.open_store(tmp_path / "data", containers=1, config=CONFIG) as store:
+        await make(store, "s", b"x")
+        await store.flush()
+
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["lts", "wal"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
+
+
+# --- append starts ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+async def test_s5_where_appends_begin_is_told_for_about_every_mib(store: SegmentStore, flushed: bool) -> None:
+    await store.create_segment("s")
+    for size in (600 * KIB, 600 * KIB, 10, 1400 * KIB, 100):
+        await store.append("s", bytes(size))
+    if flushed:
+        await store.flush()
+
+    found = await store.append_starts("s", 0, 1 << 40)
+
+    assert found == [0, 1200 * KIB, 2600 * KIB + 10]
+    assert await store.append_starts("s", 1, 1200 * KIB) == []
+    await store.truncate_segment("s", 10)
+    assert await store.append_starts("s", 0, 1 << 40) == found[1:]
+    with pytest.raises(tierlog.SegmentNotFound):
+        await store.append_starts("none", 0, 1)
+    with pytest.raises(tierlog.InvalidArgument, match="start is an int from 0"):
+        await store.append_starts("s", -1, 1)
+
+
+async def test_s5_the_parts_of_a_merge_are_where_a_segment_can_be_divided(store: SegmentStore) -> None:
+    """Before they are flushed and after."""
+    await make(store, "s", bytes(2 << 20))
+    for part in ("s#1", "s#2"):
+        await make(store, part, bytes(2 << 20))
+        await store.append(part, bytes(10))
+        await store.seal_segment(part)
+    await store.merge_segments("s", ["s#1", "s#2"])
+    size = (2 << 20) + 10
+    wanted = [0, 2 << 20, 4 << 20, (2 << 20) + size, (4 << 20) + size]
+
+    assert await store.append_starts("s", 0, 1 << 40) == wanted
+    await store.flush()
+    assert await store.append_starts("s", 0, 1 << 40) == wanted

@@ -1,0 +1,141 @@
+"""A local log on a full disk: users are refused in time, the log itself goes on, and room that is freed is
+noticed (rule W6)."""
+
+from __future__ import annotations
+
+import errno
+from random import Random
+
+import pytest
+from simulation.file_layer import Fail, Fault, SimulatedDisk, SimulatedFiles
+
+from support.log_world import FOLDER, Ledger, make_log, read_all
+from tierlog.journal.log.local_layout import LocalLogOptions
+from tierlog.storage_backends.base.errors import StorageFull, Unavailable
+from tierlog.storage_backends.base.files import Allocate, IoCall, Open
+from tierlog.testing.log_conformance import contents
+
+pytestmark = pytest.mark.anyio
+
+FULL = LocalLogOptions(file_size=8192, reserve=8192, allocation_step=4096, length_step=2048, low_water=32768)
+
+
+async def test_users_are_refused_below_the_low_water_mark_and_again_accepted_above_twice_that() -> None:
+    """W6: before any write; the log itself goes on."""
+    disk = SimulatedDisk(Random(17), capacity=50 * 4096)
+    log = make_log(SimulatedFiles(disk), FULL)
+    await log.open()
+    assert log.has_room(1000)
+    while log.has_room(1000):
+        await log.append([b"x" * 1000])
+    assert disk.free() >= FULL.low_water - 2 * FULL.allocation_step
+    await log.check_space()
+    assert not log.has_room(1000)
+
+    await log.append([b"checkpoint"], truncate_before=log.next_group)
+    await log.truncate()
+    assert await log.check_space()
+    assert log.has_room(1000)
+    await log.close()
+
+
+async def test_a_full_disk_can_be_opened_checkpointed_truncated_and_used_again() -> None:
+    """W6: the seal goes to the reserve file, the checkpoint to its blocks, truncation frees the rest."""
+    disk, ledger = SimulatedDisk(Random(18), capacity=50 * 4096), Ledger()
+    log = make_log(SimulatedFiles(disk), FULL)
+    await log.open()
+    while log.has_room(1000):
+        await ledger.append(log, b"x" * 1000)
+    await log.close()
+    disk.make_folder("/other")
+    filler = disk.create("/other/filler")
+    disk.allocate(filler, disk.free())
+    assert disk.free() == 0
+
+    log = make_log(SimulatedFiles(disk), FULL)
+    await log.open()
+    ledger.check(await contents(log))
+    assert not log.has_room(1)
+    await ledger.append(log, b"checkpoint", truncate_before=log.next_group)
+    await log.truncate()
+    assert disk.free() > 0
+    assert await log.check_space()
+    assert "reserve" in disk.folder(FOLDER).names
+    await ledger.append(log, b"user again" * 100)
+    await log.close()
+    log = make_log(SimulatedFiles(disk.crash("none")), FULL)
+    await log.open()
+    ledger.check(await contents(log))
+    await log.close()
+
+
+async def test_a_full_disk_without_a_reserve_says_what_to_do() -> None:
+    disk = SimulatedDisk(Random(19), capacity=25 * 4096)
+    log = make_log(SimulatedFiles(disk), FULL)
+    await log.open()
+    await log.append([b"acked"])
+    await log.close()
+    disk.unlink(f"{FOLDER}/reserve")
+    disk.allocate(disk.create("/filler"), disk.free())
+    log = make_log(SimulatedFiles(disk), FULL)
+    with pytest.raises(StorageFull, match="free some space"):
+        await log.open()
+    await log.close()
+    reader = make_log(SimulatedFiles(disk), FULL)
+    await reader.inspect()
+    assert await contents(reader) == {1: b"acked"}
+    await reader.close()
+
+
+async def test_a_roll_without_room_goes_on_in_the_current_file() -> None:
+    """Internal groups live on the blocks ahead; longer than it should be is better than stopped."""
+    disk = SimulatedDisk(Random(20))
+    full: list[bool] = []
+
+    def no_room(index: int, call: IoCall) -> Fault | None:
+        return (
+            Fail(OSError(errno.ENOSPC, "full"))
+            if full and isinstance(call, Allocate | Open) and _makes_room(call)
+            else None
+        )
+
+    log = make_log(
+        SimulatedFiles(disk, no_room),
+        LocalLogOptions(file_size=1, reserve=65536, allocation_step=1, length_step=64, low_water=0),
+    )
+    await log.open()
+    await log.append([b"one"])
+    disk.unlink(f"{FOLDER}/reserve")
+    full.append(True)
+    before = log.statistics().files
+    await log.append([b"two"])
+    assert log.statistics().files == before
+    assert not await log.check_space()
+    full.clear()
+    assert await log.check_space()
+    await log.append([b"three"])
+    assert log.statistics().files == before + 1
+    await log.close()
+    assert await read_all(disk) == {1: b"one", 2: b"two", 3: b"three"}
+
+
+def _makes_room(call: IoCall) -> bool:
+    return isinstance(call, Allocate) or (isinstance(call, Open) and call.create)
+
+
+async def test_an_append_that_finds_the_disk_full_is_storage_full_and_stops_the_log() -> None:
+    disk = SimulatedDisk(Random(21), capacity=60_000)
+    log = make_log(
+        SimulatedFiles(disk), LocalLogOptions(reserve=0, low_water=0, allocation_step=1, length_step=64)
+    )
+    await log.open()
+    await log.append([b"acked"])
+    with pytest.raises(StorageFull, match="free some space"):
+        await log.append([b"x" * 100_000])
+    with pytest.raises(Unavailable):
+        await log.append([b"later"])
+    await log.close()
+    reader = make_log(SimulatedFiles(disk))
+    await reader.inspect()
+    assert await contents(reader) == {1: b"acked"}
+    await reader.close()

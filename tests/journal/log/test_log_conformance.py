@@ -1,0 +1,62 @@
+"""Every log against the one contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from simulation.file_layer import SimulatedDisk, SimulatedFiles
+
+from tierlog.journal.log.contract import DurableDataLog
+from tierlog.journal.log.local import LocalLog
+from tierlog.journal.log.local_layout import LocalLogOptions
+from tierlog.journal.log.memory import MemoryLogService
+from tierlog.storage_backends.files.local import LocalFiles
+from tierlog.testing.log_conformance import DurableDataLogConformance
+
+LOG_ID = b"0123456789abcdef"
+
+
+class TestMemoryLog(DurableDataLogConformance):
+    @pytest.fixture(autouse=True)
+    def _service(self) -> None:
+        self.service = MemoryLogService()
+
+    async def make_log(self) -> DurableDataLog:
+        return self.service.log("wal/0000")
+
+
+class TestLocalLogOnRealFiles(DurableDataLogConformance):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.folder = str(tmp_path / "wal" / "0000")
+
+    async def make_log(self) -> DurableDataLog:
+        return LocalLog(
+            LocalFiles(),
+            self.folder,
+            LOG_ID,
+            LocalLogOptions(reserve=4096, allocation_step=4096, low_water=0),
+        )
+
+
+class TestLocalLogWithTinyFiles(TestLocalLogOnRealFiles):
+    """A new file for nearly every group."""
+
+    async def make_log(self) -> DurableDataLog:
+        return LocalLog(
+            LocalFiles(),
+            self.folder,
+            LOG_ID,
+            LocalLogOptions(file_size=1, reserve=0, allocation_step=1, length_step=0, low_water=0),
+        )
+
+
+class TestLocalLogOnASimulatedDisk(DurableDataLogConformance):
+    @pytest.fixture(autouse=True)
+    def _disk(self) -> None:
+        self.disk = SimulatedDisk(Random(1))
+
+    async def make_log(self) -> DurableDataLog:
+        return LocalLog(SimulatedFiles(self.disk), "/data/wal/0000", LOG_ID, LocalLogOptions(file_size=600))

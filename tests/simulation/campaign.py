@@ -1,0 +1,106 @@
+"""Many seeds: which ones, how long, and what they came to.
+
+Owns: the choice of seeds, the end of a campaign, and the tally of its verdicts. Does not own: the processes
+that run the seeds (``workers.py``) or what is printed (``report.py``), which is told of every verdict.
+
+A campaign ends when its seeds are through, when its time is over (seeds that have begun are finished), at the
+first violation if that is asked for, or at Ctrl-C. The tally is right at any of these ends.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from .run import Verdict
+from .workers import Crew, Job, Runner
+
+SEED_SECONDS_MAX = 120.0
+
+
+@attrs.frozen
+class Terms:
+    """What a campaign runs, and until when."""
+
+    first: int
+    count: int | None
+    """None: no end to the seeds."""
+    seconds: float | None
+    """None: no end but that of the seeds."""
+    jobs: int
+    operations: int = 200
+    stop_at_first: bool = False
+    seed_seconds_max: float = SEED_SECONDS_MAX
+
+
+@attrs.define
+class Tally:
+    """What the seeds that are through came to."""
+
+    jobs: int
+    seeds: int = 0
+    operations: int = 0
+    simulated_seconds: float = 0.0
+    real_seconds: float = 0.0
+    counts: Counter[str] = attrs.Factory(Counter)
+    failures: list[Verdict] = attrs.Factory(list)
+    interrupted: bool = False
+
+    def add(self, verdict: Verdict) -> None:
+        self.seeds += 1
+        self.operations += verdict.operations
+        self.simulated_seconds += verdict.simulated_seconds
+        self.counts.update(verdict.counts)
+        if verdict.violation is not None:
+            self.failures.append(verdict)
+
+    @property
+    def seeds_a_minute(self) -> float:
+        return 60 * self.seeds / self.real_seconds if self.real_seconds else 0.0
+
+    @property
+    def times_real_time(self) -> float:
+        return self.simulated_seconds / self.real_seconds if self.real_seconds else 0.0
+
+
+def fresh_base() -> int:
+    """Where fresh seeds begin: short enough to be typed, and no two campaigns of a year begin at the same."""
+    return int.from_bytes(os.urandom(5), "big")
+
+
+def processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_campaign(terms: Terms, runner: Runner, heard: Callable[[Verdict, Tally], None]) -> Tally:
+    """Run the seeds; ``heard`` is told of each verdict, after it is counted."""
+    begin = time.monotonic()
+    tally = Tally(terms.jobs)
+    try:
+        with Crew(runner, terms.jobs, terms.seed_seconds_max) as crew:
+            for verdict in crew.run(_jobs(terms, begin)):
+                tally.add(verdict)
+                tally.real_seconds = time.monotonic() - begin
+                heard(verdict, tally)
+                if terms.stop_at_first and tally.failures:
+                    break
+    except KeyboardInterrupt:
+        tally.interrupted = True
+    tally.real_seconds = time.monotonic() - begin
+    return tally
+
+
+def _jobs(terms: Terms, begin: float) -> Iterator[Job]:
+    seeds = (
+        itertools.count(terms.first) if terms.count is None else range(terms.first, terms.first + terms.count)
+    )
+    for seed in seeds:
+        if terms.seconds is not None and time.monotonic() - begin >= terms.seconds:
+            return
+        yield Job(seed, terms.operations)

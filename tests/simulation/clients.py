@@ -1,0 +1,294 @@
+"""The clients of a run: each carries out its actions one after the other, against whoever serves, and tells
+the checker of every call.
+
+Owns: ``Client``. Does not own: what an action comes to (``intents.py``), which process serves (``stage.py``).
+
+A client stays with its process while that lives, unless a newer one serves and another client was chosen to
+stay with the old one: a zombie keeps one client, which goes on calling it until it is told that it is not the
+owner. A client whose process died, or who gives a frozen one up, has lost its call. It never waits for ever:
+tails have an end, and everything else is answered or the run fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import aclosing
+from functools import partial
+from random import Random
+from typing import Any
+
+import attrs
+import trio
+
+from tierlog.journal.operations.segment_image import SegmentStatus
+from tierlog.storage_backends.base.errors import (
+    ClosedError,
+    DataCorruption,
+    InvalidArgument,
+    NotOwner,
+    TierlogError,
+    TransactionNotFound,
+)
+
+from .configuration import Pending
+from .intents import Memory, calls_of
+from .model_calls import Op
+from .model_ops import Append
+from .model_queries import Info, NextBlock, Read
+from .model_transactions import LookUp, listed
+from .plan import Action, Verb
+from .process import Process
+from .stage import Ending, Outcome, Stage
+from .tails import Silence, Unheard, await_block
+
+BLOCKS_MAX = 8
+BLOCK_SIZES = (50, 400, 5000)
+WATCH_SECONDS = 0.02
+
+
+class WrongAnswer(AssertionError):
+    """A call outside the model was answered in a way that nothing allows."""
+
+
+class Client:
+    def __init__(self, number: int, actions: Sequence[Action], stage: Stage) -> None:
+        self.number = number
+        self.name = f"c{number}"
+        self._actions = actions
+        self._stage = stage
+        self._memory = Memory(number, {segment.name: segment.life for segment in stage.plan.legacy})
+        self._process: Process | None = None
+
+    async def run(self) -> None:
+        for action in self._actions:
+            await self._stage.reach(action.number)
+            if action.pause:
+                await trio.sleep(action.pause)
+            await self._act(action)
+
+    async def _act(self, action: Action) -> None:
+        names = self._stage.plan.families[action.family]
+        match action.verb:
+            case Verb.FLUSH:
+                await self._flush(action)
+            case Verb.WRONG:
+                await self._wrong(action, names)
+            case Verb.READ_ALL:
+                await self._read_all(action, names[action.segment])
+            case Verb.TAIL:
+                name = names[action.segment]
+                await self._tail(action, name, self._memory.starts.get(name, 0))
+            case Verb.WATCH:
+                await self._watch(action, names)
+            case Verb.TRANSACTIONS:
+                process = await self._attached()
+                self._mind(process, await self.list_transactions(process, names[0], action.patience))
+            case _:
+                for op in calls_of(action, names, self._memory, self._stage.plan.clients):
+                    await self._call(op, action.patience)
+
+    async def _attached(self) -> Process:
+        """The process to ask now."""
+        stage, process = self._stage, self._process
+        if (
+            process is None
+            or not process.alive
+            or (process is not stage.current and stage.keepers.get(process.number) != self.number)
+        ):
+            process = self._process = await stage.serving()
+        return process
+
+    # --- calls of the model ----------------------------------------------------------------------
+
+    async def visit(self, process: Process, op: Op) -> None:
+        """One call to a process that others have left."""
+        await self._tell(process, op, None, op.send)
+
+    async def list_transactions(
+        self, process: Process, family: str, patience: int | None = None, seconds: float | None = None
+    ) -> Outcome:
+        """All of a family, told to the checker as one look at each."""
+        stage = self._stage
+        checker = stage.checkers[family]
+        calls = {key: checker.begin(LookUp(*key), process.number) for key in stage.lapses[family].keys}
+        with stage.listing(family, process.number, calls):
+            outcome = await stage.attempt(
+                process, f"{self.name} lists transactions", partial(listed, family), patience, seconds
+            )
+        stage.trace.note(self.name, f"P{process.number} transactions of {family}: {_brief(outcome)}")
+        if outcome.ending is not Ending.ANSWERED:
+            for call in calls.values():
+                self._judge(process, call, call.op, outcome)
+            return outcome
+
+        found = {(info.target, info.transaction_id): info for info in outcome.value}
+        for key in {**calls, **found}:
+            call = calls.get(key) or checker.begin(LookUp(*key), process.number)
+            missing = Outcome(Ending.REFUSED, TransactionNotFound("it is not listed", segment=key[0]))
+            self._judge(
+                process, call, call.op, Outcome(Ending.ANSWERED, found[key]) if key in found else missing
+            )
+        return outcome
+
+    async def _call(self, op: Op, patience: int | None = None) -> Outcome:
+        process = await self._attached()
+        return await self._tell(process, op, patience, op.send)
+
+    async def _tell(self, process: Process, op: Op, patience: int | None, send: Any) -> Outcome:
+        """Make the call, and tell the checker when it begins and how it ends."""
+        op = op.begun(trio.current_time())
+        self._stage.lapses[op.family].note(op)
+        self._stage.extend_listings(op.family, process.number)
+        self._stage.expect_access(op, process.number)
+        call = self._stage.checkers[op.family].begin(op, process.number)
+        self._stage.trace.note(self.name, f"P{process.number} #{call.number} {op}")
+        outcome = await self._stage.attempt(process, f"{self.name} {op}", send, patience)
+        if isinstance(outcome.value, Silence):
+            outcome = attrs.evolve(outcome, ending=Ending.CANCELLED)
+        self._stage.trace.note(self.name, f"#{call.number} {_brief(outcome)}")
+        self._stage.check_no_theft(process)
+        self._judge(process, call, op, outcome)
+        if outcome.ending in (Ending.ANSWERED, Ending.REFUSED):
+            self._stage.look_inside(process)
+        self._mind(process, outcome)
+        return outcome
+
+    def _judge(self, process: Process, call: Pending, op: Op, outcome: Outcome) -> None:
+        checker = self._stage.checkers[op.family]
+        self._stage.pass_time(op.family)
+        match outcome.ending:
+            case Ending.ANSWERED:
+                self._stage.counts["acked"] += isinstance(op, Append)
+                self._memory.answered(op, outcome.value)
+                checker.answered(call, outcome.value)
+            case Ending.REFUSED:
+                self._memory.refused(op, outcome.value)
+                checker.refused(call, outcome.value, corruption_expected=self._stage.may_meet_damage(process))
+            case Ending.CANCELLED:
+                self._memory.doubtful(op)
+                checker.doubtful(call)
+            case Ending.LOST:
+                self._memory.doubtful(op)
+                checker.lost(call)
+
+    def _mind(self, process: Process, outcome: Outcome) -> None:
+        """Leave a process that is no owner any more; if nobody took over, somebody has to."""
+        if outcome.ending is Ending.REFUSED and isinstance(outcome.value, (NotOwner, DataCorruption)):
+            self._stage.counts[type(outcome.value).__name__] += 1
+            self._process = None
+            if self._stage.is_crippled(process):
+                self._stage.retire(process)
+
+    async def _read_all(self, action: Action, name: str) -> None:
+        """From the start to the end as they are told at the beginning, block by block."""
+        info = await self._call(Info(name))
+        if info.ending is not Ending.ANSWERED:
+            return
+
+        offset, size = info.value.start_offset, Random(f"block {action.chance}").choice(BLOCK_SIZES)
+        for _ in range(BLOCKS_MAX):
+            outcome = await self._call(Read(name, offset, size), action.patience)
+            if outcome.ending is not Ending.ANSWERED or not outcome.value:
+                return
+            offset += len(outcome.value)
+
+    async def _watch(self, action: Action, names: Sequence[str]) -> None:
+        """Wait at the end of a segment while a merge or a commit, and perhaps nothing else, brings bytes to
+        it."""
+        name = names[action.segment]
+        info = await self._call(Info(name))
+        if info.ending is not Ending.ANSWERED:
+            return
+
+        async def bring() -> None:
+            await trio.sleep(WATCH_SECONDS)
+            for op in calls_of(action, names, self._memory, self._stage.plan.clients):
+                await self._call(op, action.patience)
+
+        async with trio.open_nursery() as nursery:
+            for part in (partial(self._tail, action, name, info.value.length), bring):
+                nursery.start_soon(self._stage.site.or_all_end, part)
+
+    async def _tail(self, action: Action, name: str, offset: int) -> None:
+        """Follow a segment for a while: each block that is waited for is one read that is never empty, unless
+        the segment is sealed."""
+        random = Random(f"tail {action.chance}")
+        size = random.choice(BLOCK_SIZES)
+        process = await self._attached()
+        async with aclosing(process.store.tail(name, offset, block_size=size)) as blocks:
+            for _ in range(random.randint(1, BLOCKS_MAX)):
+                op = NextBlock(name, offset, size)
+                outcome = await self._tell(process, op, None, partial(await_block, process.gate, op, blocks))
+                if isinstance(outcome.value, Silence) and outcome.value.withheld:
+                    raise Unheard(
+                        f"a tail of P{process.number} waits on and is not told: {outcome.value.withheld}"
+                    )
+                if outcome.ending is not Ending.ANSWERED or not outcome.value:
+                    return
+                offset += len(outcome.value)
+
+    # --- calls beside the model ------------------------------------------------------------------
+
+    async def _flush(self, action: Action) -> None:
+        """Afterwards everything that was durable before is in long-term storage."""
+        process = await self._attached()
+        before = {
+            c.index: {s.sid: s.durable_length for s in c.state.segments.by_id.values()}
+            for c in process.containers()
+        }
+        self._stage.trace.note(self.name, f"P{process.number} flush")
+        outcome = await self._stage.attempt(
+            process, f"{self.name} flush", lambda store: store.flush(), action.patience
+        )
+        self._stage.trace.note(self.name, f"flush {_brief(outcome)}")
+        self._mind(process, outcome)
+        if outcome.ending is not Ending.ANSWERED:
+            return
+
+        self._stage.look_inside(process)
+        for container in process.containers():
+            for sid, length in before.get(container.index, {}).items():
+                segment = container.state.segments.by_id.get(sid)
+                if segment is not None and segment.status is SegmentStatus.LIVE and segment.flushed < length:
+                    raise WrongAnswer(
+                        f"a flush of P{process.number} returned, but {segment!r} had {length} durable bytes "
+                        f"before it"
+                    )
+
+    async def _wrong(self, action: Action, names: Sequence[str]) -> None:
+        """A call that no state makes right: the store's door refuses it, and nothing happens."""
+        process = await self._attached()
+        name = names[action.segment]
+        random = Random(f"wrong {action.chance}")
+        wrong = random.choice(
+            (
+                lambda store: store.append(name, b"." * (store.append_bytes_max + 1)),
+                lambda store: store.append(name, b"x", writer_id="w0"),
+                lambda store: store.append(
+                    name, b"x", writer_id="w0", event_number=3, previous_event_number=3
+                ),
+                lambda store: store.read(name, -1, 10),
+                lambda store: store.truncate_segment(name, -1),
+                lambda store: store.create_segment("_system/x"),
+                lambda store: store.merge_segments(name, ()),
+                lambda store: store.merge_segments(name, (names[1], names[1])),
+                lambda store: store.update_attributes(name, ()),
+                lambda store: store.expire_writers(name, ()),
+            )
+        )
+        outcome = await self._stage.attempt(process, f"{self.name} wrong call", wrong)
+        if outcome.ending is Ending.ANSWERED or (
+            outcome.ending is Ending.REFUSED and not isinstance(outcome.value, (InvalidArgument, ClosedError))
+        ):
+            raise WrongAnswer(
+                f"P{process.number}: a wrong call was {_brief(outcome)}, not refused as InvalidArgument"
+            )
+
+
+def _brief(outcome: Outcome) -> str:
+    value = outcome.value
+    if isinstance(value, TierlogError):
+        return f"{outcome.ending.value} {type(value).__name__}: {value}"
+    if isinstance(value, bytes) and len(value) > 24:
+        return f"{outcome.ending.value} {len(value)} bytes {value[:12]!r}"
+    return f"{outcome.ending.value} {value!r}"

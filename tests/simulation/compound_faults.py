@@ -1,0 +1,363 @@
+"""Troubles that hurt only together: a failure at one call, and what follows while its traces are still fresh.
+
+Owns: ``CompoundFaults``, one method for each such pair: a failed sync and a power loss, a crash around an
+opening and a power loss, a write that hangs while others go on, a chunk that an append left in doubt, a crash
+just after a deletion, a freeze inside an append, a read of an owner that was succeeded, a raise of the epoch
+that fails before another owner's, a slow read of what changes meanwhile, a first opening that leaves half a
+store. Does not own: single faults and the life of processes (``nemesis.py``), nor what a fault does
+(``faults.py``).
+
+The second part is tied to the first one by ``Fault.then``, so it comes soon after the call was met and never
+without it. Whatever is still to come when the plan is over does not come any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from random import Random
+from typing import Protocol
+
+import anyio.abc
+import trio
+
+from tierlog.journal.operations.segment_image import decode_image
+from tierlog.storage_backends.base.transactions import is_staged
+
+from .clients import Client
+from .disk import Keep
+from .faults import Fault, Kind, Nth, Target
+from .loop import after_steps
+from .model_calls import Op
+from .model_ops import Delete, Merge, Seal, Truncate
+from .model_queries import Info, Read
+from .plan import PlannedFault, Trouble
+from .process import Process
+from .settings import ChunksKind, WalKind
+from .stage import Stage
+from .world import FOLDER
+
+LOSSES: tuple[Keep, ...] = ("none", "none", "random")
+"""A power loss that keeps all would undo the point of it."""
+_SYNCS = (("Sync", ".wal"), ("SyncFolder", ""))
+_CHUNK_SYNCS = (("Sync", FOLDER.chunks), ("SyncFolder", FOLDER.chunks), ("SyncFolder", FOLDER.chunks))
+_BIRTHS = ("SyncFolder", "SyncFolder", "SyncFolder", "MakeFolder", "Open", "Write", "Sync")
+_SUCCESSION_SECONDS = 20.0
+_FLUSH_SECONDS = 5.0
+
+
+class Hands(Protocol):
+    """What is done to processes; the nemesis does it."""
+
+    def kill(self, process: Process) -> None: ...
+
+    def cut_power(self, keep: Keep) -> None: ...
+
+    def make_zombie(self, process: Process, random: Random) -> None: ...
+
+    async def thaw_later(self, process: Process, seconds: float) -> None: ...
+
+
+class CompoundFaults:
+    def __init__(self, stage: Stage, tasks: anyio.abc.TaskGroup, hands: Hands) -> None:
+        self._stage = stage
+        self._site = stage.site
+        self._tasks = tasks
+        self._hands = hands
+        self.acts: Mapping[Trouble, Callable[[PlannedFault, Random], Awaitable[None]]] = {
+            Trouble.FAILED_SYNC: self._fail_a_sync,
+            Trouble.OPENING: self._lose_power_after_an_opening,
+            Trouble.HANGING_WRITE: self._hang_a_write,
+            Trouble.LOST_REPLY: self._lose_a_reply,
+            Trouble.CRASH_AT_DELETE: self._crash_at_a_delete,
+            Trouble.FREEZE_AT_WRITE: self._freeze_at_a_write,
+            Trouble.ZOMBIE_READ: self._read_of_a_zombie,
+            Trouble.FAILED_RAISE: self._fail_a_raise,
+            Trouble.SLOW_READ: self._read_slowly,
+        }
+
+    # --- power -----------------------------------------------------------------------------------
+
+    async def _fail_a_sync(self, fault: PlannedFault, random: Random) -> None:
+        """What a failed sync should have saved is lost, whoever tries it again."""
+        in_files = self._site.kind.chunks is ChunksKind.FOLDER
+        verb, part = random.choice((*_SYNCS, *_CHUNK_SYNCS, *_CHUNK_SYNCS) if in_files else _SYNCS)
+        self._add(
+            Target.FILES,
+            Kind.BEFORE,
+            (verb,),
+            random,
+            part=part,
+            then=lambda process: self._soon(random, self._lose_power(random)),
+        )
+
+    async def _lose_power_after_an_opening(self, fault: PlannedFault, random: Random) -> None:
+        """An owner dies with bytes in the page cache only; the next one reads them there, and shows them."""
+
+        def wait(process: int) -> None:
+            self._start(partial(self._at_the_opening_after, process, random))
+
+        self._add(Target.FILES, Kind.KILL, ("Sync",), random, part=".wal", then=wait)
+
+    async def _at_the_opening_after(self, number: int, random: Random) -> None:
+        stage = self._stage
+        await stage.until(lambda: stage.current is not None and stage.current.number > number)
+        self._after_steps(random.choice((1, 1, 10, 40)), self._lose_power(random))
+
+    def at_birth(self, fault: PlannedFault, random: Random) -> None:
+        """The first opening of all fails in its middle, and the next one finds what it left. A power loss
+        comes when that is long past."""
+        kind, call = (
+            random.choice((Kind.BEFORE, Kind.BEFORE, Kind.KILL)),
+            Nth(random.choice((1, 1, 2, 2, 3, 4, 6, 9))),
+        )
+
+        def lose_power_later(process: int) -> None:
+            self._stage.counts["failed births"] += 1
+            self._start(partial(self._at_the_step, random.randint(5, 150), self._lose_power(random)))
+
+        self._site.faults.add(
+            Fault(Target.FILES, kind, call, (random.choice(_BIRTHS),), process=1, then=lose_power_later)
+        )
+
+    async def _at_the_step(self, number: int, act: Callable[[], None]) -> None:
+        await self._stage.until(lambda: self._stage.reached >= number)
+        self._unless_over(act)
+
+    def _lose_power(self, random: Random) -> Callable[[], None]:
+        return partial(self._hands.cut_power, random.choice(LOSSES))
+
+    # --- calls that hang, or are in doubt --------------------------------------------------------
+
+    async def _hang_a_write(self, fault: PlannedFault, random: Random) -> None:
+        """A group does not become durable for a while, and then never does."""
+        seconds = random.choice((0.05, 0.3, 1.0, 2.0))
+
+        def kill_later(number: int) -> None:
+            process = self._site.processes[number - 1]
+            self._start(partial(self._after, seconds, partial(self._hands.kill, process)))
+
+        def fail_its_sync(number: int) -> None:
+            self._site.faults.add(Fault(Target.FILES, Kind.BEFORE, Nth(), ("Sync",), number, ".wal"))
+
+        if self._site.kind.wal is WalKind.SERVICE:
+            self._add(Target.LOG, Kind.STALL, ("append",), random, then=kill_later)
+        elif random.random() < 0.5:
+            self._add(Target.FILES, Kind.STALL, ("Write",), random, part=".wal", then=kill_later)
+        else:
+            self._add(
+                Target.FILES, Kind.STALL, ("Write",), random, part=".wal", seconds=seconds, then=fail_its_sync
+            )
+
+    async def _lose_a_reply(self, fault: PlannedFault, random: Random) -> None:
+        """The same segment goes on being appended to and flushed by the same owner."""
+        self._add(
+            Target.CHUNKS,
+            random.choice((Kind.AFTER, Kind.PARTIAL)),
+            ("write",),
+            random,
+            keep=random.choice((1, 50)),
+        )
+
+    async def _crash_at_a_delete(self, fault: PlannedFault, random: Random) -> None:
+        def kill_soon(number: int) -> None:
+            kill = partial(self._hands.kill, self._site.processes[number - 1])
+            self._after_steps(random.choice((1, 3, 8, 20, 60)), kill)
+
+        self._add(Target.CHUNKS, Kind.STALL, ("delete",), random, seconds=0.0, then=kill_soon)
+
+    # --- zombies ---------------------------------------------------------------------------------
+
+    async def _freeze_at_a_write(self, fault: PlannedFault, random: Random) -> None:
+        """The owner stands still inside an append, and goes on when it has a successor."""
+
+        def succeed(number: int) -> None:
+            process = self._site.processes[number - 1]
+            if process is self._stage.current:
+                self._hands.make_zombie(process, random)
+            self._start(partial(self._hands.thaw_later, process, fault.seconds))
+
+        if self._site.kind.wal is WalKind.SERVICE:
+            self._add(Target.LOG, Kind.FREEZE, ("append",), random, then=succeed)
+        else:
+            self._add(
+                Target.FILES,
+                Kind.FREEZE,
+                (random.choice(("Write", "Sync")),),
+                random,
+                part=".wal",
+                then=succeed,
+            )
+
+    async def _fail_a_raise(self, fault: PlannedFault, random: Random) -> None:
+        """A container fails and begins again. Its raise of the epoch fails, and before it can try once more
+        it has a successor."""
+        process = self._stage.current
+        if process is None or process.frozen:
+            return
+
+        def succeed(number: int) -> None:
+            if process is self._stage.current and not self._stage.is_over:
+                process.freeze()
+                self._hands.make_zombie(process, random)
+                self._start(partial(self._hands.thaw_later, process, random.choice((0.5, 2.0, 10.0))))
+
+        kind = random.choice((Kind.BEFORE, Kind.BEFORE, Kind.AFTER))
+        faults, owner = self._site.faults, process.number
+        if self._site.kind.wal is WalKind.SERVICE:
+            faults.add(Fault(Target.LOG, Kind.BEFORE, Nth(), ("append",), owner))
+            faults.add(Fault(Target.LOG, kind, Nth(), ("raise_epoch",), owner, then=succeed))
+        else:
+            faults.add(Fault(Target.FILES, Kind.BEFORE, Nth(), ("Sync",), owner, ".wal"))
+            faults.add(
+                Fault(
+                    Target.FILES,
+                    kind,
+                    Nth(),
+                    (random.choice(("Write", "Write", "Sync")),),
+                    owner,
+                    "/register",
+                    then=succeed,
+                )
+            )
+
+    async def _read_of_a_zombie(self, fault: PlannedFault, random: Random) -> None:
+        """The owner stands still until it has a successor; the first thing that it is asked then is a
+        read."""
+        process = self._stage.current
+        if process is None or process.frozen:
+            return
+
+        process.freeze()
+        self._hands.make_zombie(process, random)
+        self._start(partial(self._read_when_succeeded, process, random))
+
+    async def _read_when_succeeded(self, process: Process, random: Random) -> None:
+        stage = self._stage
+        with trio.move_on_after(_SUCCESSION_SECONDS):
+            await stage.until(lambda: stage.current is not None and stage.current is not process)
+            await trio.sleep(random.choice((0.0, 0.05, 0.5)))
+        names, stored = random.choice(stage.plan.families), _stored(process)
+        name, offset = random.choice(names), random.choice((0, 0, 10, 100))
+        visitor = Client(stage.plan.clients, (), stage)
+        if stored and stage.current not in (None, process) and random.random() < 0.6:
+            # What it would read from a chunk is no more, and the chunk neither.
+            name, offset, end = random.choice(stored)
+            await self._change(stage.current, visitor, random.choice((Truncate(name, end), Delete(name))))
+            await trio.sleep(self._site.kind.limits.collect_after + 1.0)
+        process.thaw()
+        if stage.current is None or stage.is_over or not process.alive:
+            return
+
+        await visitor.visit(
+            process, random.choice((Read(name, offset, 400), Read(name, offset, 400), Info(name)))
+        )
+
+    # --- layouts ---------------------------------------------------------------------------------
+
+    async def _read_slowly(self, fault: PlannedFault, random: Random) -> None:
+        """While a chunk is read, its segment is truncated, or becomes part of another one, and that is
+        flushed."""
+        process = self._stage.current
+        stored = [] if process is None or process.frozen else _stored(process)
+        if process is None or not stored:
+            return
+
+        name, offset, end = random.choice(stored)
+        seconds = random.choice((0.3, 1.0, 2.0))
+        for call in (1, 2):
+            self._site.faults.add(
+                Fault(Target.CHUNKS, Kind.STALL, Nth(call), ("read",), process.number, seconds=seconds)
+            )
+        visitors = [Client(self._stage.plan.clients + number, (), self._stage) for number in range(2)]
+        self._start(partial(visitors[0].visit, process, Read(name, offset, 400)))
+        self._start(
+            partial(self._change_twice, process, visitors[1], name, random.randint(offset, end), random)
+        )
+
+    async def _change_twice(
+        self, process: Process, visitor: Client, name: str, offset: int, random: Random
+    ) -> None:
+        others = [
+            other for names in self._stage.plan.families if name in names for other in names if other != name
+        ]
+        target = random.choice(others or [name])
+        changes: tuple[list[Op], ...] = (
+            [Truncate(name, offset)],
+            [Seal(name), Merge(target, (name,))],
+            [Delete(name)],
+        )
+        for ops in random.sample(changes, 2):
+            await trio.sleep(0.05)
+            for op in ops:
+                await self._change(process, visitor, op)
+
+    async def _change(self, process: Process | None, visitor: Client, op: Op) -> None:
+        """And move it to long-term storage."""
+        if process is not None and process.alive and not self._stage.is_over:
+            await visitor.visit(process, op)
+            await self._stage.attempt(
+                process, f"{visitor.name} flush", lambda store: store.flush(), seconds=_FLUSH_SECONDS
+            )
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _add(
+        self,
+        target: Target,
+        kind: Kind,
+        verbs: tuple[str, ...],
+        random: Random,
+        *,
+        part: str = "",
+        keep: int = 0,
+        seconds: float = float("inf"),
+        then: Callable[[int], None] | None = None,
+    ) -> None:
+        trigger = Nth(random.randint(1, 4))
+        self._site.faults.add(
+            Fault(target, kind, trigger, verbs, part=part, keep=keep, seconds=seconds, then=then)
+        )
+
+    def _soon(self, random: Random, act: Callable[[], None]) -> None:
+        if random.random() < 0.5:
+            self._after_steps(random.choice((10, 40, 150, 500)), act)
+        else:
+            self._start(partial(self._after, random.choice((0.02, 0.2, 1.0, 3.0)), act))
+
+    def _after_steps(self, count: int, act: Callable[[], None]) -> None:
+        after_steps(count, partial(self._unless_over, act))
+
+    async def _after(self, seconds: float, act: Callable[[], None]) -> None:
+        await trio.sleep(seconds)
+        self._unless_over(act)
+
+    def _unless_over(self, act: Callable[[], None]) -> None:
+        if not self._stage.is_over:
+            act()
+
+    def _start(self, part: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.start_soon(self._site.or_all_end, part)
+
+
+def _stored(process: Process) -> list[tuple[str, int, int]]:
+    """What it would have to read from chunks: (segment, offset, where its flushed bytes end)."""
+    found = []
+    for container in process.containers():
+        segments = container.state.segments
+        for name, sid in sorted(segments._by_name.items()):
+            segment, image = segments.by_id.get(sid), segments.evicted.get(sid)
+            if image is not None:
+                evicted = decode_image(image)
+                found += (
+                    [(name, evicted.start_offset, evicted.length)]
+                    if evicted.length > evicted.start_offset
+                    else []
+                )
+            if segment is None or segment.flushed <= segment.start_offset or is_staged(name):
+                continue
+
+            gap = container.cache.first_gap(sid, segment.start_offset, segment.flushed)
+            if gap < segment.flushed:
+                found.append((name, gap, segment.flushed))
+    return found

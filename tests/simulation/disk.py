@@ -1,0 +1,395 @@
+"""A disk in memory that loses what a real one may lose. No I/O, no waiting.
+
+Owns: files as the page cache shows them and as they would be after a power loss; folders likewise; space;
+whom to wake when a lock may have become free. Does not own: who runs on it, faults and the waiting itself
+(``simulated_files.py``).
+
+* A write is in the page cache at once. Until the file is synced, a power loss keeps or drops each 512-byte
+  sector of it on its own (dropped, reordered and torn writes), and the file's length is anything the kept
+  sectors allow.
+* A sync that fails marks the pages clean: some sectors made it, the others stay readable until the power
+  loss, and a later sync that "succeeds" does not bring them to the disk.
+* A new, linked, renamed or unlinked name is durable once its folder is synced; until then a power loss keeps
+  or drops each on its own.
+* A folder that nobody's synced entry leads to is gone with all it holds.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from random import Random
+from typing import Literal
+
+import attrs
+
+SECTOR = 512
+BLOCK = 4096
+
+Keep = Literal["random", "none", "all"]
+"""What a power loss keeps of what was not synced."""
+
+
+@attrs.define(eq=False)
+class SimulatedInode:
+    """One file's content, in the page cache and on the platter."""
+
+    number: int
+    cache: bytearray = attrs.field(factory=bytearray)
+    durable: bytearray = attrs.field(factory=bytearray)
+    pending: list[tuple[int, bytes]] = attrs.field(factory=list)
+    """Written and not synced: (offset, bytes of one sector), in order; without bytes it is a new length."""
+    blocks: int = 0
+    read_only: bool = False
+    holder: object = None
+    """Who holds the flock."""
+    handles: int = 0
+
+    def write(self, offset: int, data: bytes) -> None:
+        end = offset + len(data)
+        if end > len(self.cache):
+            self.cache.extend(bytes(end - len(self.cache)))
+        self.cache[offset:end] = data
+        self.pending.extend(_sectors(offset, data))
+        self.blocks = max(self.blocks, _blocks(end))
+
+    def extend(self, size: int) -> None:
+        if size > len(self.cache):
+            self.cache.extend(bytes(size - len(self.cache)))
+            self.pending.append((size, b""))
+
+    def sync(self) -> None:
+        self._settle(self.pending)
+
+    def lose_sync(self, random: Random) -> None:
+        """A failed sync: some sectors arrive, and no page is dirty any more."""
+        self._settle([piece for piece in self.pending if random.random() < 0.5])
+
+    def _settle(self, pieces: list[tuple[int, bytes]]) -> None:
+        _apply(self.durable, pieces)
+        self.pending = []
+
+    def after_power_loss(self, keep: Keep, random: Random) -> bytearray:
+        if keep == "none":
+            return bytearray(self.durable)
+        kept = [piece for piece in self.pending if keep == "all" or random.random() < 0.5]
+        content = bytearray(self.durable)
+        _apply(content, kept)
+        if keep == "random" and self.pending and random.random() < 0.25:
+            # The length may be on the disk without the data.
+            content.extend(
+                bytes(max(0, max(offset + len(data) for offset, data in self.pending) - len(content)))
+            )
+        return content
+
+
+def _sectors(offset: int, data: bytes) -> Iterator[tuple[int, bytes]]:
+    start = 0
+    while start < len(data):
+        size = min(len(data) - start, SECTOR - (offset + start) % SECTOR)
+        yield offset + start, data[start : start + size]
+        start += size
+
+
+def _apply(content: bytearray, pieces: list[tuple[int, bytes]]) -> None:
+    for offset, data in pieces:
+        if offset > len(content):
+            content.extend(bytes(offset - len(content)))
+        content[offset : offset + len(data)] = data
+
+
+def _blocks(size: int) -> int:
+    return -(-size // BLOCK)
+
+
+Entry = SimulatedInode | None
+"""What a name leads to: a file, or None for a folder."""
+
+
+@attrs.frozen
+class _Change:
+    """One not yet durable change of a folder; a rename inside it is one change, so that no power loss shows
+    half of it."""
+
+    sets: tuple[tuple[str, Entry], ...] = ()
+    removes: tuple[str, ...] = ()
+
+    def apply(self, names: dict[str, Entry]) -> None:
+        for name in self.removes:
+            names.pop(name, None)
+        names.update(self.sets)
+
+
+@attrs.define(eq=False)
+class _Folder:
+    names: dict[str, Entry] = attrs.field(factory=dict)
+    durable: dict[str, Entry] = attrs.field(factory=dict)
+    pending: list[_Change] = attrs.field(factory=list)
+
+    def change(self, change: _Change) -> None:
+        change.apply(self.names)
+        self.pending.append(change)
+
+    def sync(self) -> None:
+        for change in self.pending:
+            change.apply(self.durable)
+        self.pending = []
+
+    def after_power_loss(self, keep: Keep, random: Random) -> dict[str, Entry]:
+        names = dict(self.durable)
+        for change in self.pending:
+            if keep == "all" or (keep == "random" and random.random() < 0.5):
+                change.apply(names)
+        return names
+
+
+def _split(path: str) -> tuple[str, str]:
+    folder, _, name = path.rpartition("/")
+    return folder or "/", name
+
+
+class SimulatedDisk:
+    """``capacity``: bytes of file data it holds, None for no limit. ``random`` decides what a power loss
+    keeps."""
+
+    def __init__(self, random: Random, capacity: int | None = None) -> None:
+        self.random = random
+        self.capacity = capacity
+        self.dead = False
+        """A power loss happened: nothing on this disk moves any more; ``crash()`` gives the disk after it."""
+        self._folders: dict[str, _Folder] = {"/": _Folder()}
+        self._moved: dict[str, str] = {}
+        """Where folders are that had another path before: a power loss may forget the move."""
+        self._inodes = 0
+        self._open: list[SimulatedInode] = []
+        """Files that are held open, so that an unlinked one keeps its blocks until it is closed."""
+        self._lock_waiters: list[Callable[[], None]] = []
+
+    # --- the end of the world ---
+
+    def lose_power(self) -> None:
+        self.dead = True
+        self.wake_lock_waiters()
+
+    def crash(self, keep: Keep = "random") -> SimulatedDisk:
+        """The disk after a power loss now. This one is dead from here on."""
+        self.lose_power()
+        after = SimulatedDisk(self.random, self.capacity)
+        survivors: dict[SimulatedInode, SimulatedInode] = {}
+        self._carry("/", after, survivors, keep)
+        return after
+
+    def _carry(
+        self, path: str, after: SimulatedDisk, survivors: dict[SimulatedInode, SimulatedInode], keep: Keep
+    ) -> None:
+        folder = after._folders[path] = _Folder()
+        for name, entry in (
+            self._folders[self._moved.get(path, path)].after_power_loss(keep, self.random).items()
+        ):
+            folder.names[name] = folder.durable[name] = (
+                None if entry is None else after._revive(entry, survivors, keep)
+            )
+            child = _join(path, name)
+            if entry is None and self._moved.get(child, child) in self._folders:
+                self._carry(child, after, survivors, keep)
+            elif entry is None:
+                after._folders[child] = _Folder()  # removed, and the removal was not durable
+
+    def _revive(
+        self, inode: SimulatedInode, survivors: dict[SimulatedInode, SimulatedInode], keep: Keep
+    ) -> SimulatedInode:
+        if inode not in survivors:
+            content = inode.after_power_loss(keep, self.random)
+            self._inodes += 1
+            blocks = max(inode.blocks, _blocks(len(content)))
+            copy = SimulatedInode(
+                self._inodes, bytearray(content), content, blocks=blocks, read_only=inode.read_only
+            )
+            survivors[inode] = copy
+        return survivors[inode]
+
+    # --- bytes from outside, for tests ---
+
+    def content(self, path: str) -> bytes:
+        """The file as the page cache shows it."""
+        return bytes(self.find(path).cache)
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Change a file behind everybody's back, durably: rot, or a careless administrator."""
+        inode = self.find(path)
+        inode.cache, inode.durable, inode.pending = bytearray(data), bytearray(data), []
+
+    def put(self, path: str, data: bytes, *, read_only: bool = False) -> None:
+        """A file that was always there: it and the way to it are durable."""
+        folder, _ = _split(path)
+        self.make_folder(folder)
+        inode = self.create(path)
+        self.write(inode, 0, data)
+        inode.sync()
+        inode.read_only = read_only
+        while True:
+            self.folder(folder).sync()
+            if folder == "/":
+                return
+            folder, _ = _split(folder)
+
+    def files_below(self, root: str) -> list[str]:
+        """The paths of all files in the folder ``root`` and the folders in it, sorted; none if it is
+        missing."""
+        top = root.rstrip("/")
+        inside = [
+            (path, folder)
+            for path, folder in self._folders.items()
+            if path == (top or "/") or path.startswith(f"{top}/")
+        ]
+        return sorted(
+            _join(path, name)
+            for path, folder in inside
+            for name, entry in folder.names.items()
+            if entry is not None
+        )
+
+    # --- locks ---
+
+    def unlock(self, inode: SimulatedInode, holder: object) -> None:
+        if inode.holder is holder:
+            inode.holder = None
+            self.wake_lock_waiters()
+
+    def call_at_unlock(self, wake: Callable[[], None]) -> None:
+        """Call ``wake`` once, when any lock becomes free or the end has come for somebody who may be waiting
+        for one."""
+        self._lock_waiters.append(wake)
+
+    def wake_lock_waiters(self) -> None:
+        waiters, self._lock_waiters = self._lock_waiters, []
+        for wake in waiters:
+            wake()
+
+    # --- names ---
+
+    def folder(self, path: str) -> _Folder:
+        found = self._folders.get(path.rstrip("/") or "/")
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "no such folder", path)
+        return found
+
+    def find(self, path: str) -> SimulatedInode:
+        folder, name = _split(path)
+        entry = self.folder(folder).names.get(name)
+        if entry is None:
+            raise FileNotFoundError(errno.ENOENT, "no such file", path)
+        return entry
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file of that name."""
+        folder, name = _split(path)
+        return folder in self._folders and self._folders[folder].names.get(name) is not None
+
+    def create(self, path: str) -> SimulatedInode:
+        folder, name = _split(path)
+        names = self.folder(folder)
+        self._refuse_existing(names, name, path)
+        if self.free() < BLOCK:
+            raise OSError(errno.ENOSPC, "no space for a new name", path)
+        self._inodes += 1
+        inode = SimulatedInode(self._inodes)
+        names.change(_Change(sets=((name, inode),)))
+        return inode
+
+    def link(self, source: str, target: str) -> None:
+        inode = self.find(source)
+        folder, name = _split(target)
+        names = self.folder(folder)
+        self._refuse_existing(names, name, target)
+        names.change(_Change(sets=((name, inode),)))
+
+    def rename(self, source: str, target: str) -> None:
+        """A folder only to a name that is free."""
+        (from_folder, from_name), (to_folder, to_name) = _split(source), _split(target)
+        entry: Entry = None
+        if source in self._folders:
+            self._refuse_existing(self.folder(to_folder), to_name, target)
+            self._move_folder(source, target)
+        else:
+            entry = self.find(source)
+        if from_folder == to_folder:
+            self.folder(to_folder).change(_Change(sets=((to_name, entry),), removes=(from_name,)))
+        else:
+            self.folder(to_folder).change(_Change(sets=((to_name, entry),)))
+            self.folder(from_folder).change(_Change(removes=(from_name,)))
+
+    def _move_folder(self, source: str, target: str) -> None:
+        for path in [path for path in self._folders if f"{path}/".startswith(f"{source}/")]:
+            moved = target + path.removeprefix(source)
+            self._folders[moved] = self._folders.pop(path)
+            self._moved.pop(moved, None)
+            self._moved[path] = moved
+
+    def unlink(self, path: str) -> None:
+        self.find(path)
+        folder, name = _split(path)
+        self.folder(folder).change(_Change(removes=(name,)))
+
+    def make_folder(self, path: str) -> None:
+        if path.rstrip("/") in ("", *self._folders):
+            return
+        parent, name = _split(path.rstrip("/"))
+        self.make_folder(parent)
+        self._refuse_existing(self._folders[parent], name, path)
+        self._folders[parent].change(_Change(sets=((name, None),)))
+        self._folders[path.rstrip("/")] = _Folder()
+        self._moved.pop(path.rstrip("/"), None)
+
+    def remove_folder(self, path: str) -> None:
+        if self.folder(path).names:
+            raise OSError(errno.ENOTEMPTY, "folder is not empty", path)
+        parent, name = _split(path.rstrip("/"))
+        self.folder(parent).change(_Change(removes=(name,)))
+        del self._folders[path.rstrip("/")]
+
+    def _refuse_existing(self, folder: _Folder, name: str, path: str) -> None:
+        if name in folder.names:
+            raise FileExistsError(errno.EEXIST, "name is taken", path)
+
+    # --- space ---
+
+    def hold(self, inode: SimulatedInode) -> None:
+        inode.handles += 1
+        if inode.handles == 1:
+            self._open.append(inode)
+
+    def release(self, inode: SimulatedInode) -> None:
+        inode.handles -= 1
+        if not inode.handles:
+            self._open.remove(inode)
+
+    def free(self) -> int:
+        """Bytes of free blocks; a terabyte if there is no limit."""
+        return 1 << 40 if self.capacity is None else max(0, self.capacity - self.used())
+
+    def used(self) -> int:
+        """Bytes of blocks that files hold."""
+        named = [
+            entry for folder in self._folders.values() for entry in folder.names.values() if entry is not None
+        ]
+        used = {inode.number: inode.blocks for inode in [*named, *self._open]}
+        return sum(used.values()) * BLOCK
+
+    def write(self, inode: SimulatedInode, offset: int, data: bytes) -> None:
+        """Write what fits; ``ENOSPC`` if that is not all."""
+        room = inode.blocks * BLOCK + self.free() // BLOCK * BLOCK - offset
+        fits = data[: max(0, room)]
+        if fits:
+            inode.write(offset, fits)
+        if len(fits) < len(data):
+            raise OSError(errno.ENOSPC, "no space left on the simulated disk")
+
+    def allocate(self, inode: SimulatedInode, end: int) -> None:
+        if (_blocks(end) - inode.blocks) * BLOCK > self.free():
+            raise OSError(errno.ENOSPC, "no space left on the simulated disk")
+        inode.blocks = max(inode.blocks, _blocks(end))
+
+
+def _join(folder: str, name: str) -> str:
+    return f"{folder.rstrip('/')}/{name}"

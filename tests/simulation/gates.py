@@ -1,0 +1,246 @@
+"""The gate of a simulated process: the one way out, for everything that it does to the world.
+
+Owns: ``Gate``, which counts calls, makes them take time, holds them while the process is frozen and refuses
+them once it is dead; and ``GatedFiles``, the simulated files behind such a gate. Does not own: the process
+(``process.py``), nor which call goes wrong (``faults.py``).
+
+Every call passes the gate before its effect, and once more before its answer is used. A frozen process stops
+at either place, so its effect may be in the world while the process does not know it yet; its timers go on,
+what they lead to waits here. Thawed, it goes on where it was: a zombie, if somebody else owns the store by
+then.
+
+A dead process never passes: its calls are thrown out with ``Killed``, which no part of a store takes for an
+error, so that everything unwinds, shielded or not, and nothing of its ``finally`` blocks gets out. That is
+what "everything hangs first, then it is cancelled" comes to for the world, without hanging tasks to keep.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Coroutine, Generator
+from random import Random
+from typing import Any, Generic, TypeVar
+
+import anyio
+import trio
+
+from tierlog.storage_backends.base.files import FileHandle, IoCall, Lock, Read, Sync, Write
+
+from .disk import SimulatedDisk
+from .file_layer import OnCall, SimulatedFiles
+from .settings import Latency
+from .trace import Trace
+
+T = TypeVar("T")
+
+
+class Killed(BaseException):
+    """The process that made this call is dead. Not an error of the call: nobody in the process may handle
+    it."""
+
+
+class Gate:
+    """``name`` is the process's in the trace."""
+
+    def __init__(self, name: str, trace: Trace, random: Random, latency: Latency) -> None:
+        self.name = name
+        self.trace = trace
+        self.latency = latency
+        self.alive = True
+        self.calls = 0
+        """How many effects this process has asked for."""
+        self.freezes = 0
+        self._random = random
+        self._thawed: trio.Event | None = None
+        self._held: list[anyio.Event] = []
+
+    @property
+    def frozen(self) -> bool:
+        return self._thawed is not None
+
+    # --- the process's life ---
+
+    def freeze(self) -> None:
+        if self._thawed is None:
+            self._thawed = trio.Event()
+            self.freezes += 1
+
+    def thaw(self) -> None:
+        thawed, self._thawed = self._thawed, None
+        if thawed is not None:
+            thawed.set()
+
+    def kill(self) -> None:
+        """From here on nothing passes; whoever waits at the gate is thrown out."""
+        self.alive = False
+        self.thaw()
+        for event in self._held:
+            event.set()
+
+    def hold(self, event: anyio.Event) -> None:
+        """``event`` ends a wait of this process that must also end when it is killed."""
+        self._held.append(event)
+
+    # --- calls ---
+
+    async def enter(self, mean: float, *, give_way: bool = True) -> float:
+        """Before an effect: take part of the call's time and wait until the process may go on; returns the
+        time left for the answer.
+
+        A call that takes no time still lets others run, unless ``give_way`` is off.
+        """
+        self.calls += 1
+        seconds = self.latency.draw(mean, self._random)
+        before = seconds * self._random.random()
+        if before:
+            await trio.sleep(before)
+        elif give_way:
+            await trio.lowlevel.checkpoint()
+        await self.stay()
+        return seconds - before
+
+    async def answer(self, seconds: float) -> None:
+        """Between an effect and its answer."""
+        if seconds:
+            await trio.sleep(seconds)
+        await self.stay()
+
+    async def stay(self) -> None:
+        """Wait while frozen; ``Killed`` if dead. Lets nobody else run if there is nothing to wait for."""
+        while self._thawed is not None:
+            await self._thawed.wait()
+        if not self.alive:
+            raise Killed
+
+    async def stand_still(self) -> None:
+        """As ``stay``, out of reach of any timer: one of the call's own, a sleep's say, would take the wait
+        here for its own."""
+        if self._thawed is not None:
+            with trio.CancelScope(shield=True):
+                await self.stay()
+        if not self.alive:
+            raise Killed
+
+    async def guard(self, call: Coroutine[Any, Any, T]) -> T:
+        """Run ``call`` so that it takes no step while the process is frozen, and none at all once it is dead.
+
+        An effect behind a wait of ``call`` itself is held back like one that begins at the gate.
+        """
+        return await _Guarded(self, call)
+
+    def check_alive(self) -> None:
+        """For calls that cannot wait."""
+        if not self.alive:
+            raise OSError(errno.EIO, "this simulated process is dead")
+
+
+class _Guarded(Generic[T]):
+    """Hands what trio sends to the call on to it, but only after another look at the gate."""
+
+    def __init__(self, gate: Gate, call: Coroutine[Any, Any, T]) -> None:
+        self._gate = gate
+        self._call = call
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        call, sent = self._call, None
+        while True:
+            try:
+                asked = call.send(sent)
+            except StopIteration as stop:
+                return stop.value  # type: ignore[no-any-return]
+            sent = yield asked
+            try:
+                yield from self._gate.stand_still().__await__()
+            except BaseException as error:  # noqa: BLE001 - it is the call that has to end with it
+                yield from _unwind(call, error)
+
+
+class GatedFiles(SimulatedFiles):
+    """One process's files on ``disk``, behind its gate."""
+
+    def __init__(
+        self, disk: SimulatedDisk, gate: Gate, on_call: OnCall | None = None, *, interleave: bool = True
+    ) -> None:
+        super().__init__(disk, on_call, interleave=interleave)
+        self._gate = gate
+
+    def _sibling(self) -> GatedFiles:
+        return GatedFiles(self.disk, self._gate, interleave=self.interleave)
+
+    @property
+    def alive(self) -> bool:
+        return self._gate.alive and super().alive
+
+    def peek(self, handle: FileHandle, offset: int, size: int) -> bytes:
+        self._gate.check_alive()
+        return super().peek(handle, offset, size)
+
+    async def _begin(self) -> None:
+        if self.interleave:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        else:
+            await trio.lowlevel.checkpoint()
+            await self._gate.stay()
+
+    async def _turn(self, call: IoCall, scope: anyio.CancelScope) -> None:
+        latency = self._gate.latency
+        mean = latency.sync if type(call) is Sync else latency.files
+        # A call's answer is nothing but the next call's beginning, so all its time passes here.
+        await self._gate.answer(await self._gate.enter(mean, give_way=self.interleave))
+
+    async def _resume(self, scope: anyio.CancelScope) -> None:
+        await self._gate.stay()
+
+    async def _end(self, scope: anyio.CancelScope) -> None:
+        await self._gate.stay()
+
+    def _do(self, call: IoCall) -> Any:
+        self._note(call)
+        return super()._do(call)
+
+    async def _lock(self, call: Lock, scope: anyio.CancelScope) -> bool:
+        self._note(call)
+        return await super()._lock(call, scope)
+
+    def _write_part(self, call: IoCall, size: int) -> None:
+        if size > 0:
+            self._gate.trace.note(self._gate.name, f"{describe(call)}, of these {size}")
+        super()._write_part(call, size)
+
+    def _note(self, call: IoCall) -> None:
+        self._gate.trace.note(self._gate.name, describe(call))
+
+
+def describe(call: IoCall) -> str:
+    """``Write wal/0000/register 512``: the verb, what it is about, and a size if it has one."""
+    verb, path = type(call).__name__, path_of(call)
+    if type(call) is Write:
+        return f"{verb} {path} {call.offset}+{sum(map(len, call.buffers))}"
+    if type(call) is Read:
+        return f"{verb} {path} {call.offset}+{call.size}"
+    return f"{verb} {path}"
+
+
+def path_of(call: IoCall) -> str:
+    """The path that ``call`` is about; of two, the new one."""
+    for attribute in ("handle", "target", "path"):
+        found = getattr(call, attribute, None)
+        if found is not None:
+            return str(found.path if isinstance(found, FileHandle) else found)
+    return ""
+
+
+def _unwind(call: Coroutine[Any, Any, T], error: BaseException) -> Generator[Any, Any, None]:
+    """End a call whose process was stopped: it may wait on its way out, for children of its own that end
+    likewise, and do nothing else."""
+    thrown: BaseException | None = error
+    sent = None
+    while True:
+        try:
+            asked = call.send(sent) if thrown is None else call.throw(thrown)
+        except StopIteration:
+            raise AssertionError("a call went on after its process was stopped") from error
+        try:
+            thrown, sent = None, (yield asked)
+        except BaseException as another:  # noqa: BLE001 - as above
+            thrown = another

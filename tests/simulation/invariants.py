@@ -1,0 +1,391 @@
+"""What must hold in a living container at any moment, as named predicates over its memory; apart from what
+clients ask and are told.
+
+Owns: the predicates and ``Watch``, which remembers what may only grow. Does not own: when they are asked
+(``run.py``), nor what long-term storage must hold (``storage_invariants.py``).
+
+A predicate is a function of a container that yields a sentence for each breach. It is synchronous, so it sees
+the state between two steps of its tasks; it looks only and changes nothing, not even the order of an
+eviction. It may look at anything: counts are counted again from what they count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from tierlog.actors.container.container import Container
+from tierlog.actors.container.segments import SegmentState
+from tierlog.actors.kernel.mailbox import Mailbox, _LaneQueue
+from tierlog.actors.legacy_rolling.imported_record import imported_key
+from tierlog.actors.read.tail_cache import BLOCK_BYTES, BLOCK_OVERHEAD, TailCache
+from tierlog.journal.log.contract import DurableDataLog
+from tierlog.journal.log.local import LocalLog
+from tierlog.journal.log.memory import MemoryLog
+from tierlog.journal.operations.segment_image import SegmentStatus
+from tierlog.journal.operations.transaction_image import TransactionStatus
+from tierlog.storage_backends.base.ids import epoch_of
+from tierlog.storage_backends.base.transactions import is_staged, split_staged
+
+from .records import broken_records
+from .services import ServiceLog
+
+Predicate = Callable[[Container], Iterator[str]]
+
+
+class Broken(AssertionError):
+    """An invariant does not hold; the first line names it."""
+
+
+# --- segments -----------------------------------------------------------------------------------
+
+
+def _in_memory(container: Container) -> Iterator[SegmentState]:
+    """The segments in memory. Evicted ones are left alone: looking at one would bring it back."""
+    return iter(container.state.segments.by_id.values())
+
+
+def lengths_are_ordered(container: Container) -> Iterator[str]:
+    for s in _in_memory(container):
+        # What is being imported has its bytes in long-term storage before it is durable that it is a segment.
+        is_coming = s.durable_length < 0 and imported_key(s.name) in container.state.metadata
+        durable = s.flushed if is_coming else max(0, s.durable_length)
+        if not 0 <= s.flushed_start <= s.flushed <= durable <= s.length:
+            yield (
+                f"{s!r}: flushed from {s.flushed_start} to {s.flushed}, durable to {s.durable_length}, "
+                f"{s.length} long"
+            )
+
+
+def starts_lie_inside(container: Container) -> Iterator[str]:
+    for s in _in_memory(container):
+        if not s.flushed_start <= s.start_offset <= s.length:
+            yield f"{s!r}: starts at {s.start_offset}, flushed start {s.flushed_start}, {s.length} long"
+
+
+def seals_are_flushed_after_they_are_made(container: Container) -> Iterator[str]:
+    for s in _in_memory(container):
+        if s.flushed_sealed and (not s.sealed or s.flushed != s.length):
+            yield (
+                f"{s!r}: sealed in long-term storage at {s.flushed}, here it is {s.length} long and "
+                f"{'' if s.sealed else 'not '}sealed"
+            )
+
+
+def names_lead_to_live_segments(container: Container) -> Iterator[str]:
+    table = container.state.segments
+    for name, sid in table._by_name.items():
+        segment = table.by_id.get(sid)
+        if segment is None and sid not in table.evicted:
+            yield f"{name!r} leads to {sid:#x}, which is unknown"
+        if segment is not None and (segment.name != name or segment.status is not SegmentStatus.LIVE):
+            yield f"{name!r} leads to {segment!r}"
+
+
+def ids_are_of_owners_so_far(container: Container) -> Iterator[str]:
+    state = container.state
+    for sid in (*state.segments.by_id, *state.segments.evicted):
+        if epoch_of(sid) > state.epoch:
+            yield f"segment {sid:#x} was made by a later owner than epoch {state.epoch}"
+
+
+def merges_are_whole(container: Container) -> Iterator[str]:
+    for s in _in_memory(container):
+        position = s.flushed
+        for merge in () if s.status is SegmentStatus.DELETED else s.merges:
+            source = container.state.segments.by_id.get(merge.source)
+            if merge.offset < position or merge.offset + merge.length > s.length:
+                yield f"{s!r}: {merge} lies before {position} or past the end"
+            if source is None or source.length != merge.length:
+                yield f"{s!r}: the source of {merge} is {source!r}"
+            position = merge.offset + merge.length
+
+
+def staged_segments_are_of_open_transactions(container: Container) -> Iterator[str]:
+    """Rules T1 and T9: what a transaction staged ends with it, and every one that is there belongs to an open
+    one."""
+    segments, table = container.state.segments, container.state.transactions
+    named = {name: sid for name, sid in segments._by_name.items() if is_staged(name)}
+    for name in named:
+        target, transaction = split_staged(name)
+        record = table.find(target, transaction, segments.sid_of(target))
+        if record is None or record.status is not TransactionStatus.OPEN:
+            yield f"{name!r} is there, its transaction is {record}"
+    opened = [record for record in table.records.values() if record.status is TransactionStatus.OPEN]
+    yield from (
+        f"{record} is open, its target is gone"
+        for record in opened
+        if segments.sid_of(record.target) != record.sid
+    )
+    known = {name: sid for record in opened for name, sid in table.staged(record).items()}
+    if known != named or table.open_count != len(opened):
+        yield (
+            f"{table.open_count} open transactions are counted, with {known}; there are {len(opened)}, "
+            f"with {named}"
+        )
+
+
+SEGMENTS: Mapping[str, Predicate] = {
+    "flushed start <= flushed <= durable <= length": lengths_are_ordered,
+    "a segment's start lies inside it": starts_lie_inside,
+    "long-term storage seals only what is sealed": seals_are_flushed_after_they_are_made,
+    "names lead to live segments": names_lead_to_live_segments,
+    "ids are of owners so far": ids_are_of_owners_so_far,
+    "merged ranges are in order and their sources whole": merges_are_whole,
+    "staged segments are those of open transactions": staged_segments_are_of_open_transactions,
+}
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+def cache_is_counted_right(container: Container) -> Iterator[str]:
+    cache = container.cache
+    total = data = pinned = 0
+    for tail in cache._tails.values():
+        for start, block in zip(tail.starts, tail.blocks, strict=True):
+            data += len(block)
+            total += len(block) + BLOCK_OVERHEAD
+            pinned += max(0, start + len(block) - max(start, tail.flushed))
+    if (total, data, pinned) != (cache._total, cache._data, cache.pinned_bytes):
+        yield (
+            f"counted {(cache._total, cache._data, cache.pinned_bytes)} charged, data and pinned bytes; "
+            f"there are {(total, data, pinned)}"
+        )
+
+
+def cached_blocks_do_not_overlap(container: Container) -> Iterator[str]:
+    for sid, tail in container.cache._tails.items():
+        end = 0
+        for start, block in zip(tail.starts, tail.blocks, strict=True):
+            if start < end:
+                yield f"segment {sid:#x}: a block begins at {start}, the one before ends at {end}"
+            end = start + len(block)
+
+
+def unflushed_bytes_are_in_memory(container: Container) -> Iterator[str]:
+    """Rule C1 and recovery: what is durable and not flushed can be read and flushed, so it is in the
+    cache."""
+    for s in _in_memory(container):
+        if s.status is SegmentStatus.DELETED:
+            continue
+
+        position = s.flushed
+        for begin, length in [*((m.offset, m.length) for m in s.merges), (s.durable_length, 0)]:
+            gap = container.cache.first_gap(s.sid, position, begin) if position < begin else begin
+            if gap < min(begin, s.durable_length):
+                yield f"{s!r}: offset {gap} is neither flushed nor in memory"
+            position = max(position, begin + length)
+
+
+def cache_is_bounded(container: Container) -> Iterator[str]:
+    cache, limit = container.cache, container.options.cache_bytes
+    if cache._total > limit and _evictable(cache) > (limit >> 4) + BLOCK_BYTES:
+        yield f"{cache._total} bytes are charged of {limit}, though {_evictable(cache)} of them could go"
+
+
+def _evictable(cache: TailCache) -> int:
+    return sum(
+        len(block)
+        for tail in cache._tails.values()
+        for start, block in zip(tail.starts, tail.blocks, strict=True)
+        if start + len(block) <= tail.flushed
+    )
+
+
+def unflushed_memory_is_bounded(container: Container) -> Iterator[str]:
+    """Admission looks before an append is taken in, so what waits in the mailbox may come on top."""
+    options = container.options
+    limit = (
+        options.admission.hard_bytes + options.mailbox.normal.size_bytes + 2 * options.pipeline.group_bytes
+    )
+    if container.cache.pinned_bytes > limit:
+        yield f"{container.cache.pinned_bytes} unflushed bytes are in memory, the bound is {limit}"
+
+
+def mailbox_is_counted_right(container: Container) -> Iterator[str]:
+    mailbox: Mailbox[object] = container.mailbox  # type: ignore[assignment]
+    for name, lane in (("normal", mailbox._normal), ("internal", mailbox._internal)):
+        yield from _lane_breaches(name, lane)
+
+
+def _lane_breaches(name: str, lane: _LaneQueue[object]) -> Iterator[str]:
+    held = len(lane.items) + len(lane.granted)
+    charged = sum(lane.charges) + sum(putter.charge for putter in lane.granted)
+    if (held, charged) != (lane.held, lane.charged) or len(lane.items) != len(lane.charges):
+        yield (
+            f"the {name} lane counts {lane.held} items and {lane.charged} bytes, there are {held} and "
+            f"{charged}"
+        )
+    if held > lane.bounds.count or (held > 1 and charged > lane.bounds.size_bytes):
+        yield f"the {name} lane holds {held} items and {charged} bytes, its bounds are {lane.bounds}"
+
+
+MEMORY: Mapping[str, Predicate] = {
+    "the cache counts what it holds": cache_is_counted_right,
+    "cached blocks do not overlap": cached_blocks_do_not_overlap,
+    "what is not flushed is in memory": unflushed_bytes_are_in_memory,
+    "the cache keeps to its limit": cache_is_bounded,
+    "unflushed memory is bounded": unflushed_memory_is_bounded,
+    "the mailbox counts what it holds": mailbox_is_counted_right,
+}
+
+
+# --- the log, long-term storage's records, the collector ----------------------------------------
+
+
+def sequences_are_ordered(container: Container) -> Iterator[str]:
+    state = container.state
+    if not 0 <= state.caused_sequence <= state.sequence or state.cycle.cut > state.sequence:
+        yield (
+            f"sequence {state.sequence}, caused {state.caused_sequence}, the newest cycle's cut "
+            f"{state.cycle.cut}"
+        )
+
+
+def the_log_keeps_what_is_not_flushed(container: Container) -> Iterator[str]:
+    """Rule W5, looked at from the other side: no group that holds the only copy of something is below the
+    truncation address."""
+    low = _truncate_before(container.log)
+    for s in _in_memory(container):
+        if s.status is SegmentStatus.DELETED or not s.marks:
+            continue
+
+        group = min(group for _, group in s.marks)
+        if group < low:
+            yield f"{s!r}: group {group} holds unflushed bytes, the log was truncated before {low}"
+
+
+def _truncate_before(log: DurableDataLog) -> int:
+    """The newest truncation address that is durable under this owner's epoch."""
+    log = log._inner if isinstance(log, ServiceLog) else log
+    assert isinstance(log, (LocalLog, MemoryLog))
+    return log._truncate_before
+
+
+def unflushed_bytes_are_marked(container: Container) -> Iterator[str]:
+    for s in _in_memory(container):
+        own_end = s.durable_length
+        for merge in reversed(s.merges):
+            if merge.offset + merge.length == own_end:
+                own_end = merge.offset
+        if (
+            s.status is not SegmentStatus.DELETED
+            and own_end > s.flushed
+            and max((end for end, _ in s.marks), default=0) < own_end
+        ):
+            yield (
+                f"{s!r}: bytes up to {own_end} are not flushed, the marks of their groups are {list(s.marks)}"
+            )
+
+
+def garbage_is_not_referenced(container: Container) -> Iterator[str]:
+    collector = container._parts.collector
+    for name in collector._queue:
+        if name in collector._referenced:
+            yield f"chunk {name} waits for its deletion, though metadata refers to it"
+
+
+LOGGED: Mapping[str, Predicate] = {
+    "sequences are ordered": sequences_are_ordered,
+    "the log keeps what is not flushed": the_log_keeps_what_is_not_flushed,
+    "unflushed bytes are marked with their groups": unflushed_bytes_are_marked,
+    "garbage is not referenced": garbage_is_not_referenced,
+}
+
+ALL: Mapping[str, Predicate] = {**SEGMENTS, **MEMORY, **LOGGED}
+
+
+# --- what may only grow -------------------------------------------------------------------------
+
+
+class Watch:
+    """All predicates, and the memory of those that compare two moments."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, int], _Moment] = {}
+        """By container and epoch."""
+        self._names: dict[tuple[int, int], str] = {}
+        """By container and segment id: an id means one segment for ever."""
+        self._records: dict[tuple[int, int], int] = {}
+        self.checks = 0
+
+    def check(self, container: Container) -> None:
+        """Look at a container that has recovered; ``Broken`` names the first predicate that does not hold."""
+        self.checks += 1
+        for name, predicate in ALL.items():
+            for breach in predicate(container):
+                raise _broken(container, name, breach)
+
+        self._check_growth(container)
+        self._check_records(container)
+
+    def _check_growth(self, container: Container) -> None:
+        now = _Moment(container)
+        key = (container.index, container.state.epoch)
+        before = self._seen.get(key)
+        if before is not None and before.container is container:
+            for breach in now.breaches(before):
+                raise _broken(container, "sequences, cuts, offsets and groups only grow", breach)
+
+        elif before is not None:
+            raise _broken(
+                container,
+                "an epoch has one owner",
+                f"epoch {container.state.epoch} was seen in another ownership",
+            )
+
+        self._seen[key] = now
+        for sid, segment in container.state.segments.by_id.items():
+            known = self._names.setdefault((container.index, sid), segment.name)
+            if known != segment.name:
+                raise _broken(
+                    container,
+                    "an id means one segment",
+                    f"{sid:#x} was {known!r}, now it is {segment.name!r}",
+                )
+
+    def _check_records(self, container: Container) -> None:
+        """Walking all chains costs more than everything else, so only when metadata was committed since."""
+        metadata = container.state.metadata
+        newest = max((version for version, _ in metadata.values()), default=0) + len(metadata)
+        key = (container.index, container.state.epoch)
+        if self._records.get(key) == newest:
+            return
+
+        self._records[key] = newest
+        for breach in broken_records(container.state):
+            raise _broken(container, "the records of long-term storage describe whole segments", breach)
+
+
+class _Moment:
+    """Of one ownership, what may only grow."""
+
+    def __init__(self, container: Container) -> None:
+        state = container.state
+        self.container = container
+        self.counters = (state.sequence, state.caused_sequence, state.cycle.cut, container.log.next_group)
+        self.offsets = {
+            sid: (s.length, s.durable_length, s.start_offset, s.sealed, s.flushed, s.flushed_start)
+            for sid, s in state.segments.by_id.items()
+            if s.status is SegmentStatus.LIVE
+        }
+
+    def breaches(self, before: _Moment) -> Iterator[str]:
+        if any(now < then for now, then in zip(self.counters, before.counters, strict=True)):
+            yield (
+                f"sequence, caused sequence, cut and group were {before.counters}, now they are "
+                f"{self.counters}"
+            )
+        for sid, now in self.offsets.items():
+            then = before.offsets.get(sid, now)
+            if any(a < b for a, b in zip(now, then, strict=True)):
+                yield (
+                    f"segment {sid:#x}: length, durable length, start, seal, flushed and flushed start "
+                    f"were {then}, now they are {now}"
+                )
+
+
+def _broken(container: Container, name: str, breach: str) -> Broken:
+    return Broken(
+        f"container {container.index}, epoch {container.state.epoch}: it does not hold that {name}\n{breach}"
+    )

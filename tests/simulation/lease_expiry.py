@@ -1,0 +1,149 @@
+"""What an owner does to transactions by itself: it aborts them when their lease is over, and forgets them
+after their tombstone's time.
+
+Owns: ``Expire`` and ``Forget``, and ``LeaseExpiries``, which tells a checker what may have happened in a
+family by now. Does not own: what clients ask for (``model_transactions.py``).
+
+Both are nobody's calls: an owner may do them at any moment after their time, or be late, or never come to it.
+So the checker is told of them as of calls in doubt. They ask the clock themselves, because what was too early
+when they were first thought of may be due later. Times in the state are the earliest that can be true, so
+nothing that is right is ever called too early.
+
+Synchronous; nothing is sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import ClassVar, TypeAlias
+
+import attrs
+
+from .linearize import Checker
+from .model import Key, Outcome, State, Told
+from .model_calls import Op, Place
+from .model_transactions import ABORTED, Abort, Begin, TransactionOp
+
+Clock: TypeAlias = Callable[[], float]
+
+
+@attrs.frozen
+class Expire(TransactionOp):
+    """Rule T7: the owner that began at ``since`` aborts it, never before a whole lease without an append is
+    over."""
+
+    name: str
+    transaction: str
+    since: float
+    clock: Callable[[], float] = attrs.field(eq=False, repr=False)
+    is_lapse: ClassVar[bool] = True
+
+    def apply(self, state: State) -> tuple[State, Outcome]:
+        known = self.known(state)
+        if known is None or not known.is_open:
+            return state, Told(None)
+
+        due = max(known.fresh, self.since) + known.lease
+        if self.clock() < due:
+            return state, Told(None)
+
+        return state.end(
+            self.name, self.transaction, attrs.evolve(known, state=ABORTED, reason=None, fresh=due)
+        ), Told(None)
+
+
+@attrs.frozen
+class Forget(TransactionOp):
+    """Rule T5: the owner that began at ``since`` forgets it, never before its tombstone's time is over."""
+
+    name: str
+    transaction: str
+    since: float
+    tombstone: float
+    clock: Callable[[], float] = attrs.field(eq=False, repr=False)
+    is_lapse: ClassVar[bool] = True
+
+    @property
+    def reads(self) -> frozenset[Place]:
+        return frozenset({self.place})
+
+    @property
+    def writes(self) -> frozenset[Place]:
+        return frozenset({self.place})
+
+    @property
+    def removes(self) -> tuple[str, ...]:
+        return ()
+
+    def apply(self, state: State) -> tuple[State, Outcome]:
+        known = dict(state.transactions).get((self.name, self.transaction))
+        if known is None or known.is_open or self.clock() < max(known.fresh, self.since) + self.tombstone:
+            return state, Told(None)
+
+        return state.forget(self.name, self.transaction), Told(None)
+
+
+class LeaseExpiries:
+    """Of one family. It must be asked before the checker is told of any answer or look."""
+
+    def __init__(self, checker: Checker, tombstone: float, clock: Clock) -> None:
+        self._checker = checker
+        self._tombstone = tombstone
+        self._clock = clock
+        self._keys: dict[Key, float] = {}
+        """Transactions that calls have named so that they may be known, and the shortest lease that was asked
+        for."""
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """All transactions that there may have been."""
+        return tuple(self._keys)
+
+    def note(self, op: Op) -> None:
+        """A call is about to begin."""
+        if isinstance(op, (Begin, Abort)):
+            lease = op.lease if isinstance(op, Begin) else self._tombstone
+            key = (op.name, op.transaction)
+            self._keys[key] = min(lease, self._keys.get(key, lease))
+
+    def tell(self, owners: Iterable[tuple[int, float]]) -> None:
+        """Tell the checker of everything that these owners may have done by now: (number, when it began at
+        the earliest)."""
+        if not self._keys:
+            return
+
+        # One that took effect in some explanation may be needed a second time in it: the id can be begun
+        # again.
+        pending = {
+            (call.owner, call.op) for call in self._checker.unspent if isinstance(call.op, (Expire, Forget))
+        }
+        # Whoever began first is never later than the others, so the rest of them would only be more ways to
+        # the same.
+        for lapse in self._possible(list(owners)[:1]):
+            if lapse not in pending:
+                self._checker.possible(lapse[1], lapse[0])
+
+    def _possible(self, owners: list[tuple[int, float]]) -> Iterator[tuple[int, Expire | Forget]]:
+        states, now = self._checker.states, self._clock()
+        begun = self._earliest_in_doubt()
+        for key, lease in self._keys.items():
+            known = [found for state in states if (found := dict(state.transactions).get(key)) is not None]
+            times = [(found.fresh, found.lease) for found in known if found.is_open]
+            times += [(begun[key], lease)] if key in begun else []
+            ends = [found.fresh for found in known] + ([begun[key]] if key in begun else [])
+            for number, since in owners:
+                if any(now >= max(fresh, since) + lease for fresh, lease in times):
+                    yield number, Expire(*key, since, self._clock)
+                # Owners before the newest may have forgotten what is hidden, and no look tells.
+                known_since = 0.0 if any(state.is_hidden(*key) for state in states) else since
+                if any(now >= max(fresh, known_since) + self._tombstone for fresh in ends):
+                    yield number, Forget(*key, known_since, self._tombstone, self._clock)
+
+    def _earliest_in_doubt(self) -> dict[Key, float]:
+        """When the begins and aborts began that are not settled yet: any of them may have taken effect."""
+        found: dict[Key, float] = {}
+        for call in self._checker.pending:
+            if isinstance(call.op, (Begin, Abort)):
+                key = (call.op.name, call.op.transaction)
+                found[key] = min(call.op.time, found.get(key, call.op.time))
+        return found

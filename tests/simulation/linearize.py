@@ -1,0 +1,419 @@
+"""The checker: is there an order of a family's calls, agreeing with real time, in which the model tells
+everybody what they were told?
+
+Owns: ``Checker``, which hears of every call's beginning and end, of new owners and of full looks, and raises
+``Violation`` at the first event that nothing explains. Does not own: what calls mean (``model_ops.py``), how
+explanations are stepped through (``configuration.py``), nor who calls.
+
+It keeps every possible configuration and extends them just in time: only when a call is told something are
+pending calls given their places, and only sequences that end with the told one, of calls that it depends on.
+Everything later can wait for the next event.
+
+* A call that was *told* took effect between its beginning and that moment, with this answer.
+* A call that was *refused* for a reason in the state was refused at such a moment; one refused because
+  nothing could be done now (``NOTHING_DONE``) never takes effect; one with ``OutcomeUnknown`` is in doubt.
+* A call *in doubt* or *lost* takes effect once, at any later moment, or never.
+* A *fence* says: a newer owner has recovered. Calls to older owners took effect before, or they never will.
+  Their answers may come later, and must be what they were told then. The newer owner has told nothing yet
+  when the fence is reported.
+* A look (``fence``, ``observe``) shows one moment: the whole family as it is when the checker is told. No
+  call may take effect between the look's first question and that. Calls that are pending or in doubt are in
+  it or not, each whole.
+
+Everything is synchronous; after a ``Violation`` the checker is at its end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from tierlog.storage_backends.base.errors import (
+    ClosedError,
+    DataCorruption,
+    NotOwner,
+    OutcomeUnknown,
+    StorageFull,
+    Throttled,
+    TierlogError,
+    Unavailable,
+)
+
+from .configuration import (
+    Configuration,
+    Pending,
+    TooManyConfigurations,
+    Walk,
+    connected,
+    distinct,
+    lapses_for,
+)
+from .model import Outcome, State, brief
+from .model_calls import Op
+from .model_ops import Append, ExpireWriters
+from .model_queries import LastEventNumber
+from .view import View, can_lead_to, difference, shows
+
+NOTHING_DONE = (Unavailable, Throttled, StorageFull, ClosedError, NotOwner)
+"""Refusals that promise that the call was not applied and will not be, whatever the state."""
+RECENT = 20
+NEAREST = 5
+VISITS = 5
+"""How many configurations may be visited at one event, for each one that may be kept."""
+OTHER_ID = "all is the same but a segment id: it was another one before, or it is another segment's"
+
+
+class Violation(AssertionError):
+    """No order of the calls explains what was told or shown."""
+
+
+class Checker:
+    """Judges one family. ``limit`` bounds the configurations kept; ``TooManyConfigurations`` says that it was
+    reached."""
+
+    def __init__(self, family: str, *, state: State | None = None, limit: int = 4000) -> None:
+        self.family = family
+        self._limit = limit
+        self._visits = VISITS * limit
+        self._configurations = [Configuration(state or State())]
+        self._pending: dict[int, Pending] = {}
+        self._begun = 0
+        self._bound = 0
+        """Owners below it are fenced."""
+        self._recent: deque[str] = deque(maxlen=RECENT)
+        self._writers: dict[str, dict[str, None]] = {}
+
+    # --- what is known ---------------------------------------------------------------------------
+
+    @property
+    def states(self) -> list[State]:
+        """The states that the family may be in, pending calls aside."""
+        return list(dict.fromkeys(configuration.state for configuration in self._configurations))
+
+    @property
+    def pending(self) -> list[Pending]:
+        return list(self._pending.values())
+
+    @property
+    def writers(self) -> dict[str, tuple[str, ...]]:
+        """Whom a full look should ask about, by segment: every writer that a call named."""
+        return {name: tuple(writers) for name, writers in self._writers.items()}
+
+    @property
+    def bound(self) -> int:
+        """The first owner that is not fenced."""
+        return self._bound
+
+    @property
+    def unspent(self) -> list[Pending]:
+        """Pending calls that took effect in no explanation so far."""
+        spent = {number for configuration in self._configurations for number in configuration.spent}
+        return [call for call in self._pending.values() if call.number not in spent]
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    def begin(self, op: Op, owner: int = 0) -> Pending:
+        """A call is invoked; ``owner`` is whom it was sent to: a later owner has a higher number."""
+        self._begun += 1
+        call = Pending(self._begun, op, owner, is_fenced=owner < self._bound)
+        self._note(f"{call}")
+        self._note_writers(op)
+        self._pending[call.number] = call
+        if not call.is_fenced:
+            self._configurations = [configuration.noting([call]) for configuration in self._configurations]
+        return call
+
+    def answered(self, call: Pending, value: object) -> None:
+        """The call returned ``value``."""
+        self._explain(call, value)
+
+    def refused(self, call: Pending, error: TierlogError, *, corruption_expected: bool = False) -> None:
+        """The call raised ``error``. ``corruption_expected``: stored bytes were damaged, so a look may be
+        refused as ``DataCorruption``."""
+        if isinstance(error, OutcomeUnknown):
+            self.doubtful(call)
+        elif isinstance(error, NOTHING_DONE) or (corruption_expected and isinstance(error, DataCorruption)):
+            self._never_applied(call, error)
+        else:
+            self._explain(call, error)
+
+    def doubtful(self, call: Pending) -> None:
+        """Its caller will not hear of it: ``OutcomeUnknown``, or the caller was cancelled."""
+        self._note(f"#{call.number} is in doubt")
+        self._lose(call)
+
+    def lost(self, call: Pending) -> None:
+        """The process that it was sent to, or its caller, died with the call open."""
+        self._note(f"#{call.number} is lost")
+        self._lose(call)
+
+    def possible(self, op: Op, owner: int) -> None:
+        """Something that ``owner`` may do by itself: once, now or at any later moment, or never."""
+        self._lose(self.begin(op, owner))
+
+    # --- the whole family ------------------------------------------------------------------------
+
+    def fence(self, bound: int, view: View | None = None) -> None:
+        """A newer owner has recovered and shows ``view``: calls to owners below ``bound`` are in it, or they
+        never take effect.
+
+        Without a view every order of the older calls stays possible until later answers decide: dearer, but
+        nobody needs to stand still.
+        """
+        if view is None:
+            self._settle(bound)
+        else:
+            self._look(f"fence below owner {bound}", view, is_last=True)
+        self._bound = max(self._bound, bound)
+        for call in self.pending:
+            if call.owner < bound:
+                self._fence(call)
+        self._keep(self._configurations)
+
+    def observe(self, view: View) -> None:
+        """The family shows ``view`` now."""
+        self._look("look", view, is_last=False)
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _note(self, line: str) -> None:
+        self._recent.append(line)
+
+    def _note_writers(self, op: Op) -> None:
+        named: tuple[str, ...] = ()
+        if isinstance(op, ExpireWriters):
+            named = op.writers
+        elif isinstance(op, (Append, LastEventNumber)) and op.writer:
+            named = (op.writer,)
+        if named:
+            self._writers.setdefault(op.name, {}).update(dict.fromkeys(named))
+
+    def _keep(self, configurations: Iterable[Configuration]) -> None:
+        kept = distinct(configurations)
+        if len(kept) > self._limit:
+            raise TooManyConfigurations(
+                f"family {self.family}: more than {self._limit} explanations are possible\n{self._report()}"
+            )
+
+        self._configurations = kept
+        for call in self.pending:
+            if not call.is_open and all(call.number in configuration.spent for configuration in kept):
+                self._drop(call)  # it took effect in every explanation
+
+    def _drop(self, call: Pending) -> None:
+        del self._pending[call.number]
+        self._configurations = [configuration.without(call) for configuration in self._configurations]
+
+    def _watching(self) -> list[Pending]:
+        return [call for call in self._pending.values() if call.is_open and not call.is_fenced]
+
+    def _lose(self, call: Pending) -> None:
+        call.is_open = False
+        if call.op.is_query or call.is_fenced:
+            self._drop(call)
+            self._keep(self._configurations)
+        else:
+            self._keep(configuration.doubting(call) for configuration in self._configurations)
+
+    def _fence(self, call: Pending) -> None:
+        call.is_fenced = True
+        if not call.is_open:
+            self._drop(call)
+
+    def _never_applied(self, call: Pending, error: TierlogError) -> None:
+        self._note(f"#{call.number} was refused: {type(error).__name__}")
+        kept = [
+            configuration for configuration in self._configurations if not configuration.has_applied(call)
+        ]
+        if not kept:
+            self._fail(
+                f"{call}\nwas refused with {error!r}, which promises that nothing was done, but its effect "
+                f"was seen"
+            )
+
+        del self._pending[call.number]
+        self._keep(configuration.without(call) for configuration in kept)
+
+    def _explain(self, call: Pending, given: object) -> None:
+        self._note(f"#{call.number} was told {_text(given)}")
+        step = _Explanation(call, given, self._pending.values(), self._watching(), self._visits)
+        self._bounded(step.explain)
+        if not step.found:
+            expected = "\n".join(f"  {line}" for line in self._expected(call))
+            self._fail(f"{call}\nwas told {_text(given)}, which nothing explains. Possible were:\n{expected}")
+
+        del self._pending[call.number]
+        self._keep(step.found)
+
+    def _settle(self, bound: int) -> None:
+        self._note(f"fence below owner {bound}, unseen")
+        older = self._able([call for call in self._pending.values() if call.owner < bound])
+        walk = Walk(older, self._watching(), self._visits)
+        found: list[Configuration] = []
+
+        def visit(here: Configuration, flag: bool) -> tuple[bool, bool]:
+            found.append(here)
+            return True, flag
+
+        self._bounded(lambda configuration: walk.from_(configuration, visit))
+        self._configurations = found
+
+    def _look(self, what: str, view: View, *, is_last: bool) -> None:
+        self._note(
+            f"{what}: {', '.join(f'{name} [{shown.start}, {shown.length})' for name, shown in sorted(view.items()))}"
+        )
+        walk = Walk(self._able(list(self._pending.values())), self._watching(), self._visits)
+        self._configurations = [
+            self._without_lapsed(configuration, view) for configuration in self._configurations
+        ]
+        found: list[Configuration] = []
+
+        def visit(here: Configuration, flag: bool) -> tuple[bool, bool]:
+            fitting = _with_ids(here, view) if shows(here.state, view) else None
+            if fitting is not None:
+                found.append(fitting)
+            # After a fence, older calls have no other chance: what no look can see may have changed as well.
+            return (is_last or fitting is None) and can_lead_to(here.state, view, walk.removable), flag
+
+        self._bounded(lambda configuration: walk.from_(configuration, visit))
+        if not found:
+            self._fail(f"the {what} shows what nothing explains\n{self._nearest(view)}")
+
+        self._keep(found)
+
+    def _able(self, calls: list[Pending]) -> list[Pending]:
+        """Those of ``calls`` that may have their effect now, whatever is looked at: of lapses only those that
+        others would notice."""
+        asked = [call for call in calls if not call.op.is_lapse]
+        return asked + lapses_for(asked, calls)
+
+    def _without_lapsed(self, configuration: Configuration, view: View) -> Configuration:
+        """After the lapses that must have been: what they alone can have ended is not in ``view``."""
+        able = self._able(list(self._pending.values()))
+        for call in self._pending.values():
+            is_free = call.op.is_lapse and call not in able and not configuration.has_applied(call)
+            if is_free and any(
+                name not in view and configuration.state.find(name) is not None for name in call.op.removes
+            ):
+                state, outcome = call.op.apply(configuration.state)
+                configuration = (
+                    configuration
+                    if state == configuration.state
+                    else configuration.applying(call, state, outcome)
+                )
+        return configuration
+
+    def _bounded(self, run: Callable[[Configuration], None]) -> None:
+        try:
+            for configuration in self._configurations:
+                run(configuration)
+        except TooManyConfigurations as error:
+            raise TooManyConfigurations(f"family {self.family}: {error}\n{self._report()}") from None
+
+    # --- reports ---------------------------------------------------------------------------------
+
+    def _expected(self, call: Pending) -> list[str]:
+        lines: dict[str, None] = {}
+        for configuration in self._configurations[:NEAREST]:
+            applied = configuration.outcome_of(call)
+            if applied is not None:
+                lines[f"{applied} (its effect was seen)"] = None
+            elif call.is_fenced:
+                lines["nothing new: a newer owner has recovered"] = None
+            else:
+                lines[str(call.op.apply(configuration.state)[1])] = None
+            lines.update(
+                dict.fromkeys(sorted(f"{outcome} (earlier)" for outcome in configuration.seen_by(call)))
+            )
+        return list(lines)
+
+    def _nearest(self, view: View) -> str:
+        differences = sorted((difference(state, view) for state in self.states), key=len)[:NEAREST]
+        lines = [f"  without pending calls: {'; '.join(found) or OTHER_ID}" for found in differences]
+        return "\n".join(lines)
+
+    def _report(self) -> str:
+        pending = [f"  {call}" for call in self.pending] or ["  none"]
+        recent = [f"  {line}" for line in self._recent]
+        return "\n".join(["pending calls:", *pending, f"the last events of family {self.family}:", *recent])
+
+    def _fail(self, text: str) -> None:
+        raise Violation(f"family {self.family}: {text}\n{self._report()}")
+
+
+class _Explanation:
+    """The search for configurations in which a call was told ``given``."""
+
+    def __init__(
+        self, call: Pending, given: object, pending: Iterable[Pending], watching: list[Pending], limit: int
+    ) -> None:
+        self._call = call
+        self._given = given
+        others = [other for other in pending if other is not call]
+        self._walk = Walk(connected(call, others), [other for other in watching if other is not call], limit)
+        self._has_no_effect = call.op.is_query or isinstance(given, TierlogError)
+        self.found: list[Configuration] = []
+
+    def explain(self, start: Configuration) -> None:
+        applied = start.outcome_of(self._call)
+        if applied is not None:
+            if applied.accepts(self._given):
+                self._add(start, [applied])
+            return
+
+        told = [outcome for outcome in start.seen_by(self._call) if outcome.accepts(self._given)]
+        explained = self._add(start, told)
+        if not self._call.is_fenced and not (explained and self._has_no_effect):
+            self._walk.from_(start, self._visit, flag=explained)
+
+    def _visit(self, here: Configuration, flag: bool) -> tuple[bool, bool]:
+        """``flag``: without effect it is explained already, so nothing more of that kind is looked for."""
+        state, outcome = self._call.op.apply(here.state)
+        if outcome.accepts(self._given):
+            if state != here.state:
+                self._add(self._walk.note(here.applying(self._call, state, outcome)), [outcome])
+            elif not flag:
+                flag = self._add(here, [outcome])
+                if flag and self._has_no_effect:
+                    return False, flag
+
+        return not self._is_hopeless(here), flag
+
+    def _is_hopeless(self, here: Configuration) -> bool:
+        name = self._call.op.name
+        life = here.state.find(name)
+        return (
+            life is not None
+            and name not in self._walk.removable
+            and self._call.op.is_hopeless(life, self._given)
+        )
+
+    def _add(self, configuration: Configuration, told: list[Outcome]) -> bool:
+        """Keep ``configuration``, in which any of ``told`` may be what the call was told; False if that
+        cannot be."""
+        lives = sorted({shown for outcome in told if (shown := outcome.life_shown(self._given)) is not None})
+        fitting = [bound for shown in lives if (bound := configuration.with_id(*shown)) is not None]
+        if not told or (lives and not fitting):
+            return False
+
+        # If it may have been about one of several lives, nothing is learnt about their ids.
+        self.found.append((fitting[0] if len(fitting) == 1 else configuration).without(self._call))
+        return True
+
+
+def _with_ids(configuration: Configuration, view: View) -> Configuration | None:
+    """``configuration``, knowing the segment ids that ``view`` shows; None if they contradict what was shown
+    before."""
+    bound: Configuration | None = configuration
+    for name, life in configuration.state.lives:
+        segment_id = view[name].segment_id
+        if bound is not None and segment_id is not None:
+            bound = bound.with_id(name, life.number, segment_id)
+    return bound
+
+
+def _text(given: object) -> str:
+    if isinstance(given, TierlogError):
+        fields = {key: value for key, value in vars(given).items() if key != "segment"}
+        return f"{type(given).__name__}({given}{f', {fields}' if fields else ''})"
+    return brief(given) if isinstance(given, bytes) else repr(given)

@@ -1,0 +1,340 @@
+"""What a family of segments should be: states in plain values, and what a call may be told. It knows nothing
+of how a store works.
+
+A *family* is the segments that share one placement key (the name up to its first ``#``): merges stay inside a
+family, so families can be judged one by one. A state is an immutable value that can be hashed and compared;
+two ways that lead to the same segments are one state.
+
+Owns: ``Life`` (one segment between its creation and its end), ``Transaction``, ``State``, and the outcomes
+that a call is told. A staged segment is a life like any other, beside what is known of its transaction. Does
+not own: the calls (``model_ops.py``, ``model_transactions.py``), full looks at a store (``view.py``), nor
+which order of calls explains what was told (``linearize.py``). Nothing here waits, so there is nothing to
+cancel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import attrs
+
+from tierlog.storage_backends.base.errors import TierlogError
+from tierlog.storage_backends.base.segments import SegmentInfo
+from tierlog.storage_backends.base.transactions import (
+    TransactionState,
+    TransactionToken,
+    is_staged,
+    split_staged,
+)
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def brief(data: bytes) -> str:
+    """Bytes for a report: whole if short, else both ends and the length."""
+    return repr(data) if len(data) <= 24 else f"{data[:10]!r}..{data[-10:]!r}({len(data)} bytes)"
+
+
+def with_item(items: tuple[tuple[str, V], ...], key: str, value: V) -> tuple[tuple[str, V], ...]:
+    """A sorted map, kept as a tuple, with one item set."""
+    return tuple(sorted({**dict(items), key: value}.items()))
+
+
+# --- states -------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Events:
+    """A writer's latest append in a segment."""
+
+    first: int
+    last: int
+    offset: int
+
+
+@attrs.frozen(cache_hash=True)
+class Life:
+    """One segment: its bytes from ``start`` on, and what is known about it."""
+
+    data: bytes = attrs.field(
+        default=b"", hash=False, repr=brief
+    )  # compared, but not hashed: the length stands for it
+    start: int = 0
+    sealed: bool = False
+    attributes: tuple[tuple[str, int], ...] = ()
+    writers: tuple[tuple[str, Events | None], ...] = ()
+    """None: the writer was expired."""
+    number: int = 0
+    """How many segments of this name ended before it."""
+    length: int = attrs.field(
+        init=False, default=attrs.Factory(lambda self: self.start + len(self.data), takes_self=True)
+    )
+
+    def writer(self, name: str) -> Events | None:
+        return dict(self.writers).get(name)
+
+    def is_expired(self, writer: str) -> bool:
+        return (writer, None) in self.writers
+
+    def last_event(self, writer: str) -> int | None:
+        known = self.writer(writer)
+        return None if known is None else known.last
+
+    def appended(self, data: bytes, writer: str | None = None, events: Events | None = None) -> Life:
+        writers = self.writers if writer is None else with_item(self.writers, writer, events)
+        return attrs.evolve(self, data=self.data + data, writers=writers)
+
+
+@attrs.frozen
+class Transaction:
+    """What is remembered of one, open or ended."""
+
+    number: int
+    """Which life of its target's name it belongs to (rule T8)."""
+    state: TransactionState = TransactionState.OPEN
+    token: TransactionToken | None = None
+    lease: float = 0.0
+    fresh: float = 0.0
+    """Its begin, its latest append, or its end was no earlier than this; virtual time."""
+    reason: str | None = ""
+    """Why it was aborted; None: nobody gave a reason, so the store must. Which one is all the same, so the
+    ways to it are one state."""
+    offset: int | None = None
+    length: int = 0
+
+    @property
+    def is_open(self) -> bool:
+        return self.state is TransactionState.OPEN
+
+
+Key = tuple[str, str]
+"""(target, transaction id)."""
+
+
+@attrs.frozen(cache_hash=True)
+class State:
+    """All segments of a family at one moment."""
+
+    lives: tuple[tuple[str, Life], ...] = ()
+    ended: tuple[tuple[str, int], ...] = ()
+    """How many segments of a name were deleted or merged away."""
+    transactions: tuple[tuple[Key, Transaction], ...] = ()
+    legacy: tuple[tuple[str, Life | None], ...] = ()
+    """What the legacy layout holds under a name; None once that was imported."""
+    brings: bool = False
+    """Whether the legacy layout's segments are imported at first access."""
+
+    def find(self, name: str) -> Life | None:
+        for known, life in self.lives:
+            if known == name:
+                return life
+        return None
+
+    def put(self, name: str, life: Life) -> State:
+        return attrs.evolve(self, lives=with_item(self.lives, name, life))
+
+    def create(self, name: str) -> State:
+        return self.put(name, Life(number=dict(self.ended).get(name, 0)))
+
+    def waits(self, name: str) -> bool:
+        """Whether the first access to that name imports it."""
+        return bool(self.legacy) and self.brings and dict(self.legacy).get(name) is not None
+
+    def bring(self, name: str, life: Life) -> State:
+        """``life``, which the legacy layout has, is a segment now, and never imported again (rule S14)."""
+        brought = attrs.evolve(life, number=dict(self.ended).get(name, 0))
+        older = tuple((known, None if known == name else left) for known, left in self.legacy)
+        return attrs.evolve(self.put(name, brought), legacy=older)
+
+    def drop(self, *names: str) -> State:
+        """Without these segments, and with their open transactions aborted (rule T8)."""
+        state = self
+        for (target, transaction), known in self.transactions:
+            if target in names and known.is_open:
+                state = state.end(
+                    target, transaction, attrs.evolve(known, state=TransactionState.ABORTED, reason=None)
+                )
+        return state._without(*names)
+
+    def _without(self, *names: str) -> State:
+        ended = self.ended
+        for name in names:
+            ended = with_item(ended, name, dict(ended).get(name, 0) + 1)
+        return attrs.evolve(
+            self, lives=tuple(item for item in self.lives if item[0] not in names), ended=ended
+        )
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    def transaction(self, target: str, transaction: str) -> Transaction | None:
+        """What the segment that has the target's name now knows of it; of a deleted one, what is left (rule
+        T8)."""
+        if not self.transactions:
+            return None
+
+        known, life = dict(self.transactions).get((target, transaction)), self.find(target)
+        return None if known is None or (life is not None and life.number != known.number) else known
+
+    def is_hidden(self, target: str, transaction: str) -> bool:
+        """Whether it was of an earlier segment than the newest of that name, so that nobody can have been
+        told what became of it."""
+        known, life = dict(self.transactions).get((target, transaction)), self.find(target)
+        newest = dict(self.ended).get(target, 0) - 1 if life is None else life.number
+        return known is not None and known.number != newest
+
+    def staged(self, target: str, transaction: str) -> dict[str, Life]:
+        """The staged segments of an open transaction."""
+        return {
+            name: life
+            for name, life in self.lives
+            if is_staged(name) and split_staged(name) == (target, transaction)
+        }
+
+    def remember(self, target: str, transaction: str, known: Transaction) -> State:
+        items = {**dict(self.transactions), (target, transaction): known}
+        return attrs.evolve(self, transactions=tuple(sorted(items.items(), key=lambda item: item[0])))
+
+    def forget(self, target: str, transaction: str) -> State:
+        return attrs.evolve(
+            self, transactions=tuple(item for item in self.transactions if item[0] != (target, transaction))
+        )
+
+    def end(self, target: str, transaction: str, known: Transaction) -> State:
+        """It is over as ``known`` says, and its staged segments are gone."""
+        return self._without(*self.staged(target, transaction)).remember(target, transaction, known)
+
+    def touch(self, staged: str, time: float) -> State:
+        """Bytes came to a staged segment: its transaction's lease begins again (rule T7)."""
+        key = split_staged(staged)
+        known = self.transaction(*key)
+        return (
+            self
+            if known is None or time <= known.fresh
+            else self.remember(*key, attrs.evolve(known, fresh=time))
+        )
+
+
+# --- outcomes -----------------------------------------------------------------------------------
+
+
+class Outcome:
+    """What the model tells a caller. ``given`` is the value that a store returned, or the error that it
+    raised."""
+
+    __slots__ = ()
+
+    def accepts(self, given: object) -> bool:
+        raise NotImplementedError
+
+    def life_shown(self, given: object) -> tuple[str, int, int] | None:
+        """``(name, number of the life, segment id)`` if the answer says which life it is about."""
+        return None
+
+
+@attrs.frozen
+class ToldNothing(Outcome):
+    """Nobody can be told anything: the segment is imported first."""
+
+    def accepts(self, given: object) -> bool:
+        return False
+
+
+@attrs.frozen
+class Told(Outcome):
+    """Exactly this value."""
+
+    value: int | None
+
+    def accepts(self, given: object) -> bool:
+        return type(given) is type(self.value) and given == self.value
+
+
+@attrs.frozen
+class ToldNames(Outcome):
+    names: tuple[str, ...]
+
+    def accepts(self, given: object) -> bool:
+        return isinstance(given, list) and tuple(given) == self.names
+
+
+@attrs.frozen
+class ToldValues(Outcome):
+    """The new values of attributes."""
+
+    values: tuple[tuple[str, int], ...]
+
+    def accepts(self, given: object) -> bool:
+        return isinstance(given, Mapping) and tuple(sorted(given.items())) == self.values
+
+
+@attrs.frozen
+class ToldBytes(Outcome):
+    """These bytes, or fewer, but never none where there are some."""
+
+    data: bytes = attrs.field(repr=brief)
+
+    def accepts(self, given: object) -> bool:
+        return isinstance(given, bytes) and self.data.startswith(given) and (bool(given) or not self.data)
+
+
+@attrs.frozen
+class ToldBlock(Outcome):
+    """A part of these bytes; nothing only if there are none and there never will be."""
+
+    data: bytes = attrs.field(repr=brief)
+    is_end: bool
+
+    def accepts(self, given: object) -> bool:
+        return (
+            isinstance(given, bytes)
+            and self.data.startswith(given)
+            and (bool(given) or (self.is_end and not self.data))
+        )
+
+
+@attrs.frozen
+class ToldInfo(Outcome):
+    name: str
+    number: int
+    start: int
+    length: int
+    sealed: bool
+    attributes: tuple[tuple[str, int], ...]
+
+    def accepts(self, given: object) -> bool:
+        if not isinstance(given, SegmentInfo) or not 0 <= given.flushed_length <= given.length:
+            return False
+
+        shown = (
+            given.name,
+            given.start_offset,
+            given.length,
+            given.sealed,
+            tuple(sorted(given.attributes.items())),
+        )
+        return shown == (self.name, self.start, self.length, self.sealed, self.attributes)
+
+    def life_shown(self, given: object) -> tuple[str, int, int] | None:
+        return (self.name, self.number, given.segment_id) if isinstance(given, SegmentInfo) else None
+
+
+@attrs.frozen
+class Refusal(Outcome):
+    """An error of exactly this class, with these fields; its message is free."""
+
+    kind: type[TierlogError]
+    fields: tuple[tuple[str, object], ...] = ()
+
+    def accepts(self, given: object) -> bool:
+        return type(given) is self.kind and all(
+            getattr(given, field) == value for field, value in self.fields
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind.__name__}({', '.join(f'{field}={value!r}' for field, value in self.fields)})"
+
+
+def refusal(kind: type[TierlogError], **fields: Any) -> Refusal:
+    return Refusal(kind, tuple(sorted(fields.items())))

@@ -1,0 +1,423 @@
+"""The nemesis carries out what the plan has gone wrong, and brings the next process to life whenever nobody
+serves.
+
+Owns: ``Nemesis``: the planned faults in their order, the start of processes, the full look after each start
+that tells the checkers who was fenced (clients wait for it), and the healing at the end or when nothing moves
+any more. Does not own: what a fault does to a call (``faults.py``), or the processes themselves
+(``process.py``).
+
+A start that fails is tried again; after some attempts everything is healed, and from then on a failure is a
+violation. A few zombies may live at a time; each keeps one client.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from random import Random
+
+import anyio.abc
+import trio
+
+from tierlog.storage_backends.base.errors import TierlogError
+
+from .compound_faults import CompoundFaults
+from .disk import Keep
+from .faults import Fault, Kind, Nth, Target, Window, any_fault
+from .gates import Killed
+from .loop import after_steps, who_waits
+from .observations import list_transactions, take_look
+from .plan import PlannedFault, Trouble
+from .process import Process, ProcessDied
+from .records import OWN_CHUNKS
+from .stage import Ending, Stage
+from .world import FOLDER
+
+STARTS_BEFORE_HEALING = 4
+STARTS_AT_MOST = 12
+START_SECONDS = 60.0
+ZOMBIES_AT_MOST = 2
+STALLED_SECONDS = 120.0
+CLOCK_JUMPS = (-86_400.0, -10.0, 3600.0, 1e7)
+KEEPS: tuple[Keep, ...] = ("none", "all", "random")
+
+
+class CannotServe(AssertionError):
+    """Nothing is wrong with the world any more, but the store cannot be opened, or nothing moves."""
+
+
+class Nemesis:
+    def __init__(self, stage: Stage, tasks: anyio.abc.TaskGroup) -> None:
+        """``tasks`` holds the processes."""
+        self._stage = stage
+        self._site = stage.site
+        self._tasks = tasks
+        self._undo: list[Callable[[], None]] = []
+        self._log_damage: Callable[[], None] | None = None
+        self._watermarks_hold = True
+        self._zombies: list[Process] = []
+        self._misfortunes = CompoundFaults(stage, tasks, self)
+        self._act: Mapping[Trouble, Callable[[PlannedFault, Random], Awaitable[None]]] = {
+            Trouble.ADVANCE: self._advance,
+            Trouble.STOP: self._stop,
+            Trouble.KILL: self._kill_later,
+            Trouble.KILL_AT_CALL: self._kill_at_call,
+            Trouble.KILL_RECOVERY: self._kill_recovery,
+            Trouble.FAILOVER: self._fail_over,
+            Trouble.TAKE_OVER: self._take_over,
+            Trouble.POWER_LOSS: self._lose_power,
+            Trouble.FILE_ERROR: self._one_error,
+            Trouble.FILE_ERRORS: self._many_errors,
+            Trouble.LOG_ERROR: self._one_error,
+            Trouble.CHUNK_ERROR: self._one_error,
+            Trouble.CHUNK_ERRORS: self._many_errors,
+            Trouble.DISK_FULL: self._fill_disk,
+            Trouble.DAMAGE: self._damage,
+            Trouble.LOG_DAMAGE: self._damage_log,
+            Trouble.CLOCK_JUMP: self._jump_clock,
+            Trouble.BIRTH: self._nothing,
+            **self._misfortunes.acts,
+        }
+
+    # --- the plan's faults ----------------------------------------------------------------------------------
+
+    def begin(self) -> None:
+        """What goes wrong before anything else happens."""
+        for fault in self._stage.plan.faults:
+            if fault.trouble is Trouble.BIRTH:
+                self._misfortunes.at_birth(fault, Random(f"fault {fault.chance}"))
+
+    async def run(self) -> None:
+        """Carry out each fault when an action after it begins."""
+        stage = self._stage
+        for fault in stage.plan.faults:
+            await stage.until(partial(self._is_due, fault))
+            stage.trace.note("nemesis", f"{fault.number} {fault.trouble}: {fault.count}, {fault.seconds:g} s")
+            stage.counts[fault.trouble.value] += 1
+            await self._act[fault.trouble](fault, Random(f"fault {fault.chance}"))
+
+    def _is_due(self, fault: PlannedFault) -> bool:
+        return self._stage.reached > fault.number
+
+    async def _nothing(self, fault: PlannedFault, random: Random) -> None:
+        """It was begun before the first action."""
+
+    async def _advance(self, fault: PlannedFault, random: Random) -> None:
+        self._stage.hold()
+        await trio.sleep(fault.seconds)
+        self._stage.release()
+
+    async def _stop(self, fault: PlannedFault, random: Random) -> None:
+        process = self._stage.current
+        if process is None or process.frozen:
+            return
+
+        self._stage.hold()
+        with trio.move_on_after(START_SECONDS):
+            await process.stop()
+        self._stage.release()
+        self._end(process)
+
+    async def _kill_later(self, fault: PlannedFault, random: Random) -> None:
+        after_steps(fault.count * 5, self._kill_newest)
+
+    async def _kill_at_call(self, fault: PlannedFault, random: Random) -> None:
+        self._site.faults.add(Fault(random.choice(tuple(Target)), Kind.KILL, Nth(fault.count)))
+
+    async def _kill_recovery(self, fault: PlannedFault, random: Random) -> None:
+        for again in range(random.randint(2, 4)):
+            after_steps(1 + again * fault.count * 3, self._kill_newest)
+
+    def _kill_newest(self) -> None:
+        if self._site.processes and not self._stage.is_over:
+            self.kill(self._site.processes[-1])
+
+    def kill(self, process: Process) -> None:
+        if process.alive:
+            self._stage.counts["kills"] += 1
+        self._end(process)
+
+    def _end(self, process: Process) -> None:
+        process.kill()
+        self._stage.bury(process)
+
+    async def _fail_over(self, fault: PlannedFault, random: Random) -> None:
+        process = self._stage.current
+        if process is None:
+            return
+
+        process.freeze()
+        self.make_zombie(process, random)
+        self._tasks.start_soon(self.thaw_later, process, fault.seconds)
+
+    async def _take_over(self, fault: PlannedFault, random: Random) -> None:
+        process = self._stage.current
+        if process is not None:
+            self.make_zombie(process, random)
+
+    def make_zombie(self, process: Process, random: Random) -> None:
+        """``process`` lives on, but somebody else is to serve."""
+        self._stage.counts["zombies"] += 1
+        # One who waits for an answer right now is the most curious about it.
+        self._stage.keepers[process.number] = random.choice(
+            self._stage.callers(process) or range(self._stage.plan.clients)
+        )
+        self._zombies = [zombie for zombie in self._zombies if zombie.alive] + [process]
+        for oldest in self._zombies[:-ZOMBIES_AT_MOST]:
+            self.kill(oldest)
+        self._stage.give_up_on(process)
+
+    async def thaw_later(self, process: Process, seconds: float) -> None:
+        await trio.sleep(seconds)
+        process.thaw()
+
+    async def _lose_power(self, fault: PlannedFault, random: Random) -> None:
+        self.cut_power(random.choice(KEEPS))
+
+    def cut_power(self, keep: Keep) -> None:
+        self._stage.counts["power_losses"] += 1
+        self._mend_log("met a power loss")
+        self._watermarks_hold = False
+        self._site.lose_power(keep)
+        for process in self._site.processes:
+            self._stage.bury(process)
+
+    async def _one_error(self, fault: PlannedFault, random: Random) -> None:
+        target = _TARGETS[fault.trouble]
+        self._site.faults.add(any_fault(target, Nth(fault.count), fault.seconds, random))
+
+    async def _many_errors(self, fault: PlannedFault, random: Random) -> None:
+        target = _TARGETS[fault.trouble]
+        for _ in range(random.randint(1, 3)):
+            window = Window(fault.seconds, random.choice((0.02, 0.1, 0.5, 1.0)))
+            self._site.faults.add(any_fault(target, window, fault.seconds, random))
+
+    async def _fill_disk(self, fault: PlannedFault, random: Random) -> None:
+        if not self._undo:
+            self._undo_later(self._site.damage.fill_disk(random.choice((0, 1000, 5000))), fault.seconds)
+
+    async def _damage(self, fault: PlannedFault, random: Random) -> None:
+        """A chunk is damaged at rest, and mended later: meanwhile looks at it may be refused, but never
+        answered wrongly."""
+        contents = {
+            name: data
+            for name, data in self._site.chunk_contents().items()
+            if data and name.startswith(OWN_CHUNKS)
+        }
+        if not contents or self._undo:
+            return
+
+        name = random.choice(sorted(contents))
+        damage, size = self._site.damage, len(contents[name])
+        undo = (
+            damage.flip_chunk(name, random.randrange(8 * size))
+            if random.random() < 0.5
+            else damage.cut_chunk(name, random.randrange(size))
+        )
+        self._stage.is_damaged = True
+
+        def mend() -> None:
+            undo()
+            self._stage.is_damaged = False
+            self._stage.damaged_up_to = len(self._site.processes)
+
+        self._undo_later(mend, fault.seconds)
+
+    async def _damage_log(self, fault: PlannedFault, random: Random) -> None:
+        """All processes die, then a file of a log is damaged: the next owner refuses it, or nothing acked is
+        missing.
+
+        Not after a power loss, which may have taken the note of how far the log reached (rule W3).
+        """
+        paths = [
+            path
+            for path in self._site.disk.files_below(f"{FOLDER.wal}/")
+            if path.endswith(".wal") and self._site.disk.content(path)
+        ]
+        if not paths or self._log_damage is not None or not self._watermarks_hold:
+            return
+
+        for process in self._site.processes:
+            self.kill(process)
+        path, damage = random.choice(sorted(paths)), self._site.damage
+        size = 8 * len(self._site.disk.content(path))
+        undo = (
+            damage.flip_file(path, random.randrange(size))
+            if random.random() < 0.5
+            else damage.cut_file(path, random.randrange(size) // 8)
+        )
+        self._log_damage = undo
+
+    def _undo_later(self, undo: Callable[[], None], seconds: float) -> None:
+        async def wait() -> None:
+            await trio.sleep(seconds)
+            if undo in self._undo:
+                self._undo.remove(undo)
+                undo()
+
+        self._undo.append(undo)
+        self._tasks.start_soon(wait)
+
+    async def _jump_clock(self, fault: PlannedFault, random: Random) -> None:
+        if self._stage.current is not None:
+            self._stage.current.jump_clock(random.choice(CLOCK_JUMPS))
+
+    # --- healing --------------------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Nothing is wrong with the world any more; what is frozen goes on."""
+        self._stage.trace.note("nemesis", "heals everything")
+        self._site.faults.clear()
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+        for process in self._site.processes:
+            process.thaw()
+
+    async def watch_progress(self) -> None:
+        """If no call ends for a long time, heal; if that does not help, a call is never answered."""
+        stage, healed = self._stage, False
+        while True:
+            before = stage.progress
+            await trio.sleep(STALLED_SECONDS)
+            if stage.progress != before:
+                healed = False
+            elif healed:
+                raise CannotServe(
+                    "\n".join(("calls are never answered", *stage.waiting(), "tasks wait:", *who_waits()))
+                )
+            else:
+                self.heal()
+                healed = True
+
+    async def finish(self) -> None:
+        """The plan is over: heal, let zombies do what they still do, then end them."""
+        self._stage.is_over = True
+        self.heal()
+        await trio.sleep(max(5.0, self._site.faults.late_until - trio.current_time()))
+        for process in self._site.processes:
+            if process is not self._stage.current or self._stage.is_crippled(process):
+                self._end(process)
+
+    # --- processes ------------------------------------------------------------------------------------------
+
+    async def keep_serving(self) -> None:
+        """Bring up a process whenever nobody serves."""
+        while True:
+            await self._stage.until(lambda: self._stage.current is None)
+            await self.bring_up()
+
+    async def bring_up(self) -> None:
+        stage, last = self._stage, "it was killed"
+        for attempt in range(STARTS_AT_MOST):
+            if attempt >= STARTS_BEFORE_HEALING:
+                self.heal()
+            process, problem = await self._start()
+            if process is not None:
+                self._mend_log("was accepted")
+                problem = await self._show(process)
+                if not problem:
+                    self._watermarks_hold = True
+                    stage.current = process
+                    stage.change()
+                    return
+
+                self._end(process)
+            self._mend_log("was refused")
+            last = problem or last
+            stage.trace.note("nemesis", f"start failed: {last}")
+            await trio.sleep(0.1 * attempt)
+
+        raise CannotServe(f"the store cannot be opened, though nothing is wrong any more: {last}")
+
+    def _mend_log(self, what: str) -> None:
+        undo, self._log_damage = self._log_damage, None
+        if undo is not None:
+            self._stage.counts[f"log damage that {what}"] += 1
+            undo()
+
+    async def _start(self) -> tuple[Process | None, str]:
+        with trio.move_on_after(START_SECONDS):
+            try:
+                process = await self._site.start(self._tasks)
+            except (TierlogError, OSError, ProcessDied, Killed) as error:
+                return None, f"{type(error).__name__}: {error}"
+            self._tasks.start_soon(self._bury_at_the_end, process)
+            return process, ""
+        self._end(self._site.processes[-1])
+        return None, f"no start within {START_SECONDS:g} s"
+
+    async def _bury_at_the_end(self, process: Process) -> None:
+        await process.ended.wait()
+        self._stage.bury(process)
+
+    async def _show(self, process: Process) -> str:
+        """Tell each checker what the new owner shows; or why it shows nothing."""
+        stage = self._stage
+        for family, checker in stage.checkers.items():
+            view, problem = await take_look(stage, process, family)
+            if view is None:
+                return problem
+            # What older owners did by themselves is known before they are fenced.
+            problem = await list_transactions(stage, process, family)
+            if problem:
+                return problem
+            stage.pass_time(family)
+            checker.fence(process.number, view)
+        stage.look_inside(process)
+        return ""
+
+    async def replace(self, random: Random) -> None:
+        """The owner ends in one way or another; the next one serves."""
+        process = await self._stage.serving()
+        match random.choice(("stop", "kill", "power")):
+            case "stop":
+                await self._stop_cleanly(process)
+            case "kill":
+                self._end(process)
+            case _:
+                self.cut_power(random.choice(KEEPS))
+        await self.bring_up()
+
+    async def restart(self) -> None:
+        """A clean end, and the next owner."""
+        await self._stop_cleanly(await self._stage.serving())
+        await self.bring_up()
+
+    async def close(self) -> None:
+        await self._stop_cleanly(await self._stage.serving())
+
+    async def flush(self, tries: int = 1) -> None:
+        process = await self._stage.serving()
+        for left in reversed(range(tries)):
+            outcome = await self._stage.attempt(
+                process, "the last flush", lambda store: store.flush(), seconds=START_SECONDS
+            )
+            if outcome.ending is Ending.ANSWERED:
+                return
+
+            if not left:
+                raise CannotServe(
+                    f"nothing is wrong any more, but a flush was {outcome.ending.value}: {outcome.value!r}"
+                )
+            await trio.sleep(1.0)
+
+    async def _stop_cleanly(self, process: Process) -> None:
+        with trio.move_on_after(START_SECONDS) as scope:
+            await process.stop()
+        if scope.cancelled_caught:
+            raise CannotServe(
+                "\n".join((f"P{process.number} does not stop; these tasks wait:", *who_waits()))
+            )
+        if process.error is not None:
+            raise CannotServe(f"P{process.number} did not stop cleanly: {process.error!r}")
+        self._stage.bury(process)
+
+
+_TARGETS = {
+    Trouble.FILE_ERROR: Target.FILES,
+    Trouble.FILE_ERRORS: Target.FILES,
+    Trouble.LOG_ERROR: Target.LOG,
+    Trouble.CHUNK_ERROR: Target.CHUNKS,
+    Trouble.CHUNK_ERRORS: Target.CHUNKS,
+}

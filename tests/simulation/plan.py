@@ -1,0 +1,388 @@
+"""What a seed decides: the kind of world, what each client intends, and what goes wrong, as plain data.
+
+Owns: ``Plan`` and its steps, and how a seed makes them. Does not own: what a step comes to, which depends on
+what has happened by then (``clients.py`` for actions, ``nemesis.py`` for faults).
+
+Every step has a number; actions and faults share one sequence. A step is an *intent* with a chance of its
+own, never a ready call: so ``keep`` can cut any steps, and what the others mean stays the same. A fault comes
+when an action with a higher number begins.
+
+A seed is a swarm's member: it enables only some kinds of actions and faults, with weights of its own, because
+a world in which everything happens hides what needs many of one kind. Some seeds have no faults, some only
+ends of processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+from random import Random
+from typing import TypeVar
+
+import attrs
+
+from tierlog.actors.settings.layout_mode import LayoutMode
+
+from .legacy import LegacyFiles, draw
+from .settings import ChunksKind, Latency, Limits, SiteKind, WalKind
+
+T = TypeVar("T")
+
+
+class Verb(StrEnum):
+    """What a client means to do."""
+
+    CREATE = "create"
+    APPEND = "append"
+    APPEND_AT = "append at an offset"
+    APPEND_EVENT = "append an event"
+    APPEND_MANY = "append many"
+    READ = "read"
+    READ_ALL = "read all"
+    TAIL = "tail"
+    SEAL = "seal"
+    TRUNCATE = "truncate"
+    MERGE = "merge"
+    DELETE = "delete"
+    ATTRIBUTES = "attributes"
+    IMPORT = "import"
+    """Only where there is something in the legacy layout."""
+    EXPIRE = "expire writers"
+    LAST_NUMBER = "last number"
+    INFO = "info"
+    LIST = "list"
+    FLUSH = "flush"
+    WRONG = "wrong call"
+    WATCH = "tail while a merge comes"
+    BEGIN = "begin a transaction"
+    STAGE = "stage and append"
+    COMMIT = "commit"
+    ABORT = "abort"
+    JOB = "a whole transaction"
+    LATE = "late call for a transaction"
+    TRANSACTION = "look up a transaction"
+    TRANSACTIONS = "list transactions"
+
+
+OF_TRANSACTIONS = (Verb.BEGIN, Verb.STAGE, Verb.COMMIT, Verb.ABORT, Verb.JOB, Verb.LATE, Verb.TRANSACTION)
+
+
+WEIGHTS: Mapping[Verb, int] = {
+    Verb.CREATE: 9,
+    Verb.APPEND: 18,
+    Verb.APPEND_AT: 6,
+    Verb.APPEND_EVENT: 14,
+    Verb.APPEND_MANY: 8,
+    Verb.READ: 10,
+    Verb.READ_ALL: 4,
+    Verb.TAIL: 4,
+    Verb.SEAL: 4,
+    Verb.TRUNCATE: 5,
+    Verb.MERGE: 6,
+    Verb.DELETE: 3,
+    Verb.ATTRIBUTES: 6,
+    Verb.EXPIRE: 1,
+    Verb.LAST_NUMBER: 2,
+    Verb.INFO: 4,
+    Verb.LIST: 2,
+    Verb.FLUSH: 3,
+    Verb.WRONG: 1,
+    Verb.WATCH: 2,
+    Verb.BEGIN: 4,
+    Verb.STAGE: 8,
+    Verb.COMMIT: 5,
+    Verb.ABORT: 2,
+    Verb.JOB: 8,
+    Verb.LATE: 2,
+    Verb.TRANSACTION: 2,
+    Verb.TRANSACTIONS: 1,
+}
+AGAIN = 0.03
+"""Of the later actions about a name in the legacy layout, those that import it."""
+ALWAYS = (Verb.CREATE, Verb.APPEND, Verb.READ)
+"""A world without these has nothing to be wrong about."""
+
+
+class Trouble(StrEnum):
+    """What goes wrong, or merely happens to the whole world."""
+
+    ADVANCE = "time passes"
+    STOP = "clean restart"
+    KILL = "kill after steps"
+    KILL_AT_CALL = "kill at a call"
+    KILL_RECOVERY = "kill, and again in recovery"
+    FAILOVER = "failover over a frozen owner"
+    TAKE_OVER = "take-over of a living owner"
+    POWER_LOSS = "power loss"
+    FILE_ERROR = "error of a file call"
+    FILE_ERRORS = "window of errors of file calls"
+    LOG_ERROR = "error of a log call"
+    CHUNK_ERROR = "error of a chunk call"
+    CHUNK_ERRORS = "window of errors of chunk calls"
+    DISK_FULL = "disk full for a while"
+    DAMAGE = "damage of a chunk at rest, undone later"
+    LOG_DAMAGE = "damage of a log file while nobody runs"
+    CLOCK_JUMP = "jump of the wall clock"
+    FAILED_SYNC = "failed sync, then power loss"
+    OPENING = "kill before a sync, an opening, then power loss"
+    HANGING_WRITE = "write of the log that hangs, then fails"
+    LOST_REPLY = "append to a chunk in doubt"
+    CRASH_AT_DELETE = "crash at the deletion of a chunk"
+    FREEZE_AT_WRITE = "failover in the middle of an append"
+    ZOMBIE_READ = "read of a superseded owner"
+    FAILED_RAISE = "failed raise of the epoch, then a take-over"
+    SLOW_READ = "slow read of a segment that changes"
+    BIRTH = "the first opening fails, and much later a power loss"
+    """Before the first action, or not at all."""
+
+
+QUIET = (Trouble.ADVANCE,)
+ENDS = (
+    Trouble.STOP,
+    Trouble.KILL,
+    Trouble.KILL_AT_CALL,
+    Trouble.KILL_RECOVERY,
+    Trouble.FAILOVER,
+    Trouble.TAKE_OVER,
+    Trouble.POWER_LOSS,
+)
+MISFORTUNES = (
+    Trouble.FAILED_SYNC,
+    Trouble.OPENING,
+    Trouble.HANGING_WRITE,
+    Trouble.LOST_REPLY,
+    Trouble.CRASH_AT_DELETE,
+    Trouble.FREEZE_AT_WRITE,
+    Trouble.ZOMBIE_READ,
+    Trouble.FAILED_RAISE,
+    Trouble.SLOW_READ,
+)
+ALL = tuple(Trouble)
+
+
+@attrs.frozen
+class Action:
+    """One intent of one client."""
+
+    number: int
+    client: int
+    verb: Verb
+    family: int
+    segment: int
+    """Which of the family's names, by index."""
+    size: int
+    """Bytes, or how many of something."""
+    pause: float
+    """Virtual seconds before it."""
+    patience: int | None
+    """After so many steps of the world the client cancels the call; None: it waits."""
+    chance: int
+    """The seed of everything else about it."""
+
+
+@attrs.frozen
+class PlannedFault:
+    number: int
+    trouble: Trouble
+    count: int
+    """How many steps or calls away it is, or how many of something."""
+    seconds: float
+    """How long it lasts."""
+    chance: int
+    """The seed of everything else about it."""
+
+
+@attrs.frozen
+class Plan:
+    seed: int
+    site: SiteKind
+    families: tuple[tuple[str, ...], ...]
+    """The names of each family; the first one is its placement key."""
+    clients: int
+    actions: tuple[Action, ...]
+    faults: tuple[PlannedFault, ...]
+    legacy: tuple[LegacyFiles, ...] = ()
+    """What long-term storage holds in the legacy layout from before the first opening."""
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Of all steps, in order."""
+        return tuple(
+            sorted([*(action.number for action in self.actions), *(fault.number for fault in self.faults)])
+        )
+
+
+def make_plan(seed: int, operations: int = 200) -> Plan:
+    """What ``seed`` decides, with ``operations`` actions."""
+    return _Planner(seed).plan(operations)
+
+
+def keep(plan: Plan, numbers: Collection[int]) -> Plan:
+    """``plan`` without the steps that ``numbers`` does not name."""
+    wanted = frozenset(numbers)
+    return attrs.evolve(
+        plan,
+        actions=tuple(action for action in plan.actions if action.number in wanted),
+        faults=tuple(fault for fault in plan.faults if fault.number in wanted),
+    )
+
+
+class _Planner:
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._random = Random(f"plan {seed}")
+
+    def plan(self, operations: int) -> Plan:
+        random = self._random
+        # Chances of its own: what a seed meant before there were joins, it means still.
+        site = _site(random, Random(f"joins {self._seed}"))
+        families = self._families(random.randint(1, 3))
+        clients = random.choice((3, 3, 4))
+        verbs = self._swarm(WEIGHTS, ALWAYS)
+        troubles = self._troubles()
+        birth = troubles.pop(Trouble.BIRTH, 0)
+        # About one step in twelve is a fault, where there are any.
+        often = random.choice((0.02, 0.05, 0.1)) if troubles else 0.0
+        actions: list[Action] = []
+        faults = [self._fault(1, {Trouble.BIRTH: birth})] if birth else []
+        number = len(faults)
+        while len(actions) < operations:
+            number += 1
+            if random.random() < often:
+                faults.append(self._fault(number, troubles))
+            else:
+                actions.append(self._action(number, verbs, clients, families))
+        plan = Plan(self._seed, site, families, clients, tuple(actions), tuple(faults))
+        return _with_legacy(plan, Random(f"older {self._seed}"))
+
+    def _families(self, count: int) -> tuple[tuple[str, ...], ...]:
+        suffixes = ("", "#a", "#b", "#c", "#d")
+        return tuple(
+            tuple(f"f{index}/s{suffix}" for suffix in suffixes[: self._random.randint(3, 5)])
+            for index in range(count)
+        )
+
+    def _swarm(self, weights: Mapping[T, int], always: Collection[T]) -> dict[T, int]:
+        """Some of ``weights``, each times a factor of this seed's own."""
+        share = self._random.choice((0.4, 0.7, 1.0))
+        chosen = [kind for kind in weights if kind in always or self._random.random() < share]
+        return {kind: weights[kind] * self._random.choice((1, 2, 6)) for kind in chosen}
+
+    def _troubles(self) -> dict[Trouble, int]:
+        kinds: Sequence[Trouble] = self._random.choice(((), QUIET, (*ENDS, *QUIET), ALL, ALL, ALL, ALL))
+        return self._swarm(dict.fromkeys(kinds, 1), ()) if kinds else {}
+
+    def _action(
+        self, number: int, verbs: Mapping[Verb, int], clients: int, families: Sequence[Sequence[str]]
+    ) -> Action:
+        random = self._random
+        family = random.randrange(len(families))
+        return Action(
+            number,
+            client=random.randrange(clients),
+            verb=_weighted(random, verbs),
+            family=family,
+            segment=random.randrange(len(families[family])),
+            size=random.choice((0, 1, 3, 20, 100, 100, 300, 700, 1500)),
+            pause=random.choice((0, 0, 0, 0, 0, 0, 0.001, 0.01, 0.1, 0.1, 1.5)),
+            patience=random.randint(1, 60) if random.random() < 0.04 else None,
+            chance=random.getrandbits(32),
+        )
+
+    def _fault(self, number: int, troubles: Mapping[Trouble, int]) -> PlannedFault:
+        random = self._random
+        return PlannedFault(
+            number,
+            trouble=_weighted(random, troubles),
+            count=random.choice((1, 2, 3, 5, 8, 13, 30, 80, 200)),
+            seconds=random.choice((0.01, 0.1, 1.0, 5.0, 20.0, 70.0)),
+            chance=random.getrandbits(32),
+        )
+
+
+def _site(random: Random, joins: Random) -> SiteKind:
+    wal = random.choice((WalKind.DISK, WalKind.DISK, WalKind.SERVICE))
+    chunks = random.choice(tuple(ChunksKind))
+    slow = random.choice((0.0, 0.001, 0.02))
+    return SiteKind(
+        wal=wal,
+        chunks=chunks,
+        containers=random.choice((1, 1, 2)),
+        latency=Latency(files=slow / 4, sync=slow, log=slow, chunks=2 * slow),
+        limits=_with_joins(_limits(random), joins),
+        interleave=random.random() < 0.3,
+    )
+
+
+def _limits(random: Random) -> Limits:
+    """Tight in one seed, wide in another: what is throttled is seldom evicted, and what flushes at once is
+    never throttled."""
+    cache = random.choice((2000, 6000, 24_000))
+    return Limits(
+        flush_bytes=random.choice((100, 1500, 10_000)),
+        flush_age=random.choice((0.2, 2.0, 30.0)),
+        cache_bytes=cache,
+        soft_bytes=cache // 3,
+        hard_bytes=2 * cache // 3,
+        segment_bytes=cache // 4,
+        rolling_size=random.choice((300, 4096)),
+        active_segments=random.choice((1, 4, 100)),
+        collect_after=random.choice((0.0, 1.0, 10.0)),
+        checkpoint_bytes=random.choice((1000, 3000, 20_000)),
+        pinned_bytes=random.choice((3000, 9000)),
+        wal_file_bytes=random.choice((1000, 3000, 10_000)),
+        group_bytes=random.choice((100, 500, 2000)),
+        group_count=random.choice((2, 8)),
+        tombstone=random.choice((2.0, 20.0, 86_400.0)),
+    )
+
+
+def _with_joins(limits: Limits, random: Random) -> Limits:
+    """How chunks are joined and moved, and in how many steps."""
+    return attrs.evolve(
+        limits,
+        index_spacing=random.choice((200, 1000)),
+        small_max=random.choice((300, 2000)),
+        native_min=random.choice((0, 100, 10_000)),
+        growth=random.choice((2, 4)),
+        loose_chunks=random.choice((2, 4)),
+        join_inline=random.random() < 0.2,
+        relocate_above=random.choice((0, 100)),
+        inline_records=random.choice((1, 4)),
+        maintenance_records=random.choice((2, 8)),
+    )
+
+
+def _with_legacy(plan: Plan, random: Random) -> Plan:
+    """``plan``, perhaps with segments of the legacy layout. Chances of its own: all other seeds mean what
+    they meant."""
+    older = draw(random, plan.families)
+    if not older:
+        return plan
+
+    layout = random.choice((LayoutMode.INSTALL_NEW, LayoutMode.CODE_ONLY_UPGRADE, LayoutMode.LAYOUT_UPGRADE))
+    limits = attrs.evolve(plan.site.limits, adopt_bytes=random.choice((200, 256 << 10)))
+    site = attrs.evolve(plan.site, layout=layout, limits=limits)
+    # Where headers are written, a name that was never older may be refused as missing or as a header of the
+    # store's own.
+    other = 0.0 if layout.writes_headers else 0.005
+    first = 0.1 if layout.imports_legacy else 0.7
+    actions = _with_imports(plan, {segment.name: first for segment in older}, random, other)
+    return attrs.evolve(plan, site=site, actions=actions, legacy=older)
+
+
+def _with_imports(plan: Plan, older: Mapping[str, float], random: Random, other: float) -> tuple[Action, ...]:
+    """Some actions import instead: often the first one about a name that is in the legacy layout, seldom any
+    later one, or another name."""
+    met: set[str] = set()
+    actions: list[Action] = []
+    for action in plan.actions:
+        name = plan.families[action.family][action.segment]
+        share = older.get(name, other) if name not in met else AGAIN if name in older else other
+        met.add(name)
+        actions.append(attrs.evolve(action, verb=Verb.IMPORT) if random.random() < share else action)
+    return tuple(actions)
+
+
+def _weighted(random: Random, weights: Mapping[T, int]) -> T:
+    return random.choices(list(weights), list(weights.values()))[0]

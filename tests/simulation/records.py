@@ -1,0 +1,205 @@
+"""The records of one container's long-term storage against themselves: every segment a whole chain of chunks,
+nothing beside them.
+
+What a delete, a truncation or a splice left to be done is written down as a debt: a chunk or an index record
+that no segment needs must be in one (rule S11).
+
+Pure: it reads the metadata entries that an owner holds in memory. Does not own: what the chunks themselves
+hold (``storage_invariants.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tierlog.actors.container.state import ContainerState
+from tierlog.storage_backends.segments.records.chunk import ChunkRecord, chunk_key
+from tierlog.storage_backends.segments.records.deferred_work import (
+    DEFERRED_WORK_PREFIX,
+    DeferredWorkKind,
+    DeferredWorkRecord,
+)
+from tierlog.storage_backends.segments.records.index import IndexRecord
+from tierlog.storage_backends.segments.records.released import (
+    RELEASED_PREFIX,
+    ReleasedRecord,
+    released_key,
+    released_names,
+)
+from tierlog.storage_backends.segments.records.segment import SEGMENT_PREFIX, SegmentRecord, segment_key
+
+Entries = dict[str, tuple[int, bytes]]
+CHUNK_PREFIX = chunk_key("")
+INDEX_PREFIX = "i:"
+OWN_CHUNKS = "containers/"
+_SHRINKING = (
+    DeferredWorkKind.DELETE,
+    DeferredWorkKind.SPLICE,
+    DeferredWorkKind.TRUNCATE,
+    DeferredWorkKind.ADOPT,
+)
+"""Kinds of debts that take index records out."""
+_COUNTED = (DeferredWorkKind.DELETE, DeferredWorkKind.ADOPT)
+"""Kinds of debts that say how many chunk records are left."""
+
+
+def segment_records(entries: Entries) -> list[SegmentRecord]:
+    return [
+        SegmentRecord.decode(value) for key, (_, value) in entries.items() if key.startswith(SEGMENT_PREFIX)
+    ]
+
+
+def debt_records(entries: Entries) -> list[DeferredWorkRecord]:
+    """What metadata operations left to be done (rule S11)."""
+    return [
+        DeferredWorkRecord.decode(value)
+        for key, (_, value) in entries.items()
+        if key.startswith(DEFERRED_WORK_PREFIX)
+    ]
+
+
+def chain(entries: Entries, record: SegmentRecord) -> Iterator[tuple[int, ChunkRecord]]:
+    """The segment's chunks with their offsets in it, as far as they are linked."""
+    offset, name = record.first_chunk_start, record.first_chunk
+    for _ in range(len(entries)):
+        entry = entries.get(chunk_key(name)) if name else None
+        if entry is None:
+            return
+
+        chunk = ChunkRecord.decode(entry[1])
+        yield offset, chunk
+        offset, name = offset + chunk.length, chunk.next_chunk
+
+
+def unpaid(entries: Entries, loose_chunks: int) -> list[str]:
+    """Debts that an owner pays by itself, and the records of files that it deletes by itself."""
+    debts = [
+        debt.key
+        for debt in debt_records(entries)
+        if debt.kind is not DeferredWorkKind.DEFRAG or debt.chunks >= loose_chunks
+    ]
+    return [*debts, *map(released_key, released_names(entries))]
+
+
+def _owed(entries: Entries) -> Iterator[tuple[DeferredWorkRecord, str]]:
+    """The chunks of deleted segments whose records are still there, and of segments to be that were laid so
+    far."""
+    for debt in debt_records(entries):
+        name = debt.chunk if debt.kind in _COUNTED else ""
+        left = debt.chunks if debt.kind is DeferredWorkKind.ADOPT else len(entries)
+        while name and left and (entry := entries.get(chunk_key(name))) is not None:
+            yield debt, name
+            name, left = ChunkRecord.decode(entry[1]).next_chunk, left - 1
+
+
+def broken_records(state: ContainerState) -> Iterator[str]:
+    """A sentence for each thing that is wrong."""
+    entries = state.metadata
+    reached: dict[str, int] = {}
+    for record in segment_records(entries):
+        yield from _broken_segment(state, record)
+        for offset, chunk in chain(entries, record):
+            yield from (f"chunk {chunk.name}: {name}" for name in chunk.broken())
+            if chunk.name in reached:
+                yield (
+                    f"chunk {chunk.name} is in the chains of {reached[chunk.name]:#x} and {record.segment:#x}"
+                )
+            reached[chunk.name] = record.segment
+            if chunk.name == record.last_chunk and offset != record.last_chunk_start:
+                yield (
+                    f"segment {record.segment:#x}: the last chunk starts at {offset}, not at "
+                    f"{record.last_chunk_start}"
+                )
+    for debt, name in _owed(entries):
+        if name in reached:
+            yield f"chunk {name} is in the chain of {reached[name]:#x} and in {debt.key}"
+        reached[name] = debt.segment
+    for debt in debt_records(entries):
+        yield from _broken_debt(entries, debt)
+    for key in entries:
+        if key.startswith(CHUNK_PREFIX) and key[len(CHUNK_PREFIX) :] not in reached:
+            yield f"{key} is in no segment's chain"
+
+    yield from _broken_indexes(entries)
+    yield from _broken_releases(entries)
+
+
+def _broken_segment(state: ContainerState, record: SegmentRecord) -> Iterator[str]:
+    yield from (f"segment {record.segment:#x}: {name}" for name in record.broken())
+    chunks = list(chain(state.metadata, record))
+    end = chunks[-1][0] + chunks[-1][1].length if chunks else record.first_chunk_start
+    if (len(chunks), end) != (record.chunk_count, record.length):
+        yield (
+            f"segment {record.segment:#x} says {record.chunk_count} chunks up to {record.length}, its "
+            f"chain has {len(chunks)} up to {end}"
+        )
+
+    if chunks and (chunks[-1][1].name != record.last_chunk or chunks[-1][1].next_chunk):
+        yield (
+            f"segment {record.segment:#x}: its chain ends with {chunks[-1][1]}, not with {record.last_chunk}"
+        )
+
+    if record.owner_epoch > state.epoch:
+        yield (
+            f"segment {record.segment:#x} was committed by epoch {record.owner_epoch}, the owner's is "
+            f"{state.epoch}"
+        )
+
+    if record.segment not in state.segments.by_id and record.segment not in state.segments.evicted:
+        yield f"there is a record of segment {record.segment:#x}, which the container does not know"
+
+
+def _broken_debt(entries: Entries, debt: DeferredWorkRecord) -> Iterator[str]:
+    yield from (f"{debt.key}: {name}" for name in debt.broken())
+    is_there = segment_key(debt.segment) in entries
+    settled = (
+        debt.kind is DeferredWorkKind.ADOPT and not debt.chunk
+    )  # of a segment that came, and may be gone since
+    if not settled and is_there != (debt.kind in (DeferredWorkKind.TRUNCATE, DeferredWorkKind.DEFRAG)):
+        yield f"{debt.key} is there, and the segment is {'too' if is_there else 'not'}"
+
+    left = sum(1 for owed, _ in _owed(entries) if owed == debt)
+    if debt.kind in _COUNTED and left != debt.chunks:
+        yield f"{debt.key} says that {debt.chunks} chunks are left, there are {left}"
+
+
+def _broken_releases(entries: Entries) -> Iterator[str]:
+    """A file is part of a segment or released, and only what a container did not make needs a record of that
+    (rule S19)."""
+    for key, (_, value) in entries.items():
+        if not key.startswith(RELEASED_PREFIX):
+            continue
+
+        record = ReleasedRecord.decode(value)
+        yield from (f"{key}: {name}" for name in record.broken())
+        if record.key != key:
+            yield f"{key} is the record of {record.name}"
+        if chunk_key(record.name) in entries:
+            yield f"{key} is there, and {record.name} is part of a segment"
+        if record.name.startswith(OWN_CHUNKS):
+            yield f"{key} is there, and a listing finds {record.name}"
+
+
+def _broken_indexes(entries: Entries) -> Iterator[str]:
+    starts = {
+        (record.segment, chunk.name): offset
+        for record in segment_records(entries)
+        for offset, chunk in chain(entries, record)
+    }
+    ends = {(debt.segment, debt.kind): debt.index_offset for debt in debt_records(entries)}
+    firsts = {record.segment: record.first_chunk_start for record in segment_records(entries)}
+    for key, (_, value) in entries.items():
+        if not key.startswith(INDEX_PREFIX):
+            continue
+
+        index = IndexRecord.decode(value)
+        yield from (f"{key}: {name}" for name in index.broken())
+        gone = [ends.get((index.segment, kind), index.offset + 1) for kind in _SHRINKING]
+        if min(gone) <= index.offset < firsts.get(index.segment, index.offset + 1):
+            continue  # a debt will take it, and no reader asks for it
+
+        if starts.get((index.segment, index.chunk)) != index.chunk_start:
+            yield (
+                f"{key} says that {index.chunk} starts at {index.chunk_start}: it is at "
+                f"{starts.get((index.segment, index.chunk))}"
+            )

@@ -1,0 +1,173 @@
+"""One seed again: what happened, the trace around it, and the fewest steps that still do it.
+
+Owns: the order of a replay (run, tell, shrink, tell), and the time that shrinking may take. Does not own: the
+search itself (``shrink.py``) or the processes (``workers.py``); a replay runs in a worker too, so that a run
+that hangs or dies is told like any other violation.
+
+Ctrl-C while shrinking keeps what was found until then.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from tierlog.actors.cli import output
+
+from .campaign import Tally
+from .report import print_tally, replay_command
+from .run import Verdict
+from .shrink import Steps, format_steps, kind_of, shrink
+from .workers import HUNG, Crew, Job, Runner
+
+_TRACE_LINES = 200
+"""Of the end of a trace, printed."""
+
+
+@attrs.frozen
+class ReplayOptions:
+    seed: int
+    operations: int
+    keep: Steps | None
+    seed_seconds_max: float
+    shrink_seconds: float
+    """0: the steps are left as they are."""
+    trace_file: Path | None
+    quiet: bool
+    as_json: bool
+
+
+@attrs.frozen
+class Shrunk:
+    steps: Steps
+    runs: int
+    is_smallest: bool
+    """Whether the search came to its end."""
+    interrupted: bool
+
+
+def replay(terms: ReplayOptions, runner: Runner) -> tuple[Verdict, Shrunk | None]:
+    """Run the seed and print what it came to. ``OSError`` if the trace cannot be written, before anything is
+    run."""
+    if terms.trace_file is not None:
+        terms.trace_file.write_text("", encoding="utf-8")
+    with Crew(runner, 1, terms.seed_seconds_max) as crew:
+        begin = time.monotonic()
+        verdict = crew.run_one(
+            Job(terms.seed, terms.operations, terms.keep, full_trace=terms.trace_file is not None)
+        )
+        seconds = time.monotonic() - begin
+        if terms.trace_file is not None:
+            terms.trace_file.write_text("".join(f"{line}\n" for line in verdict.trace), encoding="utf-8")
+        if not terms.as_json:
+            _print_run(terms, verdict, seconds)
+        shrunk = (
+            _shrink(terms, crew, verdict)
+            if verdict.violation is not None and verdict.steps and terms.shrink_seconds
+            else None
+        )
+    if terms.as_json:
+        output.print_lines([json.dumps(_as_record(terms, verdict, shrunk), ensure_ascii=False)])
+    elif shrunk is not None:
+        _print_shrunk(terms, verdict, shrunk)
+    return verdict, shrunk
+
+
+def _print_run(terms: ReplayOptions, verdict: Verdict, seconds: float) -> None:
+    if not terms.quiet:
+        shown = verdict.trace[-_TRACE_LINES:]
+        output.print_lines(
+            [
+                f"the last {len(shown)} lines of the trace:",
+                *shown,
+                f"digest of the whole trace: {verdict.digest}",
+                "",
+            ]
+        )
+        tally = Tally(jobs=1, real_seconds=seconds)
+        tally.add(verdict)
+        print_tally(tally)
+    if verdict.violation is None:
+        output.print_lines([f"seed {terms.seed}: 0 violations"])
+    else:
+        output.print_lines([f"seed {terms.seed} fails: {verdict.violation}"])
+
+
+def _shrink(terms: ReplayOptions, crew: Crew, verdict: Verdict) -> Shrunk | None:
+    """None if there is nothing to gain: a run that hangs would hang for most of the time that shrinking may
+    take."""
+    assert verdict.violation is not None
+    kind = kind_of(verdict.violation)
+    if verdict.violation.startswith(HUNG):
+        return None
+    attempt = _Attempt(terms, crew, kind, _progress(terms, len(verdict.steps)))
+    best = shrink(verdict.steps, attempt, attempt.gives_up)
+    return Shrunk(best, attempt.runs, is_smallest=not attempt.gives_up(), interrupted=attempt.interrupted)
+
+
+class _Attempt:
+    """Whether some steps still fail in the same way, and when to give up asking."""
+
+    def __init__(
+        self, terms: ReplayOptions, crew: Crew, kind: str, progress: Callable[[int, int], None]
+    ) -> None:
+        self._terms = terms
+        self._crew = crew
+        self._kind = kind
+        self._progress = progress
+        self._end = time.monotonic() + terms.shrink_seconds
+        self.runs = 0
+        self.interrupted = False
+
+    def __call__(self, steps: Steps) -> bool:
+        self.runs += 1
+        try:
+            verdict = self._crew.run_one(Job(self._terms.seed, self._terms.operations, steps))
+        except KeyboardInterrupt:
+            self.interrupted = True
+            return False
+        fails = verdict.violation is not None and kind_of(verdict.violation) == self._kind
+        if fails:
+            self._progress(self.runs, len(steps))
+        return fails
+
+    def gives_up(self) -> bool:
+        return self.interrupted or time.monotonic() >= self._end
+
+
+def _progress(terms: ReplayOptions, steps: int) -> Callable[[int, int], None]:
+    def tell(runs: int, left: int) -> None:
+        if not terms.quiet:
+            sys.stderr.write(f"shrinking: {left} of {steps} steps still fail, after {runs} runs\n")
+
+    return tell
+
+
+def _print_shrunk(terms: ReplayOptions, verdict: Verdict, shrunk: Shrunk) -> None:
+    less = (
+        "none of them can be left out" if shrunk.is_smallest else "it may go on with less: --shrink-seconds"
+    )
+    output.print_lines(
+        [
+            f"shrunk from {len(verdict.steps)} steps to {len(shrunk.steps)} in {shrunk.runs} runs; {less}",
+            f"  replay it: {replay_command(terms.seed, terms.operations, shrunk.steps)} --no-shrink",
+        ]
+    )
+
+
+def _as_record(terms: ReplayOptions, verdict: Verdict, shrunk: Shrunk | None) -> dict[str, Any]:
+    smallest = terms.keep if shrunk is None else shrunk.steps
+    return {
+        "seed": terms.seed,
+        "seeds_run": 1,
+        "violation": verdict.violation,
+        "digest": verdict.digest,
+        "keep": None if smallest is None else format_steps(smallest),
+        "replay": replay_command(terms.seed, terms.operations, smallest),
+    }

@@ -1,0 +1,282 @@
+"""One seed: a plan, a world, clients and faults, and at the end everything that must hold then.
+
+Owns: ``run_seed``, ``Verdict``, and the order of the end: clients through, faults healed, zombies ended, the
+last owner replaced by one more that recovers, everything flushed and collected, quiet, a clean close, and
+once more an opening that shows the same. Does not own: any check (``linearize.py``, ``invariants.py``,
+``storage_invariants.py``).
+
+A violation of any of them ends the run at once and is the verdict; an exception of another kind is the
+simulator's own and is raised. A run whose calls in doubt have more orders than can be looked at ends there
+too, and is counted as undecided: what came before is right. Nothing of a run outlives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from random import Random
+
+import anyio
+import attrs
+import trio
+
+from tierlog.actors.kernel.lifecycle import leaves
+from tierlog.journal.operations.transaction_image import TransactionStatus
+
+from . import plan as plans
+from .clients import Client, WrongAnswer
+from .configuration import TooManyConfigurations
+from .faults import Fault, Kind, Nth, Target
+from .invariants import Broken
+from .legacy import lay
+from .legacy_invariants import LegacyFilesLeft
+from .linearize import Violation
+from .loop import Deadlock, Rounds, run_virtual
+from .model_ops import Append
+from .nemesis import CannotServe, Nemesis
+from .observations import list_transactions, take_look
+from .process import Process
+from .records import unpaid
+from .stage import Foreign, Stage
+from .storage_invariants import check_stored, left_over
+from .tails import Unheard
+from .trace import Trace
+from .view import BrokenLook, Shown, View
+from .world import Site
+
+COLLECT_SECONDS = 120.0
+IDLE_SECONDS = 600.0
+SETTLE_SECONDS = 5.0
+SHORT_LEASE = 30.0
+"""Longer ones, and longer tombstones, outlive a run."""
+TOMBSTONE_SECONDS = 30.0
+FLUSHES = 20
+ROUNDS_AT_ONE_TIME = 20_000
+ROUNDS_AT_LEAST = 200_000
+ROUNDS_PER_ACTION = 1000
+"""Bounds of a run's work: about twenty times of what runs need."""
+VIOLATIONS = (Violation, Broken, BrokenLook, WrongAnswer, Unheard, Foreign, CannotServe, Deadlock)
+
+
+@attrs.frozen
+class Verdict:
+    """What a seed came to."""
+
+    seed: int
+    violation: str | None
+    """The first line says what, the next ones where."""
+    trace: tuple[str, ...]
+    digest: str
+    steps: tuple[int, ...]
+    """The numbers of the plan's steps."""
+    operations: int
+    simulated_seconds: float
+    counts: Mapping[str, int]
+
+
+def run_seed(
+    seed: int,
+    *,
+    operations: int = 200,
+    keep: Collection[int] | None = None,
+    trace_lines: int = 200,
+    full_trace: bool = False,
+) -> Verdict:
+    """Run what ``seed`` decides; of its steps only those that ``keep`` names."""
+    plan = plans.make_plan(seed, operations)
+    if keep is not None:
+        plan = plans.keep(plan, keep)
+    return run_plan(plan, Trace(trace_lines, everything=full_trace))
+
+
+def run_plan(plan: plans.Plan, trace: Trace | None = None) -> Verdict:
+    """Run ``plan``, a seed's own or one that was changed."""
+    return _Run(plan, trace or Trace()).verdict()
+
+
+class _Run:
+    def __init__(self, plan: plans.Plan, trace: Trace) -> None:
+        self._plan = plan
+        self._trace = trace
+        self._site: Site
+        self._stage: Stage
+        self._nemesis: Nemesis
+        self._seconds = 0.0
+
+    def verdict(self) -> Verdict:
+        violation, undecided = None, {}
+        try:
+            run_virtual(self._body, self._plan.seed, rounds=_rounds(len(self._plan.actions)))
+        except BaseException as error:
+            found = _violation(error)
+            if _is_undecided(error):
+                undecided = {"undecided": 1}
+            elif found is None:
+                raise
+            else:
+                violation = f"{type(found).__name__}: {found}"
+        shown = self._trace.lines or self._trace.tail()
+        return Verdict(
+            self._plan.seed,
+            violation,
+            tuple(shown),
+            self._trace.digest(),
+            self._plan.numbers,
+            len(self._plan.actions),
+            self._seconds,
+            self._stage.tally() | undecided,
+        )
+
+    async def _body(self) -> None:
+        begin = trio.current_time()
+        try:
+            async with anyio.create_task_group() as tasks:
+                self._site = Site(self._plan.site, Random(f"site {self._plan.seed}"), self._trace)
+                lay(self._site, self._plan.legacy)
+                self._stage = Stage(self._plan, self._site, self._trace)
+                self._nemesis = Nemesis(self._stage, tasks)
+                await self._site.or_all_end(self._through_the_plan)
+                await self._site.or_all_end(self._to_the_end)
+                tasks.cancel_scope.cancel()
+        finally:
+            self._seconds = trio.current_time() - begin
+
+    async def _through_the_plan(self) -> None:
+        plan, nemesis = self._plan, self._nemesis
+        nemesis.begin()
+        async with anyio.create_task_group() as helpers:
+            for help_ in (nemesis.keep_serving, nemesis.run, nemesis.watch_progress):
+                helpers.start_soon(self._site.or_all_end, help_)
+            async with anyio.create_task_group() as clients:
+                for number in range(plan.clients):
+                    actions = [action for action in plan.actions if action.client == number]
+                    clients.start_soon(self._site.or_all_end, Client(number, actions, self._stage).run)
+            await nemesis.finish()
+            await self._stage.serving()
+            helpers.cancel_scope.cancel()
+
+    # --- the end ---------------------------------------------------------------------------------
+
+    async def _to_the_end(self) -> None:
+        """The last owner ends in some way; one more recovers, and everything must hold."""
+        await self._observe()
+        if Random(f"flush {self._plan.seed}").random() < 0.5:
+            await self._flush_once_more()
+        await self._nemesis.replace(Random(f"end {self._plan.seed}"))
+        await self._let_leases_end()
+        await self._nemesis.flush()
+        await self._wait_for_the_collector()
+        shown = await self._observe()
+        process, older = await self._stage.serving(), self._legacy_files_left
+        check_stored(process.containers(), self._site.chunk_contents(), shown, older)
+        await self._check_idle()
+        check_stored(process.containers(), self._site.chunk_contents(), shown, older)
+        await self._nemesis.restart()
+        await self._observe()
+        await self._nemesis.close()
+
+    async def _flush_once_more(self) -> None:
+        """Whatever the last owner went through: once nothing is wrong any more, it can move everything to
+        long-term storage.
+
+        Even if the answer of a write to a chunk is lost: it cannot be tried again there, and must not be
+        tried there for ever (rule S3).
+        """
+        process, random = await self._stage.serving(), Random(f"last bytes {self._plan.seed}")
+        if self._stage.may_meet_damage(process):
+            return
+
+        visitor = Client(self._plan.clients, (), self._stage)
+        for lost in (False, True):
+            if lost:
+                self._site.faults.add(
+                    Fault(Target.CHUNKS, random.choice((Kind.AFTER, Kind.PARTIAL)), Nth(), ("write",), keep=1)
+                )
+            for names in self._plan.families:
+                await visitor.visit(
+                    process, Append(random.choice(names), (b"<last>" * random.choice((1, 20)),))
+                )
+            await self._nemesis.flush(tries=FLUSHES)
+        self._site.faults.clear()
+
+    async def _observe(self) -> View:
+        """Everything that the owner shows, which must be what the checkers expect."""
+        process = await self._stage.serving()
+        shown: dict[str, Shown] = {}
+        for family, checker in self._stage.checkers.items():
+            view, problem = await take_look(self._stage, process, family)
+            if view is None:
+                raise CannotServe(f"{family} cannot be read, though nothing is wrong any more: {problem}")
+
+            self._stage.pass_time(family)
+            checker.observe(view)
+            shown.update(view)
+            problem = await list_transactions(self._stage, process, family)
+            if problem:
+                raise CannotServe(
+                    f"the transactions of {family} cannot be listed, though nothing is wrong any more: "
+                    f"{problem}"
+                )
+        self._stage.look_inside(process)
+        return shown
+
+    async def _let_leases_end(self) -> None:
+        """Rules T7 and T9: a lease ends at most a quarter late, and what has ended is forgotten in time."""
+        process, tombstone = await self._stage.serving(), self._plan.site.limits.tombstone
+        await trio.sleep(1.25 * SHORT_LEASE + min(1.1 * tombstone, TOMBSTONE_SECONDS) + SETTLE_SECONDS)
+        for container in process.containers():
+            for record in container.state.transactions.records.values():
+                is_open = record.status is TransactionStatus.OPEN
+                if record.lease / 1000 <= SHORT_LEASE if is_open else tombstone <= TOMBSTONE_SECONDS:
+                    raise Broken(f"it does not hold that leases and tombstones end in time\n{record}")
+
+    async def _wait_for_the_collector(self) -> None:
+        """Nothing is lost, and nothing is left over that no metadata refers to, once delays are over."""
+        process, older = await self._stage.serving(), self._legacy_files_left
+        end = trio.current_time() + COLLECT_SECONDS
+        while left := [
+            *self._unpaid(process),
+            *left_over(process.containers(), self._site.chunk_contents(), older),
+        ]:
+            if trio.current_time() > end:
+                raise Broken(
+                    f"it does not hold that debts are paid and what nothing refers to is collected\nleft "
+                    f"over: {', '.join(left)}"
+                )
+            await trio.sleep(1.0)
+
+    @property
+    def _legacy_files_left(self) -> LegacyFilesLeft:
+        return LegacyFilesLeft(self._plan.legacy, self._plan.site.layout)
+
+    def _unpaid(self, process: Process) -> list[str]:
+        least = self._plan.site.limits.loose_chunks
+        return [
+            debt for container in process.containers() for debt in unpaid(container.state.metadata, least)
+        ]
+
+    async def _check_idle(self) -> None:
+        """Rule F5: when nobody asks for anything, nothing is written, read, or listed."""
+        await trio.sleep(SETTLE_SECONDS)  # what is under way comes to its end
+        before = self._site.calls
+        await trio.sleep(IDLE_SECONDS)
+        if self._site.calls != before:
+            raise Broken(
+                f"it does not hold that idle means quiet\n{self._site.calls - before} calls in "
+                f"{IDLE_SECONDS:g} s"
+            )
+
+
+def _rounds(actions: int) -> Rounds:
+    return Rounds(ROUNDS_AT_ONE_TIME, max(ROUNDS_AT_LEAST, ROUNDS_PER_ACTION * actions))
+
+
+def _is_undecided(error: BaseException) -> bool:
+    """Whether the checker gave up, and nothing else is wrong."""
+    found = [leaf for leaf in leaves(error) if not isinstance(leaf, trio.Cancelled)]
+    return bool(found) and all(isinstance(leaf, TooManyConfigurations) for leaf in found)
+
+
+def _violation(error: BaseException) -> BaseException | None:
+    """The first violation in it, if there is nothing worse."""
+    worse = [leaf for leaf in leaves(error) if not isinstance(leaf, (*VIOLATIONS, trio.Cancelled))]
+    return None if worse else next((leaf for leaf in leaves(error) if isinstance(leaf, VIOLATIONS)), None)

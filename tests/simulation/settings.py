@@ -1,0 +1,190 @@
+"""What kind of world a simulation runs in, as plain values.
+
+Owns: where the log and the chunks live, how long calls take, and limits so small that a few hundred
+operations meet rolls, checkpoints, truncation, throttling, eviction, flushes by size and by age, and garbage
+collection; what these mean for a store's options. Does not own: which kind a seed gets.
+
+The options are made by the same functions as a real store's, then made smaller: below what an operator may
+configure.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from random import Random
+
+import attrs
+
+from tierlog.actors.chunk_io.options import StorageOptions
+from tierlog.actors.container.admission import AdmissionOptions
+from tierlog.actors.container.checkpoint import CheckpointOptions
+from tierlog.actors.container.pipeline import PipelineOptions
+from tierlog.actors.flush.writer import WriterOptions
+from tierlog.actors.gc.collector import CollectorOptions
+from tierlog.actors.kernel.backoff import Backoff
+from tierlog.actors.kernel.supervision import RestartPolicy
+from tierlog.actors.settings.configuration import StoreConfig
+from tierlog.actors.settings.layout_mode import LayoutMode
+from tierlog.actors.store.opening import serving_options
+from tierlog.actors.store.runtime import RuntimeOptions
+from tierlog.journal.log.local_layout import LocalLogOptions
+from tierlog.storage_backends.segments.core import ChunkedOptions
+from tierlog.storage_backends.segments.defrag_rules import DefragOptions
+
+
+class WalKind(StrEnum):
+    DISK = "disk"
+    """Local log files on the host's simulated disk."""
+    SERVICE = "service"
+    """A log service elsewhere."""
+
+
+class ChunksKind(StrEnum):
+    FOLDER = "folder"
+    """Files on the host's simulated disk."""
+    APPEND = "append"
+    """A service elsewhere, whose chunks can grow."""
+    OBJECTS = "objects"
+    """A service elsewhere, whose objects are put once."""
+
+
+@attrs.frozen
+class Latency:
+    """Mean virtual seconds of a call, by its kind. Of the calls, ``share`` wait, uniformly up to twice the
+    mean; the others only let other tasks run. Waiting costs the simulation much more than running on, so few
+    calls should."""
+
+    files: float = 0.0
+    sync: float = 0.0
+    log: float = 0.0
+    chunks: float = 0.0
+    share: float = 0.1
+
+    def draw(self, mean: float, random: Random) -> float:
+        if not mean or random.random() >= self.share:
+            return 0.0
+        return 2 * mean * random.random()
+
+
+@attrs.frozen
+class Limits:
+    """Sizes in bytes, times in seconds."""
+
+    flush_bytes: int = 1500
+    flush_age: float = 2.0
+    error_pause: float = 0.2
+    rolling_size: int = 4096
+    index_spacing: int = 500
+    small_max: int = 1000
+    native_min: int = 100
+    growth: int = 2
+    loose_chunks: int = 3
+    join_inline: bool = False
+    relocate_above: int = 100
+    inline_records: int = 2
+    maintenance_records: int = 8
+    adopt_bytes: int = 256 << 10
+    cache_bytes: int = 24_000
+    soft_bytes: int = 8000
+    hard_bytes: int = 16_000
+    segment_bytes: int = 6000
+    active_segments: int = 4
+    group_bytes: int = 2000
+    group_count: int = 8
+    append_bytes_max: int = 4096
+    collect_after: float = 1.0
+    checkpoint_bytes: int = 3000
+    pinned_bytes: int = 9000
+    wal_file_bytes: int = 3000
+    wal_reserve: int = 4096
+    wal_length_step: int = 1000
+    wal_low_water: int = 0
+    tombstone: float = 60.0
+    deadline: float = 5.0
+    """Of a call to long-term storage."""
+    drain: float = 2.0
+    """Of the clean end of each part."""
+    unavailable_wait: float = 5.0
+    restarts: int = 1000
+
+    def log_options(self) -> LocalLogOptions:
+        return LocalLogOptions(
+            file_size=self.wal_file_bytes,
+            reserve=self.wal_reserve,
+            allocation_step=8192,
+            length_step=self.wal_length_step,
+            low_water=self.wal_low_water,
+        )
+
+    def serving(self, *, adopt: bool = False, layout: LayoutMode = LayoutMode.INSTALL_NEW) -> RuntimeOptions:
+        """A real store's options with these limits. Call it inside the event loop."""
+        usual = serving_options(StoreConfig(), adopt=adopt)
+        container = attrs.evolve(
+            usual.container,
+            cache_bytes=self.cache_bytes,
+            flush_bytes=self.flush_bytes,
+            admission=AdmissionOptions(
+                self.soft_bytes, self.hard_bytes, self.segment_bytes, delay_max=0.5, space_interval=0.2
+            ),
+            active_segments_max=self.active_segments,
+            pipeline=PipelineOptions(self.group_bytes, self.group_count),
+            writer=WriterOptions(self.flush_age, 4, self.error_pause),
+            collector=CollectorOptions(self.collect_after),
+            checkpoint=CheckpointOptions(self.checkpoint_bytes, self.pinned_bytes),
+            tombstone=self.tombstone,
+            chunked=self._chunked(),
+            layout=layout,
+            close_timeout=self.drain,
+        )
+        return attrs.evolve(
+            usual,
+            container=container,
+            storage=self._storage(usual.storage),
+            restart=RestartPolicy(Backoff(first=0.01, maximum=0.5), self.restarts, window=60.0),
+            unavailable_wait=self.unavailable_wait,
+            append_bytes_max=self.append_bytes_max,
+            rolling_size=self.rolling_size,
+        )
+
+    def _chunked(self) -> ChunkedOptions:
+        defrag = DefragOptions(
+            small_max=self.small_max,
+            native_min=self.native_min,
+            growth=self.growth,
+            loose_chunks=self.loose_chunks,
+            inline=self.join_inline,
+            relocate_above=self.relocate_above,
+            relocate_share=0.5,
+        )
+        return ChunkedOptions(
+            index_spacing=self.index_spacing,
+            inline_records=self.inline_records,
+            maintenance_records=self.maintenance_records,
+            adopt_bytes=self.adopt_bytes,
+            defrag=defrag,
+        )
+
+    def _storage(self, usual: StorageOptions) -> StorageOptions:
+        return attrs.evolve(
+            usual,
+            backoff=Backoff(first=0.01, maximum=0.1),
+            read_deadline=self.deadline,
+            write_deadline=self.deadline,
+            breaker_interval=0.5,
+            drain_deadline=self.drain,
+        )
+
+
+@attrs.frozen
+class SiteKind:
+    wal: WalKind = WalKind.DISK
+    chunks: ChunksKind = ChunksKind.FOLDER
+    layout: LayoutMode = LayoutMode.INSTALL_NEW
+    containers: int = 1
+    limits: Limits = Limits()
+    latency: Latency = Latency()
+    capacity: int | None = None
+    """Bytes that the host's disk holds; None for no limit."""
+    interleave: bool = True
+    """Whether other tasks run between the calls of one file program; without it a simulation is faster and
+    meets fewer orders."""

@@ -1,0 +1,151 @@
+"""What long-term storage must hold once everything is flushed and collected: the referenced chunks, no
+others, with the right bytes.
+
+Owns: the comparison of stored chunks, an owner's records and what that owner shows, and ``ChunkBook``, which
+sees every call to chunk storages in the whole run. Does not own: the records against themselves
+(``records.py``), nor when collection is over (``run.py``).
+
+Pure and synchronous. It looks past all faults, at what the storage really holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from tierlog.actors.container.claims import claim_name
+from tierlog.actors.container.container import Container
+from tierlog.actors.legacy_rolling.header import HEADER_SUFFIX
+from tierlog.storage_backends.segments.records.segment import SegmentRecord
+
+from .invariants import Broken
+from .legacy_invariants import LegacyFilesLeft
+from .records import chain, segment_records
+from .view import Shown, View
+
+Contents = Mapping[str, bytes]
+SYSTEM = "_system/"
+NO_OLDER = LegacyFilesLeft()
+
+
+CREATING = ("create", "create_with_content", "concat")
+
+
+class ChunkBook:
+    """Every call to the chunk storages of all processes: no name is used twice, nobody changes another's
+    chunk (rule S2).
+
+    It is told inside the calls, where nothing may be raised: the first breach is kept for ``check``.
+    """
+
+    def __init__(self) -> None:
+        self._creators: dict[str, int] = {}
+        self._deleted: set[tuple[str, int]] = set()
+        self._breach = ""
+
+    def note(self, process: int, verb: str, name: str) -> None:
+        if name.endswith(HEADER_SUFFIX):
+            return  # of the legacy layout: each owner brings it up to date
+        if verb == "delete":
+            self._deleted.add((name, process))
+        elif verb in CREATING and not name.startswith(SYSTEM):
+            # A creation may be tried again by whoever began it (rule S2), but not once it was garbage in its
+            # own eyes. What a zombie makes again after its successor took it away is left for the next
+            # opening, as all that a zombie makes.
+            if self._creators.setdefault(name, process) != process or (name, process) in self._deleted:
+                self._breach = (
+                    self._breach
+                    or f"{name} is created by P{process}; it was by P{self._creators[name]} before"
+                )
+        elif verb == "write" and self._creators.get(name) != process:
+            self._breach = (
+                self._breach
+                or f"{name} is written by P{process}; it was created by P{self._creators.get(name)}"
+            )
+
+    def check(self) -> None:
+        if self._breach:
+            raise Broken(f"it does not hold that a chunk's name is used once, by one process\n{self._breach}")
+
+
+def referenced_chunks(containers: Sequence[Container]) -> set[str]:
+    return {
+        chunk.name
+        for container in containers
+        for record in segment_records(container.state.metadata)
+        for _, chunk in chain(container.state.metadata, record)
+    }
+
+
+def expected_names(containers: Sequence[Container], older: LegacyFilesLeft = NO_OLDER) -> set[str]:
+    """Referenced chunks, the claim of each owner, and what must be left of the legacy layout."""
+    claims = {claim_name(container.index, container.state.epoch) for container in containers}
+    return referenced_chunks(containers) | claims | set(older.needed(containers))
+
+
+def left_over(
+    containers: Sequence[Container], contents: Contents, older: LegacyFilesLeft = NO_OLDER
+) -> list[str]:
+    return sorted(
+        name for name in set(contents) - expected_names(containers, older) if not older.may_be_left(name)
+    )
+
+
+def check_stored(
+    containers: Sequence[Container], contents: Contents, shown: View, older: LegacyFilesLeft = NO_OLDER
+) -> None:
+    """Everything is flushed; ``shown`` is what the owners show of all segments."""
+    missing = sorted(expected_names(containers, older) - set(contents))
+    if missing:
+        raise Broken(
+            f"it does not hold that what metadata refers to is stored\nmissing: {', '.join(missing)}"
+        )
+
+    for breach in older.breaches(containers, contents, shown):
+        raise Broken(
+            f"it does not hold that the legacy layout is left as it was, or as it is said to be\n{breach}"
+        )
+    for container in containers:
+        for breach in _breaches(container, contents, shown):
+            raise Broken(
+                f"it does not hold that chunks hold their segments' bytes\ncontainer {container.index}: "
+                f"{breach}"
+            )
+
+
+def _breaches(container: Container, contents: Contents, shown: View) -> Iterator[str]:
+    records = {record.segment: record for record in segment_records(container.state.metadata)}
+    live = set(container.state.segments._by_name.values())
+    merged = {merge.source for segment in container.state.segments.by_id.values() for merge in segment.merges}
+    yield from (
+        f"there is a record of {sid:#x}, which is no segment any more"
+        for sid in records
+        if sid not in live | merged
+    )
+    for name, segment in shown.items():
+        record = records.get(segment.segment_id or 0)
+        if record is not None and container.state.segments._by_name.get(name) == segment.segment_id:
+            yield from _segment_breaches(container, record, contents, name, segment)
+
+
+def _segment_breaches(
+    container: Container, record: SegmentRecord, contents: Contents, name: str, segment: Shown
+) -> Iterator[str]:
+    recorded = (record.length, record.start_offset, record.sealed)
+    if recorded != (segment.length, segment.start, segment.sealed):
+        yield (
+            f"{name}: recorded length, start and seal are {recorded}, shown are "
+            f"{(segment.length, segment.start, segment.sealed)}"
+        )
+
+    for offset, chunk in chain(container.state.metadata, record):
+        stored = contents[chunk.name][: chunk.length]
+        if len(stored) < chunk.length:
+            yield f"{name}: chunk {chunk.name} has {len(stored)} bytes, recorded are {chunk.length}"
+
+        skipped = min(chunk.length, max(0, segment.start - offset))
+        begin = offset + skipped - segment.start
+        if stored[skipped:] != segment.data[begin : begin + chunk.length - skipped]:
+            yield (
+                f"{name}: chunk {chunk.name}, at {offset} of the segment, holds other bytes than readers "
+                f"are given"
+            )

@@ -1,0 +1,157 @@
+"""What a tail must have been told: a client who waits at a segment's end and hears nothing gives up, unless
+there was something to hear.
+
+Owns: ``await_block``, one wait of a tail with its end, and ``Listening``, which looks at the living container
+instead of asking it: whether bytes, a seal, the segment's end or the container's own end are there for the
+waiter. Does not own: whether what a tail was told is true (``linearize.py``, by ``NextBlock``), nor the loop
+of the client (``clients.py``).
+
+Waking costs no I/O, so news that are there at one look and still there at the next one were withheld. Only
+what surely needs nothing else counts: bytes must be in memory, since long-term storage may be slow; a seal or
+an end must be durable, so nothing may be in the pipeline; and the process must not have been frozen in
+between. Cancelling the wait ends both of its tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import attrs
+import trio
+
+from tierlog.actors.chunk_io.client import StorageClient
+from tierlog.actors.container.container import Container
+from tierlog.actors.container.local import LocalContainer, RemoteContainer
+from tierlog.actors.container.segments import SegmentState
+from tierlog.actors.store.store import SegmentStore
+
+from .gates import Gate
+from .model_queries import NextBlock
+
+TAIL_SECONDS = 1.0
+LOOKS = 20
+
+
+class Unheard(AssertionError):
+    """There was something to tell, and a tail waited on."""
+
+
+@attrs.frozen
+class Silence:
+    """What a client heard who gave up."""
+
+    withheld: str = ""
+    """What it should have been told."""
+
+
+async def await_block(
+    gate: Gate, op: NextBlock, blocks: AsyncGenerator[bytes, None], store: SegmentStore
+) -> bytes | Silence:
+    """The next block; ``b""`` at the end of a sealed segment."""
+    listening = Listening(gate, store._host(op.name), op)
+    silence, failure, block = Silence(), None, b""
+    with trio.CancelScope() as waiting:
+
+        async def give_up() -> None:
+            nonlocal silence
+            before = ""
+            for _ in range(LOOKS):
+                await trio.sleep(TAIL_SECONDS / LOOKS)
+                news = listening.news()
+                if news and news == before:
+                    silence = Silence(f"{op.name!r} at {op.offset}: {news}")
+                    break
+                before = news
+            waiting.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(give_up)
+            try:
+                block = await anext(blocks, b"")
+            except BaseException as error:  # noqa: BLE001 - raised below, outside the nursery, which would wrap it in a group
+                failure = error
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
+        return block
+    return silence
+
+
+class Listening:
+    """A tail of ``op`` that begins to wait now."""
+
+    def __init__(self, gate: Gate, host: LocalContainer | RemoteContainer, op: NextBlock) -> None:
+        self._gate = gate
+        self._op = op
+        self._host = host
+        self._container = self._host.active
+        segment = None if self._container is None else _loaded(self._container, op.name)
+        self._sid = None if segment is None or segment.durable_length < 0 else segment.sid
+
+    def news(self) -> str:
+        """What a waiter should have been told by now, and in which life of process and container; "" if
+        nothing is certain."""
+        gate, host = self._gate, self._host
+        if not gate.alive or gate.frozen or not isinstance(host, LocalContainer):
+            return ""
+        container = host.active
+        if self._is_left_behind(container):
+            return "the container that it waits in has stopped"
+        found = "" if container is None or self._sid is None else self._of(container, self._sid)
+        return (
+            found
+            and f"{found} (epoch {container.state.epoch if container else 0}, frozen {gate.freezes} times)"
+        )
+
+    def _is_left_behind(self, active: Container | None) -> bool:
+        container = self._container
+        if container is None or container is active or not container.mailbox.closed:
+            return False
+        segment = _loaded(container, self._op.name)
+        return segment is not None and segment.waiter is not None
+
+    def _of(self, container: Container, sid: int) -> str:
+        op, segment = self._op, _loaded(container, self._op.name)
+        if segment is not None and segment.sid == sid:
+            if segment.durable_length > op.offset:
+                return (
+                    f"there are bytes to {segment.durable_length}"
+                    if _is_in_memory(container, segment, op.offset)
+                    else ""
+                )
+            return "it is sealed" if segment.sealed and _is_at_rest(container) else ""
+        is_evicted = sid in container.state.segments.evicted
+        return (
+            "it is gone"
+            if not is_evicted and _is_at_rest(container) and not _reads_storage(container)
+            else ""
+        )
+
+
+def _loaded(container: Container, name: str) -> SegmentState | None:
+    """The segment, if it is not evicted: looking must not bring it back."""
+    sid = container.state.segments._by_name.get(name)
+    return None if sid is None else container.state.segments.by_id.get(sid)
+
+
+def _is_in_memory(container: Container, segment: SegmentState, offset: int) -> bool:
+    if offset < segment.start_offset:
+        return False  # whoever asks waits for that truncation to be durable
+    for merge in segment.merges:
+        source = container.state.segments.by_id.get(merge.source)
+        if merge.offset <= offset < merge.offset + merge.length:
+            return source is not None and _is_in_memory(container, source, offset - merge.offset)
+    return container.cache.first_gap(segment.sid, offset, offset + 1) > offset
+
+
+def _is_at_rest(container: Container) -> bool:
+    pipeline = container._parts.pipeline
+    return pipeline._in_flight is None and pipeline._building.is_empty
+
+
+def _reads_storage(container: Container) -> bool:
+    """Whether reads of long-term storage are under way: a tail may be in one, and hears of the rest when it
+    is back."""
+    assert isinstance(container._chunks, StorageClient)
+    reads = container._chunks._actor.statistics().reads
+    return bool(reads.running or reads.queue.normal.count)

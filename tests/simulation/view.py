@@ -1,0 +1,131 @@
+"""Full looks at a family: everything that a store shows of it, and whether a model state shows the same.
+
+Owns: ``View``, the look that takes it from a store, and its comparison with states. Does not own: when a look
+may be believed; that is the checker's and its caller's matter (``linearize.py``). A look is many calls: only
+while no other call of the family can take effect do they belong to one moment. What an owner does by itself
+meanwhile, which ends transactions, makes a look begin again. Cancelling a look leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+import attrs
+
+from tierlog.actors.store.store import SegmentStore
+from tierlog.storage_backends.base.errors import SegmentNotFound
+from tierlog.storage_backends.base.transactions import is_staged
+
+from .model import Life, State, brief
+from .model_queries import ListNames
+
+READ_SIZE = 1 << 16
+STAGED_MARK = "#txn."
+
+
+class BrokenLook(AssertionError):
+    """The answers of one look contradict each other: a read gave nothing below the length, or something at
+    it."""
+
+
+@attrs.frozen
+class Shown:
+    """One segment as it is seen from outside."""
+
+    start: int = 0
+    data: bytes = attrs.field(default=b"", repr=brief)
+    sealed: bool = False
+    attributes: Mapping[str, int] = attrs.field(factory=dict)
+    last_numbers: Mapping[str, int | None] = attrs.field(factory=dict)
+    """By writer, for the writers that were asked about; None for one that is not known."""
+    segment_id: int | None = None
+    """Compared only with the ids that the checker was shown before."""
+
+    @property
+    def length(self) -> int:
+        return self.start + len(self.data)
+
+
+View = Mapping[str, Shown]
+"""By name: all segments of a family, staged ones too, and no other."""
+
+
+async def look(
+    store: SegmentStore, family: str, writers: Mapping[str, Sequence[str]], targets: Sequence[str] = ()
+) -> View:
+    """Read everything of a family. ``writers``: whom to ask about, by segment; ``targets``: what may have
+    staged segments."""
+    while True:
+        staged = await _staged(store, targets)
+        names = [*await ListNames(family).send(store), *staged]
+        try:
+            view = {name: await _look_at(store, name, writers.get(name, ())) for name in names}
+        except SegmentNotFound as error:
+            if not is_staged(error.segment):
+                raise
+            continue
+        if await _staged(store, targets) == staged:
+            return view
+
+
+async def _staged(store: SegmentStore, targets: Sequence[str]) -> list[str]:
+    return [name for target in targets for name in await store.list_segments(f"{target}{STAGED_MARK}")]
+
+
+async def _look_at(store: SegmentStore, name: str, writers: Sequence[str]) -> Shown:
+    info = await store.segment_info(name)
+    data = b""
+    while info.start_offset + len(data) < info.length:
+        position = info.start_offset + len(data)
+        block = await store.read(name, position, min(READ_SIZE, info.length - position))
+        if not block:
+            raise BrokenLook(f"{name}: nothing to read at {position}, though it is {info.length} bytes long")
+
+        data += block
+
+    if await store.read(name, info.length, 1):
+        raise BrokenLook(f"{name}: there is something to read at {info.length}, though it ends there")
+
+    numbers = {writer: await store.last_event_number(name, writer) for writer in writers}
+    return Shown(info.start_offset, data, info.sealed, dict(info.attributes), numbers, info.segment_id)
+
+
+# --- views and states ---------------------------------------------------------------------------
+
+
+def shown_by(state: State, view: View) -> View:
+    """What ``state`` shows to whoever asks about the writers that ``view`` was asked about."""
+    return {name: _shown(life, view.get(name, Shown())) for name, life in state.lives}
+
+
+def _shown(life: Life, like: Shown) -> Shown:
+    numbers = {writer: life.last_event(writer) for writer in like.last_numbers}
+    return Shown(life.start, life.data, life.sealed, dict(life.attributes), numbers, like.segment_id)
+
+
+def shows(state: State, view: View) -> bool:
+    return len(state.lives) == len(view) and shown_by(state, view) == view
+
+
+def can_lead_to(state: State, view: View, removable: Collection[str]) -> bool:
+    """False if no more calls can make ``state`` show ``view``, unless they end a segment; ``removable``:
+    those that they may end."""
+    return all(name in removable or _can_grow_to(life, view.get(name)) for name, life in state.lives)
+
+
+def _can_grow_to(life: Life, shown: Shown | None) -> bool:
+    if shown is None or life.start > shown.start or life.length > shown.length or life.sealed > shown.sealed:
+        return False
+
+    return shown.data.startswith(life.data[shown.start - life.start :])
+
+
+def difference(state: State, view: View) -> list[str]:
+    """One line for each segment that ``view`` shows otherwise than ``state``."""
+    expected = shown_by(state, view)
+    differing = [name for name in sorted({*expected, *view}) if expected.get(name) != view.get(name)]
+    return [f"{name} is {_text(view.get(name))}, expected {_text(expected.get(name))}" for name in differing]
+
+
+def _text(shown: Shown | None) -> str:
+    return "missing" if shown is None else str(shown)

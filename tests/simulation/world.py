@@ -1,0 +1,214 @@
+"""The site of a simulation: one host with a disk, a log service, a chunk store, and the processes that open
+the store one after another.
+
+Owns: what outlives processes, their start, the power loss, and the view of long-term storage past all faults.
+Does not own: the processes' own lives (``process.py``), what goes wrong at calls (``faults.py``), nor what
+clients do.
+
+All processes live on the one host and serve the same store, with the same options. The log service and the
+chunk services live elsewhere: a power loss kills every process and leaves the disk with what it may keep, the
+services with all they have.
+
+Determinism: every purpose has a ``Random`` of its own, made from the site's and the purpose's name, so that
+chance in one place does not move chance in another. Ids carry the number of their process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from random import Random
+
+import anyio.abc
+import trio
+
+from tierlog.actors.folder.identity import StoreIdentity
+from tierlog.actors.folder.paths import StoreFolder
+from tierlog.actors.settings.configuration import StoreConfig
+from tierlog.actors.store.opening import identify
+from tierlog.actors.store.runtime import RuntimeParts, serve
+from tierlog.actors.store.store import SegmentStore
+from tierlog.journal.log.contract import DurableDataLog
+from tierlog.journal.log.local import LocalLog
+from tierlog.journal.log.local_layout import log_folder
+from tierlog.journal.log.memory import MemoryLogService
+from tierlog.storage_backends.base.chunk_storage import ChunkStorage
+from tierlog.storage_backends.base.world import World
+from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
+from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
+from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
+
+from .damage import Damage
+from .disk import Keep, SimulatedDisk
+from .faults import ChunkFaults, Faults, FileFaults, Kind, LogServiceFaults
+from .gates import Gate, GatedFiles
+from .process import Process, ProcessDied
+from .services import ServiceChunks, ServiceLog
+from .settings import ChunksKind, Latency, Limits, SiteKind, WalKind
+from .trace import Trace
+
+__all__ = ["ChunksKind", "Latency", "Limits", "Process", "ProcessDied", "Site", "SiteKind", "WalKind"]
+
+FOLDER = StoreFolder("/data")
+_BEGIN = 1_700_000_000.0
+"""Seconds since 1970 when a simulation begins."""
+
+
+class Site:
+    def __init__(self, kind: SiteKind, random: Random, trace: Trace) -> None:
+        self.kind = kind
+        self.trace = trace
+        self._seed = random.getrandbits(64)
+        self.disk = SimulatedDisk(self._random("disk"), kind.capacity)
+        self.chunk_state = MemoryChunkState()
+        self.processes: list[Process] = []
+        """All that ever were, dead ones too; process number n is at n - 1."""
+        self.faults = Faults(trace, self._random("faults"), self._strike)
+        self.damage = Damage(self)
+        self._logs = MemoryLogService()
+
+    def _random(self, purpose: str) -> Random:
+        return Random(f"{self._seed} {purpose}")
+
+    # --- processes -------------------------------------------------------------------------------
+
+    async def start(self, tasks: anyio.abc.TaskGroup) -> Process:
+        """A new process that opens the store and serves. Raises why it can not; ``ProcessDied`` if it was
+        killed before it could.
+
+        Returns once it serves; to do something to it earlier, find it in ``processes`` meanwhile.
+        """
+        process = self._make(len(self.processes) + 1)
+        self.processes.append(process)
+        self.trace.note(process.gate.name, "starts")
+        tasks.start_soon(process.run, name=process.gate.name)
+        await process.opened.wait()
+        if process.error is not None:
+            raise process.error
+        if not process.alive:
+            raise ProcessDied(f"process {process.number} was killed while it started")
+        return process
+
+    def _make(self, number: int) -> Process:
+        gate = Gate(f"p{number}", self.trace, self._random(f"gate {number}"), self.kind.latency)
+        files = GatedFiles(
+            self.disk, gate, FileFaults(self.faults, number, gate), interleave=self.kind.interleave
+        )
+        process = Process(number, gate, files, lambda: self._opened(process, files))
+        return process
+
+    @asynccontextmanager
+    async def _opened(self, process: Process, files: GatedFiles) -> AsyncIterator[SegmentStore]:
+        """What ``open_store`` does, with simulated parts."""
+        world = World(
+            lambda: _BEGIN + trio.current_time() + process.clock_offset,
+            self._random(f"process {process.number}"),
+            _ids(process),
+        )
+        identity = await self._identity(files, world)
+        owner_id = world.new_id()
+        parts = RuntimeParts(
+            identity=identity,
+            owner_id=owner_id,
+            chunks=self._chunks(process, files, world),
+            make_log=self._log_maker(process, files, identity, owner_id),
+            options=self.kind.limits.serving(layout=self.kind.layout),
+            world=world,
+        )
+        async with serve(parts) as store:
+            yield store
+
+    async def _identity(self, files: GatedFiles, world: World) -> StoreIdentity:
+        if self.kind.wal is WalKind.DISK:
+            return await identify(files, FOLDER.wal, self.kind.containers, StoreConfig(), world)
+
+        return StoreIdentity(
+            b"simulated-store.", b"simulated-log...", self.kind.containers, int(_BEGIN * 1000)
+        )
+
+    def _log_maker(
+        self, process: Process, files: GatedFiles, identity: StoreIdentity, owner_id: str
+    ) -> Callable[[int], DurableDataLog]:
+        if self.kind.wal is WalKind.DISK:
+            options, owner = self.kind.limits.log_options(), bytes.fromhex(owner_id)
+            return lambda index: LocalLog(
+                files, log_folder(FOLDER.wal, index), identity.container_log_id(index), options, owner=owner
+            )
+
+        faults = LogServiceFaults(self.faults, process.number, process.gate)
+        return lambda index: ServiceLog(self._logs.log(str(index)), str(index), process.gate, faults)
+
+    def _chunks(self, process: Process, files: GatedFiles, world: World) -> ChunkStorage:
+        faults = ChunkFaults(self.faults, process.number, process.gate)
+        if self.kind.chunks is ChunksKind.FOLDER:
+            return FaultyChunkStorage(
+                FileSystemChunkStorage(files, FOLDER.chunks, world), faults.script, hang=faults.hang
+            )
+
+        memory = MemoryChunkStorage(self.chunk_state, append=self.kind.chunks is ChunksKind.APPEND)
+        return ServiceChunks(FaultyChunkStorage(memory, faults.script, hang=faults.hang), process.gate)
+
+    # --- ends ------------------------------------------------------------------------------------
+
+    def lose_power(self, keep: Keep) -> None:
+        """Every process dies, and the disk keeps what ``keep`` says of what was not synced."""
+        self.trace.note("host", f"power loss, keeps {keep}")
+        # First nothing moves any more, then the disk is looked at, then the processes unwind.
+        for process in self.processes:
+            process.gate.kill()
+        self.disk = self.disk.crash(keep)
+        for process in self.processes:
+            process.end()
+
+    def kill_all(self) -> None:
+        """The end of a simulation: every process that still lives is killed."""
+        for process in self.processes:
+            process.kill()
+
+    async def or_all_end(self, part: Callable[[], Awaitable[None]]) -> None:
+        """``part``; if it fails, every process is killed before anything is cancelled: what is frozen would
+        not let go of its calls."""
+        try:
+            await part()
+        except trio.Cancelled:
+            raise
+        except BaseException:
+            self.kill_all()
+            raise
+
+    def _strike(self, kind: Kind, number: int) -> None:
+        process = self.processes[number - 1]
+        if kind is Kind.KILL:
+            process.kill()
+        elif kind is Kind.FREEZE:
+            process.freeze()
+        else:
+            self.lose_power("random")
+
+    # --- looking ---------------------------------------------------------------------------------
+
+    @property
+    def calls(self) -> int:
+        """I/O calls of all kinds and processes so far."""
+        return sum(process.gate.calls for process in self.processes)
+
+    def chunk_contents(self) -> dict[str, bytes]:
+        """What long-term storage holds under the names of chunks, in name order, past all faults."""
+        if self.kind.chunks is not ChunksKind.FOLDER:
+            return {name: bytes(chunk.data) for name, chunk in self.chunk_state.chunks.items()}
+
+        root = f"{FOLDER.chunks}/"
+        paths = [path for path in self.disk.files_below(root) if not path.rpartition("/")[2].startswith(".")]
+        return {path.removeprefix(root): self.disk.content(path) for path in paths}
+
+
+def _ids(process: Process) -> Callable[[], str]:
+    """Ids that no other process of the site has."""
+    made = 0
+
+    def new_id() -> str:
+        nonlocal made
+        made += 1
+        return f"{process.number:016x}{made:016x}"
+
+    return new_id

@@ -1,0 +1,243 @@
+"""Framed events: whole frames there and back, cut-off tails, and the same for Arrow columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+
+from tierlog.spark_bridge import events
+from tierlog.storage_backends.base.codec import DecodeError
+from tierlog.storage_backends.base.errors import InvalidArgument
+
+some_events = st.lists(st.binary(max_size=40))
+
+
+def test_a_frame_is_a_big_endian_length_and_the_event() -> None:
+    assert events.encode([b"abc", b""]) == b"\0\0\0\3abc\0\0\0\0"
+
+
+@given(some_events)
+def test_events_come_back_as_they_were(given_events: list[bytes]) -> None:
+    data = events.encode(given_events)
+
+    assert events.decode(data) == given_events
+    assert [event.data for event in events.iterate(data)] == given_events
+    assert len(events.borders(data)) == len(given_events) + 1
+
+
+@given(some_events, st.data())
+def test_pieces_cut_anywhere_give_the_same_events(given_events: list[bytes], draw: st.DataObject) -> None:
+    data = events.encode(given_events)
+    cut = draw.draw(st.integers(0, len(data)))
+
+    first = list(events.iterate(data[:cut], 100))
+    taken = first[-1].end - 100 if first else 0
+    rest = list(events.iterate(data[taken:], 100 + taken))
+
+    assert [event.data for event in first + rest] == given_events
+    assert [event.offset - 100 for event in first + rest] == list(events.borders(data))[:-1]
+
+
+def test_bytes_that_end_inside_a_frame_are_refused_as_a_whole() -> None:
+    with pytest.raises(DecodeError, match="5 bytes at 5 are no whole frame"):
+        events.decode(events.encode([b"a"]) + b"\0\0\0\2b")
+
+
+def test_a_length_that_no_event_has_is_refused_where_it_stands() -> None:
+    with pytest.raises(DecodeError, match="no frame begins at 5"):
+        list(events.iterate(events.encode([b"a"]) + b"\xff\0\0\0b"))
+    with pytest.raises(DecodeError, match="no frame begins"):
+        events.frame_bytes(b"\xff\0\0\0")
+
+
+def test_an_event_that_is_too_large_is_named() -> None:
+    with pytest.raises(InvalidArgument, match=f"event 1 has {events.EVENT_BYTES_MAX + 1} bytes"):
+        events.encode([b"", bytes(events.EVENT_BYTES_MAX + 1)])
+
+
+def test_a_header_tells_the_size_of_its_frame() -> None:
+    assert events.frame_bytes(events.encode([b"abc"])[:4]) == 7
+    with pytest.raises(DecodeError, match="4 bytes, not 3"):
+        events.frame_bytes(b"\0\0\0")
+
+
+# --- events that are equally long ---------------------------------------------------------------
+
+NO_EVENT = (events.EVENT_BYTES_MAX + 1).to_bytes(4, "big")
+contents_like_headers = st.lists(st.sampled_from([0, 1, 4, 8]), max_size=24).map(bytes)
+"""Bytes that can be taken for a header where a frame is taken to begin."""
+
+
+def equally_long(size: int, count: int) -> bytes:
+    return events.encode([bytes([number % 3]) * size for number in range(count)])
+
+
+def found_or_refused(find: Callable[[bytes], Sequence[int] | None], data: bytes) -> list[int] | str | None:
+    try:
+        found = find(data)
+    except DecodeError as error:
+        return str(error)
+
+    return None if found is None else list(found)
+
+
+@given(
+    content=contents_like_headers,
+    count=st.integers(0, 40),
+    tail=st.one_of(
+        some_events.map(events.encode),
+        contents_like_headers,
+        st.binary(max_size=40),
+        st.just(NO_EVENT),
+        st.just(NO_EVENT + bytes(40)),
+    ),
+    cut=st.integers(0, 30),
+)
+@example(content=b"", count=16, tail=b"", cut=0)
+@example(content=b"", count=16, tail=NO_EVENT, cut=0)
+@example(content=bytes(8), count=16, tail=NO_EVENT, cut=0)
+@example(content=bytes(8), count=16, tail=bytes(4), cut=0)
+@example(content=bytes(8), count=17, tail=b"", cut=3)
+@example(content=bytes(8), count=17, tail=b"", cut=9)
+@example(content=bytes(8), count=17, tail=events.encode([bytes(7)]), cut=0)
+@example(content=bytes(8), count=17, tail=events.encode([bytes(9)]), cut=0)
+@example(content=bytes(8), count=17, tail=events.encode([bytes(9)]), cut=1)
+def test_a_quick_look_finds_what_a_walk_finds_or_nothing(
+    content: bytes, count: int, tail: bytes, cut: int
+) -> None:
+    data = events.encode([content] * count) + tail
+    data = data[: len(data) - cut]
+
+    quick = found_or_refused(events._equal_borders, data)
+    walked = found_or_refused(events._walked_borders, data)
+
+    assert quick in (None, walked)
+    assert found_or_refused(events.borders, data) == walked
+
+
+@pytest.mark.parametrize("size", [0, 1, 250, 70_000])
+@pytest.mark.parametrize("count", [16, 17, 40])
+def test_where_equally_long_events_begin_is_a_range(size: int, count: int) -> None:
+    step = 4 + size
+    whole = range(0, count * step + 1, step)
+
+    assert events.borders(equally_long(size, count)) == whole
+    assert events.borders(equally_long(size, count + 1)[:-1]) == whole, "the last one is cut off"
+    assert events.borders(equally_long(size, count) + (size + 1).to_bytes(4, "big")[: step - 1]) == whole, (
+        "a longer one is cut off"
+    )
+
+
+@pytest.mark.parametrize("other", [0, 7, 9, 10, 300])
+@pytest.mark.parametrize("at", [0, 1, 16, 31, 32])
+def test_one_event_of_another_length_is_seen_wherever_it_is(other: int, at: int) -> None:
+    lengths = [8] * 32
+    lengths.insert(at, other)
+    found = events.borders(events.encode([bytes(length) for length in lengths]))
+
+    assert list(found) == [0, *accumulate(4 + length for length in lengths)]
+
+
+def test_a_few_equally_long_events_are_walked() -> None:
+    assert events._equal_borders(equally_long(8, 15)) is None
+    assert list(events.borders(equally_long(8, 15))) == list(range(0, 181, 12))
+
+
+@pytest.mark.parametrize("size", [0, 3, 4, 5, 100])
+@pytest.mark.parametrize("more", [b"", b"a", bytes(100)])
+def test_a_length_that_no_event_has_is_refused_behind_equally_long_ones(size: int, more: bytes) -> None:
+    data = equally_long(size, 20)
+    with pytest.raises(DecodeError, match=f"no frame begins at {len(data)}:"):
+        events.borders(data + NO_EVENT + more)
+
+
+def test_equally_long_events_that_are_too_long_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = equally_long(8, 20)
+    monkeypatch.setattr(events, "EVENT_BYTES_MAX", 7)
+
+    with pytest.raises(DecodeError, match="no frame begins at 0: an event of 8 bytes"):
+        events.borders(data)
+
+
+# --- Arrow --------------------------------------------------------------------------------------
+
+NEEDS_ARROW = "needs pyarrow: pip install -e '.[dev,spark]'"
+
+
+@given(some_events, st.integers(0, 5), st.sampled_from(["binary", "large_binary"]))
+def test_an_arrow_column_is_framed_as_its_events_are(
+    given_events: list[bytes], skipped: int, kind: str
+) -> None:
+    """Slices too: their buffers hold more than they show."""
+    pa = pytest.importorskip("pyarrow", reason=NEEDS_ARROW)
+    column = pa.array(given_events, getattr(pa, kind)()).slice(skipped)
+
+    frames = events.encode_arrow(column)
+
+    assert bytes(frames.data) == events.encode(given_events[skipped:])
+    assert [0, *frames.ends] == list(events.borders(frames.data))
+
+
+def test_text_is_framed_as_its_utf_8() -> None:
+    pa = pytest.importorskip("pyarrow", reason=NEEDS_ARROW)
+
+    for kind in (pa.string(), pa.large_string()):
+        assert bytes(events.encode_arrow(pa.array(["ä", ""], kind)).data) == events.encode(
+            ["ä".encode(), b""]
+        )
+
+
+@given(some_events)
+def test_a_block_of_frames_becomes_an_arrow_column(given_events: list[bytes]) -> None:
+    pa = pytest.importorskip("pyarrow", reason=NEEDS_ARROW)
+    data = events.encode(given_events)
+
+    column = events.decode_arrow(data + b"\0\0", events.borders(data))
+
+    assert column.equals(pa.array(given_events, pa.binary()))
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+@given(
+    size=st.integers(0, 40), count=st.integers(16, 40), skipped=st.integers(0, 16), rest=st.binary(max_size=3)
+)
+def test_equally_long_events_become_the_same_column(
+    kind: type, size: int, count: int, skipped: int, rest: bytes
+) -> None:
+    """Whatever their bytes are in, and from any of the borders on."""
+    pa = pytest.importorskip("pyarrow", reason=NEEDS_ARROW)
+    assume(skipped < count)
+    data = equally_long(size, count) + rest
+    found = events.borders(data)
+    assert isinstance(found, range)
+
+    column = events.decode_arrow(kind(data), found[skipped:])
+
+    assert column.equals(events.decode_arrow(kind(data), list(found[skipped:])))
+    assert column.equals(pa.array(events.decode(data[: found[-1]])[skipped:], pa.binary()))
+    column.validate(full=True)
+
+
+def test_nulls_are_refused_with_their_row() -> None:
+    pa = pytest.importorskip("pyarrow", reason=NEEDS_ARROW)
+
+    with pytest.raises(InvalidArgument, match="2 of 4 events are null, the first in row 1"):
+        events.encode_arrow(pa.array([b"a", None, b"", None]))
+
+
+def test_columns_of_other_types_are_refused() -> None:
+    pa = pytest.importorskip("pyarrow", reason=NEEDS_ARROW)
+
+    with pytest.raises(InvalidArgument, match="not of int64"):
+        events.encode_arrow(pa.array([1]))
+
+
+def test_an_event_in_a_column_that_is_too_large_is_named() -> None:
+    pa = pytest.importorskip("pyarrow", reason=NEEDS_ARROW)
+
+    with pytest.raises(InvalidArgument, match="the event in row 1 has"):
+        events.encode_arrow(pa.array([b"", bytes(events.EVENT_BYTES_MAX + 1)]))

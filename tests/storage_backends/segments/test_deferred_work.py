@@ -1,0 +1,377 @@
+"""Debts (rule S11): operations cost the same however many chunks a segment has, and what they leave is done
+in bounded steps."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import attrs
+import pytest
+
+from support.chunked import OTHER, SID, CountingStore, FaultyMetadataStore, Owner, Tier2
+from support.layouts import check_index
+from tierlog.storage_backends.base.errors import (
+    DataCorruption,
+    NotOwner,
+    OutcomeUnknown,
+    SegmentNotFound,
+    Unavailable,
+)
+from tierlog.storage_backends.segments.core import ChunkedOptions
+from tierlog.storage_backends.segments.defrag_rules import DefragOptions
+from tierlog.storage_backends.segments.records import DeferredWorkKind
+
+pytestmark = pytest.mark.anyio
+
+THIRD = 0x1_0000_0003
+CHUNKS = 10_000
+SPACING = 2
+NO_DEFRAG = DefragOptions(loose_chunks=0)
+OPTIONS = ChunkedOptions(index_spacing=SPACING, defrag=NO_DEFRAG)
+SMALL = ChunkedOptions(index_spacing=SPACING, inline_records=2, maintenance_records=3, defrag=NO_DEFRAG)
+HANDFUL = 60
+
+BUILT: dict[tuple[tuple[int, ...], int], Tier2] = {}
+"""Stores that take long to build, by their segments and chunks; nobody changes them."""
+
+
+async def many_chunks(tier2: Tier2, *sids: int, chunks: int = CHUNKS) -> tuple[Owner, CountingStore]:
+    """Sealed segments of that many chunks of one byte, and an owner whose record store counts."""
+    built = BUILT.get((sids, chunks))
+    if built is None:
+        built = BUILT[sids, chunks] = Tier2(options=tier2.options)
+        owner = await built.owner()
+        for sid in sids:
+            await owner.write(0, bytes(chunks), sid=sid, rolling_size=1, seal=True)
+    tier2.chunks.chunks.update(built.chunks.chunks)
+    tier2.metadata.entries.update(built.metadata.entries)
+    tier2.metadata.version = built.metadata.version
+    store = CountingStore(tier2.metadata)
+    return await tier2.owner(2, metadata=store), store
+
+
+async def check_nothing_is_left(owner: Owner, *sids: int) -> None:
+    """The records are those of the live segments, and no others; chunks that nothing refers to were
+    released."""
+    chains = {sid: [record for _, record in await owner.storage.chunks(sid)] for sid in sids}
+    keys = {key for key in owner.tier2.metadata.entries if not key.startswith("i:")}
+    assert keys == {f"s:{sid:016x}" for sid in sids} | {
+        record.key for chain in chains.values() for record in chain
+    }
+    assert {int(key[2:18], 16) for key in owner.tier2.metadata.entries if key.startswith("i:")} <= set(sids)
+    for sid in sids:
+        await check_index(owner, SPACING, sid)
+        assert (await owner.storage.info(sid)).chunk_count == len(chains[sid])
+    assert set(owner.tier2.names()) == set(owner.tier2.referenced()) | set(owner.tier2.sink.released)
+    assert not set(owner.tier2.referenced()) & set(owner.tier2.sink.released)
+
+
+async def concat(owner: Owner) -> None:
+    with owner.storage.begin(SID) as txn:
+        await owner.storage.unseal(txn)
+        await owner.storage.concat(txn, OTHER)
+        await txn.commit()
+
+
+# --- O(1) ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("act", "live"),
+    [(concat, (SID,)), (Owner.delete, (OTHER,)), (lambda owner: owner.truncate(CHUNKS - 7), (SID, OTHER))],
+    ids=["concat", "delete", "truncate"],
+)
+async def test_s11_an_operation_on_ten_thousand_chunks_touches_a_handful_of_records(
+    act: Callable[[Owner], Awaitable[None]], live: tuple[int, ...]
+) -> None:
+    owner, store = await many_chunks(Tier2(options=OPTIONS), SID, OTHER)
+    store.records = 0
+    await act(owner)
+
+    assert store.records < HANDFUL
+    assert len(await owner.storage.debts()) == 1
+    store.records = 0
+    steps = await owner.pay()
+    assert store.records < 4 * CHUNKS, "paying is linear in what there is to do"
+    assert steps < 4 * CHUNKS / OPTIONS.maintenance_records
+    await check_nothing_is_left(owner, *live)
+
+
+async def test_s11_a_step_is_bounded() -> None:
+    options = attrs.evolve(OPTIONS, maintenance_records=10)
+    owner, store = await many_chunks(Tier2(options=options), SID, OTHER, chunks=100)
+    await concat(owner)
+    await owner.truncate(90)
+    await owner.storage.debts()
+    while debts := await owner.storage.debts():
+        store.records = 0
+        await owner.storage.pay(debts[0])
+        assert 0 < store.records <= 2 * 10 + 8
+    await check_nothing_is_left(owner, SID)
+
+
+async def test_a_small_operation_leaves_no_debt() -> None:
+    owner, _ = await many_chunks(Tier2(options=OPTIONS), SID, OTHER, chunks=5)
+    await concat(owner)
+    assert await owner.storage.debts() == []
+    await owner.delete()
+    assert await owner.storage.debts() == []
+    assert not owner.tier2.metadata.entries
+
+
+# --- what is owed is invisible ------------------------------------------------------------------
+
+
+async def test_s11_a_deleted_segment_is_gone_at_once() -> None:
+    owner, _ = await many_chunks(Tier2(options=SMALL), SID, chunks=40)
+    await owner.delete()
+
+    assert not await owner.storage.exists(SID)
+    assert await owner.storage.list() == []
+    for look in (
+        owner.storage.info(SID),
+        owner.storage.read(SID, 0, 1),
+        owner.storage.chunks(SID),
+        owner.concat(SID, OTHER),
+    ):
+        with pytest.raises(SegmentNotFound):
+            await look
+    with pytest.raises(SegmentNotFound):
+        await owner.delete()
+    with pytest.raises(RuntimeError, match="not free"):
+        await owner.write(0, b"x")
+    await owner.pay()
+    assert not owner.tier2.metadata.entries
+
+
+async def test_s11_what_was_truncated_is_gone_at_once() -> None:
+    owner, _ = await many_chunks(Tier2(options=SMALL), SID, chunks=40)
+    for cut in (30, 35, 40):
+        await owner.truncate(cut)
+        assert await owner.content() == bytes(40 - cut)
+        assert await owner.lengths() == [1] * (40 - cut)
+        with pytest.raises(Exception, match="truncated"):
+            await owner.storage.read(SID, cut - 1, 1)
+    with owner.storage.begin(SID) as txn:
+        await owner.storage.unseal(txn)
+        await txn.commit()
+    await owner.write(40, b"abc")
+    assert await owner.content() == b"abc"
+    await owner.pay()
+    assert await owner.content() == b"abc"
+    await check_nothing_is_left(owner, SID)
+
+
+async def test_f2_a_chunk_stays_referenced_until_its_record_goes() -> None:
+    """So no collector, and no listing of a later owner, takes it for garbage before a commit has released
+    it."""
+    owner, _ = await many_chunks(Tier2(options=SMALL), SID, chunks=40)
+    await owner.delete()
+    released = set(owner.tier2.sink.released)
+    while debts := await owner.storage.debts():
+        assert set(owner.tier2.names()) - released == set(owner.tier2.referenced())
+        await owner.storage.pay(debts[0])
+        assert released <= set(owner.tier2.sink.released)
+        released = set(owner.tier2.sink.released)
+    assert released == set(owner.tier2.names())
+
+
+# --- debts that meet ----------------------------------------------------------------------------
+
+
+async def merged(owner: Owner) -> bytes:
+    """``THIRD`` into ``OTHER`` into ``SID``, with nothing paid between."""
+    for sid in (SID, OTHER, THIRD):
+        await owner.write(0, bytes([sid & 255]) * 30, sid=sid, rolling_size=1, seal=sid == THIRD)
+    await owner.concat(THIRD, OTHER)
+    await owner.write(60, sid=OTHER, seal=True)
+    await owner.concat()
+    return b"\1" * 30 + b"\2" * 30 + b"\3" * 30
+
+
+@pytest.mark.parametrize("paid_before", [0, 1, 3, 5, 99])
+@pytest.mark.parametrize("cut", [None, 45, 61, 90])
+@pytest.mark.parametrize("is_deleted", [False, True])
+async def test_s11_splices_of_splices_truncated_and_deleted(
+    paid_before: int, cut: int | None, is_deleted: bool
+) -> None:
+    owner = await Tier2(options=SMALL).owner()
+    data = await merged(owner)
+    await pay_some(owner, paid_before)
+    if cut is not None:
+        await owner.truncate(cut)
+        await pay_some(owner, paid_before)
+        assert await owner.content() == data[cut:]
+    if is_deleted:
+        await owner.delete()
+    await owner.pay()
+
+    assert is_deleted or await owner.content() == data[cut or 0 :]
+    await check_nothing_is_left(owner, *([] if is_deleted else [SID]))
+
+
+async def pay_some(owner: Owner, steps: int) -> None:
+    """The last debts first: no order is needed."""
+    for _ in range(steps):
+        if debts := await owner.storage.debts():
+            await owner.storage.pay(debts[-1])
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_s11_a_crash_at_any_commit_leaks_nothing(after: bool) -> None:
+    """The next owner finds exactly what is left to be done."""
+
+    async def run(owner: Owner) -> None:
+        await merged(owner)
+        await pay_some(owner, 2)
+        await owner.truncate(47)
+        await pay_some(owner, 2)
+        await owner.delete()
+        await owner.pay()
+
+    number = 0
+    while True:
+        number += 1
+        tier2 = Tier2(options=SMALL)
+        store = FaultyMetadataStore(
+            tier2.metadata, number, OutcomeUnknown("scripted: no answer"), after=after
+        )
+        try:
+            await run(await tier2.owner(metadata=store))
+        except OutcomeUnknown:
+            owner = await tier2.owner(2)
+            await owner.pay()
+            tier2.sink.released = [
+                name for name in tier2.names() if name not in tier2.referenced()
+            ]  # as its listing finds them
+            await check_nothing_is_left(owner, *await owner.storage.list())
+        else:
+            assert number > 20
+            return
+
+
+# --- whose debts --------------------------------------------------------------------------------
+
+
+async def test_s6_a_debt_of_a_newer_owner_is_not_touched() -> None:
+    tier2 = Tier2(options=SMALL)
+    old, _ = await many_chunks(tier2, SID, chunks=40)
+    new = await tier2.owner(3)
+    await new.delete()
+    [debt] = await new.storage.debts()
+    with pytest.raises(NotOwner):
+        await old.storage.pay(debt)
+
+
+async def test_a_debt_that_somebody_has_paid_is_nothing_to_do() -> None:
+    owner, _ = await many_chunks(Tier2(options=SMALL), SID, chunks=40)
+    await owner.delete()
+    [debt] = await owner.storage.debts()
+    await owner.pay()
+
+    assert await owner.storage.pay(debt) is False
+
+
+async def test_the_debts_are_read_once() -> None:
+    """An idle store costs nothing; after a commit of unknown outcome they are read again."""
+    tier2 = Tier2(options=SMALL)
+    _, store = await many_chunks(tier2, SID, chunks=40)
+    owner = await tier2.owner(2, metadata=store)
+    await owner.delete()
+    debts = await owner.storage.debts()
+    store.records = 0
+
+    assert await owner.storage.debts() == debts
+    assert store.records == 0
+
+
+async def test_after_a_commit_of_unknown_outcome_the_debts_are_read_again() -> None:
+    tier2 = Tier2(options=SMALL)
+    await many_chunks(tier2, SID, chunks=40)
+    owner = await tier2.owner(
+        2, metadata=FaultyMetadataStore(tier2.metadata, 1, OutcomeUnknown("scripted"), after=True)
+    )
+    assert await owner.storage.debts() == []
+    with pytest.raises(OutcomeUnknown):
+        await owner.delete()
+
+    assert [debt.kind for debt in await owner.storage.debts()] == [DeferredWorkKind.DELETE]
+
+
+async def test_a_failed_step_leaves_the_debt_as_it_was() -> None:
+    tier2 = Tier2(options=SMALL)
+    owner, _ = await many_chunks(tier2, SID, chunks=40)
+    await owner.delete()
+    before = dict(tier2.metadata.entries)
+    failing = await tier2.owner(
+        2, metadata=FaultyMetadataStore(tier2.metadata, 1, Unavailable("scripted"), after=False)
+    )
+    [debt] = await failing.storage.debts()
+    with pytest.raises(Unavailable):
+        await failing.storage.pay(debt)
+
+    assert tier2.metadata.entries == before
+    assert await failing.storage.pay(debt)
+
+
+async def test_a_debt_of_a_newer_version_is_left_alone_and_the_others_are_paid() -> None:
+    tier2 = Tier2(options=SMALL)
+    owner, _ = await many_chunks(tier2, SID, chunks=40)
+    await owner.delete()
+    newer = attrs.evolve(next(iter(await owner.storage.debts())), segment=OTHER).encode()
+    newer = newer[:2] + bytes([max(DeferredWorkKind) + 1]) + newer[3:] + b"fields"
+    key = f"d:{OTHER:016x}:rewrite"
+    tier2.metadata.entries[key] = (1, newer)
+    owner = await tier2.owner(2)
+    await owner.pay()
+
+    assert owner.storage.newer_debts() == {key}
+    assert tier2.metadata.entries == {key: (1, newer)}
+
+
+async def test_a_damaged_debt_is_told() -> None:
+    tier2 = Tier2(options=SMALL)
+    tier2.metadata.entries[f"d:{SID:016x}:delete"] = (1, b"\4\1\1damaged")
+    with pytest.raises(DataCorruption):
+        await (await tier2.owner()).storage.debts()
+
+
+async def test_a_chain_that_is_broken_is_told() -> None:
+    owner, _ = await many_chunks(Tier2(options=SMALL), SID, chunks=40)
+    await owner.delete()
+    [debt] = await owner.storage.debts()
+    del owner.tier2.metadata.entries[f"c:{debt.chunk}"]
+    with pytest.raises(DataCorruption):
+        await owner.storage.pay(debt)
+
+
+# --- defrag and relocation as debts -------------------------------------------------------------
+
+
+async def test_s9_enough_small_chunks_make_a_debt() -> None:
+    options = ChunkedOptions(index_spacing=SPACING, defrag=DefragOptions(loose_chunks=4, growth=2))
+    owner = await Tier2(append=False, options=options).owner()
+    for place in range(4):
+        await owner.write(place, b"x")
+    assert await owner.storage.debts() == []
+    await owner.write(4, b"x")
+    assert [debt.kind for debt in await owner.storage.debts()] == [DeferredWorkKind.DEFRAG]
+    await owner.pay()
+
+    assert await owner.lengths() == [4, 1]
+    assert await owner.content() == b"xxxxx"
+    assert await owner.storage.debts() == []
+
+
+async def test_s10_a_mostly_truncated_first_chunk_is_moved_by_a_step() -> None:
+    options = ChunkedOptions(index_spacing=SPACING, defrag=DefragOptions(relocate_above=1))
+    tier2 = Tier2(options=options)
+    await (await tier2.owner()).write(0, bytes(range(20)))
+    owner = await tier2.owner(2)
+    await owner.truncate(18)
+    assert await owner.lengths() == [20], "not by the operation itself"
+    await owner.pay()
+
+    assert await owner.lengths() == [2]
+    assert await owner.content() == bytes([18, 19])
+    await check_nothing_is_left(owner, SID)

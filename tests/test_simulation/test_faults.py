@@ -1,0 +1,409 @@
+"""Each kind of fault does what it says, to the call that it was planned for, and healing ends them all."""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections.abc import Awaitable, Callable
+from random import Random
+
+import anyio
+import pytest
+from simulation.disk import SimulatedDisk
+from simulation.faults import (
+    KINDS,
+    ChunkFaults,
+    Fault,
+    Faults,
+    FileFaults,
+    Kind,
+    LogServiceFaults,
+    Nth,
+    Target,
+    Window,
+)
+from simulation.gates import Gate, GatedFiles, Killed
+from simulation.loop import run_virtual
+from simulation.services import ServiceChunks, ServiceLog
+from simulation.settings import Latency
+from simulation.trace import Trace
+
+from tierlog.journal.log.memory import MemoryLogService
+from tierlog.storage_backends.base.errors import OutcomeUnknown, StorageFull, TierlogError, Unavailable
+from tierlog.storage_backends.base.files import Open, Program, Read, Sync, SyncFolder, Write
+from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
+from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
+
+DATA = b"x" * 1000
+
+
+class Bench:
+    """One process's gate, files, log and chunks, without a store."""
+
+    def __init__(self) -> None:
+        self.trace = Trace()
+        self.gate = Gate("p1", self.trace, Random(1), Latency())
+        self.faults = Faults(self.trace, Random(2), self.strike)
+        self.disk = SimulatedDisk(Random(3))
+        self.files = GatedFiles(self.disk, self.gate, FileFaults(self.faults, 1, self.gate))
+        self.service = MemoryLogService()
+        chunk_faults = ChunkFaults(self.faults, 1, self.gate)
+        self.memory = MemoryChunkStorage()
+        self.chunks = ServiceChunks(
+            FaultyChunkStorage(self.memory, chunk_faults.script, hang=chunk_faults.hang), self.gate
+        )
+        self.struck: list[tuple[Kind, int]] = []
+
+    def strike(self, kind: Kind, process: int) -> None:
+        self.struck.append((kind, process))
+        if kind is Kind.FREEZE:
+            self.gate.freeze()
+        else:
+            self.gate.kill()
+
+    def log(self) -> ServiceLog:
+        return ServiceLog(self.service.log("0"), "0", self.gate, LogServiceFaults(self.faults, 1, self.gate))
+
+    async def groups(self) -> int:
+        return len((await self.service.log("0").inspect()).groups)
+
+    def add(self, target: Target, kind: Kind, **more: object) -> None:
+        self.faults.add(Fault(target, kind, **more))  # type: ignore[arg-type]
+
+
+def on_a_bench(story: Callable[[Bench], Awaitable[None]]) -> None:
+    async def body() -> None:
+        await story(Bench())
+
+    run_virtual(body, 0)
+
+
+def put(path: str) -> Program[None]:
+    handle = yield Open(path, write=True, create=True)
+    yield Write(handle, 0, [DATA])
+    yield Sync(handle)
+    yield SyncFolder("/")
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "verb", "cached", "durable"),
+    [
+        (Kind.BEFORE, "Open", None, None),
+        (Kind.AFTER, "Open", 0, None),
+        (Kind.BEFORE, "Write", 0, None),
+        (Kind.PARTIAL, "Write", 300, None),
+        (Kind.AFTER, "Write", 1000, None),
+        (Kind.FULL, "Write", 0, None),
+        (Kind.AFTER, "Sync", 1000, None),
+        (Kind.BEFORE, "SyncFolder", 1000, None),
+        (Kind.AFTER, "SyncFolder", 1000, 1000),
+    ],
+)
+def test_a_file_call_fails_before_after_or_in_the_middle(
+    kind: Kind, verb: str, cached: int | None, durable: int | None
+) -> None:
+    async def story(bench: Bench) -> None:
+        bench.add(Target.FILES, kind, verbs=(verb,), keep=300)
+        with pytest.raises(OSError, match="simulated") as caught:
+            await bench.files.run(put("/a"))
+        assert caught.value.errno == (errno.ENOSPC if kind is Kind.FULL else errno.EIO)
+        assert bench.faults.met == {f"files {kind}": 1}
+        assert _length(bench.disk) == cached
+        assert _length(bench.disk.crash("none")) == durable
+
+    on_a_bench(story)
+
+
+def _length(disk: SimulatedDisk) -> int | None:
+    return len(disk.content("/a")) if disk.exists("/a") else None
+
+
+def test_a_failed_open_leaves_no_handle() -> None:
+    async def story(bench: Bench) -> None:
+        bench.add(Target.FILES, Kind.AFTER, verbs=("Open",))
+        with pytest.raises(OSError, match="simulated"):
+            await bench.files.run(put("/a"))
+        assert bench.files.open_handles == 0
+
+    on_a_bench(story)
+
+
+def test_a_failed_sync_loses_what_it_should_have_saved() -> None:
+    async def story(bench: Bench) -> None:
+        bench.add(Target.FILES, Kind.BEFORE, verbs=("Sync",))
+        with pytest.raises(OSError, match="simulated"):
+            await bench.files.run(put("/a"))
+
+        def again() -> Program[None]:
+            handle = yield Open("/a", write=True)
+            yield Sync(handle)
+            yield SyncFolder("/")
+
+        await bench.files.run(again())
+        assert bench.disk.crash("all").content("/a") != DATA
+
+    on_a_bench(story)
+
+
+def test_a_stalled_call_goes_on_after_its_time() -> None:
+    async def story(bench: Bench) -> None:
+        bench.add(Target.FILES, Kind.STALL, verbs=("Write",), seconds=7.0)
+        await bench.files.run(put("/a"))
+        assert anyio.current_time() == pytest.approx(7)
+        assert bench.disk.content("/a") == DATA
+
+    on_a_bench(story)
+
+
+# --- the log service ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("kind", "arrived"), [(Kind.BEFORE, 0), (Kind.AFTER, 1)])
+def test_a_log_append_without_an_answer_breaks_the_log_for_its_owner(kind: Kind, arrived: int) -> None:
+    async def story(bench: Bench) -> None:
+        log = bench.log()
+        await log.open()
+        bench.add(Target.LOG, kind, verbs=("append",))
+        with pytest.raises(Unavailable, match="simulated"):
+            await log.append([b"group"])
+        for call in (log.append([b"more"]), log.truncate()):
+            with pytest.raises(Unavailable, match="open it again"):
+                await call
+        with pytest.raises(Unavailable):
+            log.check_owner()
+        await log.close()
+        assert await bench.groups() == arrived
+
+    on_a_bench(story)
+
+
+@pytest.mark.parametrize(("seconds", "arrived"), [(5.0, 1), (math.inf, 0)])
+def test_a_stalled_log_call_comes_late_or_fails_when_the_faults_are_cleared(
+    seconds: float, arrived: int
+) -> None:
+    async def story(bench: Bench) -> None:
+        log = bench.log()
+        await log.open()
+        bench.add(Target.LOG, Kind.STALL, seconds=seconds)
+        failures: list[TierlogError] = []
+
+        async def append() -> None:
+            try:
+                await log.append([b"group"])
+            except Unavailable as error:
+                failures.append(error)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(append)
+            await anyio.sleep(3)
+            assert await bench.groups() == 0
+            await anyio.sleep(3)
+            bench.faults.clear()
+        assert (await bench.groups(), len(failures)) == (arrived, 1 - arrived)
+
+    on_a_bench(story)
+
+
+def test_a_cancelled_log_append_breaks_the_log() -> None:
+    async def story(bench: Bench) -> None:
+        log = bench.log()
+        await log.open()
+        bench.add(Target.LOG, Kind.STALL)
+        with anyio.move_on_after(1):
+            await log.append([b"group"])
+        with pytest.raises(Unavailable):
+            await log.append([b"more"])
+
+    on_a_bench(story)
+
+
+# --- chunks -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "error", "length"),
+    [
+        (Kind.BEFORE, Unavailable, 3),
+        (Kind.AFTER, OutcomeUnknown, 1003),
+        (Kind.LOST, OutcomeUnknown, 3),
+        (Kind.PARTIAL, OutcomeUnknown, 303),
+        (Kind.FULL, StorageFull, 3),
+    ],
+)
+def test_a_chunk_write_goes_wrong(kind: Kind, error: type[TierlogError], length: int) -> None:
+    async def story(bench: Bench) -> None:
+        await bench.chunks.open()
+        await bench.chunks.create_with_content("a", [b"abc"])
+        bench.add(Target.CHUNKS, kind, keep=300, verbs=("write",))
+        with pytest.raises(error):
+            await bench.chunks.write("a", 3, [DATA])
+        assert len(bench.memory.state.chunks["a"].data) == length
+        assert await bench.chunks.write("a", length, [b"d"]) == length + 1
+
+    on_a_bench(story)
+
+
+def test_a_chunk_is_read_with_a_flipped_bit_once() -> None:
+    async def story(bench: Bench) -> None:
+        await bench.chunks.open()
+        await bench.chunks.create_with_content("a", [b"abc"])
+        bench.add(Target.CHUNKS, Kind.FLIP, bit=8)
+        assert [await bench.chunks.read("a", 0, 9) for _ in range(2)] == [b"acc", b"abc"]
+
+    on_a_bench(story)
+
+
+def test_a_list_is_stale() -> None:
+    async def story(bench: Bench) -> None:
+        await bench.chunks.open()
+        bench.add(Target.CHUNKS, Kind.STALE_LIST)
+        await bench.chunks.create_with_content("a", [b"abc"])
+        assert [[info.name async for info in bench.chunks.list("")] for _ in range(2)] == [[], ["a"]]
+
+    on_a_bench(story)
+
+
+def test_a_hanging_chunk_call_has_no_effect_and_fails_when_the_faults_are_cleared() -> None:
+    async def story(bench: Bench) -> None:
+        await bench.chunks.open()
+        bench.add(Target.CHUNKS, Kind.STALL)
+
+        async def create() -> None:
+            with pytest.raises(OutcomeUnknown):
+                await bench.chunks.create_with_content("a", [b"abc"])
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(create)
+            await anyio.sleep(100)
+            bench.faults.clear()
+        assert not bench.memory.state.chunks
+
+    on_a_bench(story)
+
+
+# --- strikes ------------------------------------------------------------------------------------
+
+
+async def _act(bench: Bench, target: Target) -> None:
+    if target is Target.FILES:
+        await bench.files.run(put("/a"))
+    elif target is Target.LOG:
+        await bench.log().open()
+    else:
+        await bench.chunks.open()
+        await bench.chunks.create_with_content("a", [b"abc"])
+
+
+def _has_happened(bench: Bench, target: Target) -> bool:
+    if target is Target.FILES:
+        return bench.disk.exists("/a")
+    if target is Target.LOG:
+        return bool(bench.service.log("0")._journal.epoch)
+    return bool(bench.memory.state.chunks)
+
+
+@pytest.mark.parametrize("target", list(Target))
+@pytest.mark.parametrize("kind", [Kind.KILL, Kind.POWER])
+def test_a_strike_comes_before_the_effect(target: Target, kind: Kind) -> None:
+    async def story(bench: Bench) -> None:
+        bench.add(target, kind)
+        with pytest.raises(Killed):
+            await _act(bench, target)
+        assert bench.struck == [(kind, 1)]
+        assert not _has_happened(bench, target)
+
+    on_a_bench(story)
+
+
+@pytest.mark.parametrize("target", list(Target))
+def test_a_freeze_holds_the_effect_until_the_thaw(target: Target) -> None:
+    async def story(bench: Bench) -> None:
+        bench.add(target, Kind.FREEZE)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_act, bench, target)
+            await anyio.sleep(1000)
+            assert not _has_happened(bench, target)
+            bench.gate.thaw()
+        assert _has_happened(bench, target)
+
+    on_a_bench(story)
+
+
+@pytest.mark.parametrize("target", list(Target))
+def test_a_stalled_call_of_a_killed_process_ends(target: Target) -> None:
+    async def story(bench: Bench) -> None:
+        bench.add(target, Kind.STALL)
+
+        async def act() -> None:
+            with pytest.raises(Killed):
+                await _act(bench, target)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(act)
+            await anyio.sleep(10)
+            bench.gate.kill()
+        assert not _has_happened(bench, target)
+
+    on_a_bench(story)
+
+
+# --- triggers -----------------------------------------------------------------------------------
+
+
+def test_the_nth_matching_call_is_met_once() -> None:
+    async def story(bench: Bench) -> None:
+        bench.add(Target.CHUNKS, Kind.BEFORE, trigger=Nth(2), verbs=("read",), part="log", process=1)
+        calls = [
+            (1, "read", "log/a"),
+            (1, "write", "log/a"),
+            (2, "read", "log/a"),
+            (1, "read", "b"),
+            (1, "read", "log/b"),
+            (1, "read", "log/c"),
+        ]
+        met = [bench.faults.next(Target.CHUNKS, *call) is not None for call in calls]
+        assert met == [False, False, False, False, True, False]
+        assert bench.faults.next(Target.LOG, 1, "read", "log/a") is None
+
+    on_a_bench(story)
+
+
+def test_a_window_meets_its_share_of_the_calls_and_ends() -> None:
+    async def story(bench: Bench) -> None:
+        bench.add(Target.LOG, Kind.BEFORE, trigger=Window(10, 0.3))
+        met = [bench.faults.next(Target.LOG, 1, "append", "0") is not None for _ in range(1000)]
+        assert 200 < sum(met) < 400
+        await anyio.sleep(10)
+        assert bench.faults.next(Target.LOG, 1, "append", "0") is None
+
+    on_a_bench(story)
+
+
+def test_cleared_faults_are_not_met() -> None:
+    async def story(bench: Bench) -> None:
+        bench.add(Target.FILES, Kind.BEFORE, trigger=Window(1e9, 1.0))
+        bench.faults.clear()
+        await bench.files.run(put("/a"))
+
+        def read() -> Program[bytes]:
+            return (yield Read((yield Open("/a")), 0, 2000))  # type: ignore[no-any-return]
+
+        assert await bench.files.run(read()) == DATA
+
+    on_a_bench(story)
+
+
+def test_what_a_target_cannot_suffer_is_refused() -> None:
+    async def story(bench: Bench) -> None:
+        for target in Target:
+            for kind in Kind:
+                if (target, kind) in KINDS:
+                    bench.add(target, kind)
+                else:
+                    with pytest.raises(ValueError, match="cannot suffer"):
+                        bench.add(target, kind)
+
+    on_a_bench(story)

@@ -1,0 +1,159 @@
+"""One seed: it ends with a verdict, the same one every time, and what is broken on purpose is found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from random import Random
+from unittest import mock
+
+import attrs
+import pytest
+import trio
+from simulation.clients import WrongAnswer
+from simulation.compound_faults import CompoundFaults
+from simulation.configuration import TooManyConfigurations
+from simulation.linearize import Checker
+from simulation.plan import MISFORTUNES, PlannedFault, Trouble, make_plan
+from simulation.run import run_plan, run_seed
+
+from tierlog.actors.container.pipeline import Pipeline
+from tierlog.journal.log.local import LocalLog
+
+SEEDS = range(6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_seed_finds_nothing_wrong(seed: int) -> None:
+    verdict = run_seed(seed)
+    assert verdict.violation is None, verdict.violation
+    assert verdict.counts["answered"] > 20
+    assert verdict.simulated_seconds > 600
+
+
+def test_a_seed_has_one_trace_in_every_process() -> None:
+    program = (
+        "import logging; logging.getLogger('tierlog').addHandler(logging.NullHandler())\n"
+        "from simulation.run import run_seed\n"
+        "verdict = run_seed(14, full_trace=True)\n"
+        "print(verdict.digest, len(verdict.trace))\n"
+        "print('\\n'.join(verdict.trace))\n"
+    )
+    traces = []
+    for hash_seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        ran = subprocess.run(
+            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+        )
+        traces.append(ran.stdout.splitlines())
+    assert traces[0] == traces[1]
+
+
+def test_runs_say_nothing() -> None:
+    """Not even of what killed processes left half-run, when it is collected."""
+    program = (
+        "import gc, logging; logging.getLogger('tierlog').addHandler(logging.NullHandler())\n"
+        "from simulation.run import run_seed\n"
+        f"assert not any(run_seed(seed).violation for seed in {(*SEEDS, 20793)})\n"
+        "gc.collect()\n"
+    )
+    environment = {**os.environ, "PYTHONDEVMODE": "1"}
+    ran = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    assert ran.stdout + ran.stderr == ""
+
+
+@pytest.mark.parametrize("trouble", MISFORTUNES)
+def test_a_misfortune_happens_and_finds_nothing(trouble: Trouble) -> None:
+    happened = 0
+    for seed in range(4):
+        plan = make_plan(seed)
+        numbers = [action.number for action in plan.actions[10::15]]
+        faults = [PlannedFault(number, trouble, 1, 1.0, number) for number in numbers]
+        verdict = run_plan(attrs.evolve(plan, faults=tuple(faults)))
+        assert verdict.violation is None, verdict.violation
+        assert verdict.counts[trouble.value] > 5
+        happened += verdict.counts["faults"] + verdict.counts.get("zombies", 0)
+    assert happened > 0
+
+
+def test_a_first_opening_fails_and_power_is_lost_when_that_is_long_past() -> None:
+    failed = 0
+    for seed in range(12):
+        plan = make_plan(seed, 160)
+        birth = PlannedFault(1, Trouble.BIRTH, 1, 1.0, seed)
+        verdict = run_plan(attrs.evolve(plan, actions=plan.actions[1:], faults=(birth,)))
+        assert verdict.violation is None, verdict.violation
+        births = verdict.counts.get("failed births", 0)
+        assert verdict.counts.get("power_losses", 0) >= births
+        failed += births
+    assert failed > 2
+
+
+def test_transactions_are_committed_and_end_by_themselves() -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(8):
+        counts.update(run_seed(seed).counts)
+    assert counts["transactions committed"] > 20
+    assert counts["transactions expired"] > 5
+
+
+def test_a_violation_beside_a_frozen_process_ends_the_run_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that stand still in a frozen process do not let go when they are cancelled; only its death ends
+    them."""
+    plan = make_plan(4)
+    frozen = [
+        PlannedFault(action.number, Trouble.FREEZE_AT_WRITE, 1, 1e6, action.number)
+        for action in plan.actions[10::15]
+    ]
+    real = CompoundFaults._freeze_at_a_write
+    calls: list[float] = []
+
+    async def fail(self: CompoundFaults, fault: PlannedFault, random: Random) -> None:
+        await real(self, fault, random)
+        if any(process.frozen for process in self._site.processes):
+            calls.append(trio.current_time())
+            raise WrongAnswer("on purpose")
+
+    monkeypatch.setattr(CompoundFaults, "_freeze_at_a_write", fail)
+    verdict = run_plan(attrs.evolve(plan, faults=tuple(frozen)))
+    assert verdict.violation == "WrongAnswer: on purpose"
+    assert len(calls) == 1
+    assert verdict.simulated_seconds < 1000
+
+
+def test_a_run_can_leave_steps_out() -> None:
+    whole = run_seed(3)
+    part = run_seed(3, keep=whole.steps[::2])
+    assert part.violation is None
+    assert part.steps == whole.steps[::2]
+
+
+def test_an_answer_before_its_group_is_durable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Pipeline._commit_one
+
+    async def answer_first(self: Pipeline, group: object) -> None:
+        group.answer(0)  # type: ignore[attr-defined]
+        await real(self, group)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Pipeline, "_commit_one", answer_first)
+    assert any(run_seed(seed).violation for seed in range(20))
+
+
+def test_a_register_that_is_not_asked_before_an_ack_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalLog, "check_owner", lambda self: None)
+    assert any(run_seed(seed).violation for seed in range(80))
+
+
+def test_a_run_that_the_checker_cannot_judge_to_its_end_is_counted_and_no_violation() -> None:
+    def give_up(checker: object, configurations: object) -> None:
+        raise TooManyConfigurations("too many orders")
+
+    with mock.patch.object(Checker, "_keep", give_up):
+        verdict = run_seed(1, operations=20)
+    assert verdict.violation is None
+    assert verdict.counts["undecided"] == 1
+    assert "undecided" not in run_seed(1, operations=20).counts

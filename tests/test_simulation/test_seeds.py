@@ -1,0 +1,88 @@
+"""The simulator finds nothing: in the seeds of bugs that it once found, in standing ones, and in fresh ones.
+
+Fresh seeds are others every time. A failure names the seed and the command that replays it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simulation.campaign import Tally, Terms, fresh_base, run_campaign
+from simulation.report import COMMAND_VARIABLE, OPERATIONS, replay_command
+from simulation.run import Verdict, run_seed
+from simulation.shrink import parse_steps
+from simulation.workers import Crew, Job
+
+SEEDS = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text(encoding="utf-8"))
+FOUND: list[dict[str, Any]] = SEEDS.get("found", [])
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
+PARTS = 4
+"""Tests run in parallel, so the standing and the fresh seeds are several tests each."""
+FRESH_SECONDS = 3.0
+FRESH_SECONDS_LONG = 150.0
+SEED_SECONDS_MAX = 40.0
+
+
+@pytest.fixture(autouse=True)
+def script(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(COMMAND_VARIABLE, "scripts/simulate")
+
+
+def run(first: int, *, count: int | None = None, seconds: float | None = None) -> None:
+    tally = run_campaign(
+        Terms(first, count, seconds, jobs=1, seed_seconds_max=SEED_SECONDS_MAX), run_seed, nobody
+    )
+
+    assert tally.seeds > 0
+    if tally.failures:
+        pytest.fail("\n\n".join(told(verdict) for verdict in tally.failures), pytrace=False)
+
+
+def nobody(verdict: Verdict, tally: Tally) -> None:
+    pass
+
+
+def told(verdict: Verdict, operations: int = OPERATIONS) -> str:
+    return (
+        f"seed {verdict.seed} fails: {verdict.violation}\nreplay it: "
+        f"{replay_command(verdict.seed, operations)}"
+    )
+
+
+@pytest.mark.parametrize("entry", FOUND, ids=[str(entry["seed"]) for entry in FOUND])
+def test_a_seed_that_once_found_a_bug_finds_nothing(entry: dict[str, Any]) -> None:
+    operations = entry.get("operations", OPERATIONS)
+    keep = parse_steps(entry["keep"]) if "keep" in entry else None
+    with Crew(run_seed, 1, SEED_SECONDS_MAX) as crew:
+        verdict = crew.run_one(Job(entry["seed"], operations, keep))
+
+    if verdict.violation is not None:
+        pytest.fail(f"{told(verdict, operations)}\nit once was: {entry['story']}", pytrace=False)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_standing_seeds_find_nothing(part: int) -> None:
+    size = SEEDS["standing"]["count"] // PARTS
+
+    run(SEEDS["standing"]["first"] + part * size, count=size)
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_fresh_seeds_find_nothing(part: int) -> None:
+    run(fresh_base(), seconds=FRESH_SECONDS)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(FRESH_SECONDS_LONG + 2 * SEED_SECONDS_MAX)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_many_fresh_seeds_find_nothing(part: int) -> None:
+    run(fresh_base(), seconds=FRESH_SECONDS_LONG)
+
+
+def test_every_found_seed_has_its_story_in_the_document() -> None:
+    document = DOCUMENT.read_text(encoding="utf-8")
+
+    assert [entry["seed"] for entry in FOUND if f"| {entry['seed']} " not in document] == []
