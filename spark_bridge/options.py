@@ -300,7 +300,7 @@ def _offsets(text: str) -> Offsets:
     except (ValueError, RecursionError):
         document = None
     if not isinstance(document, dict):
-        raise ValueError(
+        raise ValueError(  # noqa: TRY004 - the text is wrong, not a type
             f"'earliest', 'latest' or JSON like {{\"app/events\": 0}} is expected, not {shown(text)}"
         )
 

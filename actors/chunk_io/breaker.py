@@ -1,4 +1,5 @@
-"""The breaker: long-term storage in trouble is a state, and nothing feeds itself meanwhile (rules A16 and S7).
+"""The breaker: long-term storage in trouble is a state, and nothing feeds itself meanwhile (rules A16 and
+S7).
 
 Owns: the state machine, closed, open or probing, as a table; sync and pure, time comes in as an argument.
 Does not own: what counts as a failure (the actor says), nor the refusal (whoever would name and track a chunk

@@ -267,7 +267,8 @@ def _resolve(segment: SegmentState, update: AttributeUpdate, current: int | None
 
 
 def decide_merge(state: ContainerState, request: MergeRequest) -> Decision:
-    """The target offset of the first source's bytes. Sources are locked by being unnamed in this very step."""
+    """The target offset of the first source's bytes. Sources are locked by being unnamed in this very
+    step."""
     for name in (request.target, *request.sources):
         refuse_staged(name, "commit_transaction moves those to their target")
 

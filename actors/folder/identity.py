@@ -3,7 +3,8 @@
 Owns: the record, its encoding and the programs that create and read it. Does not own: claims in long-term
 storage (``container/claim.py``).
 
-It is written once, whole, by the file layer's link protocol (temporary name, sync, link, sync of the folder) and never changed. A newer format version is refused and left untouched.
+It is written once, whole, by the file layer's link protocol (temporary name, sync, link, sync of the folder)
+and never changed. A newer format version is refused and left untouched.
 
 Layout: ``magic u32, version u16, store id 16 bytes, log id 16 bytes, containers u32, created u64
 (milliseconds since 1970), CRC32C u32``.

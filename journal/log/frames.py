@@ -4,10 +4,11 @@ Owns: both records, and the scan that tells where a file's valid frames end and 
 Does not own: which file counts and where it ends (``local_open.py``), names (``local_layout.py``).
 
 A frame's two CRC32Cs, of its header and of both header and payload, are salted with the file's identity and
-the frame's position, so bytes of a user that look like a frame, or a real frame copied elsewhere, never count. That the header has its own keeps a scan over such bytes linear: nobody who does not know the log's
-id can make it believe a length. The frame of the re-logged group, the first of an opener's file, is salted
-with the file header's CRC as well: without its header it does not exist, hence every frame that validates
-behind a broken header belongs to a group that was begun after the open was complete.
+the frame's position, so bytes of a user that look like a frame, or a real frame copied elsewhere, never
+count. That the header has its own keeps a scan over such bytes linear: nobody who does not know the log's id
+can make it believe a length. The frame of the re-logged group, the first of an opener's file, is salted with
+the file header's CRC as well: without its header it does not exist, hence every frame that validates behind a
+broken header belongs to a group that was begun after the open was complete.
 
 A group is begun only after the one before it is durable, so at most the last one can be torn: whatever
 validates behind the first invalid frame proves that the invalid one was once good, and that is corruption.

@@ -75,8 +75,10 @@ SPARK_TARGETS = [
         "data source options",
         _options,
         [
-            b'segment=app/events\nstartingoffsets={"app/events": '
-            b"7}\nendingoffsets=latest\nminpartitions=4\nbatchbytes=1 MiB",
+            (
+                b'segment=app/events\nstartingoffsets={"app/events": '
+                b"7}\nendingoffsets=latest\nminpartitions=4\nbatchbytes=1 MiB"
+            ),
             b"path=app/events\ndelivery=at-least-once\nrows=python\ntxnlease=2 h\nfailondataloss=false",
             b"segmentprefix=app/\nmaxbytespertrigger=4096\nincludemetadata=false\ncalltimeout=5 s",
             b"path=a\ntxnappid=me\ntxnversion=7\ntxnid=load-1\ncreatesegment=true\nreadbytes=1 MiB",
