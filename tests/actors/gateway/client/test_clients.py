@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -269,33 +266,3 @@ async def test_a_flush_reaches_every_host() -> None:
         async with tierlog.connect(supervisor.url) as client:
             await client.flush()
         assert (one.paths, two.paths) == (["/v1/flush"], ["/v1/flush"])
-
-
-# --- the README ---------------------------------------------------------------------------------
-
-README = (Path(__file__).resolve().parents[4] / "README.md").read_text(encoding="utf-8")
-
-
-def test_the_examples_of_the_readme_run_one_after_the_other(tmp_path: Path) -> None:
-    """Spark's is run by tests/spark_bridge, where Spark is."""
-    examples = [
-        each
-        for each in re.findall(r"^```py\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-        if "spark" not in each
-    ]
-    with service(tmp_path / "data") as url:
-        said = [_run(example.replace("http://127.0.0.1:8470", url), tmp_path) for example in examples]
-
-    assert said == ["0 b'hello'\n", "app/events 5\n"]
-
-
-def _run(example: str, folder: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", example],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout

@@ -1,0 +1,144 @@
+"""The README and the guides are true: their examples run and type-check, and what they name exists."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import tierlog
+from support.service import service
+from tierlog.actors.settings.configuration import parse_config
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = {
+    path.name: path.read_text(encoding="utf-8")
+    for path in [
+        ROOT / "README.md",
+        *(ROOT / "docs" / f"{name}.md" for name in ("embedding", "service", "operating")),
+    ]
+}
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SERVICE = "http://127.0.0.1:8470"
+
+
+def blocks(language: str) -> list[str]:
+    return [code for text in DOCUMENTS.values() for kind, code in BLOCK.findall(text) if kind == language]
+
+
+def run(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.mark.parametrize("number", range(len(blocks("python"))))
+def test_every_embedded_example_runs(number: int, tmp_path: Path) -> None:
+    (tmp_path / "example.py").write_text(blocks("python")[number])
+    (tmp_path / "tierlog.toml").write_text(blocks("toml")[0])
+
+    done = run([sys.executable, "-W", "error", "example.py"], tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_examples_of_clients_run_one_after_the_other(tmp_path: Path) -> None:
+    """Spark's example is run by tests/spark_bridge."""
+    examples = [code for code in blocks("py") if "spark" not in code]
+    with service(tmp_path / "data") as url:
+        outputs = []
+        for example in examples:
+            done = run([sys.executable, "-W", "error", "-c", example.replace(SERVICE, url)], tmp_path)
+            assert (done.returncode, done.stderr) == (0, "")
+            outputs.append(done.stdout)
+            run(
+                ["tierlog", "segment", "delete", "app/events", "--url", url]
+                if len(outputs) == 1
+                else ["true"],
+                tmp_path,
+            )
+
+    assert outputs == ["b'hello'\n", "0 b'hello'\n", "app/events 5\n"]
+
+
+@pytest.mark.long
+def test_every_example_passes_mypy_strict(tmp_path: Path) -> None:
+    """Run by scripts/check."""
+    for number, code in enumerate([*blocks("python"), *blocks("py")]):
+        declared = "from pyspark.sql import DataFrame, SparkSession\nframe: DataFrame\nspark: SparkSession\n"
+        (tmp_path / f"example_{number}.py").write_text(declared + code if "spark." in code else code)
+
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    (packages / "tierlog").symlink_to(ROOT)
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--ignore-missing-imports", "--follow-imports", "silent"]
+        + [path.name for path in sorted(tmp_path.glob("example_*.py"))],
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(packages)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout
+
+
+def test_there_are_examples_for_both_event_loops() -> None:
+    loops = {loop for loop in ("asyncio", "trio") for code in blocks("python") if f"{loop}.run(main" in code}
+
+    assert loops == {"asyncio", "trio"}
+
+
+def test_the_commands_run_in_the_order_in_which_they_stand(tmp_path: Path) -> None:
+    (commands,) = (code for code in blocks("sh") if "tierlog segment" in code)
+
+    done = run(["sh", "-e", "-c", commands], tmp_path)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "hello\nonce" in done.stdout
+
+
+def test_every_verb_exists_and_every_verb_is_named() -> None:
+    public = {name for name in dir(tierlog.SegmentStore) if not name.startswith("_")}
+    named = {verb for text in DOCUMENTS.values() for verb in re.findall(r"\bstore\.(\w+)", text)}
+
+    assert named - public == set()
+    assert public - named == {"container_of", "containers", "mark_closed", "on_container", "read_view"}
+
+
+def test_every_error_is_in_the_table() -> None:
+    errors = {
+        name
+        for name in tierlog.__all__
+        if isinstance(kind := getattr(tierlog, name), type) and issubclass(kind, Exception)
+    }
+    rows = [line for line in DOCUMENTS["embedding.md"].splitlines() if line.startswith("| `")]
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+
+    assert named == errors - {"TierlogError"}
+
+
+def test_the_configuration_shows_the_defaults() -> None:
+    assert parse_config(tomllib.loads(blocks("toml")[0])) == tierlog.StoreConfig()
+
+
+@pytest.mark.parametrize("script", sorted(set(re.findall(r"scripts/(\w+(?:\.py)?)", DOCUMENTS["README.md"]))))
+def test_every_script_exists(script: str) -> None:
+    assert os.access(ROOT / "scripts" / script, os.X_OK)
+
+
+def test_the_readme_is_short() -> None:
+    assert len(DOCUMENTS["README.md"].splitlines()) <= 150
