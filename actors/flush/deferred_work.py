@@ -1,14 +1,14 @@
-"""Maintenance: the writer's share of paying what metadata-only operations left to be done in long-term
+"""Maintenance: the writer runs the deferred work that metadata-only operations left in long-term
 storage (rules F6, S11).
 
-Owns: how many steps a cycle does, which debts wait after a failure, and when the next cycle for debts is due.
-Does not own: the steps (``ChunkedSegmentStorage.pay``), the cycle around them (``writer.py``), what clients
+Owns: how many steps a cycle does, which work waits after a failure, and when the next cycle for deferred work is due.
+Does not own: the steps (``ChunkedSegmentStorage.run_deferred``), the cycle around them (``writer.py``), what clients
 wait for.
 
-A step that fails ends the cycle's maintenance and makes a pause; its debt is left alone for a growing one, so
-that the others go on. A debt of a kind that only a newer version knows stays as it is, is said once and
+A step that fails ends the cycle's maintenance and makes a pause; that work waits for a growing time, so
+that the rest goes on. Deferred work of a kind that only a newer version knows stays as it is, is logged once and
 counted. So trouble of long-term storage costs a cycle one attempt and does not spin (rule S7). Only NotOwner,
-and a claim that is not ours, end the writer. Cancellation and crash: debts are records, and the next owner
+and a claim that is not ours, end the writer. Cancellation and crash: deferred work is records, and the next owner
 reads them.
 """
 
@@ -27,17 +27,17 @@ from ..telemetry.logging import get_logger
 _log = get_logger("writer")
 
 _NAMED = 10
-"""The most debts that one event names."""
+"""The most items of deferred work that one event names."""
 PAUSE_MAX = 60.0
-"""Seconds; the longest pause of a debt that fails again and again."""
+"""Seconds; the longest pause of work that fails again and again."""
 
 
-class Debtor(Protocol):
+class DeferredWorkStorage(Protocol):
     """What maintenance needs of long-term storage."""
 
-    async def debts(self) -> Sequence[DeferredWorkRecord]: ...
-    def newer_debts(self) -> frozenset[str]: ...
-    async def pay(self, debt: DeferredWorkRecord) -> bool: ...
+    async def deferred_work(self) -> Sequence[DeferredWorkRecord]: ...
+    def newer_deferred_work(self) -> frozenset[str]: ...
+    async def run_deferred(self, work: DeferredWorkRecord) -> bool: ...
 
 
 @attrs.frozen
@@ -49,7 +49,7 @@ class _Failure:
 class Maintenance:
     def __init__(
         self,
-        storage: Debtor,
+        storage: DeferredWorkStorage,
         claim: Callable[[], Awaitable[None]],
         *,
         steps: int,
@@ -57,7 +57,7 @@ class Maintenance:
         error_pause: float,
     ) -> None:
         """``claim()`` returns once this owner may write to long-term storage (rule W8). ``steps``: in one
-        cycle. ``pause`` and ``error_pause``: seconds between two cycles for debts, and after the first
+        cycle. ``pause`` and ``error_pause``: seconds between two cycles for deferred work, and after the first
         failure of one."""
         self._storage = storage
         self._claim = claim
@@ -67,97 +67,97 @@ class Maintenance:
         self._not_before = 0.0
         self._failures: dict[str, _Failure] = {}
         self.due_at: float | None = None
-        """When a cycle for debts is due, in monotonic seconds of this ownership; None if there are no
-        debts."""
+        """When a cycle for deferred work is due, in monotonic seconds of this ownership; None if there is no
+        deferred work."""
         self.open = 0
-        """Debts that were left after the last look."""
+        """Deferred work that was left when it was last read."""
         self.newer: frozenset[str] = frozenset()
-        """The keys of debts that only a newer version knows how to pay."""
-        self.paid = 0
+        """The keys of deferred work that only a newer version knows how to run."""
+        self.steps_done = 0
         """Steps done."""
 
     async def look(self) -> None:
-        """Learn what there is to pay: what an earlier owner left (rule F6)."""
-        self._plan(await self._debts())
+        """Read the deferred work that an earlier owner left (rule F6)."""
+        self._plan(await self._read())
 
     async def run(self, is_wanted: Callable[[], bool]) -> int:
         """The steps of one cycle; how many were done. After each ``is_wanted()`` tells whether somebody waits
         for the cycle's end."""
         done = 0
-        while done < self._steps and (debt := self._next(await self._debts())) is not None:
-            if not await self._pay(debt):
+        while done < self._steps and (work := self._next(await self._read())) is not None:
+            if not await self._run_step(work):
                 break
 
             done += 1
             if is_wanted():
                 break
 
-        self._plan(await self._debts())
-        self.paid += done
+        self._plan(await self._read())
+        self.steps_done += done
         return done
 
-    async def _debts(self) -> Sequence[DeferredWorkRecord]:
+    async def _read(self) -> Sequence[DeferredWorkRecord]:
         try:
-            debts = await self._storage.debts()
+            pending = await self._storage.deferred_work()
         except NotOwner:
             raise
         except TierlogError as error:
-            _log.error("debts_unreadable", error=str(error))
+            _log.error("deferred_work_unreadable", error=str(error))
             return ()
 
-        newer = self._storage.newer_debts()
+        newer = self._storage.newer_deferred_work()
         if unheard := newer - self.newer:
-            _log.warning("debts_of_a_newer_version", count=len(newer), debts=sorted(unheard)[:_NAMED])
+            _log.warning("deferred_work_of_a_newer_version", count=len(newer), work=sorted(unheard)[:_NAMED])
         self.newer = newer
-        return debts
+        return pending
 
-    def _next(self, debts: Sequence[DeferredWorkRecord]) -> DeferredWorkRecord | None:
+    def _next(self, pending: Sequence[DeferredWorkRecord]) -> DeferredWorkRecord | None:
         """The first that may begin; one that has failed comes after those that have not."""
         now = anyio.current_time()
-        return min((debt for debt in debts if self._may_begin(debt) <= now), key=self._failed, default=None)
+        return min((work for work in pending if self._may_begin(work) <= now), key=self._failed, default=None)
 
-    def _failed(self, debt: DeferredWorkRecord) -> int:
-        failure = self._failures.get(debt.key)
+    def _failed(self, work: DeferredWorkRecord) -> int:
+        failure = self._failures.get(work.key)
         return failure.count if failure else 0
 
-    def _may_begin(self, debt: DeferredWorkRecord) -> float:
-        failure = self._failures.get(debt.key)
+    def _may_begin(self, work: DeferredWorkRecord) -> float:
+        failure = self._failures.get(work.key)
         return max(self._not_before, failure.not_before if failure else 0.0)
 
-    async def _pay(self, debt: DeferredWorkRecord) -> bool:
+    async def _run_step(self, work: DeferredWorkRecord) -> bool:
         """Whether the step was done."""
         try:
             await self._claim()
         except CLAIM_REFUSED:
             raise
         except TierlogError as error:
-            self._fail(debt, error)
+            self._fail(work, error)
             return False
 
         try:
-            await self._storage.pay(debt)
+            await self._storage.run_deferred(work)
         except NotOwner:
             raise
         except TierlogError as error:
-            self._fail(debt, error)
+            self._fail(work, error)
             return False
 
-        self._failures.pop(debt.key, None)
+        self._failures.pop(work.key, None)
         return True
 
-    def _fail(self, debt: DeferredWorkRecord, error: TierlogError) -> None:
-        count = self._failures[debt.key].count + 1 if debt.key in self._failures else 1
+    def _fail(self, work: DeferredWorkRecord, error: TierlogError) -> None:
+        count = self._failures[work.key].count + 1 if work.key in self._failures else 1
         self._not_before = anyio.current_time() + self._error_pause
         pause = min(PAUSE_MAX, self._error_pause * 2 ** min(count - 1, 16))
-        self._failures[debt.key] = _Failure(count, anyio.current_time() + pause)
+        self._failures[work.key] = _Failure(count, anyio.current_time() + pause)
         if not isinstance(
             error, MetadataConflict
-        ):  # its segment was deleted meanwhile, and the next cycle takes the debt over
-            _log.warning("maintenance_failed", debt=debt.key, error=str(error), pause=pause)
+        ):  # its segment was deleted meanwhile, and the next cycle takes its work over
+            _log.warning("maintenance_failed", work=work.key, error=str(error), pause=pause)
 
-    def _plan(self, debts: Sequence[DeferredWorkRecord]) -> None:
-        keys = {debt.key for debt in debts}
+    def _plan(self, pending: Sequence[DeferredWorkRecord]) -> None:
+        keys = {work.key for work in pending}
         self._failures = {key: failure for key, failure in self._failures.items() if key in keys}
-        self.open = len(debts)
-        earliest = min((self._may_begin(debt) for debt in debts), default=None)
+        self.open = len(pending)
+        earliest = min((self._may_begin(work) for work in pending), default=None)
         self.due_at = None if earliest is None else max(earliest, anyio.current_time() + self._pause)

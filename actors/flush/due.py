@@ -27,10 +27,10 @@ def decide_due(
     now: float,
     flush_age: float,
     not_before: float,
-    debts_due: float | None = None,
+    deferred_due: float | None = None,
 ) -> Due:
     """``dirty_since``: when the oldest caused operation outside a full cycle was first seen; ``not_before``:
-    the end of a pause after a failure; ``debts_due``: when a step of maintenance may be done (rule F6; None:
+    the end of a pause after a failure; ``deferred_due``: when a step of maintenance may be done (rule F6; None:
     there is nothing to do).
 
     All times are monotonic seconds of one ownership (rule C8).
@@ -42,12 +42,12 @@ def decide_due(
 
         return Due(True, full=requested or aged)
 
-    if debts_due is not None and now >= debts_due:
+    if deferred_due is not None and now >= deferred_due:
         return Due(True)
 
     times = [
         time
-        for time in (None if dirty_since is None else dirty_since + flush_age, debts_due)
+        for time in (None if dirty_since is None else dirty_since + flush_age, deferred_due)
         if time is not None
     ]
     return Due(False, wait=max(0.0, min(times) - now) if times else None)

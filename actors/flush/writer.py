@@ -37,7 +37,7 @@ from ...storage_backends.base.statistics import counter, gauge
 from ..kernel.reply import Reply
 from ..telemetry.logging import get_logger
 from .aggregation import FlushableSegment, SegmentFlush, capture
-from .deferred_work import Debtor, Maintenance
+from .deferred_work import DeferredWorkStorage, Maintenance
 from .due import decide_due
 from .flush_order import schedule
 from .segment_flusher import SegmentFlusher
@@ -87,10 +87,12 @@ class WriterStatistics:
         metadata=gauge("The operation sequence up to which the newest full cycle flushed.")
     )
     due_segments: int = attrs.field(metadata=gauge("Segments with enough unflushed bytes for a cycle."))
-    debts: int = attrs.field(metadata=gauge("What metadata operations left to be done in long-term storage."))
-    maintenance_steps: int = attrs.field(metadata=counter("Steps done on such debts."))
-    newer_debts: int = attrs.field(
-        metadata=gauge("Such debts of kinds that only a newer version of tierlog can pay.")
+    deferred_work: int = attrs.field(
+        metadata=gauge("Deferred work of metadata operations in long-term storage.")
+    )
+    maintenance_steps: int = attrs.field(metadata=counter("Steps of deferred work done."))
+    newer_deferred_work: int = attrs.field(
+        metadata=gauge("Deferred work of kinds that only a newer version of tierlog can run.")
     )
 
 
@@ -99,7 +101,7 @@ class StorageWriter:
         self,
         source: FlushSource,
         flusher: SegmentFlusher,
-        storage: Debtor,
+        storage: DeferredWorkStorage,
         observer: CycleObserver,
         claim: Callable[[], Awaitable[None]],
         options: WriterOptions,
@@ -189,7 +191,7 @@ class StorageWriter:
                 now=anyio.current_time(),
                 flush_age=self._options.flush_age,
                 not_before=self._not_before,
-                debts_due=self._maintenance.due_at,
+                deferred_due=self._maintenance.due_at,
             )
             if due.now:
                 await self.cycle(full=due.full)
@@ -215,8 +217,8 @@ class StorageWriter:
             self._dirty_since = (
                 anyio.current_time() - self._options.flush_age
             )  # a full cycle follows the pause
-        paid = await self._maintenance.run(self._is_awaited)
-        if paid or self._room_made or len(failed) < len(plans) or (full and not plans):
+        steps = await self._maintenance.run(self._is_awaited)
+        if steps or self._room_made or len(failed) < len(plans) or (full and not plans):
             # A cycle in which nothing got through says nothing: long-term storage's trouble must not feed the
             # log (rule S7).
             await self._source.log(CycleComplete(self._source.epoch, self._cycle, cut, full and not failed))
@@ -365,6 +367,6 @@ class StorageWriter:
             self._cut,
             len(self._due),
             self._maintenance.open,
-            self._maintenance.paid,
+            self._maintenance.steps_done,
             len(self._maintenance.newer),
         )

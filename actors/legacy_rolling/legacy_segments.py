@@ -128,7 +128,7 @@ def decide_import(state: ContainerState, request: ImportRequest) -> tuple[Import
 
 
 def _last_records(state: ContainerState, request: ImportRequest) -> list[Record]:
-    """What makes a segment of the records that were laid for it: its own, and an empty debt in place of the
+    """What makes a segment of the records that were laid for it: its own, and an empty record of deferred work in place of the
     one that takes them back."""
     settled = DeferredWorkRecord(DeferredWorkKind.ADOPT, request.adopted, owner_epoch=state.epoch)
     entry = state.metadata.get(settled.key)
@@ -169,10 +169,10 @@ def _check_files_free(state: ContainerState, name: str, files: Iterable[str]) ->
 def _taken_back(state: ContainerState) -> set[str]:
     """The first chunks that are left of adoptions: an import that meets its own remains meets that one
     first."""
-    debts = [
+    pending = [
         DeferredWorkRecord.decode(value) for key, (_, value) in state.metadata.items() if _is_adoption(key)
     ]
-    return {debt.chunk for debt in debts}
+    return {work.chunk for work in pending}
 
 
 def _is_adoption(key: str) -> bool:
@@ -361,7 +361,7 @@ class LegacySegments:
             await self._ask(request, 256)
         finally:
             storage.end_adoption(request.adopted)
-            self._parts().writer.request_cycle()  # a cycle pays what is owed
+            self._parts().writer.request_cycle()  # a cycle runs the deferred work
 
     async def _find(self, name: str) -> LegacySegment:
         found = None if name.startswith(OWN_CHUNKS) else await find(self.chunks, name)

@@ -110,9 +110,9 @@ async def defrag_segment(store: SegmentStore, name: str) -> DefragResult:
 
 
 async def _finish_maintenance(container: Container) -> None:
-    """Let the container's cycles pay what is owed: after that no transaction is open but the caller's."""
+    """Let the container's cycles finish the deferred work: after that no transaction is open but the caller's."""
     with anyio.move_on_after(_MAINTENANCE_SECONDS):
-        while await container.storage.debts():
+        while await container.storage.deferred_work():
             await container.cycle_ended()
         return
 

@@ -58,9 +58,9 @@ class ChunkedOptions:
     """When small chunks are joined, and the rest of a truncated one is moved."""
     inline_records: int = attrs.field(default=16, validator=_positive)
     """The most chunk and index records that an operation looks at itself, beyond a fixed handful; for more it
-    leaves a debt (rule S11)."""
+    leaves deferred work (rule S11)."""
     maintenance_records: int = attrs.field(default=256, validator=_several)
-    """The most chunk and index records that one step of paying a debt looks at; 2 at least, for one chunk is
+    """The most chunk and index records that one step of deferred work reads; 2 at least, for one chunk is
     joined with nothing."""
     adopt_bytes: int = attrs.field(default=256 << 10, validator=_positive)
     """The bytes of records, about, above which an import or a restore of one segment lays them in several
@@ -116,7 +116,7 @@ class Core:
         self.layouts = LayoutCache(
             metadata, options.index_spacing, options.cached_segments, options.cached_chunks
         )
-        self.debts = DeferredWorkIndex(metadata)
+        self.deferred_work = DeferredWorkIndex(metadata)
         self.decoded = DecodedRecords()
         self.appendable: dict[str, int] = {}
         """Chunks created in this instance's life whose last write succeeded and was committed, with that
@@ -125,7 +125,7 @@ class Core:
         """By segment the (offset, name) of a chunk that was tracked and surely never came to be: the next
         attempt takes it."""
         self.adopting: set[int] = set()
-        """Segment ids whose records are being laid in pieces: their debt is not due (rule S14)."""
+        """Segment ids whose records are being laid in pieces: their deferred work is not due (rule S14)."""
         self.held: set[int] = set()
         """Segments with an open transaction."""
         self.commits = self.aborts = self.chunks_created = self.bytes_written = self.bytes_read = 0

@@ -1,7 +1,7 @@
-"""The debts that are due, in memory: read once, then kept by the commits of this instance (rule S11).
+"""The deferred work that are due, in memory: read once, then kept by the commits of this instance (rule S11).
 
-Owns: which debts there are, which of them are due, and how many only a newer version knows how to pay: those
-are left alone, and the others go on. Does not own: their records' meaning (``records/debt.py``), nor any
+Owns: which deferred work there are, which of them are due, and how many only a newer version knows how to run: those
+are left alone, and the others go on. Does not own: their records' meaning (``records/deferred_work.py``), nor any
 change of them (transactions). Only this instance commits, so what it knows is what is stored; after a commit
 of unknown outcome it reads again.
 """
@@ -21,13 +21,13 @@ class DeferredWorkIndex:
         self._store = store
         self._known: dict[str, DeferredWorkRecord] | None = None
         self.newer: frozenset[str] = frozenset()
-        """The keys of debts of kinds that this code does not know, as of the last look at the store."""
+        """The keys of deferred work of kinds that this code does not know, as of the last look at the store."""
 
     async def read(self) -> list[DeferredWorkRecord]:
-        """All debts, in the order in which they are to be paid."""
+        """All deferred work, in the order in which to run it."""
         if self._known is None:
             self._known = await self._load()
-        return sorted(self._known.values(), key=lambda debt: (debt.kind, debt.segment))
+        return sorted(self._known.values(), key=lambda work: (work.kind, work.segment))
 
     async def _load(self) -> dict[str, DeferredWorkRecord]:
         known: dict[str, DeferredWorkRecord] = {}
@@ -49,11 +49,11 @@ class DeferredWorkIndex:
         if self._known is None:
             return
 
-        for key, debt in written.items():
-            if debt is None:
+        for key, work in written.items():
+            if work is None:
                 self._known.pop(key, None)
             else:
-                self._known[key] = debt
+                self._known[key] = work
 
     def forget(self) -> None:
         """A commit's outcome is unknown."""

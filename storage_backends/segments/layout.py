@@ -21,7 +21,7 @@ from sortedcontainers import SortedDict
 from ..base.errors import DataCorruption, SegmentNotFound
 from .metadata_store import ChunkMetadataStore
 from .records import ChunkRecord, IndexRecord, SegmentRecord, chunk_key, index_key, segment_key
-from .sparse_index import Marks
+from .sparse_index import SparseIndex
 from .transaction import decode_record
 
 
@@ -43,13 +43,15 @@ class Readable(Protocol):
 class Layout:
     """One segment at one commit. Chunk records are loaded where a reader comes by."""
 
-    def __init__(self, store: Readable, segment: int, spacing: int, marks: Marks | None = None) -> None:
+    def __init__(
+        self, store: Readable, segment: int, spacing: int, sparse: SparseIndex | None = None
+    ) -> None:
         self._store = store
         self._id = segment
         self._spacing = spacing
         self._record: SegmentRecord | None = None
         self._version = 0
-        self._marks = Marks() if marks is None else marks
+        self._sparse = SparseIndex() if sparse is None else sparse
         self._chunks: SortedDict[int, ChunkRecord] = SortedDict()
 
     def __len__(self) -> int:
@@ -98,13 +100,13 @@ class Layout:
                 return start, known
             start, name = start + known.length, known.next_chunk
         start, name = await self._shortcut(start, name, offset)
-        while (mark := self._marks.below(offset)) is not None and mark[0] > start:
+        while (entry := self._sparse.below(offset)) is not None and entry[0] > start:
             try:
-                return await self._walk(*mark, offset)
+                return await self._walk(*entry, offset)
             except LayoutChanged as gone:
-                if gone.name != mark[1]:
+                if gone.name != entry[1]:
                     raise
-                self._marks.drop(mark[0])
+                self._sparse.drop(entry[0])
         return await self._walk(start, name, offset)
 
     async def _shortcut(self, start: int, name: str, offset: int) -> tuple[int, str]:
@@ -128,8 +130,8 @@ class Layout:
         return start, name
 
     async def _walk(self, start: int, name: str, offset: int) -> tuple[int, ChunkRecord]:
-        """Along the chain to the chunk that holds ``offset``. Only that one is kept, and a mark now and
-        then."""
+        """Along the chain to the chunk that holds ``offset``. Only that record is kept; some others get
+        an entry in the sparse index."""
         walked = 0
         while name:
             found = await self._store.get(chunk_key(name))
@@ -141,8 +143,8 @@ class Layout:
                 self._chunks[start] = record
                 return start, record
             start, name, walked = start + record.length, record.next_chunk, walked + 1
-            if name and walked % self._marks.stride == 0:
-                self._marks.put(start, name)
+            if name and walked % self._sparse.stride == 0:
+                self._sparse.put(start, name)
         raise DataCorruption(
             f"the chunks of segment {self._id:016x} end at {start}, before offset {offset}",
             file=segment_key(self._id),
@@ -158,7 +160,7 @@ class LayoutCache:
         self._segments_max = segments_max
         self._chunks_max = chunks_max
         self._layouts: OrderedDict[int, Layout] = OrderedDict()
-        self._marks: OrderedDict[int, Marks] = OrderedDict()
+        self._sparse: OrderedDict[int, SparseIndex] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._layouts)
@@ -171,25 +173,27 @@ class LayoutCache:
         """The segment's layout, from the cache or loaded now; ``SegmentNotFound``."""
         layout = self._layouts.get(segment)
         if layout is None:
-            layout = self._layouts[segment] = Layout(self._store, segment, self._spacing, self.marks(segment))
+            layout = self._layouts[segment] = Layout(
+                self._store, segment, self._spacing, self.sparse_index(segment)
+            )
         self._layouts.move_to_end(segment)
         try:
             await layout.load()
         except SegmentNotFound:
             self.forget(segment)
-            self._marks.pop(segment, None)
+            self._sparse.pop(segment, None)
             raise
         if len(self._layouts) > self._segments_max:
             self.trim()  # also where nobody ever loads a chunk's record, as of segments that are read at their end
         return layout
 
-    def marks(self, segment: int) -> Marks:
-        """The segment's marks, which outlive its layouts."""
-        marks = self._marks.setdefault(segment, Marks())
-        self._marks.move_to_end(segment)
-        if len(self._marks) > self._segments_max:
-            self._marks.popitem(last=False)
-        return marks
+    def sparse_index(self, segment: int) -> SparseIndex:
+        """The segment's sparse index, which outlives its layouts."""
+        index = self._sparse.setdefault(segment, SparseIndex())
+        self._sparse.move_to_end(segment)
+        if len(self._sparse) > self._segments_max:
+            self._sparse.popitem(last=False)
+        return index
 
     def forget(self, segment: int) -> None:
         self._layouts.pop(segment, None)
@@ -197,9 +201,11 @@ class LayoutCache:
     def trim(self) -> None:
         """Get back under both bounds, the least recently used first. Called after a read that had to load
         records, or added a segment."""
-        marks = sum(map(len, self._marks.values()))
-        while len(self._marks) > self._segments_max or (marks > self._chunks_max and len(self._marks) > 1):
-            marks -= len(self._marks.popitem(last=False)[1])
+        entries = sum(map(len, self._sparse.values()))
+        while len(self._sparse) > self._segments_max or (
+            entries > self._chunks_max and len(self._sparse) > 1
+        ):
+            entries -= len(self._sparse.popitem(last=False)[1])
         chunks = self.chunk_count
         while len(self._layouts) > self._segments_max or (
             chunks > self._chunks_max and len(self._layouts) > 1

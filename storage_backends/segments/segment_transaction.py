@@ -136,7 +136,7 @@ class SegmentTransaction:
             )
 
         for kind in (DeferredWorkKind.DELETE, DeferredWorkKind.SPLICE):
-            if await self.metadata.debt(self.id, kind) is not None:
+            if await self.metadata.deferred(self.id, kind) is not None:
                 raise RuntimeError(
                     f"segment id {self.id:016x} is not free: a segment that had it is not wholly gone"
                 )
@@ -250,20 +250,20 @@ class SegmentTransaction:
         spacing = self.core.options.index_spacing
         return range(max(spacing, -(-start // spacing) * spacing), end, spacing)
 
-    async def debt(self, kind: DeferredWorkKind, segment: int | None = None) -> DeferredWorkRecord | None:
+    async def deferred(self, kind: DeferredWorkKind, segment: int | None = None) -> DeferredWorkRecord | None:
         """What is left of an earlier operation, if this owner may change it."""
-        debt = await self.metadata.debt(self.id if segment is None else segment, kind)
-        if debt is not None and debt.owner_epoch > self.core.epoch:
+        work = await self.metadata.deferred(self.id if segment is None else segment, kind)
+        if work is not None and work.owner_epoch > self.core.epoch:
             raise NotOwner(
-                f"debt {debt.key} belongs to epoch {debt.owner_epoch}, this owner has {self.core.epoch}"
+                f"deferred work {work.key} belongs to epoch {work.owner_epoch}, this owner has {self.core.epoch}"
             )
 
-        return debt
+        return work
 
     async def layout(self) -> Layout:
         """The segment as this transaction sees it."""
         layout = Layout(
-            self.metadata, self.id, self.core.options.index_spacing, self.core.layouts.marks(self.id)
+            self.metadata, self.id, self.core.options.index_spacing, self.core.layouts.sparse_index(self.id)
         )
         await layout.load()
         return layout
@@ -277,18 +277,18 @@ class SegmentTransaction:
         except LayoutChanged as gone:  # the transaction holds the segment: nobody else changes it
             raise DataCorruption("a chunk's metadata record is missing", file=gone.name) from gone
 
-    def owe(self, debt: DeferredWorkRecord) -> None:
+    def defer(self, work: DeferredWorkRecord) -> None:
         """Write down what is left, under this owner's epoch."""
-        self.metadata.put(changed(debt, owner_epoch=self.core.epoch))
+        self.metadata.put(changed(work, owner_epoch=self.core.epoch))
 
-    async def take_debt(
+    async def take_deferred(
         self, kind: DeferredWorkKind, segment: int | None = None
     ) -> DeferredWorkRecord | None:
-        """Cross a debt out: it is paid, void, or the caller's from now on."""
-        debt = await self.debt(kind, segment)
-        if debt is not None:
-            self.metadata.drop(debt)
-        return debt
+        """Take a record of deferred work out: it is done, void, or the caller's from now on."""
+        work = await self.deferred(kind, segment)
+        if work is not None:
+            self.metadata.drop(work)
+        return work
 
     def discard(self, name: str) -> None:
         """A chunk that this transaction created is not used after all: it is released with the dropped
@@ -318,7 +318,7 @@ class SegmentTransaction:
         self._forget_layouts()
         self._end()
         self.core.commits += 1
-        self.core.debts.committed(self.metadata.written_debts())
+        self.core.deferred_work.committed(self.metadata.written_deferred_work())
         for name in self._dropped:
             self.begin_append(name)
         for name, length in self._tails.items():
@@ -329,7 +329,7 @@ class SegmentTransaction:
     def _doubt(self) -> None:
         self._forget_layouts()
         self._end()
-        self.core.debts.forget()
+        self.core.deferred_work.forget()
         self.core.garbage.doubt(list(self._created | self._dropped))
 
     def _forget_layouts(self) -> None:

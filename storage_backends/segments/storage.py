@@ -35,7 +35,7 @@ from .metadata_store import ChunkMetadataStore
 from .operations.adopt import adopt, is_one_piece
 from .operations.append_starts import starts
 from .operations.concat import concat
-from .operations.deferred_work import due_debts, pay_step
+from .operations.deferred_work import due_work, run_step
 from .operations.defrag import DefragResult, defrag_segment
 from .operations.delete import delete
 from .operations.inspect import chunks, exists, info, segments
@@ -115,14 +115,14 @@ class ChunkedSegmentStorage:
         length. No chunk is touched.
 
         The source's record vanishes in the same commit, however many chunks it has: the index of the joined
-        part is a debt. ``SegmentNotFound``, ``SegmentNotSealed`` (source), ``SegmentSealed`` (target),
+        part is deferred work. ``SegmentNotFound``, ``SegmentNotSealed`` (source), ``SegmentSealed`` (target),
         ``InvalidArgument`` (a truncated source, or the target itself).
         """
         async with txn.operation():
             return await concat(txn, source)
 
     async def delete(self, txn: SegmentTransaction) -> None:
-        """The segment is gone with the commit; the records of its chunks, beyond a few, are a debt, and the
+        """The segment is gone with the commit; the records of its chunks, beyond a few, are deferred work, and the
         chunks are released with them.
 
         ``SegmentNotFound`` if there is none. Its id is never used again.
@@ -187,8 +187,8 @@ class ChunkedSegmentStorage:
         """Lay the chunk and index records of ``chain`` for the unused id ``segment``, a bounded piece in a
         transaction (rule S14).
 
-        Nobody sees them until the segment's own record is committed with an empty debt of that kind.
-        ``end_adoption`` must follow, whatever happens: if the segment did not come, the records are a debt
+        Nobody sees them until the segment's own record is committed with an empty record of deferred work of that kind.
+        ``end_adoption`` must follow, whatever happens: if the segment did not come, the records are deferred work
         from then on, of the next owner too.
         """
         await adopt(self._core, segment, chain)
@@ -197,30 +197,30 @@ class ChunkedSegmentStorage:
         """The segment is there, or will not be: what is left of its adoption is due."""
         self._core.adopting.discard(segment)
 
-    async def debts(self) -> Sequence[DeferredWorkRecord]:
+    async def deferred_work(self) -> Sequence[DeferredWorkRecord]:
         """What metadata-only operations left to be done and can be paid now, in the order in which it should
         be (rule S11).
 
-        The record store is asked once; after that this instance knows its debts from its own commits.
+        The record store is asked once; after that this instance knows its deferred work from its own commits.
         ``DataCorruption``.
         """
-        return await due_debts(self._core)
+        return await due_work(self._core)
 
-    def newer_debts(self) -> frozenset[str]:
-        """The keys of debts that only a newer version knows how to pay, once ``debts`` was asked: they stay
+    def newer_deferred_work(self) -> frozenset[str]:
+        """The keys of deferred work that only a newer version knows how to run, once ``deferred work`` was asked: they stay
         as they are."""
-        return self._core.debts.newer
+        return self._core.deferred_work.newer
 
-    async def pay(self, debt: DeferredWorkRecord) -> bool:
-        """Do one bounded step on a debt, in one transaction on the segment that has the chunks; whether
+    async def run_deferred(self, work: DeferredWorkRecord) -> bool:
+        """Do one bounded step on deferred work, in one transaction on the segment that has the chunks; whether
         something of it is left.
 
-        A debt that somebody has paid meanwhile is nothing to do. No other transaction on that segment may be
+        Deferred work that somebody has paid meanwhile is nothing to do. No other transaction on that segment may be
         open. Chunks that the step makes superfluous are released after its commit (rule F2). Errors as of a
-        transaction, and for steps that copy (relocation, defrag) what the chunk storage raises; the debt then
+        transaction, and for steps that copy (relocation, defrag) what the chunk storage raises; the deferred work then
         stays as it was.
         """
-        return await pay_step(self._core, debt)
+        return await run_step(self._core, work)
 
     def statistics(self) -> ChunkedStatistics:
         return self._core.statistics()

@@ -101,7 +101,7 @@ class MetadataTransaction:
         """The record of a chunk that may be gone."""
         return await self._get(ChunkRecord, chunk_key(name))
 
-    async def debt(self, segment: int, kind: DeferredWorkKind) -> DeferredWorkRecord | None:
+    async def deferred(self, segment: int, kind: DeferredWorkKind) -> DeferredWorkRecord | None:
         return await self._get(DeferredWorkRecord, deferred_work_key(segment, kind))
 
     async def released(self, name: str) -> ReleasedRecord | None:
@@ -134,8 +134,8 @@ class MetadataTransaction:
         else:
             self._written.discard(record.key)
 
-    def written_debts(self) -> dict[str, DeferredWorkRecord | None]:
-        """The debts that the commit changes, by key; None for one that it removes."""
+    def written_deferred_work(self) -> dict[str, DeferredWorkRecord | None]:
+        """The deferred work that the commit changes, by key; None for one that it removes."""
         found = {key: self._records[key] for key in self._written if key.startswith(DEFERRED_WORK_PREFIX)}
         return {
             key: record

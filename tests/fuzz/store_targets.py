@@ -215,7 +215,7 @@ _IDENTITIES = [
 
 _SEGMENT = SegmentRecord(7 << 32 | 2, 4106, 17, "first", "last", 10, 3000, 3, True, 7, 1 << 20)
 _CHUNK = ChunkRecord("containers/0001/c", 0, "next").grown([b"x" * 1500, b"y" * 600], [0, 1500])
-_DEBT = DeferredWorkRecord(
+_DEFERRED_WORK = DeferredWorkRecord(
     DeferredWorkKind.SPLICE, 7 << 32 | 3, 7 << 32 | 2, 300, 90, 64, 350, "containers/0001/c", 0, 7
 )
 _INDEX = IndexRecord(7 << 32 | 2, 1 << 24, "containers/0001/c", 1000)
@@ -259,9 +259,9 @@ _RECORDS = [
         values=st.builds(IndexRecord, u64, u64, name, u64),
     ),
     Target(
-        "debt record",
+        "deferred work record",
         DeferredWorkRecord.decode,
-        [_DEBT.encode()],
+        [_DEFERRED_WORK.encode()],
         encode=DeferredWorkRecord.encode,
         values=st.builds(
             DeferredWorkRecord,
@@ -278,8 +278,8 @@ _RECORDS = [
             extra=st.binary(max_size=9),
         ),
         hostile=[
-            _DEBT.encode()[:2] + b"\0" + _DEBT.encode()[3:],
-            _DEBT.encode()[:2] + b"\x05" + _DEBT.encode()[3:],
+            _DEFERRED_WORK.encode()[:2] + b"\0" + _DEFERRED_WORK.encode()[3:],
+            _DEFERRED_WORK.encode()[:2] + b"\x05" + _DEFERRED_WORK.encode()[3:],
         ],
     ),
     Target(

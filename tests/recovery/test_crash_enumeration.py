@@ -41,7 +41,7 @@ pytestmark = pytest.mark.timeout(1200)
 ONLY = os.environ.get("TIERLOG_CRASH", "")
 SKIPPED = pytest.mark.skipif(bool(ONLY), reason="TIERLOG_CRASH names one case")
 NAMED = ONLY.partition(":")[0] in SCENARIOS
-LIKE_OTHERS = {"defrag-debt", "defrag-inline", "first-access"}
+LIKE_OTHERS = {"defrag-deferred", "defrag-inline", "first-access"}
 """Other doors to what ``defrag`` and ``import`` go through call by call: with ``--long`` only."""
 PROTOCOLS = Path(__file__).parents[2] / "docs" / "protocols"
 

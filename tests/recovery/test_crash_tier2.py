@@ -22,13 +22,13 @@ from tierlog.actors.maintenance import restore as restoring
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.files import ListFolder, Size
-from tierlog.storage_backends.segments.operations import deferred_work as debts
+from tierlog.storage_backends.segments.operations import deferred_work
 
 CHUNK = "Unlink */lts/containers/*"
 
 
-@pytest.mark.parametrize("scenario", ["debt-truncate", "debt-delete", "defrag-debt", "relocate"])
-def test_no_chunk_of_a_debt_goes_before_the_end_of_its_cycle(scenario: str) -> None:
+@pytest.mark.parametrize("scenario", ["deferred-truncate", "deferred-delete", "defrag-deferred", "relocate"])
+def test_no_chunk_of_deferred_work_goes_before_the_end_of_its_cycle(scenario: str) -> None:
     """Rules F2, F6. The log alone would forgive it: no crash can show it while recovery needs nothing but the
     log."""
     events = run_virtual(partial(live, SCENARIOS[scenario], 0), 0).events
@@ -53,10 +53,10 @@ async def _remove_header_before_commit(chunks: ChunkStorage, name: str, files: I
     "scenario, place, name, planted",
     [
         (
-            "debt-delete",
-            debts,
+            "deferred-delete",
+            deferred_work,
             "_write_down",
-            lambda txn, stored, left: txn.owe(left) if stored is None else txn.metadata.drop(stored),
+            lambda txn, stored, left: txn.defer(left) if stored is None else txn.metadata.drop(stored),
         ),
         ("restore", restoring, "sync_ancestry", lambda folder: iter(())),
         ("layout-upgrade", layout_mark, "SyncFolder", ListFolder),
@@ -65,7 +65,7 @@ async def _remove_header_before_commit(chunks: ChunkStorage, name: str, files: I
     ],
 )
 def test_a_planted_bug_is_caught(scenario: str, place: object, name: str, planted: object) -> None:
-    """A step takes its debt out although something is left; the rename that ends a restore is not synced.
+    """A step takes its deferred work out although something is left; the rename that ends a restore is not synced.
 
     A layout's mark is not durable before the store is opened, its name or its bytes; an import takes the
     header before its commit.

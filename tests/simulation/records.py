@@ -1,7 +1,7 @@
 """The records of one container's long-term storage against themselves: every segment a whole chain of chunks,
 nothing beside them.
 
-What a delete, a truncation or a splice left to be done is written down as a debt: a chunk or an index record
+What a delete, a truncation or a splice left to be done is written down as deferred work: a chunk or an index record
 that no segment needs must be in one (rule S11).
 
 Pure: it reads the metadata entries that an owner holds in memory. Does not own: what the chunks themselves
@@ -38,9 +38,9 @@ _SHRINKING = (
     DeferredWorkKind.TRUNCATE,
     DeferredWorkKind.ADOPT,
 )
-"""Kinds of debts that take index records out."""
+"""Kinds of deferred work that take index records out."""
 _COUNTED = (DeferredWorkKind.DELETE, DeferredWorkKind.ADOPT)
-"""Kinds of debts that say how many chunk records are left."""
+"""Kinds of deferred work that say how many chunk records are left."""
 
 
 def segment_records(entries: Entries) -> list[SegmentRecord]:
@@ -49,7 +49,7 @@ def segment_records(entries: Entries) -> list[SegmentRecord]:
     ]
 
 
-def debt_records(entries: Entries) -> list[DeferredWorkRecord]:
+def deferred_work_records(entries: Entries) -> list[DeferredWorkRecord]:
     """What metadata operations left to be done (rule S11)."""
     return [
         DeferredWorkRecord.decode(value)
@@ -71,24 +71,24 @@ def chain(entries: Entries, record: SegmentRecord) -> Iterator[tuple[int, ChunkR
         offset, name = offset + chunk.length, chunk.next_chunk
 
 
-def unpaid(entries: Entries, loose_chunks: int) -> list[str]:
-    """Debts that an owner pays by itself, and the records of files that it deletes by itself."""
-    debts = [
-        debt.key
-        for debt in debt_records(entries)
-        if debt.kind is not DeferredWorkKind.DEFRAG or debt.chunks >= loose_chunks
+def unfinished(entries: Entries, loose_chunks: int) -> list[str]:
+    """Deferred work that an owner runs by itself, and the records of files that it deletes by itself."""
+    pending = [
+        work.key
+        for work in deferred_work_records(entries)
+        if work.kind is not DeferredWorkKind.DEFRAG or work.chunks >= loose_chunks
     ]
-    return [*debts, *map(released_key, released_names(entries))]
+    return [*pending, *map(released_key, released_names(entries))]
 
 
-def _owed(entries: Entries) -> Iterator[tuple[DeferredWorkRecord, str]]:
+def _deferred_chunks(entries: Entries) -> Iterator[tuple[DeferredWorkRecord, str]]:
     """The chunks of deleted segments whose records are still there, and of segments to be that were laid so
     far."""
-    for debt in debt_records(entries):
-        name = debt.chunk if debt.kind in _COUNTED else ""
-        left = debt.chunks if debt.kind is DeferredWorkKind.ADOPT else len(entries)
+    for work in deferred_work_records(entries):
+        name = work.chunk if work.kind in _COUNTED else ""
+        left = work.chunks if work.kind is DeferredWorkKind.ADOPT else len(entries)
         while name and left and (entry := entries.get(chunk_key(name))) is not None:
-            yield debt, name
+            yield work, name
             name, left = ChunkRecord.decode(entry[1]).next_chunk, left - 1
 
 
@@ -110,12 +110,12 @@ def broken_records(state: ContainerState) -> Iterator[str]:
                     f"segment {record.segment:#x}: the last chunk starts at {offset}, not at "
                     f"{record.last_chunk_start}"
                 )
-    for debt, name in _owed(entries):
+    for work, name in _deferred_chunks(entries):
         if name in reached:
-            yield f"chunk {name} is in the chain of {reached[name]:#x} and in {debt.key}"
-        reached[name] = debt.segment
-    for debt in debt_records(entries):
-        yield from _broken_debt(entries, debt)
+            yield f"chunk {name} is in the chain of {reached[name]:#x} and in {work.key}"
+        reached[name] = work.segment
+    for work in deferred_work_records(entries):
+        yield from _broken_work(entries, work)
     for key in entries:
         if key.startswith(CHUNK_PREFIX) and key[len(CHUNK_PREFIX) :] not in reached:
             yield f"{key} is in no segment's chain"
@@ -149,18 +149,18 @@ def _broken_segment(state: ContainerState, record: SegmentRecord) -> Iterator[st
         yield f"there is a record of segment {record.segment:#x}, which the container does not know"
 
 
-def _broken_debt(entries: Entries, debt: DeferredWorkRecord) -> Iterator[str]:
-    yield from (f"{debt.key}: {name}" for name in debt.broken())
-    is_there = segment_key(debt.segment) in entries
+def _broken_work(entries: Entries, work: DeferredWorkRecord) -> Iterator[str]:
+    yield from (f"{work.key}: {name}" for name in work.broken())
+    is_there = segment_key(work.segment) in entries
     settled = (
-        debt.kind is DeferredWorkKind.ADOPT and not debt.chunk
+        work.kind is DeferredWorkKind.ADOPT and not work.chunk
     )  # of a segment that came, and may be gone since
-    if not settled and is_there != (debt.kind in (DeferredWorkKind.TRUNCATE, DeferredWorkKind.DEFRAG)):
-        yield f"{debt.key} is there, and the segment is {'too' if is_there else 'not'}"
+    if not settled and is_there != (work.kind in (DeferredWorkKind.TRUNCATE, DeferredWorkKind.DEFRAG)):
+        yield f"{work.key} is there, and the segment is {'too' if is_there else 'not'}"
 
-    left = sum(1 for owed, _ in _owed(entries) if owed == debt)
-    if debt.kind in _COUNTED and left != debt.chunks:
-        yield f"{debt.key} says that {debt.chunks} chunks are left, there are {left}"
+    left = sum(1 for other, _ in _deferred_chunks(entries) if other == work)
+    if work.kind in _COUNTED and left != work.chunks:
+        yield f"{work.key} says that {work.chunks} chunks are left, there are {left}"
 
 
 def _broken_releases(entries: Entries) -> Iterator[str]:
@@ -186,7 +186,7 @@ def _broken_indexes(entries: Entries) -> Iterator[str]:
         for record in segment_records(entries)
         for offset, chunk in chain(entries, record)
     }
-    ends = {(debt.segment, debt.kind): debt.index_offset for debt in debt_records(entries)}
+    ends = {(work.segment, work.kind): work.index_offset for work in deferred_work_records(entries)}
     firsts = {record.segment: record.first_chunk_start for record in segment_records(entries)}
     for key, (_, value) in entries.items():
         if not key.startswith(INDEX_PREFIX):
@@ -196,7 +196,7 @@ def _broken_indexes(entries: Entries) -> Iterator[str]:
         yield from (f"{key}: {name}" for name in index.broken())
         gone = [ends.get((index.segment, kind), index.offset + 1) for kind in _SHRINKING]
         if min(gone) <= index.offset < firsts.get(index.segment, index.offset + 1):
-            continue  # a debt will take it, and no reader asks for it
+            continue  # deferred work will take it, and no reader asks for it
 
         if starts.get((index.segment, index.chunk)) != index.chunk_start:
             yield (

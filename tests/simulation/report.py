@@ -42,7 +42,7 @@ _COUNTS = {
     "collected": "collected chunks",
     "joined": "joined chunks",
     "relocated": "relocated chunks",
-    "debt steps": "steps of maintenance",
+    "deferred steps": "steps of maintenance",
     "imported": "imported segments of the legacy layout",
     "undecided": "seeds left early, too many orders",
 }

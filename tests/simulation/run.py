@@ -35,7 +35,7 @@ from .model_ops import Append
 from .nemesis import CannotServe, Nemesis
 from .observations import list_transactions, take_look
 from .process import Process
-from .records import unpaid
+from .records import unfinished
 from .stage import Foreign, Stage
 from .storage_invariants import check_stored, left_over
 from .tails import Unheard
@@ -234,12 +234,12 @@ class _Run:
         process, older = await self._stage.serving(), self._legacy_files_left
         end = trio.current_time() + COLLECT_SECONDS
         while left := [
-            *self._unpaid(process),
+            *self._unfinished(process),
             *left_over(process.containers(), self._site.chunk_contents(), older),
         ]:
             if trio.current_time() > end:
                 raise Broken(
-                    f"it does not hold that debts are paid and what nothing refers to is collected\nleft "
+                    f"it does not hold that deferred work runs and what nothing refers to is collected\nleft "
                     f"over: {', '.join(left)}"
                 )
             await trio.sleep(1.0)
@@ -248,10 +248,10 @@ class _Run:
     def _legacy_files_left(self) -> LegacyFilesLeft:
         return LegacyFilesLeft(self._plan.legacy, self._plan.site.layout)
 
-    def _unpaid(self, process: Process) -> list[str]:
+    def _unfinished(self, process: Process) -> list[str]:
         least = self._plan.site.limits.loose_chunks
         return [
-            debt for container in process.containers() for debt in unpaid(container.state.metadata, least)
+            work for container in process.containers() for work in unfinished(container.state.metadata, least)
         ]
 
     async def _check_idle(self) -> None:

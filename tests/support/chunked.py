@@ -221,11 +221,11 @@ class Owner:
             await self.storage.delete(txn)
             await txn.commit()
 
-    async def pay(self) -> int:
-        """Pay all debts, step by step; how many steps it took."""
+    async def run_deferred(self) -> int:
+        """Run all deferred work, step by step; how many steps it took."""
         steps = 0
-        while debts := await self.storage.debts():
-            await self.storage.pay(debts[0])
+        while pending := await self.storage.deferred_work():
+            await self.storage.run_deferred(pending[0])
             steps += 1
         return steps
 

@@ -15,7 +15,15 @@ import pytest
 from simulation.disk import SimulatedDisk
 from simulation.file_layer import SimulatedFiles
 
-from support.crash_tier2 import OLDER_A, OLDER_B, FirstAccess, Tier2Limits, check_legacy_reader, disk_of, paid
+from support.crash_tier2 import (
+    OLDER_A,
+    OLDER_B,
+    FirstAccess,
+    Tier2Limits,
+    check_legacy_reader,
+    disk_of,
+    work_done,
+)
 from support.crash_world import CONFIG, FOLDER, after, opened
 from support.legacy_layout import write_legacy
 from support.oracle import Oracle, observe
@@ -71,7 +79,7 @@ async def leave_legacy_segments(disk: SimulatedDisk) -> None:
 
 
 async def upgraded(store: SegmentStore, oracle: Oracle) -> None:
-    """As ``paid``, once all older segments were met. Their files are as they were, and nothing half-made is
+    """As ``work_done``, once all older segments were met. Their files are as they were, and nothing half-made is
     left beside the logs."""
     disk = disk_of(store)
     left = [name for name in disk.folder(WAL).names if name.startswith(".")]
@@ -79,7 +87,7 @@ async def upgraded(store: SegmentStore, oracle: Oracle) -> None:
     await _check_other_modes(disk, oracle)
     for prefix, older in (("a/", OLDER_A), ("b/", OLDER_B)):
         await oracle.call(store, prefix, FirstAccess(older))
-    await paid(store, oracle)
+    await work_done(store, oracle)
     await _check_older_files(disk)
 
 

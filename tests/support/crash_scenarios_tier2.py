@@ -1,4 +1,4 @@
-"""The crash scenarios of long-term storage's own protocols: debts, joins, relocation, the legacy layout,
+"""The crash scenarios of long-term storage's own protocols: deferred work, joins, relocation, the legacy layout,
 backup and restore.
 
 As in ``crash_scenarios.py``, each says which rules it exercises and what must have happened; its ``settle``
@@ -21,15 +21,15 @@ from support.crash_tier2 import (
     FirstAccess,
     Import,
     LostLogs,
-    Pay,
+    RunDeferredWork,
     Tier2Limits,
     accessed,
     backed_up,
     exported,
     imported,
     imported_in_pieces,
-    paid,
     restored,
+    work_done,
 )
 from support.segment_model import Append, Create, Delete, Flush, Merge, Op, Seal, SetAttribute, Truncate
 from tierlog.actors.settings.layout_mode import LayoutMode
@@ -70,13 +70,13 @@ def _merge(count: int) -> Merge:
     return Merge("a/s", tuple(f"a/s#{number}" for number in range(1, count + 1)), ("batch", 1))
 
 
-DEBT_TRUNCATE = Scenario(
-    rules="S11, F6, F2: a truncation below many chunks is paid in steps, one a cycle; the chunks of a step "
+DEFERRED_TRUNCATE = Scenario(
+    rules="S11, F6, F2: a truncation below many chunks is done in steps, one a cycle; the chunks of a step "
     "go after its cycle.",
     before=[Session({"a/": [Create("a/s", 20), _append("a/s", "cut", 150), Flush()]})],
-    sessions=[Session({"a/": [Truncate("a/s", 110), Flush(), Pay()]})],
+    sessions=[Session({"a/": [Truncate("a/s", 110), Flush(), RunDeferredWork()]})],
     limits=STEPS,
-    settle=paid,
+    settle=work_done,
     reaches=[
         [
             "Begin 2",
@@ -90,8 +90,8 @@ DEBT_TRUNCATE = Scenario(
         ],
     ],
 )
-DEBT_DELETE = Scenario(
-    rules="S11, F6, F2: a deletion of many chunks is paid in steps, the segment's record being gone at once.",
+DEFERRED_DELETE = Scenario(
+    rules="S11, F6, F2: a deletion of many chunks is done in steps, the segment's record being gone at once.",
     before=[
         Session(
             {
@@ -105,9 +105,9 @@ DEBT_DELETE = Scenario(
             }
         )
     ],
-    sessions=[Session({"a/": [Delete("a/s"), Flush(), Pay()]})],
+    sessions=[Session({"a/": [Delete("a/s"), Flush(), RunDeferredWork()]})],
     limits=STEPS,
-    settle=paid,
+    settle=work_done,
     reaches=[
         [
             "Begin 2",
@@ -123,9 +123,9 @@ DEBT_DELETE = Scenario(
         ],
     ],
 )
-DEBT_CONCAT = Scenario(
+DEFERRED_CONCAT = Scenario(
     rules="S11, F3, F6: a splice of many chunks makes its index in steps, beside a truncation that is not "
-    "paid yet.",
+    "done yet.",
     before=[
         Session(
             {
@@ -140,9 +140,9 @@ DEBT_CONCAT = Scenario(
             }
         )
     ],
-    sessions=[Session({"a/": [Merge("a/s", ("a/s#1",)), Truncate("a/s", 45), Flush(), Pay()]})],
+    sessions=[Session({"a/": [Merge("a/s", ("a/s#1",)), Truncate("a/s", 45), Flush(), RunDeferredWork()]})],
     limits=STEPS,
-    settle=paid,
+    settle=work_done,
     reaches=[["Begin 2", "Logged MergeSegments", *["Logged CommitMetadata", "Logged CycleComplete"] * 4]],
 )
 DEFRAG = Scenario(
@@ -151,7 +151,7 @@ DEFRAG = Scenario(
     before=[Session({"a/": [Create("a/s", 150), *_parts(60, 40, 70, 50), _merge(4), Seal("a/s"), Flush()]})],
     sessions=[Session({"a/": [Defrag("a/s")]})],
     limits=Tier2Limits(),
-    settle=paid,
+    settle=work_done,
     reaches=[
         ["Begin 2", *["Link */lts/containers/*", "Logged CommitMetadata"] * 2],
         [
@@ -162,13 +162,13 @@ DEFRAG = Scenario(
         ],
     ],
 )
-DEFRAG_DEBT = Scenario(
-    rules="S8, S9, S11, F6: small chunks that a merge brings are joined by a debt, inside the storage, and "
+DEFRAG_DEFERRED = Scenario(
+    rules="S8, S9, S11, F6: small chunks that a merge brings are joined by deferred work, inside the storage, and "
     "grow on as more come.",
     before=[Session({"a/": [Create("a/s"), *_parts(70, rolling_size=20)]})],
-    sessions=[Session({"a/": [_merge(1), Flush(), Pay()]})],
+    sessions=[Session({"a/": [_merge(1), Flush(), RunDeferredWork()]})],
     limits=Tier2Limits(chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=2, native_min=0, growth=2))),
-    settle=paid,
+    settle=work_done,
     reaches=[
         [
             "Begin 2",
@@ -186,7 +186,7 @@ DEFRAG_INLINE = Scenario(
     before=[Session({"a/": [Create("a/s"), *_parts(70, rolling_size=20)]})],
     sessions=[Session({"a/": [_merge(1), Flush(), Flush()]})],
     limits=Tier2Limits(chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=2, growth=2, inline=True))),
-    settle=paid,
+    settle=work_done,
     reaches=[
         [
             "Begin 2",
@@ -198,12 +198,14 @@ DEFRAG_INLINE = Scenario(
     ],
 )
 RELOCATE = Scenario(
-    rules="S10, S8, S11: the live rest of a mostly truncated first chunk moves as a part of the debt, never "
+    rules="S10, S8, S11: the live rest of a mostly truncated first chunk moves as a part of the deferred work, never "
     "of the truncation.",
     before=[Session({"a/": [Create("a/s", 200), _append("a/s", "old", 300), Flush()]})],
-    sessions=[Session({"a/": [Truncate("a/s", 180), Flush(), Pay(), _append("a/s", "on", 30), Flush()]})],
+    sessions=[
+        Session({"a/": [Truncate("a/s", 180), Flush(), RunDeferredWork(), _append("a/s", "on", 30), Flush()]})
+    ],
     limits=Tier2Limits(chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=0, relocate_above=0))),
-    settle=paid,
+    settle=work_done,
     reaches=[
         [
             "Begin 2",
@@ -255,7 +257,9 @@ IMPORT_PIECES = Scenario(
     rules="S14, S11: the records of a segment of many chunks come in pieces before it; what a crash leaves "
     "of them goes, and no file does.",
     before=[Session({"a/": [OLDER_A]})],
-    sessions=[Session({"a/": [Import(OLDER_A, "a/taken"), _append("a/o", "new", 30), Flush(), Pay()]})],
+    sessions=[
+        Session({"a/": [Import(OLDER_A, "a/taken"), _append("a/o", "new", 30), Flush(), RunDeferredWork()]})
+    ],
     limits=PIECES,
     settle=imported_in_pieces,
     reaches=[
@@ -412,11 +416,11 @@ RESTORE = Scenario(
 )
 
 TIER2_SCENARIOS = {
-    "debt-truncate": DEBT_TRUNCATE,
-    "debt-delete": DEBT_DELETE,
-    "debt-concat": DEBT_CONCAT,
+    "deferred-truncate": DEFERRED_TRUNCATE,
+    "deferred-delete": DEFERRED_DELETE,
+    "deferred-concat": DEFERRED_CONCAT,
     "defrag": DEFRAG,
-    "defrag-debt": DEFRAG_DEBT,
+    "defrag-deferred": DEFRAG_DEFERRED,
     "defrag-inline": DEFRAG_INLINE,
     "relocate": RELOCATE,
     "import": IMPORT,

@@ -1,7 +1,7 @@
 """What the crash scenarios of long-term storage's protocols are made of: limits, calls, and what must be true
 in the end.
 
-The limits make debts of a handful of chunks and joins of a handful of bytes. The calls are operations as in
+The limits make deferred work of a handful of chunks and joins of a handful of bytes. The calls are operations as in
 ``segment_model.py``; most change nothing that can be seen. The verdicts are a scenario's ``settle``: what the
 last owner after a crash does and checks.
 """
@@ -64,7 +64,7 @@ NO_DEFRAG = DefragOptions(loose_chunks=0, relocate_max=0)
 
 @attrs.frozen(kw_only=True)
 class Tier2Limits(Limits):
-    """Nothing happens by itself but what is owed, one step in a cycle."""
+    """Nothing happens by itself but deferred work, one step in a cycle."""
 
     wal_file: int = 1 << 20
     flush: int = 1 << 20
@@ -129,12 +129,12 @@ class Unseen(Op):
 
 
 @attrs.frozen
-class Pay(Unseen):
-    """Waits until nothing is owed any more."""
+class RunDeferredWork(Unseen):
+    """Waits until no deferred work is left."""
 
     async def send(self, store: SegmentStore) -> Any:
         with anyio.fail_after(5):  # less than the age at which a cycle is due anyway
-            while await container(store).storage.debts():
+            while await container(store).storage.deferred_work():
                 await container(store).cycle_ended()
 
 
@@ -218,8 +218,10 @@ class Import(Op):
         return ImportOutcome.PASSED_OVER if self._is_there(family) else ImportOutcome.IMPORTED
 
     async def send(self, store: SegmentStore) -> Any:
-        if any(debt.kind is DeferredWorkKind.ADOPT for debt in await container(store).storage.debts()):
-            await Pay().send(
+        if any(
+            work.kind is DeferredWorkKind.ADOPT for work in await container(store).storage.deferred_work()
+        ):
+            await RunDeferredWork().send(
                 store
             )  # until an import that was not finished is taken back, its caller is asked to come again
         return (await try_import(store, self.legacy.name, no_progress)).outcome
@@ -245,12 +247,12 @@ class FirstAccess(Op):
 # --- verdicts -----------------------------------------------------------------------------------
 
 
-async def paid(store: SegmentStore, oracle: Oracle) -> None:
-    """What is owed is paid although nobody asks, and the records are those of the live segments and no others
+async def work_done(store: SegmentStore, oracle: Oracle) -> None:
+    """Deferred work is done although nobody asks, and the records are those of the live segments and no others
     (rule S11)."""
-    await Pay().send(store)
+    await RunDeferredWork().send(store)
     await store.flush()
-    await Pay().send(store)
+    await RunDeferredWork().send(store)
     owner = container(store)
     # Files of the legacy layout that were released, by this owner or by one that died before it deleted them,
     # go by themselves (rule G3).
@@ -265,7 +267,7 @@ async def paid(store: SegmentStore, oracle: Oracle) -> None:
 
 
 async def _records(owner: Container) -> set[str]:
-    """The keys of all records that should be there once every debt that is due was paid."""
+    """The keys of all records that should be there once all deferred work that is due was done."""
     metadata, spacing = owner.state.metadata, owner.options.chunked.index_spacing
     expected = {key for key in metadata if key.startswith("o:")}
     for name in owner.state.segments.names(""):
@@ -285,8 +287,8 @@ async def _records(owner: Container) -> set[str]:
 
 
 async def restored(store: SegmentStore, oracle: Oracle) -> None:
-    """As ``paid``; and what the restore worked in is gone, wherever it ended (rule S17)."""
-    await paid(store, oracle)
+    """As ``work_done``; and what the restore worked in is gone, wherever it ended (rule S17)."""
+    await work_done(store, oracle)
     left = [name for name in disk_of(store).folder(FOLDER).names if name.startswith(RESTORING)]
     assert not left, f"a restore left {left}"
 
@@ -303,22 +305,22 @@ async def imported(store: SegmentStore, oracle: Oracle) -> None:
     S14)."""
     for prefix, older in (("a/", OLDER_A), ("b/", OLDER_B)):
         await oracle.call(store, prefix, Import(older, f"{prefix}taken"))
-    await paid(store, oracle)
+    await work_done(store, oracle)
 
 
 async def imported_in_pieces(store: SegmentStore, oracle: Oracle) -> None:
     """What a crash left of an import is taken back by the next owner, and every file stays; then it comes in
     whole (rule S14)."""
-    await paid(store, oracle)
+    await work_done(store, oracle)
     await oracle.call(store, "a/", Import(OLDER_A, "a/taken"))
-    await paid(store, oracle)
+    await work_done(store, oracle)
 
 
 async def accessed(store: SegmentStore, oracle: Oracle) -> None:
     """As ``exported``, of a segment that comes in at first access, and without asking for the export (rules
     S14, S15)."""
     await oracle.call(store, "a/", FirstAccess(OLDER_A))
-    await paid(store, oracle)
+    await work_done(store, oracle)
     await _check_header(store, oracle, "a/o")
 
 
@@ -332,7 +334,7 @@ async def exported(store: SegmentStore, oracle: Oracle) -> None:
         assert await _is_cut_short(await chunks_of(store), "a/s")
     await Export("a/s").send(store)
     await _check_header(store, oracle, "a/s")
-    await paid(store, oracle)
+    await work_done(store, oracle)
 
 
 async def _is_cut_short(chunks: ChunkStorage, name: str) -> bool:
@@ -387,7 +389,7 @@ async def backed_up(store: SegmentStore, oracle: Oracle) -> None:
         with_all = {name for state in oracle.families.values() for name in state.settled}
         manifest = decode_manifest(await read_object(chunks, manifest_name(BACKUP)), BACKUP)
         assert manifest.segments == len(with_all)
-    await paid(store, oracle)
+    await work_done(store, oracle)
 
 
 async def _check_backup(store: SegmentStore, oracle: Oracle) -> None:

@@ -10,7 +10,7 @@ import pytest
 from simulation.invariants import ALL, Broken, Watch
 from simulation.loop import run_virtual
 from simulation.process import Process
-from simulation.records import broken_records, unpaid
+from simulation.records import broken_records, unfinished
 from simulation.storage_invariants import ChunkBook, check_stored, left_over
 from simulation.trace import Trace
 from simulation.view import View, look
@@ -209,7 +209,7 @@ def test_a_released_file_is_no_chunk_and_not_one_of_the_containers_own(
         wrong = list(broken_records(container.state))
         assert len(wrong) == (1 if found else 0)
         assert found in "".join(wrong)
-        assert key in unpaid(container.state.metadata, 0)
+        assert key in unfinished(container.state.metadata, 0)
 
     in_a_store(body)
 

@@ -1,14 +1,14 @@
 """Adopt: the records of a chain whose chunks are there already, laid in pieces before the operation that
 makes it a segment (rule S14).
 
-Owns: the pieces, and the debt that says how far they go. Does not own: the chain, nor the last operation,
-which writes the segment's record and empties the debt at once (``container/older.py``): before it no reader
+Owns: the pieces, and the deferred work that says how far they go. Does not own: the chain, nor the last operation,
+which writes the segment's record and empties the deferred work at once (``container/older.py``): before it no reader
 can tell that anything was laid.
 
-Ordering: each piece is one transaction, bounded in bytes, that also writes the debt anew. So the debt names
-exactly what was laid, and the steps that pay it take that out again; the chunks stay, because they are the
+Ordering: each piece is one transaction, bounded in bytes, that also writes the deferred work anew. So the deferred work names
+exactly what was laid, and the steps that run it take that out again; the chunks stay, because they are the
 legacy layout's, or a backup's, until the segment is there. While the adoption goes on, in this instance, its
-debt is not due. Cancellation and crash: the debt is due, here or for the next owner.
+deferred work is not due. Cancellation and crash: the deferred work is due, here or for the next owner.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ async def adopt(core: Core, segment: int, chain: Chain) -> None:
 async def _lay(core: Core, segment: int, piece: list[Laid]) -> None:
     with SegmentTransaction(core, segment, create=False, rolling_size=None) as txn:
         async with txn.operation():
-            debt = await txn.debt(DeferredWorkKind.ADOPT)
-            debt = debt or DeferredWorkRecord(
+            work = await txn.deferred(DeferredWorkKind.ADOPT)
+            work = work or DeferredWorkRecord(
                 DeferredWorkKind.ADOPT, segment, index_offset=piece[0].start, chunk=piece[0].chunk.name
             )
             for laid in piece:
@@ -50,7 +50,7 @@ async def _lay(core: Core, segment: int, piece: list[Laid]) -> None:
                 for index in laid.multiples:
                     txn.metadata.put(index)
             last = piece[-1]
-            txn.owe(changed(debt, end=last.start + last.chunk.length, chunks=debt.chunks + len(piece)))
+            txn.defer(changed(work, end=last.start + last.chunk.length, chunks=work.chunks + len(piece)))
         await txn.commit()
 
 

@@ -3,7 +3,7 @@ and S11).
 
 Owns: the splice. The source's record vanishes and the target's grows in one commit; the chunk records stay as
 they are but for the link, because a chunk's record does not say where it lies. The index of the spliced part
-is a debt: it is a hint to readers.
+is deferred work: it is a hint to readers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from ...base.errors import InvalidArgument, SegmentNotFound, SegmentNotSealed, SegmentSealed
 from ..records import DeferredWorkKind, DeferredWorkRecord, SegmentRecord
 from ..segment_transaction import SegmentTransaction
-from .deferred_work import begin_debt, count_loose
+from .deferred_work import begin_deferred, count_loose
 from .defrag import defrag_from
 
 
@@ -24,14 +24,14 @@ async def concat(txn: SegmentTransaction, source_id: int) -> int:
         raise SegmentSealed(f"segment {txn.id:016x} is sealed", segment=f"{txn.id:016x}")
 
     source = _check_source(source_id, await txn.take_source(source_id))
-    await txn.take_debt(DeferredWorkKind.DEFRAG, source_id)
+    await txn.take_deferred(DeferredWorkKind.DEFRAG, source_id)
     txn.metadata.drop(source)
     txn.drop_spare(source_id)
     if source.length:
         seam = target.last_chunk_start
         target = await _splice(txn, target, source)
         if txn.core.options.defrag.inline and not await defrag_from(txn, seam):
-            await count_loose(txn, target, seam, source.chunk_count)  # the rest is a debt
+            await count_loose(txn, target, seam, source.chunk_count)  # the rest is deferred work
     return target.length
 
 
@@ -68,7 +68,7 @@ async def _splice(txn: SegmentTransaction, target: SegmentRecord, source: Segmen
         last_chunk_start=start + source.last_chunk_start,
         chunk_count=target.chunk_count + source.chunk_count,
     )
-    debt = DeferredWorkRecord(
+    work = DeferredWorkRecord(
         DeferredWorkKind.SPLICE,
         source.segment,
         txn.id,
@@ -77,7 +77,7 @@ async def _splice(txn: SegmentTransaction, target: SegmentRecord, source: Segmen
         position=start,
         chunk=source.first_chunk,
     )
-    await begin_debt(txn, debt)
+    await begin_deferred(txn, work)
     is_small = source.length // source.chunk_count <= txn.core.options.defrag.small_max
     if is_small and not txn.core.options.defrag.inline:
         await count_loose(txn, target, seam, source.chunk_count)

@@ -1,13 +1,13 @@
-"""Debts: the steps that do what a metadata-only operation left undone (rule S11).
+"""Deferred work: the steps that do what a metadata-only operation left undone (rule S11).
 
-Owns: which debts are due, and one bounded step of each kind; the parts of ``delete``, ``truncate`` and
+Owns: which deferred work is due, and one bounded step of each kind; the parts of ``delete``, ``truncate`` and
 ``concat`` that grow with a segment's chunks are here alone. The operation itself does the first few records,
-so that what is small leaves no debt.
+so that what is small leaves no deferred work.
 
 Ordering: a step is one transaction on the segment that holds the chunks. It changes records and writes the
-debt down anew in the same commit, so a crash at any moment leaves a debt that is exact. Index records are
+deferred work down anew in the same commit, so a crash at any moment leaves deferred work that is exact. Index records are
 hints to readers: one that is missing, or that lies below the first chunk, costs time and nothing else. A step
-never makes another debt larger. Cancellation: as of any transaction.
+never makes another deferred work larger. Cancellation: as of any transaction.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ from .relocate import is_due, relocate
 Step: TypeAlias = Callable[
     [SegmentTransaction, DeferredWorkRecord, int, bool], Awaitable[DeferredWorkRecord | None]
 ]
-"""(transaction, debt, records it may look at, whether it may copy chunks) -> what is left, None for
+"""(transaction, deferred work, records it may look at, whether it may copy chunks) -> what is left, None for
 nothing."""
 
 
-async def due_debts(core: Core) -> list[DeferredWorkRecord]:
+async def due_work(core: Core) -> list[DeferredWorkRecord]:
     """What a step can be done on now, in the order in which it should be."""
-    return [debt for debt in await core.debts.read() if _is_due(core, debt)]
+    return [work for work in await core.deferred_work.read() if _is_due(core, work)]
 
 
-def _is_due(core: Core, debt: DeferredWorkRecord) -> bool:
-    if debt.kind is DeferredWorkKind.DEFRAG:
-        return 0 < core.options.defrag.loose_chunks <= debt.chunks
-    return debt.kind is not DeferredWorkKind.ADOPT or debt.segment not in core.adopting
+def _is_due(core: Core, work: DeferredWorkRecord) -> bool:
+    if work.kind is DeferredWorkKind.DEFRAG:
+        return 0 < core.options.defrag.loose_chunks <= work.chunks
+    return work.kind is not DeferredWorkKind.ADOPT or work.segment not in core.adopting
 
 
-async def pay_step(core: Core, debt: DeferredWorkRecord) -> bool:
-    """One step in one transaction, on what the stored record says, not ``debt``. Whether something is
+async def run_step(core: Core, work: DeferredWorkRecord) -> bool:
+    """One step in one transaction, on what the stored record says, not ``deferred work``. Whether something is
     left."""
-    with SegmentTransaction(core, _holder(debt), create=False, rolling_size=None) as txn:
+    with SegmentTransaction(core, _holder(work), create=False, rolling_size=None) as txn:
         async with txn.operation():
-            stored = await txn.debt(debt.kind, debt.segment)
+            stored = await txn.deferred(work.kind, work.segment)
             if stored is None:
                 return False
 
-            left = await _STEPS[debt.kind](txn, stored, core.options.maintenance_records, True)
+            left = await _STEPS[work.kind](txn, stored, core.options.maintenance_records, True)
             _write_down(txn, stored, left)
         await txn.commit()
         return left is not None
 
 
-async def begin_debt(txn: SegmentTransaction, debt: DeferredWorkRecord) -> None:
-    """Inside the operation that makes ``debt``: its first records at once, and what is left is written down.
-    A debt of that kind that the segment has already goes on instead."""
-    stored = await txn.debt(debt.kind, debt.segment)
+async def begin_deferred(txn: SegmentTransaction, work: DeferredWorkRecord) -> None:
+    """Inside the operation that makes ``deferred work``: its first records at once, and what is left is written down.
+    Deferred work of that kind that the segment has already goes on instead."""
+    stored = await txn.deferred(work.kind, work.segment)
     _write_down(
-        txn, stored, await _STEPS[debt.kind](txn, stored or debt, txn.core.options.inline_records, False)
+        txn, stored, await _STEPS[work.kind](txn, stored or work, txn.core.options.inline_records, False)
     )
 
 
@@ -71,23 +71,23 @@ async def count_loose(txn: SegmentTransaction, segment: SegmentRecord, offset: i
     if not chunks or not options.loose_chunks or not options.small_max:
         return
 
-    debt = await txn.debt(DeferredWorkKind.DEFRAG)
-    debt = debt or DeferredWorkRecord(
+    work = await txn.deferred(DeferredWorkKind.DEFRAG)
+    work = work or DeferredWorkRecord(
         DeferredWorkKind.DEFRAG, txn.id, position=max(0, offset - segment.rolling_size)
     )
-    txn.owe(changed(debt, chunks=debt.chunks + chunks))
+    txn.defer(changed(work, chunks=work.chunks + chunks))
 
 
-def _holder(debt: DeferredWorkRecord) -> int:
-    """The segment whose transaction pays it."""
-    return debt.target if debt.kind is DeferredWorkKind.SPLICE else debt.segment
+def _holder(work: DeferredWorkRecord) -> int:
+    """The segment whose transaction runs the work."""
+    return work.target if work.kind is DeferredWorkKind.SPLICE else work.segment
 
 
 def _write_down(
     txn: SegmentTransaction, stored: DeferredWorkRecord | None, left: DeferredWorkRecord | None
 ) -> None:
     if left is not None:
-        txn.owe(left)
+        txn.defer(left)
     elif stored is not None:
         txn.metadata.drop(stored)
 
@@ -107,46 +107,46 @@ async def _drop_index(
 
 
 async def _delete_step(
-    txn: SegmentTransaction, debt: DeferredWorkRecord, limit: int, _may_copy: bool
+    txn: SegmentTransaction, work: DeferredWorkRecord, limit: int, _may_copy: bool
 ) -> DeferredWorkRecord | None:
-    name, chunks = debt.chunk, debt.chunks
+    name, chunks = work.chunk, work.chunks
     while name and limit:
         chunk = await txn.metadata.chunk(name)
         await txn.drop_chunk(chunk)
         name, chunks, limit = chunk.next_chunk, max(1, chunks - 1), limit - 1
-    index_offset, _ = await _drop_index(txn, debt.segment, debt.index_offset, debt.end, limit)
-    if not name and index_offset == debt.end:
+    index_offset, _ = await _drop_index(txn, work.segment, work.index_offset, work.end, limit)
+    if not name and index_offset == work.end:
         return None
 
-    return changed(debt, chunk=name, chunks=chunks if name else 0, index_offset=index_offset)
+    return changed(work, chunk=name, chunks=chunks if name else 0, index_offset=index_offset)
 
 
 # --- truncate -----------------------------------------------------------------------------------
 
 
 async def _truncate_step(
-    txn: SegmentTransaction, debt: DeferredWorkRecord, limit: int, may_copy: bool
+    txn: SegmentTransaction, work: DeferredWorkRecord, limit: int, may_copy: bool
 ) -> DeferredWorkRecord | None:
     """Leading chunks below the start leave the chain. Then the first one may be worth moving, which is never
     part of the operation."""
-    debt, is_first_live = await _drop_leading(txn, debt, limit)
+    work, is_first_live = await _drop_leading(txn, work, limit)
     segment = await txn.segment()
     if not is_first_live:
-        return debt
+        return work
 
     if segment.first_chunk and is_due(txn, segment, await txn.metadata.chunk(segment.first_chunk)):
         if not may_copy:
-            return debt
+            return work
         await relocate(txn, pass_damage=True)
     return None
 
 
 async def _drop_leading(
-    txn: SegmentTransaction, debt: DeferredWorkRecord, limit: int
+    txn: SegmentTransaction, work: DeferredWorkRecord, limit: int
 ) -> tuple[DeferredWorkRecord, bool]:
     """What is left, and whether the first chunk holds the start now, or there is none."""
     segment = await txn.segment()
-    name, start, index_offset = segment.first_chunk, segment.first_chunk_start, debt.index_offset
+    name, start, index_offset = segment.first_chunk, segment.first_chunk_start, work.index_offset
     dropped, is_first_live = 0, False
     while limit and not is_first_live:
         index_offset, looked = await _drop_index(txn, txn.id, index_offset, start, limit)
@@ -167,33 +167,33 @@ async def _drop_leading(
         )
         if not name:
             txn.update(segment, last_chunk="", last_chunk_start=start)
-    return changed(debt, index_offset=index_offset), is_first_live
+    return changed(work, index_offset=index_offset), is_first_live
 
 
 # --- splice -------------------------------------------------------------------------------------
 
 
 async def _splice_step(
-    txn: SegmentTransaction, debt: DeferredWorkRecord, limit: int, _may_copy: bool
+    txn: SegmentTransaction, work: DeferredWorkRecord, limit: int, _may_copy: bool
 ) -> DeferredWorkRecord | None:
-    """The source's index records go, the target's appear. Where the target is gone too, its own debt covers
+    """The source's index records go, the target's appear. Where the target is gone too, its own deferred work covers
     what was spliced into it."""
-    index_offset, looked = await _drop_index(txn, debt.segment, debt.index_offset, debt.end, limit)
-    debt = changed(debt, index_offset=index_offset)
-    target, end = await txn.load(debt.target), debt.offset + debt.end
+    index_offset, looked = await _drop_index(txn, work.segment, work.index_offset, work.end, limit)
+    work = changed(work, index_offset=index_offset)
+    target, end = await txn.load(work.target), work.offset + work.end
     if target is None:
-        debt = changed(debt, position=end, chunk="")
+        work = changed(work, position=end, chunk="")
     else:
-        debt = await _build_index(txn, debt, target, limit - looked)
-    return None if (debt.index_offset, debt.position) == (debt.end, end) else debt
+        work = await _build_index(txn, work, target, limit - looked)
+    return None if (work.index_offset, work.position) == (work.end, end) else work
 
 
 async def _build_index(
-    txn: SegmentTransaction, debt: DeferredWorkRecord, target: SegmentRecord, limit: int
+    txn: SegmentTransaction, work: DeferredWorkRecord, target: SegmentRecord, limit: int
 ) -> DeferredWorkRecord:
-    """Go on from the debt's position, chunk by chunk. Its ``chunk`` begins there, unless it was joined with
+    """Go on from the deferred work's position, chunk by chunk. Its ``chunk`` begins there, unless it was joined with
     others meanwhile."""
-    end, position, name = debt.offset + debt.end, debt.position, debt.chunk
+    end, position, name = work.offset + work.end, work.position, work.chunk
     if position < target.first_chunk_start:
         position, name = target.first_chunk_start, target.first_chunk
     while limit > 0 and txn.multiples(position, end):
@@ -212,7 +212,7 @@ async def _build_index(
         )
     if not txn.multiples(position, end):
         position, name = end, ""
-    return changed(debt, position=position, chunk=name)
+    return changed(work, position=position, chunk=name)
 
 
 async def _put_index(txn: SegmentTransaction, record: IndexRecord) -> None:
@@ -224,34 +224,34 @@ async def _put_index(txn: SegmentTransaction, record: IndexRecord) -> None:
 
 
 async def _defrag_step(
-    txn: SegmentTransaction, debt: DeferredWorkRecord, _limit: int, _may_copy: bool
+    txn: SegmentTransaction, work: DeferredWorkRecord, _limit: int, _may_copy: bool
 ) -> DeferredWorkRecord | None:
     segment = await txn.load(txn.id)
     if segment is None:
         return None
 
-    step = await defrag_step(txn, debt.position, packed=segment.sealed, pass_damage=True)
-    return None if step.next_offset is None else changed(debt, position=step.next_offset)
+    step = await defrag_step(txn, work.position, packed=segment.sealed, pass_damage=True)
+    return None if step.next_offset is None else changed(work, position=step.next_offset)
 
 
 # --- adopt --------------------------------------------------------------------------------------
 
 
 async def _adopt_step(
-    txn: SegmentTransaction, debt: DeferredWorkRecord, limit: int, _may_copy: bool
+    txn: SegmentTransaction, work: DeferredWorkRecord, limit: int, _may_copy: bool
 ) -> DeferredWorkRecord | None:
     """Records that were laid go, chunks before the index. Their chunks are not released: no segment has ever
     had them (rule S14)."""
-    name, chunks = debt.chunk, debt.chunks
+    name, chunks = work.chunk, work.chunks
     while chunks and limit:
         chunk = await txn.metadata.chunk(name)
         txn.metadata.drop(chunk)
         name, chunks, limit = chunk.next_chunk, chunks - 1, limit - 1
-    index_offset, _ = await _drop_index(txn, debt.segment, debt.index_offset, debt.end, limit)
-    if not chunks and index_offset == debt.end:
+    index_offset, _ = await _drop_index(txn, work.segment, work.index_offset, work.end, limit)
+    if not chunks and index_offset == work.end:
         return None
 
-    return changed(debt, chunk=name if chunks else "", chunks=chunks, index_offset=index_offset)
+    return changed(work, chunk=name if chunks else "", chunks=chunks, index_offset=index_offset)
 
 
 _STEPS: Mapping[DeferredWorkKind, Step] = {

@@ -1,4 +1,4 @@
-"""Delete: the segment's record goes, and what it named becomes a debt: O(1) records (rules S11, F2).
+"""Delete: the segment's record goes, and what it named becomes deferred work: O(1) records (rules S11, F2).
 
 Owns: the end of the segment. From the commit on nothing knows its id; its chunks stay referenced by their own
 records, and are released to the collector by the commits that take those out (rule G1).
@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from ..records import DeferredWorkKind, DeferredWorkRecord
 from ..segment_transaction import SegmentTransaction
-from .deferred_work import begin_debt
+from .deferred_work import begin_deferred
 
 
 async def delete(txn: SegmentTransaction) -> None:
     segment = await txn.segment()
-    truncation = await txn.take_debt(DeferredWorkKind.TRUNCATE)
-    await txn.take_debt(DeferredWorkKind.DEFRAG)
+    truncation = await txn.take_deferred(DeferredWorkKind.TRUNCATE)
+    await txn.take_deferred(DeferredWorkKind.DEFRAG)
     txn.metadata.drop(segment)
     txn.drop_spare(txn.id)
-    await begin_debt(
+    await begin_deferred(
         txn,
         DeferredWorkRecord(
             DeferredWorkKind.DELETE,

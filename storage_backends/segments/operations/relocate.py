@@ -3,7 +3,7 @@
 
 Owns: whether a segment's first chunk is to be moved, and the move. Does not own: the thresholds
 (``defrag_rules.py``), the copy (``joining.py``). It is never part of a truncation, which stays a matter of
-records: it follows as a debt, or on request.
+records: it follows as deferred work, or on request.
 
 A first chunk that this owner may still append to stays: it is the last one too, and the next chunk will make
 it worth another look.

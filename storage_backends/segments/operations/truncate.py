@@ -1,8 +1,8 @@
 """Truncate: move a segment's start. Chunks that lie wholly before it leave the chain, the first few at once,
-the rest as a debt (rule S11).
+the rest as deferred work (rule S11).
 
-Owns: the new start. Does not own: which chunks go, and when (``debts.py``); they are released after the
-commit that drops their records, and deleted by the collector (rule F2). Until the debt is paid the chain
+Owns: the new start. Does not own: which chunks go, and when (``deferred_work.py``); they are released after the
+commit that drops their records, and deleted by the collector (rule F2). Until the deferred work is done the chain
 begins before the start. A chunk that the start lies in stays whole. At the end of the segment no chunk is
 left: "truncated to empty" is a layout like any other.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 from ...base.errors import BadOffset
 from ..records import DeferredWorkKind, DeferredWorkRecord
 from ..segment_transaction import SegmentTransaction
-from .deferred_work import begin_debt
+from .deferred_work import begin_deferred
 
 
 async def truncate(txn: SegmentTransaction, offset: int) -> None:
@@ -25,6 +25,6 @@ async def truncate(txn: SegmentTransaction, offset: int) -> None:
 
     if offset > segment.start_offset:
         segment = txn.update(segment, start_offset=offset)
-        await begin_debt(
+        await begin_deferred(
             txn, DeferredWorkRecord(DeferredWorkKind.TRUNCATE, txn.id, index_offset=segment.first_chunk_start)
         )

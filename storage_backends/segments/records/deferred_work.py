@@ -1,8 +1,8 @@
-"""The debt record: what a metadata-only operation left to be done, so that it costs the same however many
+"""The deferred work record: what a metadata-only operation left to be done, so that it costs the same however many
 chunks a segment has (rule S11).
 
-Owns: its key, layout (format version 1) and invariants. Does not own: the steps that pay it
-(``operations/debts.py``), nor when (the storage writer). It is written in the commit of the operation that
+Owns: its key, layout (format version 1) and invariants. Does not own: the steps that run it
+(``operations/deferred_work.py``), nor when (the storage writer). It is written in the commit of the operation that
 makes it, and shrinks or goes in the commit of each step: so it says at every moment exactly what is left, to
 every later owner too.
 
@@ -22,7 +22,7 @@ adopt        one to be         an import laid ``chunks`` chunk records from ``ch
 ============ =================
 ==========================================================================================
 
-A segment has at most one debt of a kind. A field that its kind does not use is 0 or empty.
+A segment has at most one deferred work of a kind. A field that its kind does not use is 0 or empty.
 
 Layout: u8 type 4, u8 version 1, u8 kind, u64 segment, u64 target, u64 offset, u64 end, u64 index_offset, u64
 position, text chunk, u64 chunks, u64 owner_epoch; bytes behind are kept. A kind of a newer version is left
@@ -37,14 +37,14 @@ import attrs
 
 from ...base.checksum import Buffer
 from ...base.codec import DecodeError
-from .header import DEBT_TYPE, Invariants, begin, broken, expect
+from .header import DEFERRED_WORK_TYPE, Invariants, begin, broken, expect
 
 DEFERRED_WORK_PREFIX = "d:"
 _VERSION = 1
 
 
 class DeferredWorkKind(IntEnum):
-    """Permanent numbers: they are persisted. The order is the order in which debts are paid."""
+    """Permanent numbers: they are persisted. The order is the order in which deferred work runs."""
 
     DELETE = 1
     TRUNCATE = 2
@@ -57,10 +57,10 @@ _KIND_AT = 2
 
 
 def is_of_newer_kind(data: Buffer) -> bool:
-    """Whether this is a debt of a kind that only newer code knows how to pay."""
+    """Whether this is deferred work of a kind that only newer code knows how to run."""
     head = bytes(data[: _KIND_AT + 1])
     return (
-        head[:_KIND_AT] == bytes((DEBT_TYPE, _VERSION))
+        head[:_KIND_AT] == bytes((DEFERRED_WORK_TYPE, _VERSION))
         and len(head) > _KIND_AT
         and head[_KIND_AT] > max(DeferredWorkKind)
     )
@@ -103,7 +103,7 @@ class DeferredWorkRecord:
 
     def encode(self) -> bytes:
         encoder = (
-            begin(DEBT_TYPE, _VERSION)
+            begin(DEFERRED_WORK_TYPE, _VERSION)
             .u8(self.kind)
             .u64(self.segment)
             .u64(self.target)
@@ -117,19 +117,19 @@ class DeferredWorkRecord:
 
     @classmethod
     def decode(cls, data: Buffer) -> DeferredWorkRecord:
-        fields = expect(data, DEBT_TYPE, _VERSION)
+        fields = expect(data, DEFERRED_WORK_TYPE, _VERSION)
         number = fields.u8()
         try:
             kind = DeferredWorkKind(number)
         except ValueError:
-            raise DecodeError(f"unknown kind of debt {number}") from None
+            raise DecodeError(f"unknown kind of deferred work {number}") from None
 
         head = fields.u64(), fields.u64(), fields.u64(), fields.u64(), fields.u64(), fields.u64()
         return cls(kind, *head, fields.text(), fields.u64(), fields.u64(), extra=fields.rest())
 
     def broken(self) -> list[str]:
         """The names of the invariants that this record breaks."""
-        return broken(self, DEBT_INVARIANTS)
+        return broken(self, DEFERRED_WORK_INVARIANTS)
 
 
 def _nothing_is_negative(r: DeferredWorkRecord) -> bool:
@@ -156,7 +156,7 @@ def _splice_joins_two(r: DeferredWorkRecord) -> bool:
     return r.kind is not DeferredWorkKind.SPLICE or r.target != r.segment
 
 
-DEBT_INVARIANTS: Invariants[DeferredWorkRecord] = {
+DEFERRED_WORK_INVARIANTS: Invariants[DeferredWorkRecord] = {
     "nothing is negative": _nothing_is_negative,
     "chunks that go are counted": _what_goes_is_counted,
     "index_offset <= end": _index_lies_inside,

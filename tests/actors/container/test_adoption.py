@@ -123,8 +123,8 @@ async def test_nobody_sees_pieces_and_their_owner_leaves_them_alone_meanwhile(wo
             with pytest.raises(SegmentNotFound):
                 await owner.store.segment_info(NAME)
             await owner.store.create_segment("app/new")
-            [debt] = keys(owner, "d:")
-            assert debt != deferred_work_key(
+            [work] = keys(owner, "d:")
+            assert work != deferred_work_key(
                 (await owner.store.segment_info("app/new")).segment_id, DeferredWorkKind.ADOPT
             )
             tasks.cancel_scope.cancel()
@@ -168,8 +168,8 @@ def test_who_comes_before_it_was_taken_back_is_asked_to_come_again() -> None:
     with pytest.raises(InvalidArgument, match="belongs to another segment"):
         decide_import(state, request)
 
-    owed = DeferredWorkRecord(DeferredWorkKind.ADOPT, 7, chunk="old", chunks=1, end=10)
-    state.metadata[owed.key] = (1, owed.encode())
+    work = DeferredWorkRecord(DeferredWorkKind.ADOPT, 7, chunk="old", chunks=1, end=10)
+    state.metadata[work.key] = (1, work.encode())
     with pytest.raises(Unavailable, match="taken back: try again"):
         decide_import(state, request)
 
@@ -200,14 +200,14 @@ def test_what_was_taken_back_is_no_segment() -> None:
         decide_import(state, request)
 
 
-def test_the_last_operation_settles_the_debt() -> None:
+def test_the_last_operation_settles_the_deferred_work() -> None:
     state = ContainerState(1)
     chain = Chain(10, 0, False, 100, ((0, ChunkRecord("old").grown([bytes(10)])),))
     request = request_of(NAME, chain, 64)
     sid = request.adopted = state.take_segment_id()
     key = deferred_work_key(sid, DeferredWorkKind.ADOPT)
-    owed = DeferredWorkRecord(DeferredWorkKind.ADOPT, sid, chunk="old", chunks=1, end=10)
-    state.metadata[key] = (1, owed.encode())
+    work = DeferredWorkRecord(DeferredWorkKind.ADOPT, sid, chunk="old", chunks=1, end=10)
+    state.metadata[key] = (1, work.encode())
     state.apply(decide_import(state, request)[0])
 
     left = DeferredWorkRecord.decode(state.metadata[key][1])

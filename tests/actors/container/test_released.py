@@ -95,7 +95,7 @@ async def die_after(
         await act(owner)
         await owner.store.flush()
         await until(lambda: bool(recorded(owner)))
-        while await owner.container.storage.debts():
+        while await owner.container.storage.deferred_work():
             await owner.container.cycle_ended()
         released = recorded(owner)
         if checkpoint:

@@ -136,7 +136,7 @@ class Case:
     async def collect(self) -> None:
         """What a flush cycle and the collector do after the changes."""
         with self._changing():
-            await self.owner.pay()
+            await self.owner.run_deferred()
         for name in self.owner.tier2.sink.released:
             self.owner.tier2.chunks.chunks.pop(name, None)
 

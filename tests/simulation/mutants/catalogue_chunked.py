@@ -13,7 +13,7 @@ _TRANSACTION = "storage_backends/segments/segment_transaction.py"
 _CONCAT = "storage_backends/segments/operations/concat.py"
 _WRITE = "storage_backends/segments/operations/write.py"
 _READ = "storage_backends/segments/operations/read.py"
-_DEBTS = "storage_backends/segments/operations/deferred_work.py"
+_DEFERRED_WORK = "storage_backends/segments/operations/deferred_work.py"
 _CORE = "storage_backends/segments/core.py"
 _FILES = "storage_backends/chunks/filesystem.py"
 _PROGRAMS = "storage_backends/chunks/filesystem_programs.py"
@@ -114,7 +114,7 @@ CHUNKED: tuple[Mutant, ...] = (
         "truncated-to-empty-keeps-a-chunk",
         "a segment that is truncated at its end names a last chunk that is gone",
         "S6",
-        _DEBTS,
+        _DEFERRED_WORK,
         "        if not name:\n",
         "        if name and not segment.chunk_count:\n",
     ),
@@ -123,7 +123,7 @@ CHUNKED: tuple[Mutant, ...] = (
         "a truncation deletes chunks first: a crash before the commit leaves a segment that can never be "
         "truncated again",
         "F2",
-        _DEBTS,
+        _DEFERRED_WORK,
         "                await txn.drop_chunk(chunk)\n",
         "                await txn.drop_chunk(chunk)\n                await txn.core.chunks.delete(name)\n",
     ),

@@ -1,4 +1,4 @@
-"""Bugs in joining and relocating chunks, and in the debts that ask for it.
+"""Bugs in joining and relocating chunks, and in the deferred work that ask for it.
 
 Left out on purpose: a tail that may still grow is joined (its segment only gets another small chunk), growth
 that is not waited for, a truncation that relocates at once, and other waste: bytes stay right, and plain
@@ -14,7 +14,7 @@ from .mutant import Edit, Mutant, mutant
 _JOINING = "storage_backends/segments/operations/join_chunks.py"
 _DEFRAG = "storage_backends/segments/operations/defrag.py"
 _RELOCATE = "storage_backends/segments/operations/relocate.py"
-_DEBTS = "storage_backends/segments/operations/deferred_work.py"
+_DEFERRED_WORK = "storage_backends/segments/operations/deferred_work.py"
 
 DEFRAG: tuple[Mutant, ...] = (
     mutant(
@@ -102,11 +102,11 @@ DEFRAG: tuple[Mutant, ...] = (
     ),
     mutant(
         "defrag-goes-round-in-circles",
-        "the debt of small chunks begins anew when it is done: an idle store is never quiet",
+        "the deferred work of small chunks begins anew when it is done: an idle store is never quiet",
         "S9, F5",
-        _DEBTS,
+        _DEFERRED_WORK,
         "    return None if step.next_offset is None else",
-        "    return attrs.evolve(debt, position=0) if step.next_offset is None else",
+        "    return attrs.evolve(work, position=0) if step.next_offset is None else",
     ),
     mutant(
         "defrag-never-comes-to-its-end",

@@ -1,4 +1,4 @@
-"""Debts (rule S11): operations cost the same however many chunks a segment has, and what they leave is done
+"""Deferred work (rule S11): operations cost the same however many chunks a segment has, and what they leave is done
 in bounded steps."""
 
 from __future__ import annotations
@@ -89,10 +89,10 @@ async def test_s11_an_operation_on_ten_thousand_chunks_touches_a_handful_of_reco
     await act(owner)
 
     assert store.records < HANDFUL
-    assert len(await owner.storage.debts()) == 1
+    assert len(await owner.storage.deferred_work()) == 1
     store.records = 0
-    steps = await owner.pay()
-    assert store.records < 4 * CHUNKS, "paying is linear in what there is to do"
+    steps = await owner.run_deferred()
+    assert store.records < 4 * CHUNKS, "the work is linear in what there is to do"
     assert steps < 4 * CHUNKS / OPTIONS.maintenance_records
     await check_nothing_is_left(owner, *live)
 
@@ -102,24 +102,24 @@ async def test_s11_a_step_is_bounded() -> None:
     owner, store = await many_chunks(Tier2(options=options), SID, OTHER, chunks=100)
     await concat(owner)
     await owner.truncate(90)
-    await owner.storage.debts()
-    while debts := await owner.storage.debts():
+    await owner.storage.deferred_work()
+    while pending := await owner.storage.deferred_work():
         store.records = 0
-        await owner.storage.pay(debts[0])
+        await owner.storage.run_deferred(pending[0])
         assert 0 < store.records <= 2 * 10 + 8
     await check_nothing_is_left(owner, SID)
 
 
-async def test_a_small_operation_leaves_no_debt() -> None:
+async def test_a_small_operation_leaves_no_deferred_work() -> None:
     owner, _ = await many_chunks(Tier2(options=OPTIONS), SID, OTHER, chunks=5)
     await concat(owner)
-    assert await owner.storage.debts() == []
+    assert await owner.storage.deferred_work() == []
     await owner.delete()
-    assert await owner.storage.debts() == []
+    assert await owner.storage.deferred_work() == []
     assert not owner.tier2.metadata.entries
 
 
-# --- what is owed is invisible ------------------------------------------------------------------
+# --- deferred work is invisible -------------------------------------------------------------------
 
 
 async def test_s11_a_deleted_segment_is_gone_at_once() -> None:
@@ -140,7 +140,7 @@ async def test_s11_a_deleted_segment_is_gone_at_once() -> None:
         await owner.delete()
     with pytest.raises(RuntimeError, match="not free"):
         await owner.write(0, b"x")
-    await owner.pay()
+    await owner.run_deferred()
     assert not owner.tier2.metadata.entries
 
 
@@ -157,7 +157,7 @@ async def test_s11_what_was_truncated_is_gone_at_once() -> None:
         await txn.commit()
     await owner.write(40, b"abc")
     assert await owner.content() == b"abc"
-    await owner.pay()
+    await owner.run_deferred()
     assert await owner.content() == b"abc"
     await check_nothing_is_left(owner, SID)
 
@@ -168,19 +168,19 @@ async def test_f2_a_chunk_stays_referenced_until_its_record_goes() -> None:
     owner, _ = await many_chunks(Tier2(options=SMALL), SID, chunks=40)
     await owner.delete()
     released = set(owner.tier2.sink.released)
-    while debts := await owner.storage.debts():
+    while pending := await owner.storage.deferred_work():
         assert set(owner.tier2.names()) - released == set(owner.tier2.referenced())
-        await owner.storage.pay(debts[0])
+        await owner.storage.run_deferred(pending[0])
         assert released <= set(owner.tier2.sink.released)
         released = set(owner.tier2.sink.released)
     assert released == set(owner.tier2.names())
 
 
-# --- debts that meet ----------------------------------------------------------------------------
+# --- deferred work that meet ----------------------------------------------------------------------------
 
 
 async def merged(owner: Owner) -> bytes:
-    """``THIRD`` into ``OTHER`` into ``SID``, with nothing paid between."""
+    """``THIRD`` into ``OTHER`` into ``SID``, with no deferred work done between."""
     for sid in (SID, OTHER, THIRD):
         await owner.write(0, bytes([sid & 255]) * 30, sid=sid, rolling_size=1, seal=sid == THIRD)
     await owner.concat(THIRD, OTHER)
@@ -189,32 +189,32 @@ async def merged(owner: Owner) -> bytes:
     return b"\1" * 30 + b"\2" * 30 + b"\3" * 30
 
 
-@pytest.mark.parametrize("paid_before", [0, 1, 3, 5, 99])
+@pytest.mark.parametrize("run_before", [0, 1, 3, 5, 99])
 @pytest.mark.parametrize("cut", [None, 45, 61, 90])
 @pytest.mark.parametrize("is_deleted", [False, True])
 async def test_s11_splices_of_splices_truncated_and_deleted(
-    paid_before: int, cut: int | None, is_deleted: bool
+    run_before: int, cut: int | None, is_deleted: bool
 ) -> None:
     owner = await Tier2(options=SMALL).owner()
     data = await merged(owner)
-    await pay_some(owner, paid_before)
+    await run_some(owner, run_before)
     if cut is not None:
         await owner.truncate(cut)
-        await pay_some(owner, paid_before)
+        await run_some(owner, run_before)
         assert await owner.content() == data[cut:]
     if is_deleted:
         await owner.delete()
-    await owner.pay()
+    await owner.run_deferred()
 
     assert is_deleted or await owner.content() == data[cut or 0 :]
     await check_nothing_is_left(owner, *([] if is_deleted else [SID]))
 
 
-async def pay_some(owner: Owner, steps: int) -> None:
-    """The last debts first: no order is needed."""
+async def run_some(owner: Owner, steps: int) -> None:
+    """The last deferred work first: no order is needed."""
     for _ in range(steps):
-        if debts := await owner.storage.debts():
-            await owner.storage.pay(debts[-1])
+        if pending := await owner.storage.deferred_work():
+            await owner.storage.run_deferred(pending[-1])
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -223,11 +223,11 @@ async def test_s11_a_crash_at_any_commit_leaks_nothing(after: bool) -> None:
 
     async def run(owner: Owner) -> None:
         await merged(owner)
-        await pay_some(owner, 2)
+        await run_some(owner, 2)
         await owner.truncate(47)
-        await pay_some(owner, 2)
+        await run_some(owner, 2)
         await owner.delete()
-        await owner.pay()
+        await owner.run_deferred()
 
     number = 0
     while True:
@@ -240,7 +240,7 @@ async def test_s11_a_crash_at_any_commit_leaks_nothing(after: bool) -> None:
             await run(await tier2.owner(metadata=store))
         except OutcomeUnknown:
             owner = await tier2.owner(2)
-            await owner.pay()
+            await owner.run_deferred()
             tier2.sink.released = [
                 name for name in tier2.names() if name not in tier2.referenced()
             ]  # as its listing finds them
@@ -250,55 +250,55 @@ async def test_s11_a_crash_at_any_commit_leaks_nothing(after: bool) -> None:
             return
 
 
-# --- whose debts --------------------------------------------------------------------------------
+# --- whose deferred work --------------------------------------------------------------------------------
 
 
-async def test_s6_a_debt_of_a_newer_owner_is_not_touched() -> None:
+async def test_s6_deferred_work_of_a_newer_owner_is_not_touched() -> None:
     tier2 = Tier2(options=SMALL)
     old, _ = await many_chunks(tier2, SID, chunks=40)
     new = await tier2.owner(3)
     await new.delete()
-    [debt] = await new.storage.debts()
+    [work] = await new.storage.deferred_work()
     with pytest.raises(NotOwner):
-        await old.storage.pay(debt)
+        await old.storage.run_deferred(work)
 
 
-async def test_a_debt_that_somebody_has_paid_is_nothing_to_do() -> None:
+async def test_a_deferred_work_that_somebody_has_done_is_nothing_to_do() -> None:
     owner, _ = await many_chunks(Tier2(options=SMALL), SID, chunks=40)
     await owner.delete()
-    [debt] = await owner.storage.debts()
-    await owner.pay()
+    [work] = await owner.storage.deferred_work()
+    await owner.run_deferred()
 
-    assert await owner.storage.pay(debt) is False
+    assert await owner.storage.run_deferred(work) is False
 
 
-async def test_the_debts_are_read_once() -> None:
+async def test_the_deferred_work_are_read_once() -> None:
     """An idle store costs nothing; after a commit of unknown outcome they are read again."""
     tier2 = Tier2(options=SMALL)
     _, store = await many_chunks(tier2, SID, chunks=40)
     owner = await tier2.owner(2, metadata=store)
     await owner.delete()
-    debts = await owner.storage.debts()
+    pending = await owner.storage.deferred_work()
     store.records = 0
 
-    assert await owner.storage.debts() == debts
+    assert await owner.storage.deferred_work() == pending
     assert store.records == 0
 
 
-async def test_after_a_commit_of_unknown_outcome_the_debts_are_read_again() -> None:
+async def test_after_a_commit_of_unknown_outcome_the_deferred_work_are_read_again() -> None:
     tier2 = Tier2(options=SMALL)
     await many_chunks(tier2, SID, chunks=40)
     owner = await tier2.owner(
         2, metadata=FaultyMetadataStore(tier2.metadata, 1, OutcomeUnknown("scripted"), after=True)
     )
-    assert await owner.storage.debts() == []
+    assert await owner.storage.deferred_work() == []
     with pytest.raises(OutcomeUnknown):
         await owner.delete()
 
-    assert [debt.kind for debt in await owner.storage.debts()] == [DeferredWorkKind.DELETE]
+    assert [work.kind for work in await owner.storage.deferred_work()] == [DeferredWorkKind.DELETE]
 
 
-async def test_a_failed_step_leaves_the_debt_as_it_was() -> None:
+async def test_a_failed_step_leaves_the_deferred_work_as_it_was() -> None:
     tier2 = Tier2(options=SMALL)
     owner, _ = await many_chunks(tier2, SID, chunks=40)
     await owner.delete()
@@ -306,61 +306,61 @@ async def test_a_failed_step_leaves_the_debt_as_it_was() -> None:
     failing = await tier2.owner(
         2, metadata=FaultyMetadataStore(tier2.metadata, 1, Unavailable("scripted"), after=False)
     )
-    [debt] = await failing.storage.debts()
+    [work] = await failing.storage.deferred_work()
     with pytest.raises(Unavailable):
-        await failing.storage.pay(debt)
+        await failing.storage.run_deferred(work)
 
     assert tier2.metadata.entries == before
-    assert await failing.storage.pay(debt)
+    assert await failing.storage.run_deferred(work)
 
 
-async def test_a_debt_of_a_newer_version_is_left_alone_and_the_others_are_paid() -> None:
+async def test_a_deferred_work_of_a_newer_version_is_left_alone_and_the_others_run() -> None:
     tier2 = Tier2(options=SMALL)
     owner, _ = await many_chunks(tier2, SID, chunks=40)
     await owner.delete()
-    newer = attrs.evolve(next(iter(await owner.storage.debts())), segment=OTHER).encode()
+    newer = attrs.evolve(next(iter(await owner.storage.deferred_work())), segment=OTHER).encode()
     newer = newer[:2] + bytes([max(DeferredWorkKind) + 1]) + newer[3:] + b"fields"
     key = f"d:{OTHER:016x}:rewrite"
     tier2.metadata.entries[key] = (1, newer)
     owner = await tier2.owner(2)
-    await owner.pay()
+    await owner.run_deferred()
 
-    assert owner.storage.newer_debts() == {key}
+    assert owner.storage.newer_deferred_work() == {key}
     assert tier2.metadata.entries == {key: (1, newer)}
 
 
-async def test_a_damaged_debt_is_told() -> None:
+async def test_a_damaged_deferred_work_is_told() -> None:
     tier2 = Tier2(options=SMALL)
     tier2.metadata.entries[f"d:{SID:016x}:delete"] = (1, b"\4\1\1damaged")
     with pytest.raises(DataCorruption):
-        await (await tier2.owner()).storage.debts()
+        await (await tier2.owner()).storage.deferred_work()
 
 
 async def test_a_chain_that_is_broken_is_told() -> None:
     owner, _ = await many_chunks(Tier2(options=SMALL), SID, chunks=40)
     await owner.delete()
-    [debt] = await owner.storage.debts()
-    del owner.tier2.metadata.entries[f"c:{debt.chunk}"]
+    [work] = await owner.storage.deferred_work()
+    del owner.tier2.metadata.entries[f"c:{work.chunk}"]
     with pytest.raises(DataCorruption):
-        await owner.storage.pay(debt)
+        await owner.storage.run_deferred(work)
 
 
-# --- defrag and relocation as debts -------------------------------------------------------------
+# --- defrag and relocation as deferred work -------------------------------------------------------------
 
 
-async def test_s9_enough_small_chunks_make_a_debt() -> None:
+async def test_s9_enough_small_chunks_make_deferred_work() -> None:
     options = ChunkedOptions(index_spacing=SPACING, defrag=DefragOptions(loose_chunks=4, growth=2))
     owner = await Tier2(append=False, options=options).owner()
     for place in range(4):
         await owner.write(place, b"x")
-    assert await owner.storage.debts() == []
+    assert await owner.storage.deferred_work() == []
     await owner.write(4, b"x")
-    assert [debt.kind for debt in await owner.storage.debts()] == [DeferredWorkKind.DEFRAG]
-    await owner.pay()
+    assert [work.kind for work in await owner.storage.deferred_work()] == [DeferredWorkKind.DEFRAG]
+    await owner.run_deferred()
 
     assert await owner.lengths() == [4, 1]
     assert await owner.content() == b"xxxxx"
-    assert await owner.storage.debts() == []
+    assert await owner.storage.deferred_work() == []
 
 
 async def test_s10_a_mostly_truncated_first_chunk_is_moved_by_a_step() -> None:
@@ -370,7 +370,7 @@ async def test_s10_a_mostly_truncated_first_chunk_is_moved_by_a_step() -> None:
     owner = await tier2.owner(2)
     await owner.truncate(18)
     assert await owner.lengths() == [20], "not by the operation itself"
-    await owner.pay()
+    await owner.run_deferred()
 
     assert await owner.lengths() == [2]
     assert await owner.content() == bytes([18, 19])

@@ -283,7 +283,7 @@ async def test_concat_joins_from_the_seam_on_where_that_is_asked_for(
         assert len(await owner.lengths()) < len(target) + len(source)
     info = await owner.storage.info(SID)
     assert (info.length, info.chunk_count) == (len(data + added), len(await owner.lengths()))
-    await owner.pay()
+    await owner.run_deferred()
     await check_index(owner, 2)
     collect(tier2)
     await owner.write(info.length, b"tail")

@@ -1,4 +1,4 @@
-"""Defrag and relocation as debts: when they become due, step by step, over takeovers, and past damage (rules
+"""Defrag and relocation as deferred work: when they become due, step by step, over takeovers, and past damage (rules
 S9, S10, S11)."""
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ OPTIONS = ChunkedOptions(
 
 
 async def kinds(owner: Owner) -> list[DeferredWorkKind]:
-    return [debt.kind for debt in await owner.storage.debts()]
+    return [work.kind for work in await owner.storage.deferred_work()]
 
 
-async def pay_all(owner: Owner) -> int:
-    """Pay until nothing is due; how many steps it took."""
+async def run_all_deferred(owner: Owner) -> int:
+    """Run deferred work until none is due; how many steps it took."""
     steps = 0
-    while debts := await owner.storage.debts():
-        await owner.storage.pay(debts[0])
+    while pending := await owner.storage.deferred_work():
+        await owner.storage.run_deferred(pending[0])
         steps += 1
     return steps
 
@@ -47,13 +47,13 @@ async def test_s9_chunks_of_a_storage_without_append_are_joined_once_there_are_e
     assert await kinds(owner) == []
     await write_each(owner, 1, at=3)
     assert await kinds(owner) == [DeferredWorkKind.DEFRAG]
-    await pay_all(owner)
+    await run_all_deferred(owner)
 
     assert await owner.lengths() == [4]
     assert await kinds(owner) == []
 
 
-async def test_s9_large_chunks_make_no_debt() -> None:
+async def test_s9_large_chunks_make_no_deferred_work() -> None:
     tier2 = Tier2(
         append=False, options=attrs.evolve(OPTIONS, defrag=attrs.evolve(OPTIONS.defrag, small_max=2))
     )
@@ -63,7 +63,7 @@ async def test_s9_large_chunks_make_no_debt() -> None:
     assert await kinds(owner) == []
 
 
-async def test_s9_no_debt_where_joining_is_left_to_the_operator() -> None:
+async def test_s9_no_deferred_work_where_joining_is_left_to_the_operator() -> None:
     tier2 = Tier2(
         append=False, options=attrs.evolve(OPTIONS, defrag=attrs.evolve(OPTIONS.defrag, loose_chunks=0))
     )
@@ -82,7 +82,7 @@ async def test_s9_small_chunks_that_came_with_a_concat_are_joined_with_those_bef
     await owner.write(len(added), sid=OTHER, seal=True)
     await owner.concat()
     assert DeferredWorkKind.DEFRAG in await kinds(owner)
-    await pay_all(owner)
+    await run_all_deferred(owner)
 
     assert await owner.lengths() == [8]
     assert await owner.content() == data + added
@@ -93,7 +93,7 @@ async def test_s9_a_growing_segment_of_small_chunks_costs_few_copies_and_stays_s
     owner = await Tier2(append=False, options=OPTIONS).owner()
     for offset in range(100):
         await write_each(owner, 1, at=offset)
-        await pay_all(owner)
+        await run_all_deferred(owner)
 
     assert await owner.content() == TEXT[:100]
     assert len(await owner.lengths()) <= 10
@@ -102,7 +102,7 @@ async def test_s9_a_growing_segment_of_small_chunks_costs_few_copies_and_stays_s
 
 @pytest.mark.parametrize("applied", [True, False], ids=["applied", "not-applied"])
 async def test_s9_what_a_new_owner_finds_due_it_goes_on_with(applied: bool) -> None:
-    """Every commit's answer is lost in turn: a new owner finds the rest of the debt, and the same bytes."""
+    """Every commit's answer is lost in turn: a new owner finds the rest of the deferred work, and the same bytes."""
     number, ended = 0, False
     while not ended:
         number += 1
@@ -112,12 +112,12 @@ async def test_s9_what_a_new_owner_finds_due_it_goes_on_with(applied: bool) -> N
             2, metadata=FaultyMetadataStore(tier2.metadata, number, OutcomeUnknown("scripted"), after=applied)
         )
         try:
-            await pay_all(owner)
+            await run_all_deferred(owner)
             ended = True
         except OutcomeUnknown:
             assert await owner.content() == TEXT[:23]
         owner = await tier2.owner(3)
-        await pay_all(owner)
+        await run_all_deferred(owner)
 
         assert await owner.content() == TEXT[:23]
         assert len(await owner.lengths()) <= 6
@@ -132,29 +132,29 @@ def check_garbage(tier2: Tier2) -> None:
     assert set(tier2.names()) - referenced <= {*tier2.sink.released, *tier2.sink.doubted}
 
 
-async def test_s9_a_storage_that_is_down_leaves_the_debt_as_it_was() -> None:
+async def test_s9_a_storage_that_is_down_leaves_the_deferred_work_as_it_was() -> None:
     tier2 = Tier2(append=False, options=OPTIONS)
     owner = await tier2.owner()
     await write_each(owner, 4)
-    before = await owner.storage.debts()
+    before = await owner.storage.deferred_work()
     owner.chunks.script = every(Fault(FaultKind.BEFORE), "read", "create_with_content", "concat")
     with pytest.raises(Unavailable):
-        await owner.storage.pay(before[0])
+        await owner.storage.run_deferred(before[0])
     owner.chunks.script = None
 
-    assert await owner.storage.debts() == before
+    assert await owner.storage.deferred_work() == before
     assert await owner.lengths() == [1, 1, 1, 1]
-    await pay_all(owner)
+    await run_all_deferred(owner)
     assert await owner.lengths() == [4]
 
 
-async def test_s9_a_damaged_chunk_is_passed_and_the_debt_ends() -> None:
+async def test_s9_a_damaged_chunk_is_passed_and_the_deferred_work_ends() -> None:
     """Otherwise it would be tried for ever. Readers are told of the damage when they come by."""
     tier2 = Tier2(append=False, options=attrs.evolve(OPTIONS, maintenance_records=4))
     owner = await tier2.owner()
     await write_each(owner, 12)
     tier2.chunks.chunks[tier2.referenced()[1]].data[0] ^= 1
-    await pay_all(owner)
+    await run_all_deferred(owner)
     lengths = await owner.lengths()
 
     assert owner.storage.statistics().joins_refused >= 1
@@ -170,17 +170,17 @@ async def test_s9_a_sealed_segment_is_packed() -> None:
     for offset in range(10, 14):
         await write_each(owner, 1, at=offset)
     await owner.write(14, seal=True)
-    await pay_all(owner)
+    await run_all_deferred(owner)
     assert await owner.lengths() == [14]
 
 
-async def test_s9_the_debt_of_a_segment_ends_with_it() -> None:
+async def test_s9_the_deferred_work_of_a_segment_ends_with_it() -> None:
     owner = await Tier2(append=False, options=OPTIONS).owner()
     await write_each(owner, 5)
-    stale = (await owner.storage.debts())[0]
+    stale = (await owner.storage.deferred_work())[0]
     await owner.delete()
-    await pay_all(owner)
-    assert await owner.storage.pay(stale) is False
+    await run_all_deferred(owner)
+    assert await owner.storage.run_deferred(stale) is False
     assert list(owner.tier2.metadata.entries) == []
 
 
@@ -193,7 +193,7 @@ async def test_s10_a_truncation_owes_the_relocation_and_copies_nothing_itself(ap
     assert owner.chunks.calls == []
     assert await kinds(owner) == [DeferredWorkKind.TRUNCATE]
     assert await owner.lengths() == [20, 3]
-    await pay_all(owner)
+    await run_all_deferred(owner)
 
     assert await owner.lengths() == [3, 3]
     assert await owner.content() == data[17:]
@@ -207,13 +207,13 @@ async def test_s10_a_relocation_that_fails_stays_due_and_one_of_a_damaged_chunk_
     await owner.truncate(17)
     owner.chunks.script = nth(1, Fault(FaultKind.LOST), "create_with_content")
     with pytest.raises(OutcomeUnknown):
-        await pay_all(owner)
+        await run_all_deferred(owner)
     assert await owner.content() == data[17:]
     assert await kinds(owner) == [DeferredWorkKind.TRUNCATE]
 
     owner.chunks.script = None
     tier2.chunks.chunks[tier2.referenced()[0]].data[18] ^= 1
-    await pay_all(owner)
+    await run_all_deferred(owner)
     assert await owner.lengths() == [20, 3]
     assert owner.storage.statistics().joins_refused == 1
     check_garbage(tier2)
@@ -243,7 +243,7 @@ async def test_s11_a_concat_that_joins_does_a_bounded_part_at_once_and_owes_the_
         )
 
         assert DeferredWorkKind.DEFRAG in await kinds(owner)
-        await pay_all(owner)
+        await run_all_deferred(owner)
         assert len(await owner.lengths()) < count // 4
         assert (await owner.content())[4:] == data
         await check_index(owner, 2)

@@ -74,7 +74,7 @@ async def test_concat_of_every_shape(target: list[int], source: list[int], cut: 
     assert await owner.content() == data[cut:] + added
     assert (info.length, info.chunk_count) == (len(data) + len(added), len(await owner.lengths()))
     assert await owner.storage.list() == [SID]
-    await owner.pay()
+    await owner.run_deferred()
     await check_index(owner, 2)
     await check_index_is_gone(owner, OTHER)
     await owner.write(info.length, b"tail")

@@ -72,10 +72,10 @@ class Segments(RuleBasedStateMachine):
         return Tier2(options=options())
 
     def teardown(self) -> None:
-        """One more owner finds everything. Once its debts are paid and the garbage is gone, there is nothing
+        """One more owner finds everything. Once its deferred work runs and the garbage is gone, there is nothing
         but what segments need."""
         self.take_over()
-        self.pay(None)
+        self.run_deferred(None)
         self.take_over()
         self.agrees()
         self.run(self.check_records)
@@ -226,22 +226,22 @@ class Segments(RuleBasedStateMachine):
         self.attempt(lambda: self.owner.relocate(sid), fault)
 
     @rule(fault=FAULTS)
-    def pay(self, fault: FaultOrNone) -> None:
+    def run_deferred(self, fault: FaultOrNone) -> None:
         """What operations left to be done, step by step; nobody can tell from outside."""
 
         async def act() -> None:
-            while debts := await self.owner.storage.debts():
-                await self.owner.storage.pay(debts[0])
+            while pending := await self.owner.storage.deferred_work():
+                await self.owner.storage.run_deferred(pending[0])
 
         self.attempt(act, fault)
 
     @rule(data=st.data(), fault=FAULTS)
-    def pay_a_step(self, data: st.DataObject, fault: FaultOrNone) -> None:
-        """On any debt, in any order."""
+    def run_a_deferred_step(self, data: st.DataObject, fault: FaultOrNone) -> None:
+        """On any deferred work, in any order."""
 
         async def act() -> None:
-            if debts := await self.owner.storage.debts():
-                await self.owner.storage.pay(data.draw(st.sampled_from(list(debts))))
+            if pending := await self.owner.storage.deferred_work():
+                await self.owner.storage.run_deferred(data.draw(st.sampled_from(list(pending))))
 
         self.attempt(act, fault)
 

@@ -19,7 +19,7 @@ from tierlog.storage_backends.base.errors import (
 from tierlog.storage_backends.segments.core import ChunkedOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
 from tierlog.storage_backends.segments.records import BLOCK
-from tierlog.storage_backends.segments.sparse_index import Marks
+from tierlog.storage_backends.segments.sparse_index import SparseIndex
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
 
 pytestmark = pytest.mark.anyio
@@ -280,7 +280,7 @@ async def test_an_index_that_is_not_built_yet_is_looked_for_farther_back() -> No
     assert store.records < 90, "from 170 on, not from the start"
 
 
-async def test_chunks_that_are_tiny_against_the_index_are_found_by_marks() -> None:
+async def test_chunks_that_are_tiny_against_the_index_are_found_by_the_sparse_index() -> None:
     """A bounded number of chunk records per seek, once somebody came by; also after commits, truncations and
     joins."""
     tier2 = Tier2()
@@ -302,7 +302,7 @@ async def test_chunks_that_are_tiny_against_the_index_are_found_by_marks() -> No
             store.records = 0
             assert await owner.storage.read(SID, offset, 1) == content[offset : offset + 1]
             assert store.records < 30
-    await owner.pay()
+    await owner.run_deferred()
     store.records = 0
     assert await owner.storage.read(SID, 1003, 1500) == content[1003:2503]
 
@@ -321,16 +321,16 @@ async def test_marks_of_chunks_that_were_joined_lead_nobody_astray() -> None:
 
 
 async def test_marks_are_bounded_and_a_chunk_that_is_gone_drops_its_own() -> None:
-    marks = Marks(limit=8)
+    index = SparseIndex(limit=8)
     for start in range(100):
-        marks.put(start, f"c{start}")
-        assert len(marks) <= 8
-    assert marks.stride > 16
-    start, name = marks.below(98) or (0, "")
+        index.put(start, f"c{start}")
+        assert len(index) <= 8
+    assert index.stride > 16
+    start, name = index.below(98) or (0, "")
     assert name == f"c{start}"
-    assert marks.below(-1) is None
-    marks.drop(start)
-    assert (marks.below(98) or (0, ""))[0] < start
+    assert index.below(-1) is None
+    index.drop(start)
+    assert (index.below(98) or (0, ""))[0] < start
 
 
 async def test_the_cache_stays_within_its_bounds() -> None:

@@ -45,7 +45,7 @@ CHUNK = ChunkRecord(
     "c/first", 100, "c/last", bytes.fromhex("01020304"), bytes.fromhex("00000000000000000000000000000050")
 )
 INDEX = IndexRecord(0x1_0000_0002, 128, "c/first", 100)
-DEBT = DeferredWorkRecord(
+DEFERRED_WORK = DeferredWorkRecord(
     DeferredWorkKind.SPLICE, 0x1_0000_0003, 0x1_0000_0002, 300, 90, 64, 350, "c/next", 0, 7
 )
 RELEASED = ReleasedRecord("app/old$offset.0", 300)
@@ -64,7 +64,7 @@ GOLDEN: Sequence[tuple[Record, str, str]] = [
         "00000010" "0000000000000000" "0000000000000050"),
     ),
     (
-        DEBT,
+        DEFERRED_WORK,
         "d:0000000100000003:splice",
         ("0401" "03" "0000000100000003" "0000000100000002" "000000000000012c" "000000000000005a" "0000000000000040" "000000000000015e"
         "0006632f6e657874" "0000000000000000" "0000000000000007"),
@@ -83,7 +83,7 @@ def test_the_persisted_form_does_not_change(record: Record, key: str, golden: st
     assert type(record).decode(bytes.fromhex(golden)) == record
 
 
-@pytest.mark.parametrize("record", [SEGMENT, CHUNK, INDEX, DEBT, RELEASED])
+@pytest.mark.parametrize("record", [SEGMENT, CHUNK, INDEX, DEFERRED_WORK, RELEASED])
 def test_a_damaged_record_does_not_decode(record: Record) -> None:
     data = record.encode()
     for damaged in (data[:-1], b"", bytes([9]) + data[1:], data[:1] + b"\2" + data[2:]):
@@ -108,7 +108,7 @@ def test_c2_a_record_under_another_key_is_corruption() -> None:
         decode_record(SegmentRecord, "s:0000000000000003", SEGMENT.encode())
 
 
-@pytest.mark.parametrize("record", [SEGMENT, CHUNK, INDEX, DEBT, RELEASED])
+@pytest.mark.parametrize("record", [SEGMENT, CHUNK, INDEX, DEFERRED_WORK, RELEASED])
 @given(extra=st.binary(min_size=1, max_size=40))
 def test_s6_what_a_newer_version_added_survives_a_rewrite(record: Any, extra: bytes) -> None:
     """Older code changes the fields that it knows, and no other byte."""
@@ -140,9 +140,9 @@ def test_what_a_newer_version_added_to_a_taken_name_is_kept_rule_s6() -> None:
 
 
 @pytest.mark.parametrize("kind", range(8))
-def test_a_kind_of_debt_that_is_not_known_is_of_a_newer_version(kind: int) -> None:
+def test_a_kind_of_deferred_work_that_is_not_known_is_of_a_newer_version(kind: int) -> None:
     """0 is none: a record that says so is damaged, and so is one of another type."""
-    data = DEBT.encode()
+    data = DEFERRED_WORK.encode()
     assert is_of_newer_kind(data[:2] + bytes([kind]) + data[3:]) == (kind > max(DeferredWorkKind))
     assert not is_of_newer_kind(b"\1" + data[1:2] + bytes([kind]) + data[3:])
     assert not is_of_newer_kind(data[:2])
@@ -171,8 +171,8 @@ def test_s19_released_files_are_found_by_their_keys() -> None:
     assert ReleasedRecord("b/x:y", 1).key == keys[1]
 
 
-def test_a_debt_of_an_unknown_kind_does_not_decode() -> None:
-    data = bytearray(DEBT.encode())
+def test_a_deferred_work_of_an_unknown_kind_does_not_decode() -> None:
+    data = bytearray(DEFERRED_WORK.encode())
     data[2] = 99
     with pytest.raises(DecodeError, match="unknown kind"):
         DeferredWorkRecord.decode(bytes(data))
@@ -209,14 +209,14 @@ ONE = SegmentRecord(1, 50, 10, "a", "a", 0, 0, 1)
         (CHUNK, {"packed_starts": bytes(9)}),
         (CHUNK, {"packed_starts": bytes(16)}),
         (CHUNK, {"packed_starts": (100).to_bytes(8, "big")}),
-        (DEBT, {"segment": -1}),
-        (DEBT, {"index_offset": 91}),
-        (DEBT, {"position": 299}),
-        (DEBT, {"position": 391}),
-        (DEBT, {"target": DEBT.segment}),
-        (attrs.evolve(DEBT, kind=DeferredWorkKind.DELETE, chunks=3), {"chunks": 0}),
-        (attrs.evolve(DEBT, kind=DeferredWorkKind.DELETE, chunks=3), {"chunk": ""}),
-        (attrs.evolve(DEBT, kind=DeferredWorkKind.ADOPT, chunks=3), {"chunks": 0}),
+        (DEFERRED_WORK, {"segment": -1}),
+        (DEFERRED_WORK, {"index_offset": 91}),
+        (DEFERRED_WORK, {"position": 299}),
+        (DEFERRED_WORK, {"position": 391}),
+        (DEFERRED_WORK, {"target": DEFERRED_WORK.segment}),
+        (attrs.evolve(DEFERRED_WORK, kind=DeferredWorkKind.DELETE, chunks=3), {"chunks": 0}),
+        (attrs.evolve(DEFERRED_WORK, kind=DeferredWorkKind.DELETE, chunks=3), {"chunk": ""}),
+        (attrs.evolve(DEFERRED_WORK, kind=DeferredWorkKind.ADOPT, chunks=3), {"chunks": 0}),
         (RELEASED, {"name": ""}),
         (RELEASED, {"length": 0}),
         (INDEX, {"chunk": ""}),

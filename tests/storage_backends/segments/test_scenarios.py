@@ -15,9 +15,9 @@ record store fails at every k-th commit               ``test_failures``,
 the end, cold      ``test_reading`` readers beside a writer, a truncation, a defrag       ``test_reading``,
 ``test_defrag`` block index through every operation                   ``test_layouts``, ``test_model`` concat:
 every shape, garbage tails, refusals          ``test_layouts``, ``test_operations`` concat and defrag:
-thresholds, inline, as a debt      ``test_defrag``, ``test_defrag_rules``, ``test_defrag_debts`` truncation at
+thresholds, inline, as deferred work      ``test_defrag``, ``test_defrag_rules``, ``test_defrag_deferred_work`` truncation at
 every offset, twice, at the end         ``test_layouts`` relocation: thresholds, failure to copy, damage
-``test_defrag``, ``test_defrag_debts`` offsets above 2 GiB                                   ``test_layouts``,
+``test_defrag``, ``test_defrag_deferred_work`` offsets above 2 GiB                                   ``test_layouts``,
 ``test_chunks_above_2_gib`` here rolling by 1, 2, 3, ... bytes                         ``test_layouts``
 storage full, and room again                          ``test_a_full_storage`` here, ``test_failures``; quotas:
 ``actors/storage`` any of it in any order                                ``test_model``, and the simulator
@@ -57,9 +57,9 @@ def tier2(request: pytest.FixtureRequest) -> Tier2:
     return Tier2(append=request.param, options=OPTIONS)
 
 
-async def pay_all(owner: Owner) -> None:
-    while debts := await owner.storage.debts():
-        await owner.storage.pay(debts[0])
+async def run_all_deferred(owner: Owner) -> None:
+    while pending := await owner.storage.deferred_work():
+        await owner.storage.run_deferred(pending[0])
 
 
 async def test_late_bytes_after_each_of_many_takeovers(tier2: Tier2) -> None:
@@ -74,7 +74,7 @@ async def test_late_bytes_after_each_of_many_takeovers(tier2: Tier2) -> None:
             start = len(data) - 5
             await owner.truncate(start)
         if epoch % 3 == 0:
-            await pay_all(owner)
+            await run_all_deferred(owner)
         for chunk in tier2.chunks.chunks.values():
             chunk.data += b"late"
 
@@ -84,7 +84,7 @@ async def test_late_bytes_after_each_of_many_takeovers(tier2: Tier2) -> None:
 @pytest.mark.parametrize("k", PRIMES)
 @pytest.mark.parametrize("fault", MetadataFault)
 async def test_the_record_store_fails_at_every_kth_commit(tier2: Tier2, k: int, fault: MetadataFault) -> None:
-    """Writes, truncations, concats and debts, each repeated until it took effect: nothing is lost, nothing is
+    """Writes, truncations, concats and deferred work, each repeated until it took effect: nothing is lost, nothing is
     twice."""
     metadata = FailingMetadataStore(tier2.metadata)
     owner = await tier2.owner(metadata=metadata)
@@ -111,12 +111,12 @@ async def test_the_record_store_fails_at_every_kth_commit(tier2: Tier2, k: int, 
         await until_applied(partial(owner.write, 0, b"+++", sid=sid, seal=True))
         await until_applied(partial(owner.concat, sid))
         await until_applied(partial(owner.truncate, 2 * step))
-        await until_applied(partial(pay_all, owner))
+        await until_applied(partial(run_all_deferred, owner))
         data += part + b"+++"
 
         assert await owner.content() == data[2 * step :]
     new = await tier2.owner(2)
-    await pay_all(new)
+    await run_all_deferred(new)
     assert await new.content() == data[14:]
     assert set(tier2.referenced()) == {record.name for _, record in await new.storage.chunks(SID)}
 
@@ -156,7 +156,7 @@ async def test_a_full_storage_refuses_writes_and_joins_and_lets_the_rest_go_on(t
 
     owner.chunks.script = None
     await owner.write(14, b"!")
-    await pay_all(owner)
+    await run_all_deferred(owner)
     assert await owner.content() == TEXT[4:8] + b"source!"
 
 
@@ -204,7 +204,7 @@ async def test_relocation_above_2_gib(tier2: Tier2) -> None:
     tier2.metadata.entries[record.key] = (9, moved.encode())
     owner = await tier2.owner(2)
     await owner.truncate(far + 15)
-    await pay_all(owner)
+    await run_all_deferred(owner)
 
     assert await owner.lengths() == [5]
     assert await owner.content() == data[15:]
