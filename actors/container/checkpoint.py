@@ -124,13 +124,15 @@ class Checkpointer:
             total += size
 
     def _lowest_needed_group(self, begin_group: int) -> int:
-        return min((begin_group, *(group for segment in self._unflushed() for _, group in segment.marks)))
+        return min(
+            (begin_group, *(group for segment in self._unflushed() for _, group in segment.log_references))
+        )
 
     def _unflushed(self) -> Iterator[SegmentState]:
         return (
             s
             for s in self._state.segments.by_id.values()
-            if s.marks and s.status is not SegmentStatus.DELETED
+            if s.log_references and s.status is not SegmentStatus.DELETED
         )
 
     async def _relog_what_pins(self) -> None:
@@ -139,18 +141,20 @@ class Checkpointer:
         if self._log.statistics().retained_bytes <= self._options.pinned_groups_bytes:
             return
 
-        oldest = min((group for s in self._unflushed() for _, group in s.marks), default=self._log.next_group)
+        oldest = min(
+            (group for s in self._unflushed() for _, group in s.log_references), default=self._log.next_group
+        )
         horizon = oldest + (self._log.next_group - oldest) // 2
         for segment in list(self._unflushed()):
             # A cycle may have flushed it while the one before was re-logged.
-            if min((group for _, group in segment.marks), default=horizon) < horizon:
+            if min((group for _, group in segment.log_references), default=horizon) < horizon:
                 await self._relog(segment)
 
     async def _relog(self, segment: SegmentState) -> None:
         """Re-log the segment's own bytes from the flushed offset on, to the durable end as it is now, in
         pieces."""
         # After a recovery the marks need not be in offset order: the last one may end before another.
-        position, end = segment.flushed, max(mark[0] for mark in segment.marks)
+        position, end = segment.flushed, max(mark[0] for mark in segment.log_references)
         while position < end:
             data = b"".join(self._cache.slices(segment.sid, position, min(end, position + _RELOG_BYTES)))
             if data:

@@ -65,7 +65,7 @@ from .metadata_store import LoggedMetadataStore
 from .pipeline import Pipeline, PipelineOptions, Protect, unprotected
 from .publish import Publisher
 from .recovery import Recovery, RecoveryReport
-from .requests import AppendRequest, LogRequest, Request, SettleRequest
+from .requests import AppendRequest, LogRequest, Request, WaitDurableRequest
 from .segments import SegmentState
 from .state import ContainerState
 from .statistics import ContainerStatistics
@@ -333,7 +333,7 @@ class Container:
                 helpers.cancel_scope.cancel()
 
             # What was taken in before the stop is finished; then the mailbox refuses, and the pipeline ends.
-            await self.settle()
+            await self.wait_durable()
             self._fail_requests(self.mailbox.close(ClosedError("the store is closed")))
 
     async def _run_pipeline(self, pipeline: Pipeline, ending: Callable[[], None]) -> None:
@@ -441,9 +441,9 @@ class Container:
         """Return when the next flush cycle is complete."""
         await self._parts.writer.progress.wait()
 
-    async def settle(self) -> None:
+    async def wait_durable(self) -> None:
         """Return once everything that was given a sequence so far is durable."""
-        await self.ask_internal(SettleRequest(), 0)
+        await self.ask_internal(WaitDurableRequest(), 0)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -453,7 +453,7 @@ class Container:
         # Again for one that came into being after what was settled.
         while segment is None or segment.durable_length < 0:
             await self.legacy.bring(name)
-            await self.settle()
+            await self.wait_durable()
             segment = self.state.segments.find(name)
             if segment is None:
                 raise SegmentNotFound(f"no segment {name!r}", segment=name)
@@ -464,7 +464,7 @@ class Container:
         """Durable bytes, perhaps a view of more of them; ``b""`` at the tail."""
         segment = await self.find_durable(name)
         if offset < segment.start_offset:
-            await self.settle()  # the truncation may not be durable yet
+            await self.wait_durable()  # the truncation may not be durable yet
         return await self._as_owner(self._parts.reader.read(segment, offset, size))
 
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
@@ -504,7 +504,7 @@ class Container:
                 raise Unavailable(f"container {self.index} stopped")
 
             if segment.sealed:
-                await self.settle()
+                await self.wait_durable()
                 return segment.durable_length > offset
 
             if segment.waiter is None:
@@ -514,7 +514,7 @@ class Container:
                 name
             )  # a fresh look: an idle segment may have been evicted and come back
             if segment is None or segment.sid != sid:
-                await self.settle()  # its end may not be durable yet
+                await self.wait_durable()  # its end may not be durable yet
                 raise SegmentNotFound(f"segment {name!r} is gone", segment=name)
 
     def statistics(self) -> ContainerStatistics:

@@ -51,7 +51,7 @@ from ...storage_backends.segments.records.segment import SEGMENT_PREFIX, segment
 from .requests import (
     AppendRequest,
     AttributesRequest,
-    CommitRequest,
+    CommitMetadataRequest,
     CreateRequest,
     DeleteRequest,
     ExpireWritersRequest,
@@ -312,7 +312,7 @@ def decide_writer(state: ContainerState, request: WriterRequest) -> Decision:
     return None, None if known is None else known.last_event
 
 
-def decide_commit(state: ContainerState, request: CommitRequest) -> Decision:
+def decide_commit(state: ContainerState, request: CommitMetadataRequest) -> Decision:
     """The version that the written keys get. Metadata of a segment that is gone cannot be written any
     more."""
     for key, version in request.expected.items():

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from ...storage_backends.base.errors import InvalidArgument
 from ...storage_backends.segments.metadata_store import ChunkMetadataStore
-from .requests import CommitRequest, Request
+from .requests import CommitMetadataRequest, Request
 from .state import ContainerState
 
 
@@ -33,7 +33,7 @@ class LoggedMetadataStore(ChunkMetadataStore):
             raise InvalidArgument(f"every written key needs an expected version, {unchecked[0]!r} has none")
 
         size = sum(len(key) + len(value or b"") for key, value in writes.items())
-        version = await self._ask(CommitRequest(expected, writes), size)
+        version = await self._ask(CommitMetadataRequest(expected, writes), size)
         assert isinstance(version, int)
         return version
 

@@ -1,5 +1,5 @@
 """Publishing: what a durable operation makes visible. The only writer of durable lengths, the tail cache and
-the log marks.
+the log references.
 
 Owns: the step from "durable" to "readable" (rule C1), live and in replay. Does not own: the state's other
 fields (``state.py`` set them when the operation was given its sequence). Synchronous; an exception poisons
@@ -33,7 +33,7 @@ from ..read.tail_cache import TailCache
 from .segments import SegmentState
 from .state import ContainerState
 
-BORDER_BYTES = 1 << 20
+APPEND_BOUNDARY_BYTES = 1 << 20
 """Append starts are kept about this often (rule S5), so that readers can split a segment where an append
 begins."""
 JOIN_BYTES_MAX = 16 << 10
@@ -135,7 +135,7 @@ class Publisher:
             self._cache.append(op.sid, op.offset, op.data)
             self._mark(segment, end, group)
             if type(op) is Append:  # what was re-logged begins anywhere
-                self._note_border(segment, op.offset)
+                self._note_boundary(segment, op.offset)
 
     def _append_runs(self, runs: dict[int, list[Append]], group: int) -> None:
         for run in runs.values():
@@ -160,36 +160,36 @@ class Publisher:
         if data:
             self._cache.append(sid, offset, data)
             self._mark(segment, end, group)
-            self._note_borders(segment, run, end)
+            self._note_boundaries(segment, run, end)
             if end - segment.flushed >= self._due_bytes:
                 self._on_due(sid)
         if segment.waiter is not None:
             segment.wake()
 
-    def _note_borders(self, segment: SegmentState, run: list[Append], end: int) -> None:
-        borders = segment.borders
-        if borders and (end - 1) // BORDER_BYTES <= borders[-1] // BORDER_BYTES:
+    def _note_boundaries(self, segment: SegmentState, run: list[Append], end: int) -> None:
+        boundaries = segment.append_boundaries
+        if boundaries and (end - 1) // APPEND_BOUNDARY_BYTES <= boundaries[-1] // APPEND_BOUNDARY_BYTES:
             return  # nothing in the run begins in a new MiB
 
         for op in run:
             if op.data:
-                self._note_border(segment, op.offset)
+                self._note_boundary(segment, op.offset)
 
-    def _note_border(self, segment: SegmentState, offset: int) -> None:
+    def _note_boundary(self, segment: SegmentState, offset: int) -> None:
         """An append begins at ``offset``; the first one in each MiB is kept."""
-        borders = segment.borders
-        if not borders or offset // BORDER_BYTES > borders[-1] // BORDER_BYTES:
-            borders.append(offset)
+        boundaries = segment.append_boundaries
+        if not boundaries or offset // APPEND_BOUNDARY_BYTES > boundaries[-1] // APPEND_BOUNDARY_BYTES:
+            boundaries.append(offset)
 
     def _mark(self, segment: SegmentState, end: int, group: int) -> None:
         """Note that the bytes up to ``end`` need ``group``, or an older one: a mark for every few groups
         keeps their number small (C9)."""
-        marks = segment.marks
-        if marks and group - marks[-1][1] < _GROUPS_PER_MARK:
+        references = segment.log_references
+        if references and group - references[-1][1] < _GROUPS_PER_MARK:
             # In recovery, re-logged bytes may end before others that were appended earlier.
-            marks[-1] = (max(end, marks[-1][0]), marks[-1][1])
+            references[-1] = (max(end, references[-1][0]), references[-1][1])
         else:
-            marks.append((end, group))
+            references.append((end, group))
 
     def _create(self, op: CreateSegment, group: int) -> None:
         self._segments[op.sid].durable_length = 0
@@ -215,7 +215,7 @@ class Publisher:
 
     def _discard(self, segment: SegmentState) -> None:
         """Nobody will read or flush these bytes any more."""
-        segment.marks.clear()
+        segment.log_references.clear()
         segment.wake()
         self._cache.drop_segment(segment.sid)
 
@@ -255,9 +255,9 @@ class Publisher:
 
         self._cache.append(op.sid, op.offset, op.data)
         # What lies before was re-logged in an earlier piece, whose group is needed as well.
-        before = [mark for mark in segment.marks if mark[0] <= op.offset]
-        later = [mark for mark in segment.marks if mark[0] > end]
-        segment.marks = deque((*before, (end, group), *later))
+        before = [mark for mark in segment.log_references if mark[0] <= op.offset]
+        later = [mark for mark in segment.log_references if mark[0] > end]
+        segment.log_references = deque((*before, (end, group), *later))
 
     def _commit_metadata(self, op: CommitMetadata, group: int) -> None:
         for key, _ in op.writes:
@@ -273,10 +273,10 @@ class Publisher:
             return
 
         self._cache.mark_flushed(sid, segment.flushed)
-        marks = segment.marks
-        while marks and marks[0][0] <= segment.flushed:
-            marks.popleft()
+        references = segment.log_references
+        while references and references[0][0] <= segment.flushed:
+            references.popleft()
 
-        borders = segment.borders
-        while len(borders) > 1 and borders[1] <= segment.flushed:
-            borders.popleft()
+        boundaries = segment.append_boundaries
+        while len(boundaries) > 1 and boundaries[1] <= segment.flushed:
+            boundaries.popleft()

@@ -150,14 +150,14 @@ class ListRequest(Request):
         self.prefix = prefix
 
 
-class SettleRequest(Request):
+class WaitDurableRequest(Request):
     """Answered once everything before it is durable: a negative answer that was found outside the pipeline
     waits for it (rule C1)."""
 
     __slots__ = ()
 
 
-class CommitRequest(Request):
+class CommitMetadataRequest(Request):
     """Internal: one metadata transaction."""
 
     __slots__ = ("expected", "writes")

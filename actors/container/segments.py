@@ -34,7 +34,7 @@ class SegmentState:
 
     __slots__ = (
         "attributes",
-        "borders",
+        "append_boundaries",
         "durable_length",
         "expired",
         "flushed",
@@ -42,7 +42,7 @@ class SegmentState:
         "flushed_start",
         "has_record",
         "length",
-        "marks",
+        "log_references",
         "merges",
         "name",
         "rolling_size",
@@ -75,10 +75,10 @@ class SegmentState:
         self.flushed = 0
         self.flushed_start = 0
         self.flushed_sealed = False
-        self.marks: deque[tuple[int, int]] = deque()
+        self.log_references: deque[tuple[int, int]] = deque()
         """(end offset, log group) of durable unflushed bytes, oldest first: what truncation of the log must
         keep."""
-        self.borders: deque[int] = deque()
+        self.append_boundaries: deque[int] = deque()
         """Where appends begin, about one for each MiB that is not flushed yet (rule S5)."""
         self.waiter: anyio.Event | None = None
         """Set when the durable length, the seal flag or the life of the segment changes."""

@@ -115,7 +115,7 @@ class ContainerState:
         self.metadata: dict[str, tuple[int, bytes]] = {}
         self.sequence = 0
         """The sequence of the newest operation."""
-        self.caused_sequence = 0
+        self.client_sequence = 0
         """The sequence of the newest operation that a client caused."""
         self.cycle = NO_CYCLE
         self.snapshot: Snapshot | None = None
@@ -159,7 +159,7 @@ class ContainerState:
         self.sequence += 1
         kind = type(op)
         if kind in CAUSED:
-            self.caused_sequence = self.sequence
+            self.client_sequence = self.sequence
         self._apply[kind](op)
 
     def begin_snapshot(self) -> Snapshot:
@@ -343,4 +343,4 @@ class ContainerState:
         self.sequence = sequence
         self.cycle = cycle
         dirty = any(s.needs_flush for s in self.segments.by_id.values())
-        self.caused_sequence = sequence if dirty else min(sequence, cycle.cut)
+        self.client_sequence = sequence if dirty else min(sequence, cycle.cut)

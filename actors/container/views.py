@@ -81,8 +81,8 @@ class ContainerSource:
         return self._state.sequence
 
     @property
-    def caused_sequence(self) -> int:
-        return self._state.caused_sequence
+    def client_sequence(self) -> int:
+        return self._state.client_sequence
 
     def all_segments(self) -> Iterable[FlushableSegment]:
         return self._state.segments.by_id.values()
@@ -90,8 +90,8 @@ class ContainerSource:
     def segment_of(self, sid: int) -> FlushableSegment | None:
         return self._state.segments.get(sid)
 
-    async def settle(self) -> None:
-        await self._container.settle()
+    async def wait_durable(self) -> None:
+        await self._container.wait_durable()
 
     async def log(self, op: Operation) -> object:
         return await self._container.log_operation(op)

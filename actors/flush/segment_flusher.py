@@ -126,7 +126,7 @@ class SegmentFlusher:
         return piece.end - piece.start
 
     def _starts(self, segment: FlushableSegment, piece: DataPiece) -> Iterator[int]:
-        return (border for border in segment.borders if piece.start <= border < piece.end)
+        return (boundary for boundary in segment.append_boundaries if piece.start <= boundary < piece.end)
 
     async def _finish(self, txn: SegmentTransaction, plan: SegmentFlush) -> None:
         if plan.start_offset:

@@ -53,10 +53,10 @@ class FlushSource(Protocol):
     @property
     def sequence(self) -> int: ...
     @property
-    def caused_sequence(self) -> int: ...
+    def client_sequence(self) -> int: ...
     def all_segments(self) -> Iterable[FlushableSegment]: ...
     def segment_of(self, sid: int) -> FlushableSegment | None: ...
-    async def settle(self) -> None: ...
+    async def wait_durable(self) -> None: ...
     async def log(self, op: Operation) -> object: ...
 
 
@@ -147,7 +147,7 @@ class StorageWriter:
 
     def operations_logged(self) -> None:
         """More became durable; arms the age timer."""
-        if self._dirty_since is None and self._source.caused_sequence > self._cut:
+        if self._dirty_since is None and self._source.client_sequence > self._cut:
             self._dirty_since = anyio.current_time()
             self._wake.set()
 
@@ -267,7 +267,7 @@ class StorageWriter:
         if not plans:
             return failed
 
-        await self._source.settle()
+        await self._source.wait_durable()
         try:
             await self._claim()
         except CLAIM_REFUSED:
@@ -342,7 +342,7 @@ class StorageWriter:
         else:
             self._cut = cut
             outcome = None
-            if self._source.caused_sequence <= cut:
+            if self._source.client_sequence <= cut:
                 self._dirty_since = None  # what the cycle itself logged has armed it (rule F5)
         self.operations_logged()
         waiting, self._waiting = self._waiting, []

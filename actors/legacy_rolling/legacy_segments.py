@@ -55,7 +55,7 @@ from ...storage_backends.segments.records import (
 )
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ..container.metadata_store import LoggedMetadataStore
-from ..container.requests import CreateRequest, Request, SettleRequest
+from ..container.requests import CreateRequest, Request, WaitDurableRequest
 from ..container.state import ContainerState
 from ..flush.writer import StorageWriter
 from ..settings.layout_mode import LayoutMode
@@ -244,7 +244,7 @@ class LegacySegments:
         try:
             return await self._in_turn(name, lambda wanted: self._take(wanted, progress))
         except (SegmentExists, SegmentNotFound, InvalidArgument, DataCorruption):
-            await self._settle()
+            await self._wait_durable()
             raise
 
     async def restore(self, image: SegmentImage, chain: Chain) -> None:
@@ -267,7 +267,7 @@ class LegacySegments:
         if not segment.has_record:
             raise Unsupported(f"nothing of {name!r} is in long-term storage yet: flush, then export it")
         await self.disown(name, segment.sid)
-        await self._settle()
+        await self._wait_durable()
         record = await storage.info(segment.sid)
         return await export(self.chunks, name, record, await storage.chunks(segment.sid), replace=replace)
 
@@ -284,12 +284,12 @@ class LegacySegments:
                 {key: 0}, {key: ImportedRecord(sid).encode()}
             )
         except MetadataConflict:
-            await self._settle()
+            await self._wait_durable()
 
     async def prove(self) -> None:
         """Return if this owner may write to long-term storage, and what it read of its state is durable."""
         await self._claim()
-        await self._settle()
+        await self._wait_durable()
 
     async def ask(self, ask: Ask, request: Request, size: int) -> Any:
         """``ask``, with a look into the legacy layout where the answer depends on one."""
@@ -300,13 +300,13 @@ class LegacySegments:
                 return await ask(request, size)
             except SegmentNotFound as missing:
                 if not await self.bring(missing.segment):
-                    await self._settle()
+                    await self._wait_durable()
                     raise
 
-    async def _settle(self) -> None:
+    async def _wait_durable(self) -> None:
         """Return if this is still the owner: who was succeeded refuses nothing by what it knew, or by files
         that are gone since (C1)."""
-        await self._ask(SettleRequest(), 0)
+        await self._ask(WaitDurableRequest(), 0)
 
     async def _in_turn(self, name: str, act: Callable[[str], Awaitable[int]]) -> int:
         turn = self._turns.setdefault(name, anyio.Lock())
@@ -327,7 +327,7 @@ class LegacySegments:
             raise
         except TierlogError as error:
             _log.warning("import_failed", segment=name, error=str(error))
-            await self._settle()
+            await self._wait_durable()
             raise
 
     async def _take(self, name: str, progress: Progress) -> int:

@@ -47,7 +47,7 @@ from ...storage_backends.segments.records import ChunkRecord, ReleasedRecord
 from ...storage_backends.segments.verify import Flaw, find_flaws, find_missing
 from ..container.claims import Claim, claim_name, survey
 from ..container.container import Container
-from ..container.requests import CommitRequest
+from ..container.requests import CommitMetadataRequest
 from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage, settle_place
 from ..folder.identity import StoreIdentity, create_identity
 from ..folder.layout_version import settle_mode
@@ -351,7 +351,7 @@ async def _write(store: SegmentStore, container: int, key: str, value: bytes) ->
     """A record that is not there yet."""
 
     async def act(owner: Container) -> None:
-        await owner.ask_internal(CommitRequest({key: 0}, {key: value}), len(key) + len(value))
+        await owner.ask_internal(CommitMetadataRequest({key: 0}, {key: value}), len(key) + len(value))
 
     await store.on_container(container, act)
 

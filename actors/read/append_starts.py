@@ -26,7 +26,7 @@ APPEND_STARTS_MAX = 4096
 
 class DividedSegment(ReadableSegment, Protocol):
     @property
-    def borders(self) -> Sequence[int]: ...
+    def append_boundaries(self) -> Sequence[int]: ...
 
 
 class StartsStorage(Protocol):
@@ -94,7 +94,11 @@ class AppendStarts:
         """What lies between ``start`` and ``end`` of the segment, which begins at ``base``."""
         if start < min(end, segment.flushed):
             flushed.append(_Flushed(segment.sid, base, start, min(end, segment.flushed)))
-        known += (base + border for border in segment.borders if max(start, segment.flushed) <= border < end)
+        known += (
+            base + boundary
+            for boundary in segment.append_boundaries
+            if max(start, segment.flushed) <= boundary < end
+        )
         for merge in segment.merges:
             source = self._segment_of(merge.source)
             if source is None or merge.offset < segment.flushed:

@@ -235,9 +235,9 @@ MEMORY: Mapping[str, Predicate] = {
 
 def sequences_are_ordered(container: Container) -> Iterator[str]:
     state = container.state
-    if not 0 <= state.caused_sequence <= state.sequence or state.cycle.cut > state.sequence:
+    if not 0 <= state.client_sequence <= state.sequence or state.cycle.cut > state.sequence:
         yield (
-            f"sequence {state.sequence}, caused {state.caused_sequence}, the newest cycle's cut "
+            f"sequence {state.sequence}, caused {state.client_sequence}, the newest cycle's cut "
             f"{state.cycle.cut}"
         )
 
@@ -247,10 +247,10 @@ def the_log_keeps_what_is_not_flushed(container: Container) -> Iterator[str]:
     truncation address."""
     low = _truncate_before(container.log)
     for s in _in_memory(container):
-        if s.status is SegmentStatus.DELETED or not s.marks:
+        if s.status is SegmentStatus.DELETED or not s.log_references:
             continue
 
-        group = min(group for _, group in s.marks)
+        group = min(group for _, group in s.log_references)
         if group < low:
             yield f"{s!r}: group {group} holds unflushed bytes, the log was truncated before {low}"
 
@@ -271,10 +271,10 @@ def unflushed_bytes_are_marked(container: Container) -> Iterator[str]:
         if (
             s.status is not SegmentStatus.DELETED
             and own_end > s.flushed
-            and max((end for end, _ in s.marks), default=0) < own_end
+            and max((end for end, _ in s.log_references), default=0) < own_end
         ):
             yield (
-                f"{s!r}: bytes up to {own_end} are not flushed, the marks of their groups are {list(s.marks)}"
+                f"{s!r}: bytes up to {own_end} are not flushed, its log references are {list(s.log_references)}"
             )
 
 
@@ -363,7 +363,7 @@ class _Moment:
     def __init__(self, container: Container) -> None:
         state = container.state
         self.container = container
-        self.counters = (state.sequence, state.caused_sequence, state.cycle.cut, container.log.next_group)
+        self.counters = (state.sequence, state.client_sequence, state.cycle.cut, container.log.next_group)
         self.offsets = {
             sid: (s.length, s.durable_length, s.start_offset, s.sealed, s.flushed, s.flushed_start)
             for sid, s in state.segments.by_id.items()

@@ -14,7 +14,7 @@ from tierlog.actors.container.publish import Publisher
 from tierlog.actors.container.requests import (
     AppendRequest,
     AttributesRequest,
-    CommitRequest,
+    CommitMetadataRequest,
     CreateRequest,
     DeleteRequest,
     ExpireWritersRequest,
@@ -47,7 +47,7 @@ ROLLING = 1 << 20
 DECIDE: dict[type, Callable[[ContainerState, Any], decisions.Decision]] = {
     AppendRequest: decisions.decide_append,
     AttributesRequest: decisions.decide_attributes,
-    CommitRequest: decisions.decide_commit,
+    CommitMetadataRequest: decisions.decide_commit,
     CreateRequest: decisions.decide_create,
     DeleteRequest: decisions.decide_delete,
     ExpireWritersRequest: decisions.decide_expire_writers,
@@ -153,7 +153,7 @@ class Parts:
 
     def commit(self, writes: Mapping[str, bytes | None]) -> Any:
         expected = {key: self.state.metadata.get(key, (0, b""))[0] for key in writes}
-        return self.do(CommitRequest(expected, writes))
+        return self.do(CommitMetadataRequest(expected, writes))
 
     def content(self, sid: int) -> bytes:
         return b"".join(self.cache.slices(sid, 0, 1 << 30))

@@ -65,8 +65,8 @@ class FlushWorld:
         return self.parts.state.sequence
 
     @property
-    def caused_sequence(self) -> int:
-        return self.parts.state.caused_sequence
+    def client_sequence(self) -> int:
+        return self.parts.state.client_sequence
 
     def all_segments(self) -> list[FlushableSegment]:
         return list(self.parts.state.segments.by_id.values())
@@ -74,7 +74,7 @@ class FlushWorld:
     def segment_of(self, sid: int) -> FlushableSegment | None:
         return self.parts.state.segments.get(sid)
 
-    async def settle(self) -> None:
+    async def wait_durable(self) -> None:
         self.settled += 1
         await anyio.lowlevel.checkpoint()
 

@@ -109,7 +109,7 @@ def miscount_the_mailbox(container: Container) -> None:
 
 
 def overtake_the_sequence(container: Container) -> None:
-    container.state.caused_sequence = container.state.sequence + 1
+    container.state.client_sequence = container.state.sequence + 1
 
 
 def truncate_the_log_too_far(container: Container) -> None:
@@ -117,7 +117,7 @@ def truncate_the_log_too_far(container: Container) -> None:
 
 
 def lose_the_marks(container: Container) -> None:
-    segment(container, "f/s#b").marks.clear()
+    segment(container, "f/s#b").log_references.clear()
 
 
 def collect_what_is_used(container: Container) -> None:
@@ -175,7 +175,7 @@ def test_what_may_only_grow_must_not_shrink() -> None:
         watch = Watch()
         watch.check(container)
         container.state.sequence -= 1
-        container.state.caused_sequence = 0
+        container.state.client_sequence = 0
         with pytest.raises(Broken, match="only grow"):
             watch.check(container)
 

@@ -13,7 +13,7 @@ from support.pipeline import PipelineWorld
 from support.recovered import recover
 from tierlog.actors.container.checkpoint import Checkpointer, CheckpointOptions
 from tierlog.actors.container.requests import (
-    CommitRequest,
+    CommitMetadataRequest,
     CreateRequest,
     DeleteRequest,
     LogRequest,
@@ -50,7 +50,9 @@ async def created(world: PipelineWorld, *names: str) -> None:
 async def flushed(world: PipelineWorld, name: str = NAME, **changes: object) -> None:
     writes = record_of(world.parts.segment(name), **changes)
     await world.ask(
-        CommitRequest({key: world.parts.state.metadata.get(key, (0, b""))[0] for key in writes}, writes)
+        CommitMetadataRequest(
+            {key: world.parts.state.metadata.get(key, (0, b""))[0] for key in writes}, writes
+        )
     )
 
 
@@ -291,7 +293,7 @@ async def test_a_segment_deleted_meanwhile_is_left_alone() -> None:
         await created(world)
         await world.ask(append(NAME, b"abc"))
         segment = world.parts.segment()
-        segment.marks.append((99, 2))
+        segment.log_references.append((99, 2))
         await checkpointer._relog(segment)
         assert await said_again(world) == [(0, b"abc")]
 

@@ -10,7 +10,7 @@ from support.container_parts import NAME, ROLLING, Parts, append, by_writer, rec
 from tierlog.actors.container import decisions
 from tierlog.actors.container.requests import (
     AttributesRequest,
-    CommitRequest,
+    CommitMetadataRequest,
     CreateRequest,
     DeleteRequest,
     ExpireWritersRequest,
@@ -319,7 +319,7 @@ def test_a_commit_answers_the_version_of_its_keys() -> None:
 
     assert version == parts.state.sequence
     assert parts.state.metadata == {"c:x": (version, b"1")}
-    assert parts.do(CommitRequest({"c:x": version}, {"c:x": None})) == version + 1
+    assert parts.do(CommitMetadataRequest({"c:x": version}, {"c:x": None})) == version + 1
     assert parts.state.metadata == {}
 
 
@@ -328,15 +328,18 @@ def test_a_commit_on_old_versions_is_refused(expected: dict[str, int]) -> None:
     """S6: conditions on keys that were only read count too."""
     parts = Parts()
     parts.commit({"c:x": b"1"})
-    refused(parts, CommitRequest({**expected, "c:y": 0}, {"c:y": b"2"}), MetadataConflict)
+    refused(parts, CommitMetadataRequest({**expected, "c:y": 0}, {"c:y": b"2"}), MetadataConflict)
 
 
 def test_a_commit_without_writes_only_checks() -> None:
     parts = Parts()
     version = parts.commit({"c:x": b"1"})
 
-    assert decisions.decide_commit(parts.state, CommitRequest({"c:x": version}, {})) == (None, version)
-    refused(parts, CommitRequest({"c:x": 0}, {}), MetadataConflict)
+    assert decisions.decide_commit(parts.state, CommitMetadataRequest({"c:x": version}, {})) == (
+        None,
+        version,
+    )
+    refused(parts, CommitMetadataRequest({"c:x": 0}, {}), MetadataConflict)
 
 
 def test_the_record_of_a_deleted_segment_can_only_go() -> None:
@@ -347,15 +350,15 @@ def test_the_record_of_a_deleted_segment_can_only_go() -> None:
     key, value = next(iter(record_of(segment).items()))
     version = parts.state.metadata[key][0]
     parts.do(DeleteRequest(NAME))
-    refused(parts, CommitRequest({key: version}, {key: value}), MetadataConflict)
+    refused(parts, CommitMetadataRequest({key: version}, {key: value}), MetadataConflict)
 
-    assert parts.do(CommitRequest({key: version}, {key: None})) > version
+    assert parts.do(CommitMetadataRequest({key: version}, {key: None})) > version
 
 
 def test_the_record_of_an_unknown_segment_is_refused() -> None:
     parts = Parts()
     key = segment_key(segment_id(1, 77))
-    refused(parts, CommitRequest({key: 0}, {key: b"record"}), MetadataConflict)
+    refused(parts, CommitMetadataRequest({key: 0}, {key: b"record"}), MetadataConflict)
 
 
 # --- everything together ------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from tierlog.actors.container.requests import (
     ListRequest,
     LogRequest,
     Request,
-    SettleRequest,
+    WaitDurableRequest,
     SnapshotRequest,
     WriterRequest,
 )
@@ -83,7 +83,7 @@ async def test_every_answer_waits_for_what_it_depends_on() -> None:
             world.post(ListRequest("")),
             world.post(WriterRequest(NAME, b"w")),
             world.post(InfoRequest("no/such")),
-            world.post(SettleRequest(), lane=Lane.INTERNAL),
+            world.post(WaitDurableRequest(), lane=Lane.INTERNAL),
         ]
         await anyio.wait_all_tasks_blocked()
         assert not any(reply.done for reply in later)
@@ -147,7 +147,7 @@ async def test_the_next_group_is_built_while_one_is_written() -> None:
             world.post(append(NAME, bytes([number])))
             await anyio.wait_all_tasks_blocked()
         world.log.gate.set()
-        await world.ask(SettleRequest())
+        await world.ask(WaitDurableRequest())
 
         assert [len(ops) for _, ops in world.groups()] == [1, 1, 4]
 

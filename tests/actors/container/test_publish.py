@@ -1,4 +1,4 @@
-"""Publishing: durable lengths, cached bytes, log marks and append borders; live and in replay."""
+"""Publishing: durable lengths, cached bytes, log marks and append boundaries; live and in replay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.container_parts import NAME, ROLLING, Parts, append
-from tierlog.actors.container.publish import BORDER_BYTES
+from tierlog.actors.container.publish import APPEND_BOUNDARY_BYTES
 from tierlog.actors.container.requests import (
     CreateRequest,
     DeleteRequest,
@@ -46,7 +46,7 @@ def test_a_published_append_is_readable() -> None:
 
     assert segment.durable_length == 6
     assert parts.content(segment.sid) == b"abcdef"
-    assert list(segment.marks) == [(6, parts.group)]
+    assert list(segment.log_references) == [(6, parts.group)]
 
 
 def test_an_append_without_bytes_leaves_no_mark() -> None:
@@ -55,8 +55,8 @@ def test_an_append_without_bytes_leaves_no_mark() -> None:
     parts.do(append(NAME, b""))
 
     assert segment.durable_length == 0
-    assert not segment.marks
-    assert not segment.borders
+    assert not segment.log_references
+    assert not segment.append_boundaries
 
 
 def test_neighbouring_groups_share_a_mark_that_names_the_older_one() -> None:
@@ -67,9 +67,9 @@ def test_neighbouring_groups_share_a_mark_that_names_the_older_one() -> None:
     for _ in range(100):
         parts.do(append(NAME, b"x"))
 
-    assert len(segment.marks) < 10
-    assert segment.marks[0][1] == first
-    assert segment.marks[-1][0] == 100
+    assert len(segment.log_references) < 10
+    assert segment.log_references[0][1] == first
+    assert segment.log_references[-1][0] == 100
 
 
 def test_an_append_is_published_once() -> None:
@@ -103,7 +103,10 @@ def test_a_group_is_published_as_if_each_of_its_appends_came_alone(
         left, right = together.segment(name), alone.segment(name)
         assert left.durable_length == right.durable_length == left.length
         assert together.content(left.sid) == alone.content(right.sid)
-        assert (left.marks, left.borders) == (right.marks, right.borders)
+        assert (left.log_references, left.append_boundaries) == (
+            right.log_references,
+            right.append_boundaries,
+        )
     assert together.cache.pinned_bytes == alone.cache.pinned_bytes == sum(size for _, size in script)
 
 
@@ -115,13 +118,13 @@ def test_bytes_in_the_log_have_marks_until_they_are_flushed() -> None:
         parts.group += 100
         parts.do(append(NAME, data))
         groups.append(parts.group)
-    assert list(segment.marks) == [(2, groups[0]), (4, groups[1]), (6, groups[2])]
+    assert list(segment.log_references) == [(2, groups[0]), (4, groups[1]), (6, groups[2])]
 
     parts.flush(length=3)
-    assert list(segment.marks) == [(4, groups[1]), (6, groups[2])]
+    assert list(segment.log_references) == [(4, groups[1]), (6, groups[2])]
     assert parts.cache.pinned_bytes == 3
     parts.flush()
-    assert not segment.marks
+    assert not segment.log_references
     assert parts.cache.pinned_bytes == 0
 
 
@@ -167,8 +170,8 @@ def test_a_deleted_segment_gives_its_memory_back() -> None:
     parts.do(DeleteRequest("t"))
 
     assert parts.cache.pinned_bytes == 0
-    assert not target.marks
-    assert not source.marks
+    assert not target.log_references
+    assert not source.log_references
     parts.log(ForgetSegment(target.sid))
     assert target.sid not in parts.cache
 
@@ -186,7 +189,7 @@ def test_a_merge_moves_the_targets_durable_length() -> None:
     )
 
     assert target.durable_length == 6
-    assert [end for end, _ in target.marks] == [6]
+    assert [end for end, _ in target.log_references] == [6]
 
 
 def test_a_spliced_source_leaves_the_cache() -> None:
@@ -201,25 +204,25 @@ def test_a_spliced_source_leaves_the_cache() -> None:
     assert source.sid not in parts.cache
 
 
-# --- append borders (S5) ------------------------------------------------------------------------
+# --- append boundaries (S5) ------------------------------------------------------------------------
 
 
 def test_the_first_append_in_each_mib_is_kept_as_a_border() -> None:
     parts = Parts()
     segment = parts.create()
-    step = BORDER_BYTES * 2 // 5 + 1
+    step = APPEND_BOUNDARY_BYTES * 2 // 5 + 1
     parts.do(*(append(NAME, bytes(step)) for _ in range(6)))
 
-    assert list(segment.borders) == [0, 3 * step, 5 * step]
+    assert list(segment.append_boundaries) == [0, 3 * step, 5 * step]
 
 
 def test_borders_of_flushed_bytes_go_but_the_last() -> None:
     parts = Parts()
     segment = parts.create()
-    parts.do(*(append(NAME, bytes(BORDER_BYTES)) for _ in range(4)))
-    parts.flush(length=2 * BORDER_BYTES + 5)
+    parts.do(*(append(NAME, bytes(APPEND_BOUNDARY_BYTES)) for _ in range(4)))
+    parts.flush(length=2 * APPEND_BOUNDARY_BYTES + 5)
 
-    assert list(segment.borders) == [2 * BORDER_BYTES, 3 * BORDER_BYTES]
+    assert list(segment.append_boundaries) == [2 * APPEND_BOUNDARY_BYTES, 3 * APPEND_BOUNDARY_BYTES]
 
 
 # --- re-logged bytes (F4) -----------------------------------------------------------------------
@@ -238,7 +241,7 @@ def test_re_logged_bytes_need_their_new_group_only() -> None:
     group = relogged(parts, 0, b"abcdef")
     parts.do(append(NAME, b"g"))
 
-    assert list(segment.marks) == [(7, group)], "a following group shares its mark"
+    assert list(segment.log_references) == [(7, group)], "a following group shares its mark"
     assert parts.content(segment.sid) == b"abcdefg"
 
 
@@ -249,7 +252,7 @@ def test_bytes_re_logged_in_pieces_need_the_group_of_every_piece() -> None:
     parts.do(append(NAME, b"abcdef"))
     groups = [relogged(parts, 0, b"ab"), relogged(parts, 2, b"cd"), relogged(parts, 4, b"ef")]
 
-    assert list(segment.marks) == [(2, groups[0]), (4, groups[1]), (6, groups[2])]
+    assert list(segment.log_references) == [(2, groups[0]), (4, groups[1]), (6, groups[2])]
 
 
 @given(
@@ -278,9 +281,9 @@ def test_the_marks_cover_every_unflushed_byte(appends: list[int], pieces: list[i
         position = end
     parts.flush(length=min(flushed, segment.length))
 
-    lowest = min((group for _, group in segment.marks), default=parts.group)
+    lowest = min((group for _, group in segment.log_references), default=parts.group)
     assert all(max(holders[offset]) >= lowest for offset in range(segment.flushed, segment.length))
-    assert all(before[0] < after[0] for before, after in pairwise(segment.marks))
+    assert all(before[0] < after[0] for before, after in pairwise(segment.log_references))
 
 
 def test_re_logging_what_is_gone_or_flushed_does_nothing() -> None:
@@ -289,11 +292,11 @@ def test_re_logging_what_is_gone_or_flushed_does_nothing() -> None:
     parts.do(append(NAME, b"abc"))
     parts.flush()
     relogged(parts, 0, b"abc")
-    assert not segment.marks
+    assert not segment.log_references
 
     parts.do(append(NAME, b"d"), DeleteRequest(NAME))
     parts.log(RelogData(segment.sid, 3, b"d"))
-    assert not segment.marks
+    assert not segment.log_references
     assert segment.sid not in parts.cache
     parts.log(ForgetSegment(segment.sid))
     parts.publish(RelogData(segment.sid, 3, b"d"))
@@ -310,8 +313,8 @@ def test_bytes_from_before_a_checkpoint_are_restored_with_their_marks() -> None:
     parts.publisher.restore_data(Append(segment.sid, 3, b"def", b"", 0, 0), 40)
 
     assert parts.content(segment.sid) == b"abcdef"
-    assert list(segment.marks) == [(3, 3), (6, 40)]
-    assert list(segment.borders) == [0]
+    assert list(segment.log_references) == [(3, 3), (6, 40)]
+    assert list(segment.append_boundaries) == [0]
 
 
 @given(
@@ -336,7 +339,7 @@ def test_restored_marks_cover_every_unflushed_byte(
     parts.group = group
     parts.flush(length=flushed)
 
-    lowest = min((number for _, number in segment.marks), default=group + 1)
+    lowest = min((number for _, number in segment.log_references), default=group + 1)
     assert all(holders[offset] >= lowest for offset in range(flushed, 20))
 
 
@@ -349,7 +352,7 @@ def test_only_appends_are_borders_in_recovery_too() -> None:
     parts.publisher.restore_data(RelogData(segment.sid, 0, b"abcdef"), 5)
 
     assert parts.content(segment.sid) == b"abcdef"
-    assert list(segment.borders) == [3]
+    assert list(segment.append_boundaries) == [3]
 
 
 def test_flushed_and_unknown_bytes_are_not_restored() -> None:
@@ -363,7 +366,7 @@ def test_flushed_and_unknown_bytes_are_not_restored() -> None:
     parts.publisher.restore_data(Append(99, 0, b"abc", b"", 0, 0), 3)
 
     assert parts.content(segment.sid) == b""
-    assert not segment.marks
+    assert not segment.log_references
 
 
 def test_a_deleted_segment_is_restored_without_a_cache() -> None:

@@ -20,24 +20,24 @@ async def test_a_read_shows_nothing_of_a_segment_that_came_into_being_meanwhile_
     await world.chunks.open()
     async with world.owner() as owner, anyio.create_task_group() as tasks:
         container, settled, durable = owner.container, 0, anyio.Event()
-        append, settle = container.log.append, container.settle
+        append, wait_durable = container.log.append, container.wait_durable
 
         async def held(*args: Any, **options: Any) -> int:
             await durable.wait()
             return await append(*args, **options)
 
-        async def settle_and_create() -> None:
+        async def wait_and_create() -> None:
             nonlocal settled
             settled += 1
             if settled == 2:
                 durable.set()
-            await settle()
+            await wait_durable()
             if settled == 1:
                 tasks.start_soon(owner.store.create_segment, "a")
                 await until(lambda: container.state.segments.find("a") is not None)
 
         monkeypatch.setattr(container.log, "append", held)
-        monkeypatch.setattr(container, "settle", settle_and_create)
+        monkeypatch.setattr(container, "wait_durable", wait_and_create)
 
         assert await container.read("a", 0, 1) == b""
         assert settled == 2

@@ -82,7 +82,7 @@ async def test_without_a_checkpoint_everything_is_replayed() -> None:
     assert recovered.parts.content(SID) == b"abcdef"
     assert (segment.length, segment.durable_length, segment.sealed) == (6, 6, True)
     assert segment.writers[b"w"].last_event == 7
-    assert list(segment.marks) == [(6, 1)]
+    assert list(segment.log_references) == [(6, 1)]
     assert (recovered.report.groups, recovered.report.operations) == (2, 4)
     assert recovered.parts.state.sequence == 4
 
@@ -120,7 +120,7 @@ async def test_unflushed_bytes_from_before_the_checkpoint_are_taken_from_the_log
 
     assert recovered.report.groups == 4
     assert recovered.parts.cache.slices(SID, 3, 6) == [b"def"]
-    assert list(segment.marks) == [(6, 3)]
+    assert list(segment.log_references) == [(6, 3)]
 
 
 async def test_operations_in_the_group_of_the_begin_count_as_before_it() -> None:
@@ -184,7 +184,7 @@ async def test_re_logged_bytes_stand_for_groups_that_are_gone() -> None:
     recovered = await script.recover()
 
     assert recovered.parts.content(SID) == b"abcdef"
-    assert min(group for _, group in recovered.parts.segment().marks) == 3
+    assert min(group for _, group in recovered.parts.segment().log_references) == 3
 
 
 async def test_merges_that_are_not_spliced_come_back_with_their_sources() -> None:

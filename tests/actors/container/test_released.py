@@ -168,7 +168,7 @@ async def test_g3_the_removal_of_a_record_is_durable(world: ContainerWorld) -> N
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks, EAGER)
         await until(lambda: not recorded(owner))
-        await owner.container.settle()
+        await owner.container.wait_durable()
         await owner.crash()
 
     async with world.owner(EAGER) as owner:

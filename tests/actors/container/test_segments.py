@@ -94,7 +94,7 @@ def test_an_evicted_segment_comes_back_whole_in_the_step_that_needs_it() -> None
     fields = {
         name: getattr(before, name)
         for name in SegmentState.__slots__
-        if name not in ("borders", "marks", "touched", "waiter")
+        if name not in ("append_boundaries", "log_references", "touched", "waiter")
     }
 
     assert parts.state.segments.evict(10) == [before.sid]

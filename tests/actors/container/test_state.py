@@ -51,7 +51,7 @@ def test_every_operation_takes_one_sequence() -> None:
         state.apply(op)
         assert state.sequence == number
 
-    assert state.caused_sequence == 2
+    assert state.client_sequence == 2
 
 
 def test_only_what_clients_do_counts_as_caused() -> None:
@@ -248,7 +248,7 @@ def test_after_a_restore_only_unflushed_work_counts_as_caused(dirty: bool, cause
     parts.state.restored(50, CycleComplete(1, 1, 30, True))
 
     assert parts.state.sequence == 50
-    assert parts.state.caused_sequence == caused
+    assert parts.state.client_sequence == caused
 
 
 # --- snapshots (C7) -----------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from support.container_world import (
 )
 from support.legacy_layout import write_files, write_header, write_legacy
 from tierlog.actors.container.publish import Publisher
-from tierlog.actors.container.requests import Request, SettleRequest
+from tierlog.actors.container.requests import Request, WaitDurableRequest
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.legacy_rolling.file_claims import mark_name
 from tierlog.actors.legacy_rolling.header import header_name
@@ -301,7 +301,7 @@ async def test_who_was_refused_just_before_another_ones_import_asks_again(world:
                 raise SegmentNotFound(f"no segment {NAME!r}", segment=NAME)
             return "answer"
 
-        assert await owner.container.legacy.ask(ask, SettleRequest(), 0) == "answer"
+        assert await owner.container.legacy.ask(ask, WaitDurableRequest(), 0) == "answer"
 
 
 async def test_who_was_succeeded_refuses_no_import_by_what_it_knew_rule_c1(
@@ -314,7 +314,7 @@ async def test_who_was_succeeded_refuses_no_import_by_what_it_knew_rule_c1(
         real = imports._ask
 
         async def ask(request: Request, size: int) -> object:
-            if isinstance(request, SettleRequest):
+            if isinstance(request, WaitDurableRequest):
                 raise NotOwner("a newer owner has the log")
             return await real(request, size)
 

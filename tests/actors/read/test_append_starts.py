@@ -19,7 +19,7 @@ class Segment:
     sid: int
     durable_length: int
     flushed: int = 0
-    borders: Sequence[int] = ()
+    append_boundaries: Sequence[int] = ()
     merges: Sequence[MergedRange] = ()
     start_offset: int = 0
     name: str = "app/events"
@@ -45,8 +45,8 @@ def finder(storage: Storage, *segments: Segment) -> AppendStarts:
 
 
 async def test_flushed_and_unflushed_starts_follow_each_other() -> None:
-    """The last border below what is flushed stays in memory, and is told once."""
-    segment = Segment(1, 60, flushed=40, borders=[30, 45, 55])
+    """The last boundary below what is flushed stays in memory, and is told once."""
+    segment = Segment(1, 60, flushed=40, append_boundaries=[30, 45, 55])
     starts = finder(Storage({1: [0, 20, 30]}), segment)
 
     assert await starts.find(segment, 0, 100) == [0, 20, 30, 45, 55]
@@ -54,16 +54,16 @@ async def test_flushed_and_unflushed_starts_follow_each_other() -> None:
 
 
 async def test_what_is_truncated_or_not_durable_is_not_told() -> None:
-    segment = Segment(1, 50, flushed=40, borders=[45, 50, 55], start_offset=20)
+    segment = Segment(1, 50, flushed=40, append_boundaries=[45, 50, 55], start_offset=20)
 
     assert await finder(Storage({1: [0, 20, 30]}), segment).find(segment, 0, 100) == [20, 30, 45]
 
 
 async def test_sources_that_are_not_spliced_yet_tell_theirs() -> None:
     """One of them has a source itself, and own bytes lie between them."""
-    inner = Segment(3, 10, borders=[0, 5])
-    middle = Segment(2, 30, flushed=10, borders=[15], merges=[MergedRange(20, 3, 10)])
-    target = Segment(1, 100, flushed=20, borders=[70], merges=[MergedRange(30, 2, 30)])
+    inner = Segment(3, 10, append_boundaries=[0, 5])
+    middle = Segment(2, 30, flushed=10, append_boundaries=[15], merges=[MergedRange(20, 3, 10)])
+    target = Segment(1, 100, flushed=20, append_boundaries=[70], merges=[MergedRange(30, 2, 30)])
     starts = finder(Storage({1: [0], 2: [0, 8]}), inner, middle, target)
 
     assert await starts.find(target, 0, 100) == [0, 30, 38, 45, 50, 55, 70]
@@ -106,7 +106,7 @@ async def test_damage_is_told() -> None:
 
 async def test_an_answer_is_bounded_and_says_the_first() -> None:
     count = APPEND_STARTS_MAX
-    segment = Segment(1, 3 * count, flushed=count, borders=range(count, 3 * count))
+    segment = Segment(1, 3 * count, flushed=count, append_boundaries=range(count, 3 * count))
 
     assert await finder(Storage({1: list(range(count))}), segment).find(segment, 1, 3 * count) == list(
         range(1, count + 1)
