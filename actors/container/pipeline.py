@@ -50,10 +50,10 @@ from .requests import (
     MergeRequest,
     Request,
     SealRequest,
-    WaitDurableRequest,
     SnapshotRequest,
     TracedAppendRequest,
     TruncateRequest,
+    WaitDurableRequest,
     WriterRequest,
 )
 from .state import ContainerState

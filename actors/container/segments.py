@@ -33,8 +33,8 @@ class SegmentState:
     ``flushed``'s record."""
 
     __slots__ = (
-        "attributes",
         "append_boundaries",
+        "attributes",
         "durable_length",
         "expired",
         "flushed",

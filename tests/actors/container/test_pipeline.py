@@ -17,8 +17,8 @@ from tierlog.actors.container.requests import (
     ListRequest,
     LogRequest,
     Request,
-    WaitDurableRequest,
     SnapshotRequest,
+    WaitDurableRequest,
     WriterRequest,
 )
 from tierlog.actors.kernel.mailbox import Lane
