@@ -17,7 +17,7 @@ PACKAGES = ("actors", "journal", "pyspark_tierlog", "spark_bridge", "storage_bac
 PROGRAMS = ("benchmarks", "examples", "scripts", "tests")
 TEXTS = ("*.py", "*.md", "*.toml", "*.sh", "*.cfg", "*.in")
 
-MODULE_LINES_MAX = 500
+MODULE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 70
 
 RULE = re.compile(r"\b([WCSFGJAHTV]\d{1,2})\b")
