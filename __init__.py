@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .actors.gateway.client.async_client import Client
-    from .actors.gateway.client.connecting import connect, connect_sync
+    from .actors.gateway.client.connect import connect, connect_sync
     from .actors.gateway.client.sync_client import SyncClient
     from .actors.settings.configuration import StoreConfig, load_config
     from .actors.store.opening import open_store
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "actors.settings.configuration": ("StoreConfig", "load_config"),
     "actors.gateway.client.async_client": ("Client",),
-    "actors.gateway.client.connecting": ("connect", "connect_sync"),
+    "actors.gateway.client.connect": ("connect", "connect_sync"),
     "actors.gateway.client.sync_client": ("SyncClient",),
     "actors.store.opening": ("open_store",),
     "actors.telemetry.opentelemetry": ("opentelemetry_tracing",),

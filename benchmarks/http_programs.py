@@ -22,7 +22,7 @@ import tierlog
 
 async def serve_store(folder: str) -> None:
     from tierlog.actors.gateway.server.app import make_app
-    from tierlog.actors.gateway.server.running import bind, serve_http
+    from tierlog.actors.gateway.server.listener import bind, serve_http
     from tierlog.actors.store.opening import system_world
 
     async with tierlog.open_store(folder, containers=4) as store:
@@ -34,7 +34,7 @@ async def serve_store(folder: str) -> None:
 async def serve_bare(app: Any) -> None:
     import uvicorn
 
-    from tierlog.actors.gateway.server.running import bind
+    from tierlog.actors.gateway.server.listener import bind
 
     with bind("127.0.0.1", 0) as listener:
         config = uvicorn.Config(

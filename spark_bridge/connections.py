@@ -16,7 +16,7 @@ import time
 import uuid
 from contextlib import ExitStack
 
-from ..actors.gateway.client.connecting import connect_sync
+from ..actors.gateway.client.connect import connect_sync
 from ..actors.gateway.client.sync_client import SyncClient
 from .bulk_transport import BulkTransport
 from .options import Options

@@ -112,7 +112,7 @@ async def reading(data: Path, url: str | None) -> AsyncIterator[StoreView | Clie
 
 
 def _client(url: str) -> AbstractAsyncContextManager[Client]:
-    from ..gateway.client.connecting import connect
+    from ..gateway.client.connect import connect
 
     return connect(url)
 

@@ -16,7 +16,7 @@ from .output import count
 from .running import check_new_folder, complain, execute, read_settings
 
 if TYPE_CHECKING:
-    from ..gateway.server.running import Served
+    from ..gateway.server.listener import ServerAddress
     from ..supervisor.supervisor import Supervisor
 
 
@@ -101,7 +101,7 @@ def _one_folder(context: typer.Context, path: Path | None, data: Path) -> Path:
     return path
 
 
-def _announce(served: Served, supervisor: Supervisor) -> None:
+def _announce(served: ServerAddress, supervisor: Supervisor) -> None:
     for place in supervisor.view().document()["containers"]:
         if place["phase"] != "serving":
             complain(

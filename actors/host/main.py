@@ -31,7 +31,7 @@ import attrs
 
 from ...storage_backends.base.errors import TierlogError
 from ..gateway.server.app import gateway_of, make_app
-from ..gateway.server.running import Served, bind, serve_http
+from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..gateway.wire.documents import ContainerAssignment, ContainerMap
 from ..settings.configuration import StoreConfig, load_config
 from ..store.opening import open_host, system_world
@@ -149,7 +149,7 @@ class HostMain:
             # sees the process end.
             tasks.cancel_scope.cancel()
 
-    def _link(self, hosting: ContainerRuntime, served: Served, tasks: anyio.abc.TaskGroup) -> None:
+    def _link(self, hosting: ContainerRuntime, served: ServerAddress, tasks: anyio.abc.TaskGroup) -> None:
         """Connect to the supervisor and do what it says."""
         url = self._places.own = attrs.evolve(served, host=self._given.advertise or served.host).url
         vitals = LoopMonitor(time.monotonic)

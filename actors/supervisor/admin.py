@@ -22,8 +22,8 @@ import anyio
 from ...storage_backends.base.errors import InvalidArgument, NotOwner, Unavailable
 from ...storage_backends.base.names import check_segment_name, container_of
 from ...storage_backends.base.world import World
-from ..gateway.server.call import Answer, CallOf, document
-from ..gateway.server.front import Front, ServerLimits
+from ..gateway.server.call import Answer, HttpCall, document
+from ..gateway.server.context import ServerContext, ServerLimits
 from ..gateway.wire import documents, paths
 from ..gateway.wire.documents import JSON_TYPE, map_document
 from ..gateway.wire.errors import CrossOrigin, NoSuchPath
@@ -36,7 +36,7 @@ from .supervisor import Supervisor
 _ASK_SECONDS = 30.0
 
 
-class AdminFront(Front):
+class AdminContext(ServerContext):
     """What the endpoints share: the supervisor."""
 
     def __init__(
@@ -55,19 +55,19 @@ class AdminFront(Front):
         return {**self._facts, **self.supervisor.view().document()}
 
 
-AdminCall = CallOf[AdminFront]
+AdminCall = HttpCall[AdminContext]
 
 
 # --- looking ------------------------------------------------------------------------------------
 
 
 async def health(call: AdminCall) -> Answer:
-    troubles = call.gateway.supervisor.view().storage_troubles()
+    troubles = call.server.supervisor.view().storage_troubles()
     return document({"status": "ok", "storage_troubles": troubles})
 
 
 async def ready(call: AdminCall) -> Answer:
-    supervisor = call.gateway.supervisor
+    supervisor = call.server.supervisor
     missing = [place.index for place in supervisor.fleet.places if place.phase is not AssignmentPhase.SERVING]
     told = {
         "ready": supervisor.is_ready,
@@ -78,22 +78,22 @@ async def ready(call: AdminCall) -> Answer:
 
 
 async def metrics(call: AdminCall) -> Answer:
-    supervisor = call.gateway.supervisor
-    text = call.gateway.traffic.render(lambda: (supervisor.view().statistics(),), supervisor.failover_times)
+    supervisor = call.server.supervisor
+    text = call.server.metrics.render(lambda: (supervisor.view().statistics(),), supervisor.failover_times)
     return Answer(200, text, CONTENT_TYPE)
 
 
 async def status(call: AdminCall) -> Answer:
-    return document(call.gateway.status())
+    return document(call.server.status())
 
 
 async def page(call: AdminCall) -> Answer:
-    return Answer(200, status_page(call.gateway.status(), html.escape).encode(), "text/html; charset=utf-8")
+    return Answer(200, status_page(call.server.status(), html.escape).encode(), "text/html; charset=utf-8")
 
 
 async def containers(call: AdminCall) -> Answer:
     """The map; with ``after`` only once its version is another, or after ``wait`` seconds."""
-    front = call.gateway
+    front = call.server
     query = call.query(after="a version", wait="seconds")
     wait = paths.query_seconds(query, "wait", front.limits.wait_default, front.limits.wait_max)
     if "after" in query and not front.draining:
@@ -103,9 +103,9 @@ async def containers(call: AdminCall) -> Answer:
 
 async def _wait_for_change(call: AdminCall, known: int, seconds: float) -> None:
     """Ends early when the server drains, and with ``Disconnected`` when the client goes (rule H11)."""
-    supervisor = call.gateway.supervisor
+    supervisor = call.server.supervisor
     async with call.while_connected() as scope:
-        with call.gateway.parked(scope), anyio.move_on_after(seconds):
+        with call.server.parked(scope), anyio.move_on_after(seconds):
             while supervisor.map_version == known:
                 await supervisor.changed.wait()
 
@@ -115,31 +115,31 @@ async def _wait_for_change(call: AdminCall, known: int, seconds: float) -> None:
 
 async def move(call: AdminCall) -> Answer:
     body = documents.read_request(await _order_body(call), ("host",))
-    call.gateway.supervisor.move(_container(call), documents.request_member(body, "host", str))
+    call.server.supervisor.move(_container(call), documents.request_member(body, "host", str))
     return _taken(call)
 
 
 async def open_container(call: AdminCall) -> Answer:
     documents.parse_nothing(await _order_body(call))
-    call.gateway.supervisor.release(_container(call))
+    call.server.supervisor.release(_container(call))
     return _taken(call)
 
 
 async def drain(call: AdminCall) -> Answer:
     documents.parse_nothing(await _order_body(call))
-    call.gateway.supervisor.drain(call.scope["path_params"]["host"])
+    call.server.supervisor.drain(call.scope["path_params"]["host"])
     return _taken(call)
 
 
 async def start(call: AdminCall) -> Answer:
     documents.parse_nothing(await _order_body(call))
-    call.gateway.supervisor.start(call.scope["path_params"]["host"])
+    call.server.supervisor.start(call.scope["path_params"]["host"])
     return _taken(call)
 
 
 async def roll(call: AdminCall) -> Answer:
     documents.parse_nothing(await _order_body(call))
-    call.gateway.supervisor.roll()
+    call.server.supervisor.roll()
     return _taken(call)
 
 
@@ -151,12 +151,12 @@ async def _order_body(call: AdminCall) -> bytes:
         raise CrossOrigin(f"a page of {origin} may not give orders here")
 
     call.query()
-    return await call.body(JSON_TYPE, call.gateway.limits.json_bytes)
+    return await call.body(JSON_TYPE, call.server.limits.json_bytes)
 
 
 def _taken(call: AdminCall) -> Answer:
     """The order was taken; the status tells how it goes."""
-    return document(call.gateway.status(), 202)
+    return document(call.server.status(), 202)
 
 
 def _container(call: AdminCall) -> int:
@@ -177,7 +177,7 @@ async def redirect(call: AdminCall) -> Answer:
         raise NoSuchPath(f"there is nothing at {path}")
 
     check_segment_name(found[0])
-    supervisor = call.gateway.supervisor
+    supervisor = call.server.supervisor
     index = container_of(found[0], len(supervisor.fleet.places))
     url = supervisor.map().containers[index].url
     if url is None:
@@ -198,7 +198,7 @@ def _unserved(supervisor: Supervisor, index: int) -> Unavailable:
 async def segments(call: AdminCall) -> Answer:
     """All names, of all hosts."""
     prefix = paths.query_text(call.query(prefix="what the names begin with").get("prefix", ""))
-    answers = await _ask_all(call.gateway.supervisor, "GET", paths.list_path(prefix))
+    answers = await _ask_all(call.server.supervisor, "GET", paths.list_path(prefix))
     return document({"segments": sorted({name for answer in answers for name in answer["segments"]})})
 
 
@@ -207,7 +207,7 @@ async def transactions(call: AdminCall) -> Answer:
     prefix = paths.query_text(
         call.query(prefix="what the names of their targets begin with").get("prefix", "")
     )
-    answers = await _ask_all(call.gateway.supervisor, "GET", paths.transactions_path(prefix))
+    answers = await _ask_all(call.server.supervisor, "GET", paths.transactions_path(prefix))
     found = {
         (info["target"], info["transaction_id"]): info
         for answer in answers
@@ -224,7 +224,7 @@ async def batch(call: AdminCall) -> Answer:
 
 async def flush(call: AdminCall) -> Answer:
     documents.parse_nothing(await _order_body(call))
-    await _ask_all(call.gateway.supervisor, "POST", paths.FLUSH)
+    await _ask_all(call.server.supervisor, "POST", paths.FLUSH)
     return document({})
 
 

@@ -17,8 +17,8 @@ from ...storage_backends.base.errors import NotOwner, OutcomeUnknown, Throttled,
 from ...storage_backends.base.world import World
 from ..gateway.server.app import app_of
 from ..gateway.server.call import Answer
+from ..gateway.server.context import ServerLimits
 from ..gateway.server.endpoint import Body, EndpointOf, Parameter, Success
-from ..gateway.server.front import ServerLimits
 from ..gateway.server.schemas import NUMBER, TEXT, WAIT, Schema, ref
 from ..gateway.wire import paths
 from ..gateway.wire.documents import JSON_TYPE
@@ -34,7 +34,7 @@ from ..gateway.wire.errors import (
 from ..telemetry.metrics import CONTENT_TYPE as METRICS_TYPE
 from ..telemetry.tracing import Tracing
 from . import admin
-from .admin import AdminCall, AdminFront
+from .admin import AdminCall, AdminContext
 from .supervisor import Supervisor
 
 LIMITS = ServerLimits(json_bytes=64 << 10)
@@ -56,7 +56,7 @@ _HOST: Schema = {
     "additionalProperties": False,
 }
 
-Endpoint = EndpointOf[AdminFront]
+Endpoint = EndpointOf[AdminContext]
 Handler = Callable[[AdminCall], Awaitable[Answer]]
 
 
@@ -70,7 +70,7 @@ def make_admin_app(
 ) -> Starlette:
     """The application. ``facts``: what the status says besides what the supervisor knows (store, folder,
     ...)."""
-    front = AdminFront(supervisor, facts, world, limits, tracing)
+    front = AdminContext(supervisor, facts, world, limits, tracing)
     return app_of(front, ENDPOINTS, "tierlog supervisor", "Hosts, containers and where they are.")
 
 

@@ -27,7 +27,7 @@ from ..folder.chunk_location import check_place, settle_place
 from ..folder.identity import StoreIdentity
 from ..folder.lock_files import SUPERVISOR
 from ..folder.paths import StoreFolder, living_owners
-from ..gateway.server.running import Served, bind, serve_http
+from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..kernel.backoff import Backoff
 from ..kernel.lifecycle import first_leaf
 from ..kernel.task_groups import body_group
@@ -73,7 +73,7 @@ def listen_of(text: str | None, server: ServerConfig) -> tuple[str, int]:
     return address.strip("[]") or server.listen, int(port) if colon else server.port
 
 
-async def run_service(options: ServiceOptions, announce: Callable[[Served, Supervisor], None]) -> None:
+async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress, Supervisor], None]) -> None:
     """Serve until a signal has ended it. ``announce`` is called once every container is served or known to
     stay closed."""
     with bind(options.address, options.port) as listener:
@@ -95,7 +95,7 @@ async def run_service(options: ServiceOptions, announce: Callable[[Served, Super
                 await _supervise(supervisor, lambda: announce(served, supervisor))
 
 
-def _advertised(served: Served, options: ServiceOptions) -> str:
+def _advertised(served: ServerAddress, options: ServiceOptions) -> str:
     return attrs.evolve(served, host=options.config.server.advertise or served.host).url
 
 

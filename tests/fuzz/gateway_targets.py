@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fuzz.target import Target
-from tierlog.actors.gateway.client import calls as client_calls
-from tierlog.actors.gateway.client.calls import Response
+from tierlog.actors.gateway.client import requests as client_requests
+from tierlog.actors.gateway.client.requests import Response
 from tierlog.actors.gateway.wire import batch, documents, errors, headers, paths, ranges, transactions
 from tierlog.actors.settings.configuration import ServerConfig
 from tierlog.actors.supervisor.service import listen_of
@@ -362,9 +362,11 @@ _ANSWERS = [
 def _block(data: bytes) -> bytes:
     """The body of a range read and of a long poll; the first byte says how the headers look."""
     extent = ("bytes 5-14/20", "bytes 0-1/2", "bytes */20", "nonsense", "")[data[0] % 5 if data else 4]
-    found = client_calls.poll("a", 5, 0.0).parse(Response(200 if data else 204, {}, data)).block
+    found = client_requests.poll("a", 5, 0.0).parse(Response(200 if data else 204, {}, data)).block
     try:
-        return client_calls.read("a", 5, 10).parse(Response(206, {"content-range": extent}, data[1:])) + found
+        return (
+            client_requests.read("a", 5, 10).parse(Response(206, {"content-range": extent}, data[1:])) + found
+        )
     except ValueError:
         return found
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 import tierlog
-from tierlog.actors.gateway.client.connecting import connect_sync
+from tierlog.actors.gateway.client.connect import connect_sync
 from tierlog.spark_bridge.bulk_transport import IDLE_SECONDS, PIECE_BYTES, BulkTransport
 from tierlog.spark_bridge.connections import new_transport
 

@@ -15,9 +15,9 @@ from starlette.applications import Starlette
 from support.stores import CONFIG
 from tierlog import SegmentStore, StoreConfig, open_store
 from tierlog.actors.gateway.server.app import gateway_of, make_app
-from tierlog.actors.gateway.server.front import ServerLimits
+from tierlog.actors.gateway.server.context import ServerLimits
 from tierlog.actors.gateway.server.gateway import Gateway
-from tierlog.actors.gateway.server.running import bind, serve_http
+from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
 
 

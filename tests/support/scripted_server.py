@@ -1,6 +1,6 @@
 """An HTTP server that does what a test says, byte by byte: answers, resets, halves, silence.
 
-Plain sockets in threads: nothing between the client and the trouble. ``/v1/containers`` is answered by
+Plain sockets in threads: nothing between the client and the failure. ``/v1/containers`` is answered by
 itself, so that scripts are about the call that a test makes.
 """
 
@@ -24,7 +24,7 @@ MAP_PATH = "/v1/containers"
 @attrs.frozen
 class Received:
     number: int
-    """Of this request, from 0; looks at the map are not counted."""
+    """Of this request, from 0; requests for the map are not counted."""
     method: str
     path: str
     headers: Mapping[str, str]
@@ -40,7 +40,7 @@ class Answer:
     """Send only so many bytes of the body, then close."""
 
 
-class Trouble:
+class Fault:
     """What a connection can do instead of an answer."""
 
     RESET, CLOSE, SILENCE = "reset", "close", "silence"
@@ -59,17 +59,17 @@ def problem(error: BaseException) -> Answer:
     return Answer(made.status, made.body(), made.headers)
 
 
-def one_place(containers: int = 1, url: str | None = None, epoch: int | None = None) -> ContainerMap:
+def one_container(containers: int = 1, url: str | None = None, epoch: int | None = None) -> ContainerMap:
     return ContainerMap(1, tuple(ContainerAssignment(index, url, epoch) for index in range(containers)))
 
 
 class ScriptedServer:
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.map: ContainerMap | None = one_place()
-        """None: looks at the map are answered like every other request."""
+        self.map: ContainerMap | None = one_container()
+        """None: requests for the map are answered like every other request."""
         self.received: list[Received] = []
-        self.looks = 0
+        self.map_requests = 0
         self._released = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -142,7 +142,7 @@ class ScriptedServer:
 
     def _decide(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Act:
         if path == MAP_PATH and self.map is not None:
-            self.looks += 1
+            self.map_requests += 1
             return Answer(200, dump(map_document(self.map)), {"Content-Type": "application/json"})
 
         with self._lock:
@@ -163,9 +163,9 @@ class ScriptedServer:
             connection.sendall(head.encode() + (act.body if act.cut is None else act.body[: act.cut]))
             return act.cut is None
 
-        if act == Trouble.SILENCE:
+        if act == Fault.SILENCE:
             self._released.wait(30)
-        elif act == Trouble.RESET:
+        elif act == Fault.RESET:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return False
 

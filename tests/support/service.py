@@ -12,7 +12,7 @@ import tierlog
 from support.stores import CONFIG
 from tierlog import StoreConfig
 from tierlog.actors.gateway.server.app import ServerLimits, make_app
-from tierlog.actors.gateway.server.running import bind, serve_http
+from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.telemetry.tracing import Tracing
 

@@ -1,6 +1,6 @@
 """Appends of many tasks on their way to the servers: the awaiting shell around the coalescer.
 
-Owns: one short task for each request with appends, the pauses before a repeat, the doors of lanes that are
+Owns: one short task for each request with appends, the pauses before a repeat, the doors of queues that are
 full, the deadlines of those who wait. Does not own: order and batches (``coalescer.py``), verdicts
 (``retries.py``), the transport.
 
@@ -23,9 +23,9 @@ from ....storage_backends.base.errors import Throttled, TierlogError
 from ...kernel.one_shot import EventSource
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
-from .calls import Lost, Response, understand
-from .coalescer import Batch, Coalescer, Entry, Lane, Parcel, Sorted
-from .conversation import Look, Send, Terms
+from .attempts import ClientContext, RefreshMap, Send
+from .coalescer import AppendCall, Batch, BatchResult, Coalescer, ContainerQueue, PendingAppend
+from .requests import Response, TransportFailure, interpret
 from .spans import around_appends
 
 FLYING_MAX = 4
@@ -35,25 +35,25 @@ FLYING_MAX = 4
 class Appender:
     def __init__(
         self,
-        terms: Terms,
-        send: Callable[[Send], Awaitable[Response | Lost]],
-        look: Callable[[Look], Awaitable[None]],
+        context: ClientContext,
+        send: Callable[[Send], Awaitable[Response | TransportFailure]],
+        look: Callable[[RefreshMap], Awaitable[None]],
         tasks: anyio.abc.TaskGroup,
         events: EventSource,
         tracing: Tracing | None = None,
     ) -> None:
-        self._terms = terms
+        self._context = context
         self._send = send
-        self._look = look
+        self._refresh_map = look
         self._tasks = tasks
-        self._coalescer = Coalescer(terms.map, terms.random)
+        self._coalescer = Coalescer(context.map, context.random)
         self._events = events
         self._tracing = tracing
         self._flying: dict[str, int] = {}
         self._is_pumping = False
         self._doors: dict[int, deque[anyio.Event]] = {}
-        """Who waits for room in a lane, in order."""
-        self._waiters: dict[Parcel, None] = {}
+        """Who waits for room in a queue, in order."""
+        self._waiters: dict[AppendCall, None] = {}
         """Those without an answer, in the order of their deadlines, which is that of their calls."""
         self._watch = anyio.Event()
         self._drained = anyio.Event()
@@ -74,20 +74,20 @@ class Appender:
             return await self._append(item, span)
 
     async def _append(self, item: BatchItem, span: object = None) -> int | None:
-        lane = self._coalescer.lane(item.name)
-        parcel = self._begin((item,), span)
+        queue = self._coalescer.queue(item.name)
+        call = self._begin((item,), span)
         try:
-            if lane.is_full or lane.container in self._doors:
-                await self._enter_in_turn(lane, parcel.entries[0])
+            if queue.is_full or queue.container in self._doors:
+                await self._enter_in_turn(queue, call.appends[0])
             else:
-                lane.put(parcel.entries[0])
+                queue.put(call.appends[0])
             if not self._is_pumping:
                 self._pump_soon()
-            await parcel.reply.wait()
+            await call.reply.wait()
         finally:
-            self._end(parcel)
+            self._end(call)
 
-        outcome = parcel.outcomes[0]
+        outcome = call.outcomes[0]
         if isinstance(outcome, TierlogError):
             raise outcome.with_traceback(None)  # several callers may share it
 
@@ -101,64 +101,64 @@ class Appender:
             return await self._append_each(items, span)
 
     async def _append_each(self, items: Sequence[BatchItem], span: object = None) -> list[Outcome]:
-        lanes = [self._coalescer.lane(item.name) for item in items]
-        parcel = self._begin(items, span)
+        queues = [self._coalescer.queue(item.name) for item in items]
+        call = self._begin(items, span)
         try:
-            for entry, lane in zip(parcel.entries, lanes, strict=True):
-                if lane.is_full or lane.container in self._doors:
-                    await self._enter_in_turn(lane, entry)
+            for append, queue in zip(call.appends, queues, strict=True):
+                if queue.is_full or queue.container in self._doors:
+                    await self._enter_in_turn(queue, append)
                 else:
-                    lane.put(entry)
+                    queue.put(append)
             self._pump_soon()
             if items:
-                await parcel.reply.wait()
+                await call.reply.wait()
         finally:
-            self._end(parcel)
+            self._end(call)
 
-        return parcel.outcomes
+        return call.outcomes
 
-    def _begin(self, items: Sequence[BatchItem], span: object) -> Parcel:
-        parcel = Parcel(items, self._terms.clock() + self._terms.deadline, self._events, span)
-        self._waiters[parcel] = None
+    def _begin(self, items: Sequence[BatchItem], span: object) -> AppendCall:
+        call = AppendCall(items, self._context.clock() + self._context.deadline, self._events, span)
+        self._waiters[call] = None
         if len(self._waiters) == 1:
             self._watch.set()
         self.appends += len(items)
-        return parcel
+        return call
 
-    def _end(self, parcel: Parcel) -> None:
+    def _end(self, call: AppendCall) -> None:
         """Answered, late, or cancelled: nobody waits for it any more."""
-        parcel.is_abandoned = True
-        del self._waiters[parcel]
+        call.is_abandoned = True
+        del self._waiters[call]
         if not self._waiters:
             self._drained.set()
 
-    async def _enter_in_turn(self, lane: Lane, entry: Entry) -> None:
-        """Wait for room, behind those who came before. A parcel that is too late gives up at its deadline,
+    async def _enter_in_turn(self, queue: ContainerQueue, append: PendingAppend) -> None:
+        """Wait for room, behind those who came before. A call that is too late gives up at its deadline,
         here too."""
         self._pump_soon()
-        door, turn = self._doors.setdefault(lane.container, deque()), anyio.Event()
+        door, turn = self._doors.setdefault(queue.container, deque()), anyio.Event()
         door.append(turn)
         try:
-            with anyio.move_on_after(entry.parcel.deadline - self._terms.clock()):
+            with anyio.move_on_after(append.call.deadline - self._context.clock()):
                 await turn.wait()
             if turn.is_set():
-                lane.put(entry)
+                queue.put(append)
             else:
-                entry.answer(
+                append.answer(
                     Throttled(
-                        f"no room for the append within {self._terms.deadline:g} s: nothing was done, slow "
+                        f"no room for the append within {self._context.deadline:g} s: nothing was done, slow "
                         f"down"
                     )
                 )
         finally:
             door.remove(turn)
             if not door:
-                del self._doors[lane.container]
-            self._open_door(lane)
+                del self._doors[queue.container]
+            self._open_door(queue)
 
-    def _open_door(self, lane: Lane) -> None:
-        door = self._doors.get(lane.container)
-        if door and not lane.is_full:
+    def _open_door(self, queue: ContainerQueue) -> None:
+        door = self._doors.get(queue.container)
+        if door and not queue.is_full:
             door[0].set()
 
     async def watch_deadlines(self) -> None:
@@ -167,11 +167,11 @@ class Appender:
             await self._watch.wait()
             while self._waiters:
                 first = next(iter(self._waiters))
-                left = first.deadline - self._terms.clock()
+                left = first.deadline - self._context.clock()
                 if left > 0:
                     await anyio.sleep(left)
                 elif not first.is_abandoned:
-                    first.give_up(f"no answer within {self._terms.deadline:g} s")
+                    first.give_up(f"no answer within {self._context.deadline:g} s")
                 else:
                     await anyio.lowlevel.checkpoint()
             self._watch = anyio.Event()
@@ -184,8 +184,8 @@ class Appender:
 
     def end(self) -> None:
         """The client ends: tell everybody who still waits."""
-        for parcel in list(self._waiters):
-            parcel.give_up("the client was closed meanwhile")
+        for call in list(self._waiters):
+            call.give_up("the client was closed meanwhile")
 
     # --- requests --------------------------------------------------------------------------------
 
@@ -204,8 +204,8 @@ class Appender:
         while (batch := self._coalescer.take(self._has_room)) is not None:
             self._flying[batch.url] = self._flying.get(batch.url, 0) + 1
             self.batches += 1
-            for lane in batch.lanes:
-                self._open_door(lane)
+            for queue in batch.queues:
+                self._open_door(queue)
             self._tasks.start_soon(self._carry, batch)
 
     def _has_room(self, url: str) -> bool:
@@ -216,12 +216,12 @@ class Appender:
         try:
             call, spans = batch.call(), () if self._tracing is None else batch.spans
             send = Send(
-                batch.url, call.request, batch.seconds(self._terms.clock()), batch.containers, links=spans
+                batch.url, call.request, batch.seconds(self._context.clock()), batch.containers, links=spans
             )
-            answer = understand(call, await self._send(send))
+            answer = interpret(call, await self._send(send))
         finally:
             self._flying[batch.url] -= 1
-        sorted = self._coalescer.settle(batch, answer, self._terms.clock())
+        sorted = self._coalescer.settle(batch, answer, self._context.clock())
         # Those who were answered run first: what they append now travels with what gathered meanwhile.
         await anyio.lowlevel.checkpoint()
         self._free(sorted.free)
@@ -229,16 +229,16 @@ class Appender:
             await self._hold(batch, sorted)
             self._free(sorted.held)
 
-    async def _hold(self, batch: Batch, sorted: Sorted) -> None:
-        """Before the lanes go on: look where their containers are, and wait unless that helped."""
+    async def _hold(self, batch: Batch, sorted: BatchResult) -> None:
+        """Before the queues go on: look where their containers are, and wait unless that helped."""
         if sorted.refresh:
-            await self._look(Look(batch.looks, self._terms.deadline))
-            if all(self._terms.map.url_of(lane.container) != batch.url for lane in sorted.held):
+            await self._refresh_map(RefreshMap(batch.generation, self._context.deadline))
+            if all(self._context.map.url_of(queue.container) != batch.url for queue in sorted.held):
                 return
 
         await anyio.sleep(sorted.pause)
 
-    def _free(self, lanes: list[Lane]) -> None:
-        for lane in lanes:
-            lane.is_busy = False
+    def _free(self, queues: list[ContainerQueue]) -> None:
+        for queue in queues:
+            queue.is_busy = False
         self._start_batches()

@@ -37,14 +37,14 @@ from ...kernel.task_groups import body_group
 from ...telemetry.tracing import Tracing
 from ..wire.batch import Outcome
 from ..wire.documents import HostStatus
-from . import calls, conversation, transactions
+from . import attempts, requests, transactions
 from .appends import Appender
-from .calls import Lost, Response
+from .attempts import ClientContext, Pause, Program, RefreshMap, Send
 from .coalescer import checked_items, told
-from .conversation import Look, Pause, Program, Send, Terms
+from .requests import Response, TransportFailure
 from .spans import TracingPool, around
 from .statistics import ClientStatistics
-from .tailing import POLL_SECONDS, Tail
+from .tailing import POLL_SECONDS, TailCursor
 from .transport import AsyncTransport
 
 T = TypeVar("T")
@@ -53,37 +53,37 @@ T = TypeVar("T")
 class Client:
     """Made by ``tierlog.connect``; usable inside its ``async with`` body."""
 
-    append_bytes_max = calls.APPEND_BYTES_MAX
+    append_bytes_max = requests.APPEND_BYTES_MAX
     """The largest append that any server takes; the one that is asked may take less, and says so."""
 
     def __init__(
         self,
-        terms: Terms,
+        context: ClientContext,
         transport: AsyncTransport,
         tasks: anyio.abc.TaskGroup,
         map_refresh: float,
         events: EventSource,
         tracing: Tracing | None = None,
     ) -> None:
-        self._terms = terms
+        self._context = context
         self._transport = transport
         self._tasks = tasks
         self._map_refresh = map_refresh
-        self._looking = anyio.Lock()
+        self._refresh_lock = anyio.Lock()
         self._tracing = tracing
-        self._appender = Appender(terms, transport.send, self._look, tasks, events, tracing)
+        self._appender = Appender(context, transport.send, self._refresh_map, tasks, events, tracing)
         self._forks = forks.count
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<Client of {self._terms.map.base}{', closed' if self._is_closed else ''}>"
+        return f"<Client of {self._context.map.base}{', closed' if self._is_closed else ''}>"
 
     # --- changing --------------------------------------------------------------------------------
 
     async def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
         """As ``SegmentStore.create_segment``. ``OutcomeUnknown`` if the segment exists and may be this call's
         own."""
-        await self._run(calls.create_segment(name, rolling_size))
+        await self._run(requests.create_segment(name, rolling_size))
 
     async def append(
         self,
@@ -103,7 +103,7 @@ class Client:
         """
         self._check()
         return await self._appender.append(
-            calls.append_item(name, data, writer_id, event_number, previous_event_number, expected_offset),
+            requests.append_item(name, data, writer_id, event_number, previous_event_number, expected_offset),
         )
 
     async def append_many(
@@ -119,7 +119,7 @@ class Client:
         """As ``SegmentStore.append_many``: many events one behind the other, all or nothing."""
         self._check()
         return await self._appender.append(
-            calls.append_many_item(
+            requests.append_many_item(
                 name, events, writer_id, first_event_number, previous_event_number, expected_offset
             )
         )
@@ -133,35 +133,35 @@ class Client:
 
     async def seal_segment(self, name: str) -> int:
         """As ``SegmentStore.seal_segment``."""
-        return await self._run(calls.seal_segment(name))
+        return await self._run(requests.seal_segment(name))
 
     async def truncate_segment(self, name: str, offset: int) -> None:
         """As ``SegmentStore.truncate_segment``."""
-        await self._run(calls.truncate_segment(name, offset))
+        await self._run(requests.truncate_segment(name, offset))
 
     async def delete_segment(self, name: str) -> None:
         """As ``SegmentStore.delete_segment``."""
-        await self._run(calls.delete_segment(name))
+        await self._run(requests.delete_segment(name))
 
     async def merge_segments(
         self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()
     ) -> int:
         """As ``SegmentStore.merge_segments``."""
-        return await self._run(calls.merge_segments(target, sources, attribute_updates))
+        return await self._run(requests.merge_segments(target, sources, attribute_updates))
 
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]:
         """As ``SegmentStore.update_attributes``."""
-        return await self._run(calls.update_attributes(name, updates))
+        return await self._run(requests.update_attributes(name, updates))
 
     async def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
         """As ``SegmentStore.expire_writers``."""
-        return await self._run(calls.expire_writers(name, writer_ids))
+        return await self._run(requests.expire_writers(name, writer_ids))
 
     # --- reading ---------------------------------------------------------------------------------
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
         """As ``SegmentStore.read``."""
-        return await self._run(calls.read(name, offset, size))
+        return await self._run(requests.read(name, offset, size))
 
     async def tail(
         self, name: str, offset: int = 0, *, block_size: int = 1 << 20
@@ -170,33 +170,33 @@ class Client:
         they last longer than a deadline."""
         check_offset(offset)
         check_size(block_size, "block_size")
-        tail = Tail(offset, block_size)
+        tail = TailCursor(offset, block_size)
         while not tail.is_over:
-            for block in tail.take(await self._run(calls.poll(name, tail.position, POLL_SECONDS))):
+            for block in tail.take(await self._run(requests.poll(name, tail.position, POLL_SECONDS))):
                 yield block
 
-    async def poll(self, name: str, offset: int, wait: float) -> calls.Polled:
+    async def poll(self, name: str, offset: int, wait: float) -> requests.PollResult:
         """The next bytes from ``offset`` on, when there are any, or none after ``wait`` seconds (60 at most);
         ``sealed`` if there never will be any. One step of ``tail``, for a caller who has other things to do
         between two."""
-        return await self._run(calls.poll(name, offset, wait))
+        return await self._run(requests.poll(name, offset, wait))
 
     async def segment_info(self, name: str) -> SegmentInfo:
         """As ``SegmentStore.segment_info``."""
-        return await self._run(calls.segment_info(name))
+        return await self._run(requests.segment_info(name))
 
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
         """As ``SegmentStore.append_starts``."""
-        return await self._run(calls.append_starts(name, start, end))
+        return await self._run(requests.append_starts(name, start, end))
 
     async def list_segments(self, prefix: str = "") -> list[str]:
         """As ``SegmentStore.list_segments``: the names on all hosts that begin with ``prefix``, sorted."""
         self._check()
-        return await self._drive(conversation.list_segments(self._terms, prefix))
+        return await self._drive(attempts.list_segments(self._context, prefix))
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         """As ``SegmentStore.last_event_number``."""
-        return await self._run(calls.last_event_number(name, writer_id))
+        return await self._run(requests.last_event_number(name, writer_id))
 
     # --- transactions ----------------------------------------------------------------------------
 
@@ -237,18 +237,18 @@ class Client:
         """As ``SegmentStore.list_transactions``: those on all hosts whose target begins with ``prefix``,
         sorted."""
         self._check()
-        return await self._drive(transactions.list_transactions(self._terms, prefix))
+        return await self._drive(transactions.list_transactions(self._context, prefix))
 
     # --- the whole store -------------------------------------------------------------------------
 
     async def flush(self) -> None:
         """As ``SegmentStore.flush``, on all hosts."""
         self._check()
-        await self._drive(conversation.everywhere(self._terms, calls.flush()))
+        await self._drive(attempts.call_all_hosts(self._context, requests.flush()))
 
     async def health(self) -> HostStatus:
         """What the server at the client's URL says of itself: whether all that it serves answers."""
-        return await self._run(calls.ready())
+        return await self._run(requests.ready())
 
     def statistics(self) -> ClientStatistics:
         """A frozen snapshot of what this client did."""
@@ -259,7 +259,7 @@ class Client:
             appender.batches,
             appender.waiting,
             self._transport.in_flight,
-            self._terms.map.looks,
+            self._context.map.generation,
         )
 
     def metrics(self) -> bytes:
@@ -271,7 +271,7 @@ class Client:
     def container_of(self, name: str) -> int:
         """The index of the container that hosts ``name``."""
         check_segment_name(name)
-        return self._terms.map.container_of(name)
+        return self._context.map.container_of(name)
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -284,13 +284,13 @@ class Client:
                 "this client was opened by the parent of this forked process: open one here, after the fork"
             )
 
-    async def _run(self, call: calls.Call[T]) -> T:
+    async def _run(self, call: requests.Call[T]) -> T:
         self._check()
         with around(self._tracing, call):
-            return await self._drive(conversation.converse(self._terms, call))
+            return await self._drive(attempts.run_call(self._context, call))
 
     async def _drive(self, program: Program[T]) -> T:
-        result: Response | Lost | None = None
+        result: Response | TransportFailure | None = None
         while True:
             try:
                 effect = program.send(result)
@@ -305,15 +305,15 @@ class Client:
             elif isinstance(effect, Pause):
                 await anyio.sleep(effect.seconds)
             else:
-                await self._look(effect)
+                await self._refresh_map(effect)
 
-    async def _look(self, look: Look) -> None:
+    async def _refresh_map(self, look: RefreshMap) -> None:
         """Get a newer map, if nobody did meanwhile. Whoever waits in line takes over when the one who asks is
         cancelled."""
         with anyio.move_on_after(look.seconds):
-            async with self._looking:
-                if self._terms.map.looks == look.looks:
-                    await self._drive(conversation.look(self._terms, look.seconds))
+            async with self._refresh_lock:
+                if self._context.map.generation == look.generation:
+                    await self._drive(attempts.refresh_map(self._context, look.seconds))
                     self._transport.end_pointless()
 
     async def _watch(self) -> None:
@@ -321,14 +321,14 @@ class Client:
         while True:
             await anyio.sleep(self._map_refresh)
             if self._transport.may_be_pointless:
-                await self._look(Look(self._terms.map.looks, conversation.LOOK_SECONDS))
+                await self._refresh_map(RefreshMap(self._context.map.generation, attempts.REFRESH_SECONDS))
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Client]:
         """Usable inside the body; appends that others still wait for are finished at its end, or told if it
         fails."""
         self._tasks.start_soon(self._appender.watch_deadlines)
-        await self._drive(conversation.opening(self._terms))
+        await self._drive(attempts.load_first_map(self._context))
         self._tasks.start_soon(self._watch)
         try:
             yield self
@@ -341,17 +341,17 @@ class Client:
 
 @asynccontextmanager
 async def open_client(
-    terms: Terms,
+    context: ClientContext,
     make: Callable[[], httpx.AsyncBaseTransport],
     map_refresh: float,
     events: EventSource,
     tracing: Tracing | None = None,
 ) -> AsyncIterator[Client]:
-    transport = AsyncTransport(terms.map, make if tracing is None else lambda: TracingPool(make(), tracing))
+    transport = AsyncTransport(context.map, make if tracing is None else lambda: TracingPool(make(), tracing))
     try:
         async with body_group() as tasks:
             try:
-                async with Client(terms, transport, tasks, map_refresh, events, tracing).open() as client:
+                async with Client(context, transport, tasks, map_refresh, events, tracing).open() as client:
                     yield client
             finally:
                 tasks.cancel_scope.cancel()

@@ -1,14 +1,14 @@
 """Which appends travel together: the order of waiting appends, and the batches they make. Plain code, no I/O.
 
-Owns: one lane for each container, the bounds of a batch and of a lane, what an answer does to the appends of
+Owns: one queue for each container, the bounds of a batch and of a queue, what an answer does to the appends of
 its batch. Does not own: the requests (``appends.py``), nor what may be sent again (``retries.py``).
 
-A lane has at most one batch under way, so appends to one segment arrive in the order in which they were made.
-A batch takes from all lanes of one server that are free, so that one request carries what many segments have;
-a lane whose batch is slow holds up no other. The first append of an idle lane goes at once; while a batch is
+A queue has at most one batch under way, so appends to one segment arrive in the order in which they were made.
+A batch takes from all queues of one server that are free, so that one request carries what many segments have;
+a queue whose batch is slow holds up no other. The first append of an idle queue goes at once; while a batch is
 under way the others gather. An append that is too large to share a request goes alone.
 
-What is to be sent again goes back to the front of its lane, before everything that came later. An append
+What is to be sent again goes back to the front of its queue, before everything that came later. An append
 behind its writer's previous one, refused as ``OutOfOrder`` only because that one has to be sent again, goes
 back with it.
 """
@@ -27,31 +27,32 @@ from ....storage_backends.base.names import check_segment_name
 from ...kernel.one_shot import EventSource
 from ...kernel.reply import Reply
 from ..wire.batch import BatchItem, Outcome
-from .calls import Call, append, batch, joined_item, repeat_of
+from . import requests
+from .attempts import follows_hint
 from .container_map import ContainerMapCache
-from .conversation import follows_hint
-from .retries import Kind, Trouble, decide, is_too_much_at_once, kind_of
+from .requests import Call
+from .retries import Failure, Kind, decide, is_too_much_at_once, kind_of
 
 ALONE_BYTES = 256 << 10
 """An append larger than this gains nothing from company."""
 BATCH_BYTES = 2 << 20
 BATCH_ITEMS = 4096
-LANE_BYTES = 32 << 20
-LANE_ITEMS = 32_768
+QUEUE_BYTES = 32 << 20
+QUEUE_ITEMS = 32_768
 NAMES_MAX = 65_536
-"""What waits in one lane at most; who comes then waits at its door. Names are forgotten all at once above
+"""What waits in one queue at most; who comes then waits at its door. Names are forgotten all at once above
 their bound."""
 
 
-class Parcel:
+class AppendCall:
     """What one caller waits for: some appends, each with its own outcome, in order."""
 
-    __slots__ = ("deadline", "entries", "is_abandoned", "left", "outcomes", "reply", "span")
+    __slots__ = ("appends", "deadline", "is_abandoned", "left", "outcomes", "reply", "span")
 
     def __init__(
         self, items: Sequence[BatchItem], deadline: float, events: EventSource, span: object = None
     ) -> None:
-        self.entries = [Entry(item, self, index) for index, item in enumerate(items)]
+        self.appends = [PendingAppend(item, self, index) for index, item in enumerate(items)]
         self.outcomes: list[Outcome] = [None] * len(items)
         self.left = len(items)
         self.deadline = deadline
@@ -67,34 +68,34 @@ class Parcel:
 
     def give_up(self, why: str) -> None:
         """Tell the caller what is known of each append that has no answer yet."""
-        for entry in self.entries:
-            if not entry.is_answered:
-                self.outcomes[entry.index] = entry.given_up(why)
+        for append in self.appends:
+            if not append.is_answered:
+                self.outcomes[append.index] = append.given_up(why)
         self.abandon()
 
 
-class Entry:
+class PendingAppend:
     """One append on its way."""
 
     __slots__ = (
         "alone",
         "attempts",
+        "call",
         "doubt",
+        "failure",
         "index",
         "is_answered",
         "is_under_way",
         "item",
-        "lane",
-        "parcel",
+        "queue",
         "size",
-        "trouble",
     )
 
-    def __init__(self, item: BatchItem, parcel: Parcel, index: int) -> None:
+    def __init__(self, item: BatchItem, call: AppendCall, index: int) -> None:
         self.item = item
-        self.parcel = parcel
+        self.call = call
         self.index = index
-        self.lane: Lane | None = None
+        self.queue: ContainerQueue | None = None
         """None while it is not in one yet."""
         self.size = len(item.data)
         self.alone = self.size > ALONE_BYTES
@@ -103,122 +104,122 @@ class Entry:
         """One of its attempts may have been applied."""
         self.is_under_way = False
         self.is_answered = False
-        self.trouble: TierlogError | None = None
+        self.failure: TierlogError | None = None
         """Of its last attempt."""
 
     def answer(self, outcome: Outcome) -> None:
         self.is_under_way = False
         self.is_answered = True
-        parcel = self.parcel
-        parcel.outcomes[self.index] = outcome
-        parcel.left -= 1
-        if not parcel.left:
-            parcel.reply.resolve(None)
+        call = self.call
+        call.outcomes[self.index] = outcome
+        call.left -= 1
+        if not call.left:
+            call.reply.resolve(None)
 
     def given_up(self, why: str) -> TierlogError:
-        what = why if self.trouble is None else f"{why}; the last trouble was: {self.trouble}"
+        what = why if self.failure is None else f"{why}; the last failure was: {self.failure}"
         if self.doubt or self.is_under_way:
             return OutcomeUnknown(f"{what}; the append may be applied")
 
         return Unavailable(f"{what}; nothing was done")
 
 
-class Lane:
+class ContainerQueue:
     """The appends to one container that wait, in order."""
 
     __slots__ = ("container", "is_busy", "size", "waiting")
 
     def __init__(self, container: int) -> None:
         self.container = container
-        self.waiting: deque[Entry] = deque()
+        self.waiting: deque[PendingAppend] = deque()
         self.size = 0
         self.is_busy = False
         """A batch of it is under way, or has to be sent again and waits for its time."""
 
     @property
     def is_full(self) -> bool:
-        return self.size >= LANE_BYTES or len(self.waiting) >= LANE_ITEMS
+        return self.size >= QUEUE_BYTES or len(self.waiting) >= QUEUE_ITEMS
 
-    def put(self, entry: Entry) -> None:
-        entry.lane = self
-        self.waiting.append(entry)
-        self.size += entry.size
+    def put(self, append: PendingAppend) -> None:
+        append.queue = self
+        self.waiting.append(append)
+        self.size += append.size
 
-    def put_back(self, entry: Entry) -> None:
-        self.waiting.appendleft(entry)
-        self.size += entry.size
+    def put_back(self, append: PendingAppend) -> None:
+        self.waiting.appendleft(append)
+        self.size += append.size
 
-    def first(self) -> Entry | None:
+    def first(self) -> PendingAppend | None:
         """The first one that anybody still waits for."""
         waiting = self.waiting
-        while waiting and waiting[0].parcel.is_abandoned:
+        while waiting and waiting[0].call.is_abandoned:
             self.take()
         return waiting[0] if waiting else None
 
-    def take(self) -> Entry:
-        entry = self.waiting.popleft()
-        self.size -= entry.size
-        return entry
+    def take(self) -> PendingAppend:
+        append = self.waiting.popleft()
+        self.size -= append.size
+        return append
 
 
 class Batch:
     """Appends that travel in one request to ``url``."""
 
-    __slots__ = ("entries", "lanes", "looks", "size", "url")
+    __slots__ = ("appends", "generation", "queues", "size", "url")
 
-    def __init__(self, url: str, looks: int) -> None:
+    def __init__(self, url: str, generation: int) -> None:
         self.url = url
-        self.looks = looks
+        self.generation = generation
         """Of the map when it was put together."""
-        self.entries: list[Entry] = []
-        self.lanes: list[Lane] = []
+        self.appends: list[PendingAppend] = []
+        self.queues: list[ContainerQueue] = []
         self.size = 0
 
     @property
     def is_full(self) -> bool:
-        return self.size >= BATCH_BYTES or len(self.entries) >= BATCH_ITEMS
+        return self.size >= BATCH_BYTES or len(self.appends) >= BATCH_ITEMS
 
     @property
     def containers(self) -> tuple[int, ...]:
-        return tuple(lane.container for lane in self.lanes)
+        return tuple(queue.container for queue in self.queues)
 
-    def fill(self, lane: Lane) -> None:
-        """Take what fits from the lane's front."""
-        lane.is_busy = True
-        self.lanes.append(lane)
-        while (entry := lane.first()) is not None and not (self.entries and (self.is_full or entry.alone)):
-            self._add(lane.take())
-            if entry.alone:
+    def fill(self, queue: ContainerQueue) -> None:
+        """Take what fits from the queue's front."""
+        queue.is_busy = True
+        self.queues.append(queue)
+        while (append := queue.first()) is not None and not (self.appends and (self.is_full or append.alone)):
+            self._add(queue.take())
+            if append.alone:
                 return
 
     def call(self) -> Call[list[Outcome]]:
-        items = [entry.item for entry in self.entries]
-        return append(items[0]) if self.entries[0].alone else batch(items)
+        items = [append.item for append in self.appends]
+        return requests.append(items[0]) if self.appends[0].alone else requests.batch(items)
 
     def seconds(self, now: float) -> float:
         """What the most patient of its callers has left."""
-        return max(entry.parcel.deadline for entry in self.entries) - now
+        return max(append.call.deadline for append in self.appends) - now
 
     @property
     def spans(self) -> tuple[object, ...]:
         """Of the calls whose appends it carries, each once."""
         return tuple(
-            dict.fromkeys(entry.parcel.span for entry in self.entries if entry.parcel.span is not None)
+            dict.fromkeys(append.call.span for append in self.appends if append.call.span is not None)
         )
 
-    def _add(self, entry: Entry) -> None:
-        entry.is_under_way = True
-        self.entries.append(entry)
-        self.size += entry.size
+    def _add(self, append: PendingAppend) -> None:
+        append.is_under_way = True
+        self.appends.append(append)
+        self.size += append.size
 
 
 @attrs.frozen
-class Sorted:
+class BatchResult:
     """What an answer left to do."""
 
-    free: list[Lane]
+    free: list[ContainerQueue]
     """Nothing of theirs has to be sent again: they go on."""
-    held: list[Lane]
+    held: list[ContainerQueue]
     """They wait for ``pause`` seconds first."""
     pause: float
     refresh: bool
@@ -228,84 +229,86 @@ class Coalescer:
     def __init__(self, map: ContainerMapCache, random: Random) -> None:
         self._map = map
         self._random = random
-        self._lanes: dict[int, Lane] = {}
-        self._named: dict[str, Lane] = {}
-        """The lanes of names that were seen: finding a name's container costs more than the rest of putting
+        self._queues: dict[int, ContainerQueue] = {}
+        self._named: dict[str, ContainerQueue] = {}
+        """The queues of names that were seen: finding a name's container costs more than the rest of putting
         an append there."""
 
-    def lane(self, name: str) -> Lane:
+    def queue(self, name: str) -> ContainerQueue:
         """Where appends to this segment wait. The name is checked."""
-        lane = self._named.get(name) if type(name) is str else None
-        if lane is None:
+        queue = self._named.get(name) if type(name) is str else None
+        if queue is None:
             check_segment_name(name)
             container = self._map.container_of(name)
-            lane = self._lanes.setdefault(container, Lane(container))
+            queue = self._queues.setdefault(container, ContainerQueue(container))
             if len(self._named) >= NAMES_MAX:
                 self._named.clear()
-            self._named[name] = lane
-        return lane
+            self._named[name] = queue
+        return queue
 
     @property
     def waiting(self) -> int:
-        return sum(len(lane.waiting) for lane in self._lanes.values())
+        return sum(len(queue.waiting) for queue in self._queues.values())
 
     def take(self, has_room: Callable[[str], bool]) -> Batch | None:
         """The next batch for a server that ``has_room`` for one more; None if nothing can go now."""
         taken: Batch | None = None
-        for lane in self._lanes.values():
-            if lane.is_busy or (first := lane.first()) is None:
+        for queue in self._queues.values():
+            if queue.is_busy or (first := queue.first()) is None:
                 continue
 
-            url = self._map.url_of(lane.container)
+            url = self._map.url_of(queue.container)
             if taken is None:
                 if not has_room(url):
                     continue
-                taken = Batch(url, self._map.looks)
-            elif taken.url != url or first.alone or taken.entries[0].alone or taken.is_full:
+                taken = Batch(url, self._map.generation)
+            elif taken.url != url or first.alone or taken.appends[0].alone or taken.is_full:
                 continue
-            taken.fill(lane)
+            taken.fill(queue)
 
         if taken is not None:
-            self._turn(taken.lanes)
+            self._turn(taken.queues)
         return taken
 
-    def _turn(self, lanes: Iterable[Lane]) -> None:
+    def _turn(self, queues: Iterable[ContainerQueue]) -> None:
         """Lanes that were served go behind the others, so that none starves when batches are full."""
-        for lane in lanes:
-            self._lanes[lane.container] = self._lanes.pop(lane.container)
+        for queue in queues:
+            self._queues[queue.container] = self._queues.pop(queue.container)
 
-    def settle(self, sent: Batch, answer: Sequence[Outcome] | Trouble, now: float) -> Sorted:
-        """Answer the batch's appends, or put them back where they can be sent again. The lanes stay busy
+    def settle(self, sent: Batch, answer: Sequence[Outcome] | Failure, now: float) -> BatchResult:
+        """Answer the batch's appends, or put them back where they can be sent again. The queues stay busy
         until the driver frees them."""
-        if isinstance(answer, Trouble) and len(sent.entries) > 1 and is_too_much_at_once(answer):
-            for entry in sent.entries:
-                entry.alone = True
-            self._put_back(sent.entries)
-            return Sorted(sent.lanes, [], 0.0, refresh=False)
+        if isinstance(answer, Failure) and len(sent.appends) > 1 and is_too_much_at_once(answer):
+            for append in sent.appends:
+                append.alone = True
+            self._put_back(sent.appends)
+            return BatchResult(sent.queues, [], 0.0, refresh=False)
 
-        again: list[Entry] = []
-        sorting = _Sorting(self._map, self._random, now)
-        outcomes = [answer] * len(sent.entries) if isinstance(answer, Trouble) else answer
-        for entry, outcome in zip(sent.entries, outcomes, strict=True):
-            if isinstance(outcome, (Trouble, TierlogError)):
-                if sorting.is_for_later(entry, outcome):
-                    again.append(entry)
-            elif not entry.parcel.is_abandoned:
-                entry.answer(outcome)
+        again: list[PendingAppend] = []
+        sorting = _Completion(self._map, self._random, now)
+        outcomes = [answer] * len(sent.appends) if isinstance(answer, Failure) else answer
+        for append, outcome in zip(sent.appends, outcomes, strict=True):
+            if isinstance(outcome, (Failure, TierlogError)):
+                if sorting.is_for_later(append, outcome):
+                    again.append(append)
+            elif not append.call.is_abandoned:
+                append.answer(outcome)
 
         self._put_back(again)
-        held = [lane for lane in sent.lanes if any(entry.lane is lane for entry in again)]
-        return Sorted([lane for lane in sent.lanes if lane not in held], held, sorting.pause, sorting.refresh)
+        held = [queue for queue in sent.queues if any(append.queue is queue for append in again)]
+        return BatchResult(
+            [queue for queue in sent.queues if queue not in held], held, sorting.pause, sorting.refresh
+        )
 
-    def _put_back(self, entries: list[Entry]) -> None:
-        for entry in reversed(entries):
-            entry.is_under_way = False
-            assert entry.lane is not None
-            entry.lane.put_back(entry)
+    def _put_back(self, appends: list[PendingAppend]) -> None:
+        for append in reversed(appends):
+            append.is_under_way = False
+            assert append.queue is not None
+            append.queue.put_back(append)
 
 
-class _Sorting:
-    """The troubles of one batch, entry by entry, in order."""
+class _Completion:
+    """The troubles of one batch, append by append, in order."""
 
     def __init__(self, map: ContainerMapCache, random: Random, now: float) -> None:
         self._map = map
@@ -316,37 +319,37 @@ class _Sorting:
         self.pause = 0.0
         self.refresh = False
 
-    def is_for_later(self, entry: Entry, outcome: Trouble | TierlogError) -> bool:
-        """Whether the entry goes back; else it is answered."""
-        if entry.parcel.is_abandoned:
+    def is_for_later(self, append: PendingAppend, outcome: Failure | TierlogError) -> bool:
+        """Whether the append goes back; else it is answered."""
+        if append.call.is_abandoned:
             return False
 
-        trouble = outcome if isinstance(outcome, Trouble) else Trouble(kind_of(outcome), outcome)
-        writer = (entry.item.name, entry.item.writer)
-        if isinstance(trouble.error, OutOfOrder) and writer in self._writers:
-            trouble = Trouble(Kind.LATER, trouble.error)
-        repeat = repeat_of(entry.item)
-        left = entry.parcel.deadline - self._now
+        failure = outcome if isinstance(outcome, Failure) else Failure(kind_of(outcome), outcome)
+        writer = (append.item.name, append.item.writer)
+        if isinstance(failure.error, OutOfOrder) and writer in self._writers:
+            failure = Failure(Kind.LATER, failure.error)
+        repeat = requests.repeat_of(append.item)
+        left = append.call.deadline - self._now
         verdict = decide(
             repeat,
-            trouble,
-            doubt=entry.doubt,
-            attempt=entry.attempts,
+            failure,
+            doubt=append.doubt,
+            attempt=append.attempts,
             left=left,
             random=self._random,
-            size=entry.size,
+            size=append.size,
         )
         if isinstance(verdict, TierlogError):
-            entry.answer(verdict)
+            append.answer(verdict)
             return False
 
-        entry.doubt, entry.trouble, entry.attempts = verdict.doubt, trouble.error, entry.attempts + 1
-        assert entry.lane is not None
-        is_told = follows_hint(self._map, entry.lane.container, trouble.error) and entry.attempts <= 2
+        append.doubt, append.failure, append.attempts = verdict.doubt, failure.error, append.attempts + 1
+        assert append.queue is not None
+        is_told = follows_hint(self._map, append.queue.container, failure.error) and append.attempts <= 2
         if not is_told:
             self.pause = max(self.pause, verdict.pause)
             self.refresh = self.refresh or verdict.refresh
-        if entry.item.writer:
+        if append.item.writer:
             self._writers.add(writer)
         return True
 
@@ -360,7 +363,7 @@ def checked_items(appends: Sequence[JoinedAppend]) -> tuple[list[BatchItem], lis
     refusals: list[TierlogError | None] = []
     for given in appends:
         try:
-            items.append(joined_item(given))
+            items.append(requests.joined_item(given))
             refusals.append(None)
         except TierlogError as error:
             refusals.append(error)

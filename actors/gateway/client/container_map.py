@@ -1,7 +1,7 @@
 """Where the containers are, as far as a client knows.
 
 Owns: the newest place of each container, the merge of maps from several servers, who can be asked for a newer
-one, and the placement of names. Does not own: asking (``conversation.py``), nor what is done with calls that
+one, and the placement of names. Does not own: asking (``attempts.py``), nor what is done with calls that
 are under way.
 
 The map of the URL that the client was given (the supervisor's, or a single host's) is taken as it is, unless
@@ -22,9 +22,9 @@ class ContainerMapCache:
         self.base = base
         self.places: tuple[ContainerAssignment, ...] = ()
         """Empty until a first map came."""
-        self.looks = 0
+        self.generation = 0
         """Grows with each attempt to get a newer map, so that of many who want one only one asks."""
-        self.trouble: TierlogError | None = None
+        self.failure: TierlogError | None = None
         """Why the last attempt failed."""
 
     def __repr__(self) -> str:

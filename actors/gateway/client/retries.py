@@ -1,9 +1,9 @@
 """What may be sent again, after what, and when: pure decisions (rule H3).
 
-Owns: the kinds of calls by what a repeat does, the kinds of trouble, and the verdict on one attempt. Does not
+Owns: the kinds of calls by what a repeat does, the kinds of failure, and the verdict on one attempt. Does not
 own: any I/O, nor how much time a call has.
 
-A call that reads is sent again after every trouble that may pass. One that changes something is sent again if
+A call that reads is sent again after every failure that may pass. One that changes something is sent again if
 the attempt had no effect (nothing was sent, or the server says so), or if a repeat can be told from a second
 one:
 
@@ -86,7 +86,7 @@ class Kind(enum.Enum):
 
 
 @attrs.frozen
-class Trouble:
+class Failure:
     kind: Kind
     error: TierlogError
     """What to raise if nothing better comes."""
@@ -100,13 +100,13 @@ class Again:
 
     pause: float
     refresh: bool
-    """Look first where the container is now."""
+    """RefreshMap first where the container is now."""
     doubt: bool
     """One of the attempts so far may have been applied."""
 
 
 _PROOFS: dict[Repeat, tuple[type[TierlogError], ...]] = {
-    # The store looks for a writer's number before anything else, so these say that it was not applied (rule
+    # The store generation for a writer's number before anything else, so these say that it was not applied (rule
     # C3).
     Repeat.NUMBERED: (OutOfOrder, SegmentSealed, BadOffset, InvalidArgument, UnknownWriter),
     Repeat.AT_OFFSET: (InvalidArgument,),
@@ -123,7 +123,7 @@ _MAY_PASS = (Throttled, Unavailable, ClosedError)
 
 
 def kind_of(error: TierlogError) -> Kind:
-    """The kind of trouble that an error of the server's is. ``StorageFull`` is final: somebody has to make
+    """The kind of failure that an error of the server's is. ``StorageFull`` is final: somebody has to make
     room, and should hear of it."""
     if isinstance(error, NotOwner):
         return Kind.ELSEWHERE
@@ -134,34 +134,34 @@ def kind_of(error: TierlogError) -> Kind:
     return Kind.LATER if isinstance(error, _MAY_PASS) else Kind.REFUSED
 
 
-def is_too_much_at_once(trouble: Trouble) -> bool:
+def is_too_much_at_once(failure: Failure) -> bool:
     """Whether a batch was refused whole for what one of its items, or their sum, is: each alone gets its own
     answer."""
-    return trouble.kind is Kind.REFUSED and isinstance(trouble.error, (InvalidArgument, TooLarge))
+    return failure.kind is Kind.REFUSED and isinstance(failure.error, (InvalidArgument, TooLarge))
 
 
 def decide(
-    repeat: Repeat, trouble: Trouble, *, doubt: bool, attempt: int, left: float, random: Random, size: int = 0
+    repeat: Repeat, failure: Failure, *, doubt: bool, attempt: int, left: float, random: Random, size: int = 0
 ) -> Again | TierlogError:
     """Send it again, or what to raise.
 
     ``doubt``: an earlier attempt may have been applied. ``attempt``: how many failed before this one.
     ``left``: seconds until the call's deadline. ``size``: of an append at an expected offset, its bytes.
     """
-    if trouble.kind is Kind.REFUSED:
-        return _refusal(repeat, trouble.error, size) if doubt else trouble.error
+    if failure.kind is Kind.REFUSED:
+        return _refusal(repeat, failure.error, size) if doubt else failure.error
 
-    doubt = doubt or (trouble.kind is Kind.UNKNOWN and repeat is not Repeat.READS)
+    doubt = doubt or (failure.kind is Kind.UNKNOWN and repeat is not Repeat.READS)
     if doubt and repeat is Repeat.NEVER:
-        return trouble.error
+        return failure.error
 
-    pause = max(trouble.pause, BACKOFF.delay(attempt, random))
+    pause = max(failure.pause, BACKOFF.delay(attempt, random))
     if pause >= left:
-        return _given_up(trouble.error, doubt=doubt)
+        return _given_up(failure.error, doubt=doubt)
 
     # Only backpressure says that this is the right place; one who cannot serve the container now may not be
     # asked to serve it again.
-    return Again(pause, not isinstance(trouble.error, Throttled), doubt)
+    return Again(pause, not isinstance(failure.error, Throttled), doubt)
 
 
 def _refusal(repeat: Repeat, error: TierlogError, size: int) -> TierlogError:

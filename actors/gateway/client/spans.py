@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from ...telemetry.tracing import Tracing
-from .calls import Call
+from .requests import Call
 
 LINKS = "tierlog.links"
 """The extension of a request that carries the spans of the calls that it is made for."""

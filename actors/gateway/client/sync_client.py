@@ -33,13 +33,13 @@ from ...kernel.one_shot import EventSource
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from ..wire.documents import HostStatus
-from . import calls, conversation, transactions
-from .calls import Lost, Response
-from .coalescer import Batch, Coalescer, Parcel, Sorted, checked_items, told
-from .conversation import Look, Pause, Program, Send, Terms
+from . import attempts, requests, transactions
+from .attempts import ClientContext, Pause, Program, RefreshMap, Send
+from .coalescer import AppendCall, Batch, BatchResult, Coalescer, checked_items, told
+from .requests import Response, TransportFailure
 from .spans import SyncTracingPool, around, around_appends
 from .statistics import ClientStatistics
-from .tailing import POLL_SECONDS, Tail
+from .tailing import POLL_SECONDS, TailCursor
 from .transport import SyncTransport
 
 T = TypeVar("T")
@@ -49,31 +49,31 @@ class SyncClient:
     """Made by ``tierlog.connect_sync``; usable inside its ``with`` body. Its verbs are those of
     ``Client``."""
 
-    append_bytes_max = calls.APPEND_BYTES_MAX
+    append_bytes_max = requests.APPEND_BYTES_MAX
 
     def __init__(
         self,
-        terms: Terms,
+        context: ClientContext,
         transport: SyncTransport,
         sleep: Callable[[float], None],
         tracing: Tracing | None = None,
     ) -> None:
-        self._terms = terms
+        self._context = context
         self._transport = transport
         self._sleep = sleep
         self._tracing = tracing
-        self._looking = threading.Lock()
+        self._refresh_lock = threading.Lock()
         self._appends = self._batches = 0
         self._forks = forks.count
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<SyncClient of {self._terms.map.base}{', closed' if self._is_closed else ''}>"
+        return f"<SyncClient of {self._context.map.base}{', closed' if self._is_closed else ''}>"
 
     # --- changing --------------------------------------------------------------------------------
 
     def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
-        self._run(calls.create_segment(name, rolling_size))
+        self._run(requests.create_segment(name, rolling_size))
 
     def append(
         self,
@@ -85,7 +85,9 @@ class SyncClient:
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
     ) -> int | None:
-        item = calls.append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
+        item = requests.append_item(
+            name, data, writer_id, event_number, previous_event_number, expected_offset
+        )
         return self._append(item)
 
     def append_many(
@@ -98,7 +100,7 @@ class SyncClient:
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
     ) -> int | None:
-        item = calls.append_many_item(
+        item = requests.append_many_item(
             name, events, writer_id, first_event_number, previous_event_number, expected_offset
         )
         return self._append(item)
@@ -109,52 +111,52 @@ class SyncClient:
         return told(refusals, self._append_each(items))
 
     def seal_segment(self, name: str) -> int:
-        return self._run(calls.seal_segment(name))
+        return self._run(requests.seal_segment(name))
 
     def truncate_segment(self, name: str, offset: int) -> None:
-        self._run(calls.truncate_segment(name, offset))
+        self._run(requests.truncate_segment(name, offset))
 
     def delete_segment(self, name: str) -> None:
-        self._run(calls.delete_segment(name))
+        self._run(requests.delete_segment(name))
 
     def merge_segments(
         self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()
     ) -> int:
-        return self._run(calls.merge_segments(target, sources, attribute_updates))
+        return self._run(requests.merge_segments(target, sources, attribute_updates))
 
     def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]:
-        return self._run(calls.update_attributes(name, updates))
+        return self._run(requests.update_attributes(name, updates))
 
     def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
-        return self._run(calls.expire_writers(name, writer_ids))
+        return self._run(requests.expire_writers(name, writer_ids))
 
     # --- reading ---------------------------------------------------------------------------------
 
     def read(self, name: str, offset: int, size: int) -> bytes:
-        return self._run(calls.read(name, offset, size))
+        return self._run(requests.read(name, offset, size))
 
     def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> Iterator[bytes]:
         check_offset(offset)
         check_size(block_size, "block_size")
-        tail = Tail(offset, block_size)
+        tail = TailCursor(offset, block_size)
         while not tail.is_over:
-            yield from tail.take(self._run(calls.poll(name, tail.position, POLL_SECONDS)))
+            yield from tail.take(self._run(requests.poll(name, tail.position, POLL_SECONDS)))
 
-    def poll(self, name: str, offset: int, wait: float) -> calls.Polled:
-        return self._run(calls.poll(name, offset, wait))
+    def poll(self, name: str, offset: int, wait: float) -> requests.PollResult:
+        return self._run(requests.poll(name, offset, wait))
 
     def segment_info(self, name: str) -> SegmentInfo:
-        return self._run(calls.segment_info(name))
+        return self._run(requests.segment_info(name))
 
     def append_starts(self, name: str, start: int, end: int) -> list[int]:
-        return self._run(calls.append_starts(name, start, end))
+        return self._run(requests.append_starts(name, start, end))
 
     def list_segments(self, prefix: str = "") -> list[str]:
         self._check()
-        return self._drive(conversation.list_segments(self._terms, prefix))
+        return self._drive(attempts.list_segments(self._context, prefix))
 
     def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
-        return self._run(calls.last_event_number(name, writer_id))
+        return self._run(requests.last_event_number(name, writer_id))
 
     # --- transactions ----------------------------------------------------------------------------
 
@@ -187,16 +189,16 @@ class SyncClient:
 
     def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
         self._check()
-        return self._drive(transactions.list_transactions(self._terms, prefix))
+        return self._drive(transactions.list_transactions(self._context, prefix))
 
     # --- the whole store -------------------------------------------------------------------------
 
     def flush(self) -> None:
         self._check()
-        self._drive(conversation.everywhere(self._terms, calls.flush()))
+        self._drive(attempts.call_all_hosts(self._context, requests.flush()))
 
     def health(self) -> HostStatus:
-        return self._run(calls.ready())
+        return self._run(requests.ready())
 
     def statistics(self) -> ClientStatistics:
         return ClientStatistics(
@@ -205,7 +207,7 @@ class SyncClient:
             self._batches,
             0,
             self._transport.in_flight,
-            self._terms.map.looks,
+            self._context.map.generation,
         )
 
     def metrics(self) -> bytes:
@@ -215,11 +217,11 @@ class SyncClient:
 
     def container_of(self, name: str) -> int:
         check_segment_name(name)
-        return self._terms.map.container_of(name)
+        return self._context.map.container_of(name)
 
     def open(self) -> None:
         """Find the server."""
-        self._drive(conversation.opening(self._terms))
+        self._drive(attempts.load_first_map(self._context))
 
     def close(self) -> None:
         """Refuse further calls, and close the connections."""
@@ -255,43 +257,43 @@ class SyncClient:
 
     def _append_all(self, items: Sequence[BatchItem]) -> list[Outcome]:
         """The coalescer, for the appends of this call: a batch to each server after the other."""
-        terms = self._terms
-        coalescer = Coalescer(terms.map, terms.random)
-        parcel = Parcel(items, terms.clock() + terms.deadline, EventSource())
-        for entry in parcel.entries:
-            entry.alone = entry.alone or len(items) == 1
-            coalescer.lane(entry.item.name).put(entry)
+        context = self._context
+        coalescer = Coalescer(context.map, context.random)
+        call = AppendCall(items, context.clock() + context.deadline, EventSource())
+        for append in call.appends:
+            append.alone = append.alone or len(items) == 1
+            coalescer.queue(append.item.name).put(append)
         self._appends += len(items)
         while (batch := coalescer.take(lambda url: True)) is not None:
-            left = batch.seconds(terms.clock())
+            left = batch.seconds(context.clock())
             if left <= 0:
-                parcel.give_up(f"no answer within {terms.deadline:g} s")
+                call.give_up(f"no answer within {context.deadline:g} s")
                 break
 
             self._batches += 1
-            call = batch.call()
-            answer = calls.understand(
-                call, self._transport.send(Send(batch.url, call.request, left, batch.containers))
+            sent = batch.call()
+            answer = requests.interpret(
+                sent, self._transport.send(Send(batch.url, sent.request, left, batch.containers))
             )
-            self._prepare(batch, coalescer.settle(batch, answer, terms.clock()))
+            self._prepare(batch, coalescer.settle(batch, answer, context.clock()))
 
-        return parcel.outcomes
+        return call.outcomes
 
-    def _prepare(self, batch: Batch, sorted: Sorted) -> None:
+    def _prepare(self, batch: Batch, sorted: BatchResult) -> None:
         if sorted.held and sorted.refresh:
-            self._look(Look(batch.looks, self._terms.deadline))
-        if any(self._terms.map.url_of(lane.container) == batch.url for lane in sorted.held):
+            self._refresh_map(RefreshMap(batch.generation, self._context.deadline))
+        if any(self._context.map.url_of(queue.container) == batch.url for queue in sorted.held):
             self._sleep(sorted.pause)
-        for lane in batch.lanes:
-            lane.is_busy = False
+        for queue in batch.queues:
+            queue.is_busy = False
 
-    def _run(self, call: calls.Call[T]) -> T:
+    def _run(self, call: requests.Call[T]) -> T:
         self._check()
         with around(self._tracing, call):
-            return self._drive(conversation.converse(self._terms, call))
+            return self._drive(attempts.run_call(self._context, call))
 
     def _drive(self, program: Program[T]) -> T:
-        result: Response | Lost | None = None
+        result: Response | TransportFailure | None = None
         while True:
             try:
                 effect = program.send(result)
@@ -306,27 +308,27 @@ class SyncClient:
             elif isinstance(effect, Pause):
                 self._sleep(effect.seconds)
             else:
-                self._look(effect)
+                self._refresh_map(effect)
 
-    def _look(self, look: Look) -> None:
+    def _refresh_map(self, look: RefreshMap) -> None:
         """Get a newer map, if no other thread did meanwhile."""
-        if self._looking.acquire(timeout=max(look.seconds, 0.0)):
+        if self._refresh_lock.acquire(timeout=max(look.seconds, 0.0)):
             try:
-                if self._terms.map.looks == look.looks:
-                    self._drive(conversation.look(self._terms, look.seconds))
+                if self._context.map.generation == look.generation:
+                    self._drive(attempts.refresh_map(self._context, look.seconds))
             finally:
-                self._looking.release()
+                self._refresh_lock.release()
 
 
 @contextmanager
 def open_sync_client(
-    terms: Terms,
+    context: ClientContext,
     make: Callable[[], httpx.BaseTransport],
     sleep: Callable[[float], None],
     tracing: Tracing | None = None,
 ) -> Iterator[SyncClient]:
     pools = make if tracing is None else lambda: SyncTracingPool(make(), tracing)
-    client = SyncClient(terms, SyncTransport(terms.map, pools, terms.clock), sleep, tracing)
+    client = SyncClient(context, SyncTransport(context.map, pools, context.clock), sleep, tracing)
     try:
         client.open()
         yield client

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .calls import Polled
+from .requests import PollResult
 
 POLL_SECONDS = 20.0
 """How long a server may keep a poll without bytes."""
 
 
-class Tail:
+class TailCursor:
     def __init__(self, offset: int, block_size: int) -> None:
         self.position = offset
         self._block_size = block_size
         self.is_over = False
 
-    def take(self, polled: Polled) -> Iterator[bytes]:
+    def take(self, polled: PollResult) -> Iterator[bytes]:
         """The blocks of one answer. The position moves when a block is taken."""
         self.is_over = polled.sealed
         for start in range(0, len(polled.block), self._block_size):

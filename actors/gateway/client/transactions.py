@@ -23,8 +23,8 @@ from ....storage_backends.base.transactions import (
 )
 from ..wire import paths, transactions
 from ..wire.paths import Verb
-from .calls import Call, Request, Response, listing, post
-from .conversation import Program, Terms, everywhere
+from .attempts import ClientContext, Program, call_all_hosts
+from .requests import Call, Request, Response, listing, post
 from .retries import Repeat
 
 T = TypeVar("T")
@@ -75,17 +75,17 @@ def transaction_info(target: str, transaction_id: str) -> Call[TransactionInfo]:
     return Call(Request("GET", path), Repeat.READS, _parsed(transactions.parse_transaction), target)
 
 
-def list_transactions(terms: Terms, prefix: str) -> Program[list[TransactionInfo]]:
+def list_transactions(context: ClientContext, prefix: str) -> Program[list[TransactionInfo]]:
     """Of all hosts; a host is believed about its own containers only."""
     call = Call(
         listing(paths.transactions_path, prefix), Repeat.READS, _parsed(transactions.parse_transactions)
     )
-    found = yield from everywhere(terms, call)
+    found = yield from call_all_hosts(context, call)
     infos = [
         info
         for containers, told in found
         for info in told
-        if terms.map.container_of(info.target) in containers
+        if context.map.container_of(info.target) in containers
     ]
     return sorted(infos, key=lambda info: (info.target, info.transaction_id))
 

@@ -22,9 +22,9 @@ import anyio
 import httpx
 
 from ....storage_backends.base.errors import InvalidArgument
-from .calls import Lost, Response
+from .attempts import Send
 from .container_map import ContainerMapCache
-from .conversation import Send
+from .requests import Response, TransportFailure
 from .spans import LINKS
 
 CONNECT_SECONDS = 3.0
@@ -32,7 +32,7 @@ CONNECT_SECONDS = 3.0
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
 """Idle connections end before servers end theirs, so that a request never meets a closing one."""
 PATIENCE_SECONDS = 5.0
-"""How long the plain client waits for one host of several before it looks where the container is: it cannot
+"""How long the plain client waits for one host of several before it generation where the container is: it cannot
 look while it waits."""
 _NOT_SENT = (
     httpx.ConnectError,
@@ -102,8 +102,8 @@ def _request(send: Send) -> tuple[httpx.Request, _Body]:
     return httpx.Request(request.method, url, headers=headers, stream=body, extensions=extensions), body
 
 
-def _broken(send: Send, body: _Body, error: httpx.HTTPError) -> Lost:
-    return Lost(
+def _broken(send: Send, body: _Body, error: httpx.HTTPError) -> TransportFailure:
+    return TransportFailure(
         body.is_begun and not isinstance(error, _NOT_SENT), _told(send, str(error) or type(error).__name__)
     )
 
@@ -121,7 +121,7 @@ class AsyncTransport:
         self._map = map
         self._pool = make()
         self._parking = make()
-        """For requests that a server holds back: a pool looks at all its connections for each request, and
+        """For requests that a server holds back: a pool generation at all its connections for each request, and
         there may be thousands."""
         self._flights: dict[anyio.CancelScope, Send] = {}
         self.requests = 0
@@ -130,7 +130,7 @@ class AsyncTransport:
     def in_flight(self) -> int:
         return len(self._flights)
 
-    async def send(self, send: Send) -> Response | Lost:
+    async def send(self, send: Send) -> Response | TransportFailure:
         """One exchange. Raises nothing but a cancellation."""
         request, body = _request(send)
         pool = self._parking if send.parks else self._pool
@@ -149,11 +149,11 @@ class AsyncTransport:
             except (AttributeError, OSError) as error:
                 # Reset before it was used: httpcore asks such a connection's socket for its peer, and uvloop
                 # has taken that away already.
-                return Lost(body.is_begun, _told(send, f"the connection broke: {error}"))
+                return TransportFailure(body.is_begun, _told(send, f"the connection broke: {error}"))
             finally:
                 del self._flights[scope]
 
-        return Lost(body.is_begun, _told(send, "no answer in time"))
+        return TransportFailure(body.is_begun, _told(send, "no answer in time"))
 
     @property
     def may_be_pointless(self) -> bool:
@@ -186,7 +186,7 @@ class SyncTransport:
         self.requests = 0
         self.in_flight = 0
 
-    def send(self, send: Send) -> Response | Lost:
+    def send(self, send: Send) -> Response | TransportFailure:
         """One exchange. Raises nothing but Ctrl-C."""
         self.requests += 1
         self.in_flight += 1
@@ -195,7 +195,7 @@ class SyncTransport:
         finally:
             self.in_flight -= 1
 
-    def _exchange(self, send: Send) -> Response | Lost:
+    def _exchange(self, send: Send) -> Response | TransportFailure:
         """An answer that drips in can take up to twice its time: the time left is looked at when a piece
         comes."""
         request, body = _request(send)
@@ -212,7 +212,7 @@ class SyncTransport:
                 for piece in response.iter_raw():
                     pieces.append(piece)
                     if self._clock() > until:
-                        return Lost(body.is_begun, _told(send, "no answer in time"))
+                        return TransportFailure(body.is_begun, _told(send, "no answer in time"))
             finally:
                 response.close()
         except httpx.HTTPError as error:

@@ -19,34 +19,34 @@ from .call import Answer, Call, document
 
 
 async def health(call: Call) -> Answer:
-    storage = call.gateway.store.statistics().storage
+    storage = call.server.store.statistics().storage
     trouble = StorageHealthStatistics() if storage is None else storage.trouble
     return document({"alive": True, "storage": trouble.document()})
 
 
 async def ready(call: Call) -> Answer:
-    status = call.gateway.status()
+    status = call.server.status()
     return document(status_document(status), 200 if status.ready else 503)
 
 
 async def metrics(call: Call) -> Answer:
-    gateway = call.gateway
-    return Answer(200, gateway.traffic.render(lambda: (gateway.store.statistics(),)), CONTENT_TYPE)
+    gateway = call.server
+    return Answer(200, gateway.metrics.render(lambda: (gateway.store.statistics(),)), CONTENT_TYPE)
 
 
 async def containers(call: Call) -> Answer:
     call.query()
-    return document(map_document(call.gateway.container_map()))
+    return document(map_document(call.server.container_map()))
 
 
 async def page(call: Call) -> Answer:
-    status = call.gateway.status()
+    status = call.server.status()
     rows = "".join(
         f"<tr><td>{container.container}</td><td>{escape(container.state)}</td></tr>"
         for container in status.containers
     )
     word = "draining" if status.draining else "ready" if status.ready else "not ready"
-    body = _PAGE.format(word=word, tails=call.gateway.tails, rows=rows)
+    body = _PAGE.format(word=word, tails=call.server.tails, rows=rows)
     return Answer(200, body.encode(), "text/html; charset=utf-8")
 
 

@@ -21,14 +21,14 @@ from ...telemetry.tracing import Tracing
 from ..wire import paths
 from ..wire.documents import ContainerMap, dump
 from ..wire.errors import MethodNotAllowed, NoSuchPath
-from .call import Answer, CallOf, Disconnected, F, Receive, Scope, Send
+from .call import Answer, Disconnected, F, HttpCall, Receive, Scope, Send
+from .context import ServerContext, ServerLimits
 from .endpoint import EndpointApp, EndpointOf, Success, problem_answer
 from .endpoints import ENDPOINTS
-from .front import Front, ServerLimits
 from .gateway import Gateway, Store
-from .middleware import Observing
+from .middleware import RequestMiddleware
 from .openapi import openapi_document
-from .traffic import Operation
+from .request_metrics import Operation
 
 VERSION = "1"
 """Of the interface: the ``v1`` of its paths."""
@@ -61,15 +61,15 @@ def app_of(front: F, endpoints: Sequence[EndpointOf[F]], title: str, summary: st
     summary."""
     table = (*endpoints, _openapi_endpoint(endpoints, title, summary))
     routes = [_route(front, endpoint) for endpoint in table]
-    app = Starlette(routes=routes, middleware=[Middleware(cast(Any, Observing), gateway=front)])
+    app = Starlette(routes=routes, middleware=[Middleware(cast(Any, RequestMiddleware), gateway=front)])
     app.router.redirect_slashes = False
     app.router.default = cast(Any, _Nowhere(front, routes))
     app.state.gateway = front
     return app
 
 
-def front_of(app: Starlette) -> Front:
-    front: Front = app.state.gateway
+def context_of(app: Starlette) -> ServerContext:
+    front: ServerContext = app.state.gateway
     return front
 
 
@@ -81,7 +81,7 @@ def gateway_of(app: Starlette) -> Gateway:
 def _openapi_endpoint(endpoints: Sequence[EndpointOf[F]], title: str, summary: str) -> EndpointOf[F]:
     body: list[bytes] = []
 
-    async def openapi(call: CallOf[F]) -> Answer:
+    async def openapi(call: HttpCall[F]) -> Answer:
         if not body:
             body.append(dump(openapi_document((*endpoints, endpoint), VERSION, title, summary)))
         return Answer(200, body[0])
@@ -112,7 +112,7 @@ def _route(front: F, endpoint: EndpointOf[F]) -> Route:
 class _Nowhere:
     """Answers what no route matches: 405 if the path exists, else 404."""
 
-    front: Front
+    front: ServerContext
     routes: list[Route]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,9 +130,9 @@ class _Nowhere:
             if allowed
             else NoSuchPath(f"{shown}: there is nothing here; {paths.OPENAPI} lists what there is")
         )
-        call = CallOf(self.front, Operation(), {**scope, "path_params": {}}, receive, send)
+        call = HttpCall(self.front, Operation(), {**scope, "path_params": {}}, receive, send)
         with suppress(Disconnected):
             await call.answer(problem_answer(scope, error))
 
 
-__all__ = ["ServerLimits", "app_of", "front_of", "gateway_of", "make_app"]
+__all__ = ["ServerLimits", "app_of", "context_of", "gateway_of", "make_app"]

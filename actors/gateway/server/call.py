@@ -23,17 +23,17 @@ from ....storage_backends.base.errors import InvalidArgument, shown
 from ..wire.documents import JSON_TYPE, dump
 from ..wire.errors import RequestTimeout, TooLarge, UnsupportedMediaType
 from ..wire.paths import parse_query
-from .front import Front
+from .context import ServerContext
 from .gateway import Gateway
 from .large_body import LARGE_BYTES, LargeBody
-from .traffic import Operation
+from .request_metrics import Operation
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 BYTES_TYPE = "application/octet-stream"
-F = TypeVar("F", bound=Front)
+F = TypeVar("F", bound=ServerContext)
 
 
 class Disconnected(Exception):
@@ -52,13 +52,13 @@ def document(value: object, status: int = 200) -> Answer:
     return Answer(status, dump(value))
 
 
-class CallOf(Generic[F]):
+class HttpCall(Generic[F]):
     """``F``: what the server has for its endpoints."""
 
-    __slots__ = ("_receive", "_reserved", "_send", "gateway", "name", "operation", "scope", "started")
+    __slots__ = ("_receive", "_reserved", "_send", "name", "operation", "scope", "server", "started")
 
-    def __init__(self, gateway: F, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
-        self.gateway = gateway
+    def __init__(self, server: F, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
+        self.server = server
         self.operation = operation
         self.scope = scope
         self._receive = receive
@@ -140,11 +140,11 @@ class CallOf(Generic[F]):
 
     def _deadline(self, arrived: float, begun: float, size: int) -> float:
         """Each byte buys time: a body that drips in must not hold its room for hours."""
-        limits = self.gateway.limits
+        limits = self.server.limits
         return min(arrived, begun + size / limits.body_rate) + limits.body_timeout
 
     def _too_slow(self) -> RequestTimeout:
-        limits = self.gateway.limits
+        limits = self.server.limits
         return RequestTimeout(
             f"the body stopped, or came slower than {limits.body_rate} bytes a second for "
             f"{limits.body_timeout:g} s: "
@@ -177,12 +177,12 @@ class CallOf(Generic[F]):
             self._reserve(size - self._reserved)
 
     def _reserve(self, size: int) -> None:
-        self.gateway.reserve(size)
+        self.server.reserve(size)
         self._reserved += size
 
     def release(self) -> None:
         """The request is over: its body takes no room any more."""
-        self.gateway.release(self._reserved)
+        self.server.release(self._reserved)
         self._reserved = 0
 
     def _check_type(self, content_type: str) -> None:
@@ -252,7 +252,7 @@ class CallOf(Generic[F]):
             raise Disconnected from None
 
 
-Call = CallOf[Gateway]
+Call = HttpCall[Gateway]
 
 
 def _raw(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:

@@ -19,7 +19,7 @@ import attrs
 from ....storage_backends.base.errors import InvalidArgument, TierlogError, Unavailable
 from ...telemetry.logging import get_logger
 from ..wire.errors import PROBLEM_TYPE, RequestTimeout, TooLarge, to_problem
-from .call import Answer, Call, CallOf, Disconnected, F, Receive, Scope, Send
+from .call import Answer, Call, Disconnected, F, HttpCall, Receive, Scope, Send
 from .gateway import Gateway
 
 _log = get_logger("gateway")
@@ -61,7 +61,7 @@ class EndpointOf(Generic[F]):
     """Its name in the OpenAPI document and in metrics."""
     method: str
     path: str
-    handler: Callable[[CallOf[F]], Awaitable[Answer | None]]
+    handler: Callable[[HttpCall[F]], Awaitable[Answer | None]]
     help: str
     successes: tuple[Success, ...]
     parameters: tuple[Parameter, ...] = ()
@@ -80,16 +80,16 @@ Endpoint = EndpointOf[Gateway]
 class EndpointApp(Generic[F]):
     """An endpoint of one server."""
 
-    def __init__(self, gateway: F, endpoint: EndpointOf[F]) -> None:
-        self.gateway = gateway
+    def __init__(self, server: F, endpoint: EndpointOf[F]) -> None:
+        self.server = server
         self.endpoint = endpoint
-        self._operation = gateway.traffic.operation(endpoint.operation)
+        self._operation = server.metrics.operation(endpoint.operation)
         self._route = endpoint.path.replace(":path}", "}")
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         scope["tierlog.operation"] = self.endpoint.operation
         scope["tierlog.route"] = self._route
-        call = CallOf(self.gateway, self._operation, scope, receive, send)
+        call = HttpCall(self.server, self._operation, scope, receive, send)
         self._operation.in_flight += 1
         try:
             await self._answer(call)
@@ -99,7 +99,7 @@ class EndpointApp(Generic[F]):
             self._operation.in_flight -= 1
             call.release()
 
-    async def _answer(self, call: CallOf[F]) -> None:
+    async def _answer(self, call: HttpCall[F]) -> None:
         try:
             answer = await self._handle(call)
             if answer is not None:
@@ -109,21 +109,21 @@ class EndpointApp(Generic[F]):
         except Exception as error:  # noqa: BLE001 - every error has an answer
             await self._refuse(call, error)
 
-    async def _handle(self, call: CallOf[F]) -> Answer | None:
+    async def _handle(self, call: HttpCall[F]) -> Answer | None:
         if self.endpoint.tail:
             return await self.endpoint.handler(call)
 
-        with self.gateway.request():
+        with self.server.request():
             return await self.endpoint.handler(call)
 
-    async def _refuse(self, call: CallOf[F], error: Exception) -> None:
+    async def _refuse(self, call: HttpCall[F], error: Exception) -> None:
         if call.started:
             _log.warning("answer_broken_off", operation=self.endpoint.operation, error=repr(error))
             return
 
         if not isinstance(error, TierlogError):
             _log.error("unexpected_error", operation=self.endpoint.operation, exc_info=error)
-        await call.answer(problem_answer(call.scope, self.gateway.told(error, call.name or None)))
+        await call.answer(problem_answer(call.scope, self.server.told(error, call.name or None)))
 
 
 def problem_answer(scope: Scope, error: BaseException) -> Answer:

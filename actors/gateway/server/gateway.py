@@ -24,7 +24,7 @@ from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from ..wire.documents import ContainerAssignment, ContainerMap, ContainerStatus, HostStatus
 from ..wire.errors import OwnedElsewhere
-from .front import Front, ServerLimits
+from .context import ServerContext, ServerLimits
 
 
 class Store(Protocol):
@@ -86,7 +86,7 @@ class Store(Protocol):
     def container_of(self, name: str) -> int: ...
 
 
-class Gateway(Front):
+class Gateway(ServerContext):
     def __init__(
         self,
         store: Store,

@@ -16,7 +16,7 @@ from structlog.contextvars import bind_contextvars
 
 from ..wire.headers import REQUEST_ID, is_request_id
 from .call import Receive, Send
-from .front import Front
+from .context import ServerContext
 from .spans import METHODS, method_of, request_attributes, trace_headers
 
 App = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
@@ -25,10 +25,10 @@ CLIENT_GONE = 499
 """The status in metrics of a request whose client did not wait for its answer."""
 
 
-class Observing:
+class RequestMiddleware:
     """An ASGI middleware."""
 
-    def __init__(self, app: App, gateway: Front) -> None:
+    def __init__(self, app: App, gateway: ServerContext) -> None:
         self._app = app
         self._gateway = gateway
 
@@ -72,7 +72,7 @@ class Observing:
                 status = CLIENT_GONE
             # Only methods that exist here: the number of series must not depend on what strangers send.
             method = scope["method"] if scope["method"] in METHODS else "other"
-            self._gateway.traffic.note(
+            self._gateway.metrics.note(
                 scope.get("tierlog.operation", "none"), method, status or 500, anyio.current_time() - begun
             )
         return status or 500

@@ -26,13 +26,13 @@ async def read_bytes(call: Call) -> Answer | None:
     call.query()
     text = call.header("Range")
     wanted = None if text is None else parse_range(text)
-    info = await call.gateway.store.segment_info(call.name)
+    info = await call.server.store.segment_info(call.name)
     extent = resolve_range(wanted, call.name, info.start_offset, info.length, sealed=info.sealed)
     head = _head(info, extent)
     if wanted is not None:
         head["Content-Range"] = extent.content_range(info.length)
     status = 200 if wanted is None else 206
-    if extent.size > call.gateway.limits.block_bytes:
+    if extent.size > call.server.limits.block_bytes:
         await _stream(call, info, extent, status, head)
         return None
 
@@ -65,7 +65,7 @@ async def _read_all(call: Call, info: SegmentInfo, extent: Extent) -> Buffer:
 
 async def _stream(call: Call, info: SegmentInfo, extent: Extent, status: int, head: dict[str, str]) -> None:
     # The first block before the head: what fails now still gets an answer of its own.
-    size = call.gateway.limits.block_bytes
+    size = call.server.limits.block_bytes
     block = await _piece(call, extent.start, size)
     position = extent.start
     async with call.while_connected():
@@ -80,7 +80,7 @@ async def _stream(call: Call, info: SegmentInfo, extent: Extent, status: int, he
 
 
 async def _piece(call: Call, position: int, size: int) -> Buffer:
-    data = await call.gateway.store.read_view(call.name, position, size)
+    data = await call.server.store.read_view(call.name, position, size)
     if not data:
         raise SegmentNotFound(f"{call.name!r} became another segment while it was read", segment=call.name)
 
@@ -88,27 +88,27 @@ async def _piece(call: Call, position: int, size: int) -> Buffer:
 
 
 async def _check_same(call: Call, info: SegmentInfo) -> None:
-    if (await call.gateway.store.segment_info(call.name)).segment_id != info.segment_id:
+    if (await call.server.store.segment_info(call.name)).segment_id != info.segment_id:
         raise SegmentNotFound(f"{call.name!r} became another segment while it was read", segment=call.name)
 
 
 async def info(call: Call) -> Answer:
     call.query()
-    return document(info_document(await call.gateway.store.segment_info(call.name)))
+    return document(info_document(await call.server.store.segment_info(call.name)))
 
 
 async def last_event_number(call: Call) -> Answer:
     writer = query_writer(call.query(writer_id="the writer"))
-    return document({"event_number": await call.gateway.store.last_event_number(call.name, writer)})
+    return document({"event_number": await call.server.store.last_event_number(call.name, writer)})
 
 
 async def append_starts(call: Call) -> Answer:
     values = call.query(start="where to begin", end="where to stop")
     start, end = query_number(values, "start", 0), query_number(values, "end", OFFSET_MAX)
-    return document({"append_starts": await call.gateway.store.append_starts(call.name, start, end)})
+    return document({"append_starts": await call.server.store.append_starts(call.name, start, end)})
 
 
 async def list_segments(call: Call) -> Answer:
     """Of the containers that are served here."""
     prefix = query_text(call.query(prefix="what the names begin with").get("prefix", ""))
-    return document({"segments": await call.gateway.store.list_segments(prefix)})
+    return document({"segments": await call.server.store.list_segments(prefix)})

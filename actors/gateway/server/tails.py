@@ -23,7 +23,7 @@ from .call import BYTES_TYPE, Answer, Call
 
 
 async def tail(call: Call) -> Answer | None:
-    limits = call.gateway.limits
+    limits = call.server.limits
     query = call.query(offset="where to begin", wait="seconds", stream="true for a stream")
     offset = query_number(query, "offset", 0)
     wait = query_seconds(query, "wait", limits.wait_default, limits.wait_max)
@@ -35,13 +35,13 @@ async def tail(call: Call) -> Answer | None:
 
 
 async def _poll(call: Call, offset: int, wait: float) -> Answer:
-    block = await call.gateway.store.read(call.name, offset, call.gateway.limits.block_bytes)
+    block = await call.server.store.read(call.name, offset, call.server.limits.block_bytes)
     if block:
         return _block(block, offset)
 
     sealed = False
     async with call.while_connected() as scope:
-        with call.gateway.parked(scope), anyio.move_on_after(wait):
+        with call.server.parked(scope), anyio.move_on_after(wait):
             async with aclosing(_blocks(call, offset)) as blocks:
                 block = await anext(blocks, b"")
                 sealed = not block
@@ -50,16 +50,16 @@ async def _poll(call: Call, offset: int, wait: float) -> Answer:
         return _block(block, offset)
 
     if not sealed:
-        call.gateway.check_serving()
+        call.server.check_serving()
     return Answer(204, headers={names.SEALED: "true" if sealed else "false"})
 
 
 async def _stream(call: Call, offset: int) -> None:
-    await call.gateway.store.read(
+    await call.server.store.read(
         call.name, offset, 1
     )  # what is wrong from the start gets an answer of its own
     async with call.while_connected() as scope:
-        with call.gateway.parked(scope):
+        with call.server.parked(scope):
             await call.begin(
                 200, {"Content-Type": BYTES_TYPE, "Cache-Control": "no-store", names.OFFSET: str(offset)}
             )
@@ -71,7 +71,7 @@ async def _stream(call: Call, offset: int) -> None:
 
 
 def _blocks(call: Call, offset: int) -> AsyncGenerator[bytes, None]:
-    return call.gateway.store.tail(call.name, offset, block_size=call.gateway.limits.block_bytes)
+    return call.server.store.tail(call.name, offset, block_size=call.server.limits.block_bytes)
 
 
 def _block(block: bytes, offset: int) -> Answer:

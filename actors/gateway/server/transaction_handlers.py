@@ -16,7 +16,7 @@ from .write_handlers import json_body
 
 async def begin(call: Call) -> Answer:
     begin = transactions.parse_begin(await json_body(call))
-    info = await call.gateway.store.begin_transaction(
+    info = await call.server.store.begin_transaction(
         call.name, begin.transaction_id, token=begin.token, lease=begin.lease
     )
     return document(transactions.transaction_document(info))
@@ -24,13 +24,13 @@ async def begin(call: Call) -> Answer:
 
 async def stage(call: Call) -> Answer:
     transaction_id, part = transactions.parse_stage(await json_body(call))
-    return document({"segment": await call.gateway.store.stage_segment(call.name, transaction_id, part)})
+    return document({"segment": await call.server.store.stage_segment(call.name, transaction_id, part)})
 
 
 async def commit(call: Call) -> Answer:
     call.query()
-    commit = transactions.parse_commit(await call.body(JSON_TYPE, call.gateway.limits.commit_bytes))
-    result = await call.gateway.store.commit_transaction(
+    commit = transactions.parse_commit(await call.body(JSON_TYPE, call.server.limits.commit_bytes))
+    result = await call.server.store.commit_transaction(
         call.name, commit.transaction_id, commit.parts, token=commit.token
     )
     return document(transactions.commit_result_document(result))
@@ -38,21 +38,19 @@ async def commit(call: Call) -> Answer:
 
 async def abort(call: Call) -> Answer:
     transaction_id, reason = transactions.parse_abort(await json_body(call))
-    info = await call.gateway.store.abort_transaction(call.name, transaction_id, reason=reason)
+    info = await call.server.store.abort_transaction(call.name, transaction_id, reason=reason)
     return document(transactions.transaction_document(info))
 
 
 async def info(call: Call) -> Answer:
     transaction_id = query_transaction(call.query(transaction_id="which one"))
     return document(
-        transactions.transaction_document(
-            await call.gateway.store.transaction_info(call.name, transaction_id)
-        )
+        transactions.transaction_document(await call.server.store.transaction_info(call.name, transaction_id))
     )
 
 
 async def list_transactions(call: Call) -> Answer:
     """Of the containers that are served here."""
     prefix = query_text(call.query(prefix="what the names of their targets begin with").get("prefix", ""))
-    found = await call.gateway.store.list_transactions(prefix)
+    found = await call.server.store.list_transactions(prefix)
     return document({"transactions": [transactions.transaction_document(info) for info in found]})

@@ -20,7 +20,7 @@ from .call import BYTES_TYPE, Answer, Call, document
 async def append(call: Call) -> Answer:
     call.query()
     identity = parse_append_headers(call.scope["headers"])
-    store = call.gateway.store
+    store = call.server.store
     data = await call.body(BYTES_TYPE, store.append_bytes_max)
     offset = await store.append(
         call.name,
@@ -35,7 +35,7 @@ async def append(call: Call) -> Answer:
 
 async def batch(call: Call) -> Answer:
     call.query()
-    gateway = call.gateway
+    gateway = call.server
     decoder = BatchDecoder(BatchLimits(gateway.limits.batch_items, gateway.store.append_bytes_max))
     items: list[BatchItem] = []
     await call.each_piece(
@@ -52,50 +52,50 @@ async def batch(call: Call) -> Answer:
 
 async def create(call: Call) -> Answer:
     size = documents.parse_create(await json_body(call))
-    await call.gateway.store.create_segment(call.name, rolling_size=size)
+    await call.server.store.create_segment(call.name, rolling_size=size)
     return document({}, 201)
 
 
 async def seal(call: Call) -> Answer:
     documents.parse_nothing(await json_body(call))
-    return document({"length": await call.gateway.store.seal_segment(call.name)})
+    return document({"length": await call.server.store.seal_segment(call.name)})
 
 
 async def truncate(call: Call) -> Answer:
     offset = documents.parse_truncate(await json_body(call))
-    await call.gateway.store.truncate_segment(call.name, offset)
+    await call.server.store.truncate_segment(call.name, offset)
     return document({})
 
 
 async def delete(call: Call) -> Answer:
     documents.parse_nothing(await json_body(call))
-    await call.gateway.store.delete_segment(call.name)
+    await call.server.store.delete_segment(call.name)
     return document({})
 
 
 async def merge(call: Call) -> Answer:
     sources, updates = documents.parse_merge(await json_body(call))
-    offset = await call.gateway.store.merge_segments(call.name, sources, attribute_updates=updates)
+    offset = await call.server.store.merge_segments(call.name, sources, attribute_updates=updates)
     return document({"offset": offset})
 
 
 async def attributes(call: Call) -> Answer:
     updates = documents.parse_attributes(await json_body(call))
-    return document({"attributes": await call.gateway.store.update_attributes(call.name, updates)})
+    return document({"attributes": await call.server.store.update_attributes(call.name, updates)})
 
 
 async def expire_writers(call: Call) -> Answer:
     writers = documents.parse_expire_writers(await json_body(call))
-    return document({"known": await call.gateway.store.expire_writers(call.name, writers)})
+    return document({"known": await call.server.store.expire_writers(call.name, writers)})
 
 
 async def flush(call: Call) -> Answer:
     documents.parse_nothing(await json_body(call))
-    await call.gateway.store.flush()
+    await call.server.store.flush()
     return document({})
 
 
 async def json_body(call: Call) -> bytes:
     """The body of a verb that takes JSON and no query."""
     call.query()
-    return await call.body(JSON_TYPE, call.gateway.limits.json_bytes)
+    return await call.body(JSON_TYPE, call.server.limits.json_bytes)

@@ -108,14 +108,14 @@ class NoSuchHost(InvalidArgument):
 class CrossOrigin(InvalidArgument):
     """A page of another site has sent the request: it may not give orders here."""
 
-    code = "foreign-page"
+    code = "cross-origin"
 
 
 class Conflict(InvalidArgument):
     """The order cannot be carried out as things are: look at the status, and give it again when they have
     changed."""
 
-    code = "order-refused"
+    code = "conflict"
 
 
 class MethodNotAllowed(Unsupported):

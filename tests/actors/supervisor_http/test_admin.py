@@ -15,9 +15,9 @@ from starlette.applications import Starlette
 from support.http_server import everything, until
 from support.obedient_hosts import ObedientSupervisor
 from support.spans import Recorder, said
-from tierlog.actors.gateway.server.app import front_of
-from tierlog.actors.gateway.server.front import Front
-from tierlog.actors.gateway.server.running import bind, serve_http
+from tierlog.actors.gateway.server.app import context_of
+from tierlog.actors.gateway.server.context import ServerContext
+from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.supervisor.admin_app import LIMITS, make_admin_app
 from tierlog.actors.telemetry.opentelemetry import opentelemetry_tracing
@@ -34,8 +34,8 @@ class Admin:
     http: httpx.AsyncClient
 
     @property
-    def front(self) -> Front:
-        return front_of(self.app)
+    def front(self) -> ServerContext:
+        return context_of(self.app)
 
     def poll(self) -> bytes:
         """A long poll that has a minute to wait."""
@@ -121,7 +121,7 @@ async def test_an_order_that_cannot_be_now_is_a_conflict() -> None:
         served.supervisor.silent.add("host-1")
         served.supervisor.lose("host-1")
         answer = await served.http.post("/v1/containers/0/move", json={"host": "host-1"})
-        assert (answer.status_code, problem(answer)["code"]) == (409, "order-refused")
+        assert (answer.status_code, problem(answer)["code"]) == (409, "conflict")
 
 
 async def test_h14_answers_and_problems_have_the_request_s_id() -> None:
@@ -144,7 +144,7 @@ async def test_h11_a_long_poll_for_the_map_whose_client_leaves_leaves_nothing() 
         await stream.aclose()
         await until(lambda: served.front.tails == 0)
 
-        operation = served.front.traffic.operation("containers")
+        operation = served.front.metrics.operation("containers")
         await until(lambda: operation.in_flight == 0)
         assert operation.answers == {("GET", 499): 1}
 

@@ -11,7 +11,7 @@ import pytest
 from support.http_server import service
 from support.obedient_hosts import ObedientSupervisor
 from tierlog.actors.cli.running import ask_service
-from tierlog.actors.gateway.server.running import bind, serve_http
+from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.supervisor.admin_app import make_admin_app
 

@@ -11,7 +11,16 @@ import anyio
 import pytest
 
 import tierlog
-from support.scripted_server import Act, Answer, Received, Trouble, json_answer, one_place, problem, scripted
+from support.scripted_server import (
+    Act,
+    Answer,
+    Fault,
+    Received,
+    json_answer,
+    one_container,
+    problem,
+    scripted,
+)
 from tierlog import OutcomeUnknown, OutOfOrder, Throttled, TierlogError
 from tierlog.actors.gateway.client import appends, coalescer
 from tierlog.actors.gateway.wire.batch import BatchDecoder, BatchItem
@@ -129,7 +138,7 @@ async def test_appends_gather_while_a_request_is_under_way_and_keep_their_order(
 async def test_a_slow_container_holds_up_no_other() -> None:
     server = Server()
     with scripted(server) as http:
-        http.map = one_place(16)
+        http.map = one_container(16)
         async with tierlog.connect(http.url) as client, anyio.create_task_group() as tasks:
             other = next(
                 name for name in map(str, range(100)) if client.container_of(name) != client.container_of("s")
@@ -176,7 +185,7 @@ async def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_what_does_not_fit_into_a_lane_waits_at_its_door_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(coalescer, "LANE_ITEMS", 3)
+    monkeypatch.setattr(coalescer, "QUEUE_ITEMS", 3)
     server = Server()
     server.gate.clear()
     with scripted(server) as http:
@@ -202,7 +211,7 @@ async def test_what_does_not_fit_into_a_lane_waits_at_its_door_in_order(
 
 
 async def test_a_door_that_does_not_open_in_time_is_backpressure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coalescer, "LANE_ITEMS", 1)
+    monkeypatch.setattr(coalescer, "QUEUE_ITEMS", 1)
     monkeypatch.setattr(appends, "FLYING_MAX", 0)
     server = Server()
     with scripted(server) as http:
@@ -295,7 +304,7 @@ async def test_out_of_order_of_its_own_is_told() -> None:
 
 async def test_a_lost_batch_is_told_apart_item_by_item() -> None:
     server = Server()
-    server.acts = [Trouble.RESET]
+    server.acts = [Fault.RESET]
     with scripted(server) as http:
         async with tierlog.connect(http.url) as client:
             outcomes: dict[str, object] = {}
@@ -441,13 +450,13 @@ async def test_a_frozen_owner_is_left_when_the_map_names_another() -> None:
     """It would never answer; its container was opened elsewhere."""
     new = Server()
     with (
-        scripted(lambda received: Trouble.SILENCE) as frozen,
+        scripted(lambda received: Fault.SILENCE) as frozen,
         scripted(new) as owner,
         scripted(lambda received: Answer(500)) as supervisor,
     ):
-        supervisor.map = one_place(1, frozen.url, 1)
+        supervisor.map = one_container(1, frozen.url, 1)
         async with tierlog.connect(supervisor.url, map_refresh=0.02) as client:
-            supervisor.map = one_place(1, owner.url, 2)
+            supervisor.map = one_container(1, owner.url, 2)
             with anyio.fail_after(10):
                 assert await client.append("s", b"x", writer_id="w", event_number=1) == 0
         frozen.release()
@@ -455,13 +464,13 @@ async def test_a_frozen_owner_is_left_when_the_map_names_another() -> None:
 
 async def test_a_frozen_owner_costs_a_plain_append_its_answer() -> None:
     with (
-        scripted(lambda received: Trouble.SILENCE) as frozen,
+        scripted(lambda received: Fault.SILENCE) as frozen,
         scripted(Server()) as owner,
         scripted(lambda received: Answer(500)) as supervisor,
     ):
-        supervisor.map = one_place(1, frozen.url, 1)
+        supervisor.map = one_container(1, frozen.url, 1)
         async with tierlog.connect(supervisor.url, map_refresh=0.02) as client:
-            supervisor.map = one_place(1, owner.url, 2)
+            supervisor.map = one_container(1, owner.url, 2)
             with anyio.fail_after(10), pytest.raises(OutcomeUnknown):
                 await client.append("s", b"x")
         frozen.release()

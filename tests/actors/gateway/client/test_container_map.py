@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from random import Random
 
-from tierlog.actors.gateway.client.calls import Lost, Response
+from tierlog.actors.gateway.client.attempts import ClientContext, Send, refresh_map
 from tierlog.actors.gateway.client.container_map import ContainerMapCache
-from tierlog.actors.gateway.client.conversation import Send, Terms, look
+from tierlog.actors.gateway.client.requests import Response, TransportFailure
 from tierlog.actors.gateway.wire.documents import ContainerAssignment, ContainerMap, map_document
 
 BASE, ONE, TWO = "http://supervisor", "http://one", "http://two"
@@ -48,7 +48,7 @@ def test_a_zombie_s_word_is_older_than_the_owner_s() -> None:
 
 def asked(cache: ContainerMapCache, answers: dict[str, ContainerMap]) -> list[str]:
     """Whom one look asks, one after the other; who is not in ``answers`` is silent."""
-    program, urls = look(Terms(cache, 30, lambda: 0.0, Random(0)), 5), []
+    program, urls = refresh_map(ClientContext(cache, 30, lambda: 0.0, Random(0)), 5), []
     try:
         effect = next(program)
         while True:
@@ -56,7 +56,7 @@ def asked(cache: ContainerMapCache, answers: dict[str, ContainerMap]) -> list[st
             urls.append(effect.url)
             found = answers.get(effect.url)
             effect = program.send(
-                Lost(sent=True, reason="silent")
+                TransportFailure(sent=True, reason="silent")
                 if found is None
                 else Response(200, {}, json.dumps(map_document(found)).encode())
             )

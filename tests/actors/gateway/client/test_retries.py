@@ -21,16 +21,16 @@ from tierlog import (
 from tierlog.actors.gateway.client.retries import (
     BACKOFF,
     Again,
+    Failure,
     Kind,
     Repeat,
-    Trouble,
     decide,
     is_too_much_at_once,
     kind_of,
 )
 from tierlog.storage_backends.base.errors import TransactionEnded, TransactionNotFound
 
-UNKNOWN = Trouble(Kind.UNKNOWN, OutcomeUnknown("broken"))
+UNKNOWN = Failure(Kind.UNKNOWN, OutcomeUnknown("broken"))
 CHANGING = [repeat for repeat in Repeat if repeat is not Repeat.READS]
 ABORTED, COMMITTED = TransactionEnded("x", state="aborted"), TransactionEnded("x", state="committed")
 REPEATABLE = [repeat for repeat in CHANGING if repeat is not Repeat.NEVER]
@@ -38,18 +38,18 @@ REPEATABLE = [repeat for repeat in CHANGING if repeat is not Repeat.NEVER]
 
 def verdict(
     repeat: Repeat,
-    trouble: Trouble,
+    failure: Failure,
     *,
     doubt: bool = False,
     attempt: int = 0,
     left: float = 30.0,
     size: int = 0,
 ) -> Again | TierlogError:
-    return decide(repeat, trouble, doubt=doubt, attempt=attempt, left=left, random=Random(1), size=size)
+    return decide(repeat, failure, doubt=doubt, attempt=attempt, left=left, random=Random(1), size=size)
 
 
-def again(repeat: Repeat, trouble: Trouble, *, doubt: bool = False, attempt: int = 0) -> Again:
-    found = verdict(repeat, trouble, doubt=doubt, attempt=attempt)
+def again(repeat: Repeat, failure: Failure, *, doubt: bool = False, attempt: int = 0) -> Again:
+    found = verdict(repeat, failure, doubt=doubt, attempt=attempt)
     assert isinstance(found, Again)
     return found
 
@@ -57,7 +57,7 @@ def again(repeat: Repeat, trouble: Trouble, *, doubt: bool = False, attempt: int
 @pytest.mark.parametrize("repeat", Repeat)
 @pytest.mark.parametrize("kind", [Kind.LATER, Kind.ELSEWHERE, Kind.NOT_SENT])
 def test_what_had_no_effect_is_always_sent_again(repeat: Repeat, kind: Kind) -> None:
-    assert not again(repeat, Trouble(kind, Unavailable("x"))).doubt
+    assert not again(repeat, Failure(kind, Unavailable("x"))).doubt
 
 
 @pytest.mark.parametrize("repeat", REPEATABLE)
@@ -72,13 +72,13 @@ def test_a_plain_change_is_never_sent_twice() -> None:
 
 
 def test_a_read_is_sent_again_and_never_in_doubt() -> None:
-    assert not again(Repeat.READS, Trouble(Kind.UNKNOWN, Unavailable("half an answer"))).doubt
+    assert not again(Repeat.READS, Failure(Kind.UNKNOWN, Unavailable("half an answer"))).doubt
 
 
 @pytest.mark.parametrize("repeat", Repeat)
 def test_a_refusal_without_doubt_is_told_as_it_is(repeat: Repeat) -> None:
     error = SegmentSealed("x")
-    assert verdict(repeat, Trouble(Kind.REFUSED, error)) is error
+    assert verdict(repeat, Failure(Kind.REFUSED, error)) is error
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_refusal_without_doubt_is_told_as_it_is(repeat: Repeat) -> None:
 )
 def test_in_doubt_only_a_proof_is_told_as_it_is(repeat: Repeat, error: TierlogError, is_proof: bool) -> None:
     """An append of 4 bytes at offset 3: a segment of 6 bytes cannot hold it, one of 7 may."""
-    found = verdict(repeat, Trouble(Kind.REFUSED, error), doubt=True, size=4)
+    found = verdict(repeat, Failure(Kind.REFUSED, error), doubt=True, size=4)
 
     assert (found is error) == is_proof
     assert is_proof or isinstance(found, OutcomeUnknown)
@@ -122,13 +122,13 @@ def test_in_doubt_only_a_proof_is_told_as_it_is(repeat: Repeat, error: TierlogEr
 
 @pytest.mark.parametrize("repeat", CHANGING)
 def test_who_gives_up_in_doubt_says_so(repeat: Repeat) -> None:
-    found = verdict(repeat, Trouble(Kind.LATER, Throttled("x")), doubt=repeat is not Repeat.NEVER, left=0.0)
+    found = verdict(repeat, Failure(Kind.LATER, Throttled("x")), doubt=repeat is not Repeat.NEVER, left=0.0)
 
     assert isinstance(found, Throttled if repeat is Repeat.NEVER else OutcomeUnknown)
 
 
 def test_the_servers_pause_is_kept_and_bounded_by_the_deadline() -> None:
-    throttled = Trouble(Kind.LATER, Throttled("x"), pause=2.0)
+    throttled = Failure(Kind.LATER, Throttled("x"), pause=2.0)
 
     assert again(Repeat.READS, throttled).pause == 2.0
     assert verdict(Repeat.READS, throttled, left=1.9) is throttled.error
@@ -136,7 +136,7 @@ def test_the_servers_pause_is_kept_and_bounded_by_the_deadline() -> None:
 
 def test_pauses_grow_to_a_bound() -> None:
     pauses = [
-        again(Repeat.READS, Trouble(Kind.NOT_SENT, Unavailable("x")), attempt=attempt).pause
+        again(Repeat.READS, Failure(Kind.NOT_SENT, Unavailable("x")), attempt=attempt).pause
         for attempt in range(40)
     ]
 
@@ -146,19 +146,19 @@ def test_pauses_grow_to_a_bound() -> None:
 
 def test_the_map_is_looked_at_when_the_owner_may_be_another() -> None:
     refreshes = {
-        kind: again(Repeat.READS, Trouble(kind, Unavailable("x"))).refresh
+        kind: again(Repeat.READS, Failure(kind, Unavailable("x"))).refresh
         for kind in Kind
         if kind is not Kind.REFUSED
     }
 
     assert refreshes == dict.fromkeys(refreshes, True)
-    assert not again(Repeat.READS, Trouble(Kind.LATER, Throttled("x"))).refresh
+    assert not again(Repeat.READS, Failure(Kind.LATER, Throttled("x"))).refresh
 
 
 def test_an_owner_that_was_not_found_is_no_fenced_store() -> None:
     """``NotOwner`` would tell an app that its own store is lost."""
     for error in (tierlog.NotOwner("x"), tierlog.ClosedError("x")):
-        assert type(verdict(Repeat.NEVER, Trouble(kind_of(error), error), left=0.0)) is Unavailable
+        assert type(verdict(Repeat.NEVER, Failure(kind_of(error), error), left=0.0)) is Unavailable
 
 
 def test_kinds_of_errors() -> None:
@@ -180,6 +180,6 @@ def test_kinds_of_errors() -> None:
 
 
 def test_only_a_final_refusal_for_an_argument_takes_a_batch_apart() -> None:
-    assert is_too_much_at_once(Trouble(Kind.REFUSED, tierlog.InvalidArgument("x")))
-    assert not is_too_much_at_once(Trouble(Kind.REFUSED, StorageFull("x")))
-    assert not is_too_much_at_once(Trouble(Kind.UNKNOWN, OutcomeUnknown("x")))
+    assert is_too_much_at_once(Failure(Kind.REFUSED, tierlog.InvalidArgument("x")))
+    assert not is_too_much_at_once(Failure(Kind.REFUSED, StorageFull("x")))
+    assert not is_too_much_at_once(Failure(Kind.UNKNOWN, OutcomeUnknown("x")))

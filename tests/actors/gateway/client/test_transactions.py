@@ -13,7 +13,7 @@ import pytest
 
 import tierlog
 from support.doors import connect_in_thread
-from support.scripted_server import Act, Answer, Received, Trouble, json_answer, problem, script_of, scripted
+from support.scripted_server import Act, Answer, Fault, Received, json_answer, problem, script_of, scripted
 from support.service import service
 from tierlog import (
     BadOffset,
@@ -60,8 +60,8 @@ VERBS: dict[str, tuple[Verb, Answer]] = {
 }
 HTML = Answer(502, b"<html>Bad Gateway</html>", {"Content-Type": "text/html"})
 LOSSES: tuple[Act, ...] = (
-    Trouble.RESET,
-    Trouble.CLOSE,
+    Fault.RESET,
+    Fault.CLOSE,
     HTML,
     json_answer(["what?"]),
     problem(OutcomeUnknown("the owner stopped")),
@@ -84,7 +84,7 @@ async def test_every_verb_is_sent_until_it_is_answered(door: Door, name: str) ->
 @pytest.mark.parametrize("name", CHANGING)
 async def test_who_gives_up_after_a_lost_reply_says_that_it_may_be_done(door: Door, name: str) -> None:
     verb, _ = VERBS[name]
-    with scripted(script_of(Trouble.RESET)) as server:
+    with scripted(script_of(Fault.RESET)) as server:
         async with door(server.url, deadline=0.2) as client:
             with pytest.raises(OutcomeUnknown):
                 await verb(client)
@@ -117,7 +117,7 @@ async def test_a_refusal_of_a_commit_after_a_lost_reply_is_believed_only_if_it_p
     door: Door, error: tierlog.TierlogError, told: type[Exception]
 ) -> None:
     """A commit may have been applied before its target was deleted, and then nobody knows the transaction."""
-    with scripted(script_of(Trouble.RESET, problem(error))) as server:
+    with scripted(script_of(Fault.RESET, problem(error))) as server:
         async with door(server.url) as client:
             with pytest.raises(told):
                 await VERBS["commit-transaction"][0](client)
@@ -126,7 +126,7 @@ async def test_a_refusal_of_a_commit_after_a_lost_reply_is_believed_only_if_it_p
 @pytest.mark.parametrize("name", VERBS)
 async def test_h13_a_verb_goes_to_the_owner_of_its_target(door: Door, name: str) -> None:
     verb, success = VERBS[name]
-    with scripted(script_of(success)) as owner, scripted(script_of(Trouble.RESET)) as old:
+    with scripted(script_of(success)) as owner, scripted(script_of(Fault.RESET)) as old:
         old.map = ContainerMap(1, (ContainerAssignment(0, old.url, 1),))
         old.script = script_of(problem(OwnedElsewhere("there", owner=owner.url)))
         async with door(old.url) as client:
@@ -149,7 +149,7 @@ def losing_first_replies(url: str) -> Callable[[Received], Act]:
         answer = httpx.request(received.method, url + received.path, content=received.body, headers=headers)
         if (received.path, received.body) not in seen:
             seen.add((received.path, received.body))
-            return Trouble.RESET
+            return Fault.RESET
         return Answer(answer.status_code, answer.content, {"Content-Type": answer.headers["content-type"]})
 
     return script

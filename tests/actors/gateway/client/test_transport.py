@@ -8,9 +8,9 @@ import errno
 import httpx
 import pytest
 
-from tierlog.actors.gateway.client.calls import Lost, Request
+from tierlog.actors.gateway.client.attempts import Send
 from tierlog.actors.gateway.client.container_map import ContainerMapCache
-from tierlog.actors.gateway.client.conversation import Send
+from tierlog.actors.gateway.client.requests import Request, TransportFailure
 from tierlog.actors.gateway.client.transport import AsyncTransport
 
 pytestmark = pytest.mark.anyio
@@ -48,7 +48,7 @@ async def test_a_connection_that_is_reset_before_it_was_used_is_a_lost_exchange(
 
     lost = await transport.send(Send("http://h", Request("POST", "/v1/segments/s/append", b"abc"), 10.0))
 
-    assert isinstance(lost, Lost)
+    assert isinstance(lost, TransportFailure)
     assert lost.sent is takes_body, "only an exchange whose body nobody began to send may be repeated freely"
     assert lost.reason == f"POST http://h/v1/segments/s/append: the connection broke: {error}"
     assert transport.in_flight == 0

@@ -22,8 +22,8 @@ from support.http_server import (
 from tierlog import open_store
 from tierlog.actors.gateway.server import connection
 from tierlog.actors.gateway.server.app import gateway_of, make_app
-from tierlog.actors.gateway.server.front import ServerLimits
-from tierlog.actors.gateway.server.running import bind, serve_http
+from tierlog.actors.gateway.server.context import ServerLimits
+from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
 from tierlog.storage_backends.base.segments import SegmentInfo
 
@@ -236,7 +236,7 @@ async def test_h11_who_pipelines_behind_a_parked_tail_and_vanishes_leaves_nothin
     await stream.aclose()
 
     await until(lambda: a.gateway.tails == 0)
-    await until(lambda: a.gateway.traffic.requests(status=499) == 1)
+    await until(lambda: a.gateway.metrics.requests(status=499) == 1)
     assert await contents(a) == b""
 
 
@@ -327,7 +327,7 @@ async def test_h10_a_slow_reader_of_a_gibibyte_costs_a_few_blocks(tmp_path: Path
             assert given - taken < 24 << 20  # two blocks, and what both sockets' buffers hold
         assert _rss() - before < 40 << 20
         await stream.aclose()
-        await until(lambda: served.gateway.traffic.requests(status=499) == 1)
+        await until(lambda: served.gateway.metrics.requests(status=499) == 1)
 
 
 def _rss() -> int:

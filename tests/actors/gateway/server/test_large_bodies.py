@@ -30,9 +30,9 @@ from support.http_server import (
 from tierlog import open_store
 from tierlog.actors.gateway.server import connection
 from tierlog.actors.gateway.server.app import gateway_of, make_app
-from tierlog.actors.gateway.server.front import ServerLimits
+from tierlog.actors.gateway.server.context import ServerLimits
 from tierlog.actors.gateway.server.large_body import LARGE_BYTES, LargeBody
-from tierlog.actors.gateway.server.running import bind, serve_http
+from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
 
 pytestmark = pytest.mark.anyio
@@ -130,7 +130,7 @@ async def contents(served: Service) -> bytes:
 
 def is_idle(served: Service) -> bool:
     """Nothing is being answered, and no body has room."""
-    return served.gateway.traffic.operation("append").in_flight == served.gateway._in_flight_bytes == 0
+    return served.gateway.metrics.operation("append").in_flight == served.gateway._in_flight_bytes == 0
 
 
 async def half_sent(client: Client, served: Service, made: list[LargeBody], size: int = MIB) -> bytes:
@@ -155,13 +155,13 @@ async def test_a_body_comes_whole_with_its_head_or_behind_it(
 
         already = len(made)
         await client.send(head(size))
-        await until(lambda: a.gateway.traffic.operation("append").in_flight == 1)
+        await until(lambda: a.gateway.metrics.operation("append").in_flight == 1)
         await client.send(second)
         assert await client.answer() == (200, {"offset": size})
 
     assert len(made) - already == (size >= LARGE_BYTES)
     assert await contents(a) == first + second
-    assert a.gateway.traffic.operation("append").request_bytes == 2 * size
+    assert a.gateway.metrics.operation("append").request_bytes == 2 * size
     assert is_idle(a)
 
 
@@ -409,7 +409,7 @@ async def test_h9_half_a_large_body_and_gone_leaves_nothing(
         if reset:
             client.break_off()
 
-    await until(lambda: a.gateway.traffic.requests(status=499) == 1)
+    await until(lambda: a.gateway.metrics.requests(status=499) == 1)
     await until(lambda: is_idle(a))
     await until(lambda: asyncio.all_tasks() <= before)
     assert await contents(a) == b""
@@ -457,7 +457,7 @@ async def test_a_connection_that_is_lost_between_the_last_byte_and_the_hand_back
         assert await everything(stream) == b""
         await until(lambda: is_idle(a))
 
-    assert a.gateway.traffic.requests(status=499) == 1
+    assert a.gateway.metrics.requests(status=499) == 1
     async with client_of(a) as client:
         await client.send(head(MIB) + bytes_of(MIB))
         assert await client.answer() == (200, {"offset": MIB})

@@ -14,7 +14,7 @@ from support.schema_fuzz import findings
 from support.stores import CONFIG
 from tierlog import open_store
 from tierlog.actors.gateway.server.app import ServerLimits, make_app
-from tierlog.actors.gateway.server.running import bind, serve_http
+from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
 
 DEPENDENT = {

@@ -13,7 +13,7 @@ import pytest
 from support.http_server import Service, Wrapped, everything, service, serving, until
 from tierlog import open_store
 from tierlog.actors.gateway.server.app import make_app
-from tierlog.actors.gateway.server.front import ServerLimits
+from tierlog.actors.gateway.server.context import ServerLimits
 from tierlog.actors.store.opening import system_world
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import Unavailable
@@ -195,7 +195,7 @@ async def test_h10_a_stream_ends_with_its_client(tmp_path: Path) -> None:
             stream = await served.raw(b"GET /v1/segments/a/bytes HTTP/1.1\r\nhost: x\r\n\r\n")
             await stream.receive(100)
             await stream.aclose()
-            await until(lambda: served.gateway.traffic.requests(status=499) == 1)
+            await until(lambda: served.gateway.metrics.requests(status=499) == 1)
 
 
 # --- tails --------------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ async def test_h11_a_parked_reader_goes_with_its_client(small: Service, query: b
     await stream.aclose()
 
     await until(lambda: small.gateway.tails == 0)
-    await until(lambda: small.gateway.traffic.requests(status=499) == 1)
+    await until(lambda: small.gateway.metrics.requests(status=499) == 1)
 
 
 async def test_h11_a_thousand_idle_tails(small: Service) -> None:

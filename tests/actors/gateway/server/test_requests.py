@@ -11,8 +11,8 @@ import pytest
 
 from support.http_server import Service, Wrapped, everything, service, serving, until
 from tierlog import open_store
-from tierlog.actors.gateway.server import connection, running
-from tierlog.actors.gateway.server.front import ServerLimits
+from tierlog.actors.gateway.server import connection, listener
+from tierlog.actors.gateway.server.context import ServerLimits
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, encode_batch
 from tierlog.storage_backends.base.errors import ConfigError
 
@@ -188,12 +188,12 @@ async def test_h9_a_body_that_stops_coming_is_given_up(tmp_path: Path) -> None:
 
 async def test_h9_half_a_request_and_gone_leaves_nothing(a: Service) -> None:
     stream = await a.raw(HEAD + b"content-length: 100\r\n\r\nhalf")
-    await until(lambda: a.gateway.traffic.operation("append").in_flight == 1)
+    await until(lambda: a.gateway.metrics.operation("append").in_flight == 1)
 
     await stream.aclose()
 
-    await until(lambda: a.gateway.traffic.requests(status=499) == 1)
-    assert a.gateway.traffic.operation("append").in_flight == 0
+    await until(lambda: a.gateway.metrics.requests(status=499) == 1)
+    assert a.gateway.metrics.operation("append").in_flight == 0
     assert a.gateway._in_flight_bytes == 0
     assert await length(a) == 0
 
@@ -252,7 +252,7 @@ async def test_h12_more_requests_than_the_bound_are_refused(tmp_path: Path) -> N
             }
 
         tasks.start_soon(first)
-        await until(lambda: served.gateway.traffic.operation("append").in_flight == 1)
+        await until(lambda: served.gateway.metrics.operation("append").in_flight == 1)
         refused = await served.http.get("/v1/segments")
         release.set()
 
@@ -279,7 +279,7 @@ async def test_h12_more_bytes_than_the_bound_are_refused(tmp_path: Path) -> None
 
 async def test_a_port_that_is_taken_is_an_error_that_says_so(a: Service) -> None:
     with pytest.raises(ConfigError, match=f"127.0.0.1:{a.port}"):
-        running.bind("127.0.0.1", a.port)
+        listener.bind("127.0.0.1", a.port)
 
     with pytest.raises(ConfigError):
-        running.bind("no such host.invalid", 0)
+        listener.bind("no such host.invalid", 0)

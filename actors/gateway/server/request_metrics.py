@@ -39,7 +39,7 @@ class Operation:
     """By method and status; 499 is a client that went away."""
 
 
-class Traffic:
+class RequestMetrics:
     def __init__(self) -> None:
         self._operations: dict[str, Operation] = {}
 

@@ -19,8 +19,8 @@ from ....storage_backends.base.world import World
 from ...kernel.event_loop import event_source, loop_clock
 from ...telemetry.tracing import Tracing
 from .async_client import Client, open_client
+from .attempts import ClientContext
 from .container_map import ContainerMapCache
-from .conversation import Terms
 from .sync_client import SyncClient, open_sync_client
 from .transport import LIMITS, check_url
 
@@ -48,9 +48,9 @@ async def connect(
 
     ``Unavailable`` if no server answers there within 5 s.
     """
-    terms = _terms(url, deadline, world, loop_clock())
+    context = _context(url, deadline, world, loop_clock())
     refresh = _seconds("map_refresh", map_refresh)
-    async with open_client(terms, transport or _async_pools(url), refresh, event_source(), span) as client:
+    async with open_client(context, transport or _async_pools(url), refresh, event_source(), span) as client:
         yield client
 
 
@@ -65,13 +65,13 @@ def connect_sync(
 ) -> Iterator[SyncClient]:
     """As ``connect``, without an event loop: ``with tierlog.connect_sync("http://127.0.0.1:7600") as store``.
     For any number of threads."""
-    terms = _terms(url, deadline, world, time.monotonic)
-    with open_sync_client(terms, transport or _sync_pools(url), time.sleep, span) as client:
+    context = _context(url, deadline, world, time.monotonic)
+    with open_sync_client(context, transport or _sync_pools(url), time.sleep, span) as client:
         yield client
 
 
-def _terms(url: str, deadline: float, world: World | None, clock: Callable[[], float]) -> Terms:
-    return Terms(
+def _context(url: str, deadline: float, world: World | None, clock: Callable[[], float]) -> ClientContext:
+    return ClientContext(
         ContainerMapCache(check_url(url)),
         _seconds("deadline", deadline),
         clock,

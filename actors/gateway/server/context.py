@@ -22,7 +22,7 @@ from ....storage_backends.base.world import World
 from ...telemetry.tracing import Tracing
 from ..wire.batch import ITEMS_MAX
 from ..wire.transactions import COMMIT_BYTES_MAX
-from .traffic import Traffic
+from .request_metrics import RequestMetrics
 
 
 @attrs.frozen
@@ -54,11 +54,11 @@ class ServerLimits:
     """Seconds that a long poll waits."""
 
 
-class Front:
+class ServerContext:
     def __init__(self, world: World, limits: ServerLimits, tracing: Tracing | None = None) -> None:
         self.world = world
         self.limits = limits
-        self.traffic = Traffic()
+        self.metrics = RequestMetrics()
         self.tracing = tracing
         self.draining = False
         self._server_id = world.new_id()[:12]

@@ -1,4 +1,4 @@
-"""Each verb as a request, and each response as a value or a trouble. No I/O; both clients share it.
+"""Each verb as a request, and each response as a value or a failure. No I/O; both clients share it.
 
 Owns: the arguments' checks (those of ``SegmentStore``, so that a mistake is told without a round trip), which
 request a verb becomes, which answers are successes, and what the others mean for this verb. Does not own:
@@ -40,7 +40,7 @@ from ..wire.errors import PROBLEM_TYPE, RangeNotSatisfiable, from_problem, no_su
 from ..wire.headers import SEALED, AppendHeaders, append_headers
 from ..wire.paths import Verb
 from ..wire.ranges import parse_content_range, range_header
-from .retries import Kind, Repeat, Trouble, kind_of
+from .retries import Failure, Kind, Repeat, kind_of
 
 T = TypeVar("T")
 BYTES_TYPE = "application/octet-stream"
@@ -71,7 +71,7 @@ class Response:
 
 
 @attrs.frozen
-class Lost:
+class TransportFailure:
     """No response, or half of one."""
 
     sent: bool
@@ -97,24 +97,24 @@ class Call(Generic[T]):
         return self.repeat is not Repeat.READS
 
 
-def understand(call: Call[T], answer: Response | Lost) -> T | Trouble:
+def interpret(call: Call[T], answer: Response | TransportFailure) -> T | Failure:
     """What came of one attempt."""
-    if isinstance(answer, Lost):
+    if isinstance(answer, TransportFailure):
         return lost(answer, changes=call.changes)
 
     if answer.status in call.statuses:
         try:
             return call.parse(answer)
         except ValueError as error:
-            return Trouble(Kind.UNKNOWN, no_such_answer(str(error), maybe_applied=call.changes))
+            return Failure(Kind.UNKNOWN, no_such_answer(str(error), maybe_applied=call.changes))
 
-    return trouble_of(answer, changes=call.changes)
+    return failure_of(answer, changes=call.changes)
 
 
-def trouble_of(response: Response, *, changes: bool) -> Trouble:
+def failure_of(response: Response, *, changes: bool) -> Failure:
     """A response that is no success."""
     if response.status in _REDIRECTS:
-        return Trouble(
+        return Failure(
             Kind.ELSEWHERE, Unavailable(f"redirected to {response.headers.get('location', 'nowhere')!r}")
         )
 
@@ -123,19 +123,19 @@ def trouble_of(response: Response, *, changes: bool) -> Trouble:
     is_foreign = not response.headers.get("content-type", "").lower().startswith(PROBLEM_TYPE)
     if is_foreign and 400 <= response.status < 500 and response.status not in _FOREIGN_BUT_PASSING:
         # A wrong URL, or a proxy that does not let us through: it will say the same for ever.
-        return Trouble(Kind.REFUSED, error)
+        return Failure(Kind.REFUSED, error)
 
-    return Trouble(kind_of(error), error, pause)
+    return Failure(kind_of(error), error, pause)
 
 
-def lost(answer: Lost, *, changes: bool) -> Trouble:
+def lost(answer: TransportFailure, *, changes: bool) -> Failure:
     if not answer.sent:
-        return Trouble(Kind.NOT_SENT, Unavailable(answer.reason))
+        return Failure(Kind.NOT_SENT, Unavailable(answer.reason))
 
     if changes:
-        return Trouble(Kind.UNKNOWN, OutcomeUnknown(f"{answer.reason}; the request may have been applied"))
+        return Failure(Kind.UNKNOWN, OutcomeUnknown(f"{answer.reason}; the request may have been applied"))
 
-    return Trouble(Kind.UNKNOWN, Unavailable(answer.reason))
+    return Failure(Kind.UNKNOWN, Unavailable(answer.reason))
 
 
 # --- appends ------------------------------------------------------------------------------------
@@ -316,7 +316,7 @@ def _nothing_there(response: Response) -> bytes:
 
 
 @attrs.frozen
-class Polled:
+class PollResult:
     """What a long poll of a tail gave."""
 
     block: bytes
@@ -325,17 +325,17 @@ class Polled:
     """There is nothing and never will be."""
 
 
-def poll(name: str, offset: int, wait: float) -> Call[Polled]:
+def poll(name: str, offset: int, wait: float) -> Call[PollResult]:
     check_segment_name(name)
     check_offset(offset)
     if not 0 <= wait <= WAIT_MAX:
         raise InvalidArgument(f"a poll waits from 0 to {WAIT_MAX:g} seconds, not {wait!r}")
 
-    def parse(response: Response) -> Polled:
+    def parse(response: Response) -> PollResult:
         if response.status == 200 and not response.body:
             raise ValueError("an empty block")
 
-        return Polled(
+        return PollResult(
             response.body, response.status == 204 and response.headers.get(SEALED.lower()) == "true"
         )
 

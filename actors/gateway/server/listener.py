@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 
 from ....storage_backends.base.errors import ConfigError
 from ...kernel.task_groups import body_group
-from .app import front_of
+from .app import context_of
 from .connection import Connection
 
 KEEP_ALIVE = 75.0
@@ -30,7 +30,7 @@ one."""
 
 
 @attrs.frozen
-class Served:
+class ServerAddress:
     """A server that answers."""
 
     host: str
@@ -68,7 +68,7 @@ def bind(host: str, port: int) -> socket.socket:
 @asynccontextmanager
 async def serve_http(
     app: Starlette, listener: socket.socket, *, stop_timeout: float = 10.0
-) -> AsyncIterator[Served]:
+) -> AsyncIterator[ServerAddress]:
     """Serve ``app`` on ``listener`` inside the body, which begins when connections are taken.
 
     At the body's end tails end, requests in flight finish within ``stop_timeout`` seconds, and the socket is
@@ -80,9 +80,9 @@ async def serve_http(
         tasks.start_soon(_run, server, listener)
         try:
             await server.answering.wait()
-            yield Served(host, port)
+            yield ServerAddress(host, port)
         finally:
-            front_of(app).drain()
+            context_of(app).drain()
             server.should_exit = True
 
 

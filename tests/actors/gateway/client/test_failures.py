@@ -18,11 +18,11 @@ import tierlog
 from support.doors import connect_in_thread
 from support.scripted_server import (
     Answer,
+    Fault,
     Received,
     ScriptedServer,
-    Trouble,
     json_answer,
-    one_place,
+    one_container,
     problem,
     script_of,
     scripted,
@@ -74,8 +74,8 @@ CUT = Answer(200, b'{"offset": 3}', {"Content-Type": "application/json"}, cut=5)
 NONSENSE = json_answer(["what?"])
 INTERNAL = problem(RuntimeError("a bug"))
 LOSSES = {
-    "reset": Trouble.RESET,
-    "closed": Trouble.CLOSE,
+    "reset": Fault.RESET,
+    "closed": Fault.CLOSE,
     "cut": CUT,
     "proxy": HTML,
     "nonsense": NONSENSE,
@@ -116,7 +116,7 @@ async def test_h3_a_foreign_answer_that_will_not_change_is_told_at_once(door: Do
 
 
 async def test_a_silent_server_costs_a_call_its_deadline_and_no_more(door: Door) -> None:
-    with scripted(script_of(Trouble.SILENCE)) as server:
+    with scripted(script_of(Fault.SILENCE)) as server:
         async with door(server.url, deadline=0.2) as client:
             with pytest.raises(Unavailable):
                 await client.segment_info("s")
@@ -184,14 +184,14 @@ async def test_a_bad_offset_after_a_loss_is_believed_only_if_it_proves_something
 ) -> None:
     """4 bytes at offset 3: only a segment of at least 7 bytes can hold them."""
     bad = refused(BadOffset("x", segment="s", expected=length, given=3))
-    with scripted(lambda received: bad(received) if received.number else Trouble.RESET) as server:
+    with scripted(lambda received: bad(received) if received.number else Fault.RESET) as server:
         async with door(server.url) as client:
             with pytest.raises(told):
                 await client.append("s", b"1234", expected_offset=3)
 
 
 async def test_a_creation_after_a_loss_cannot_be_told_from_anothers(door: Door) -> None:
-    with scripted(script_of(Trouble.RESET, problem(SegmentExists("x", segment="s")))) as server:
+    with scripted(script_of(Fault.RESET, problem(SegmentExists("x", segment="s")))) as server:
         async with door(server.url) as client:
             with pytest.raises(OutcomeUnknown, match="x"):
                 await client.create_segment("s")
@@ -210,7 +210,7 @@ async def test_a_creation_after_a_loss_cannot_be_told_from_anothers(door: Door) 
     ],
 )
 async def test_other_changes_are_not_sent_twice(door: Door, verb: Callable[[Any], Awaitable[object]]) -> None:
-    with scripted(script_of(Trouble.RESET)) as server:
+    with scripted(script_of(Fault.RESET)) as server:
         async with door(server.url) as client:
             with pytest.raises(OutcomeUnknown):
                 await verb(client)
@@ -318,13 +318,13 @@ async def test_calls_go_to_the_owner_and_follow_it_when_it_moves(door: Door) -> 
 
 
 async def test_an_owner_that_is_named_is_asked_without_a_look(door: Door) -> None:
-    with scripted(then()) as new, scripted(script_of(Trouble.RESET)) as old:
+    with scripted(then()) as new, scripted(script_of(Fault.RESET)) as old:
         old.map = places(old.url)
         old.script = script_of(problem(OwnedElsewhere("there", owner=new.url)))
         async with door(old.url) as client:
-            looks = old.looks
+            generation = old.map_requests
             assert await client.append("s", b"x") == 3
-            assert old.looks == looks
+            assert old.map_requests == generation
 
 
 async def test_hosts_that_send_a_client_in_a_circle_cost_it_its_deadline_only(door: Door) -> None:
@@ -337,7 +337,7 @@ async def test_hosts_that_send_a_client_in_a_circle_cost_it_its_deadline_only(do
             # The deadline may strike while one more attempt is under way; then nobody knows.
             with pytest.raises(
                 (Unavailable, OutcomeUnknown),
-                match="no owner answered|last trouble was: there|no answer in time",
+                match="no owner answered|last failure was: there|no answer in time",
             ):
                 await client.append("s", b"x")
             assert len(one.received) + len(two.received) < 60
@@ -383,6 +383,6 @@ async def test_a_map_of_another_store_is_passed_over(door: Door) -> None:
     with scripted(then()) as owner, scripted(script_of(HTML)) as supervisor:
         supervisor.map = places(owner.url)
         async with door(supervisor.url) as client:
-            supervisor.map = one_place(5, supervisor.url)
+            supervisor.map = one_container(5, supervisor.url)
             owner.script = then(problem(tierlog.NotOwner("x")))
             assert await client.append("s", b"x") == 3

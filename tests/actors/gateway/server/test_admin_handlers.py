@@ -16,7 +16,7 @@ from support.http_server import Service, Wrapped, everything, serving, until
 from tierlog import open_store
 from tierlog.actors.gateway.server.app import gateway_of, make_app
 from tierlog.actors.gateway.server.endpoints import ENDPOINTS
-from tierlog.actors.gateway.server.running import bind, serve_http
+from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.gateway.wire import documents
 from tierlog.actors.gateway.wire.paths import Verb
 from tierlog.actors.store.opening import system_world
@@ -210,7 +210,7 @@ async def test_h15_a_server_that_stops_finishes_what_is_in_flight_and_ends_its_t
             tasks.start_soon(
                 lambda: ask("append", "POST", "/v1/segments/a/append", content=b"x", headers=raw)
             )
-            await until(lambda: gateway.tails == 2 and gateway.traffic.operation("append").in_flight == 1)
+            await until(lambda: gateway.tails == 2 and gateway.metrics.operation("append").in_flight == 1)
 
             gateway.drain()
             await until(lambda: len(answers) == 2)

@@ -1,0 +1,235 @@
+"""One call from its first attempt to its outcome, as a program without I/O.
+
+Owns: the order of attempts, generation at the container map and pauses; how a call to all hosts is put together;
+the opening. Does not own: the decisions (``retries.py``), nor the I/O: a program yields what it wants done
+and gets the result, from ``async_client`` or ``sync_client``.
+
+Cancellation: a program is simply dropped at a yield; it holds nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from random import Random
+from typing import Any, TypeVar
+
+import attrs
+
+from ....storage_backends.base.errors import TierlogError, Unavailable
+from ..wire.errors import OwnedElsewhere
+from . import requests
+from .container_map import ContainerMapCache
+from .requests import Call, Request, interpret
+from .retries import Again, Failure, Kind, Repeat, decide
+
+T = TypeVar("T")
+REFRESH_SECONDS = 2.0
+"""How long one server may take to tell its map."""
+OPENING_SECONDS = 5.0
+"""How long an opening client generation for its server: enough for a restart, short enough that a wrong URL is
+told soon."""
+_CONTAINER_NONE: tuple[int, ...] = ()
+
+
+@attrs.frozen
+class Send:
+    """Gives a ``Response`` or a ``TransportFailure``."""
+
+    url: str
+    request: Request
+    seconds: float
+    containers: tuple[int, ...] = ()
+    """Whose owner is asked: when they are elsewhere, the attempt is pointless."""
+    parks: bool = False
+    """The server holds the answer back on purpose."""
+    links: tuple[object, ...] = ()
+    """The spans of the calls that share it, where they are traced."""
+
+
+@attrs.frozen
+class Pause:
+    seconds: float
+
+
+@attrs.frozen
+class RefreshMap:
+    """Get a newer map, unless somebody did since the map had ``generation``; at most so long."""
+
+    generation: int
+    seconds: float
+
+
+Effect = Send | Pause | RefreshMap
+Program = Generator[Effect, Any, T]
+
+
+@attrs.frozen
+class ClientContext:
+    """What all calls of one client share."""
+
+    map: ContainerMapCache
+    deadline: float
+    """Seconds for one call, all attempts included."""
+    clock: Callable[[], float]
+    random: Random
+
+
+def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
+    """The call's value, or its error."""
+    give_up = context.clock() + context.deadline + call.wait
+    attempt, doubt = 0, False
+    while True:
+        generation = context.map.generation
+        containers = _CONTAINER_NONE if call.segment is None else (context.map.container_of(call.segment),)
+        target = context.map.url_of(containers[0]) if containers else context.map.base
+        answer = yield Send(target, call.request, give_up - context.clock(), containers, parks=call.wait > 0)
+        result = interpret(call, answer)
+        if not isinstance(result, Failure):
+            return result
+
+        left = give_up - context.clock()
+        verdict = decide(call.repeat, result, doubt=doubt, attempt=attempt, left=left, random=context.random)
+        if isinstance(verdict, TierlogError):
+            raise verdict from (None if verdict is result.error else result.error)
+
+        doubt, attempt = verdict.doubt, attempt + 1
+        if containers and follows_hint(context.map, containers[0], result.error) and attempt <= 2:
+            continue
+
+        yield from _prepare(context, verdict, generation, containers, target, left)
+
+
+def _prepare(
+    context: ClientContext,
+    verdict: Again,
+    generation: int,
+    containers: tuple[int, ...],
+    target: str,
+    left: float,
+) -> Program[None]:
+    """What comes before the next attempt."""
+    if verdict.refresh and containers:
+        yield RefreshMap(generation, left)
+        if context.map.url_of(containers[0]) != target:
+            return
+
+    yield Pause(verdict.pause)
+
+
+def follows_hint(map: ContainerMapCache, container: int, error: TierlogError) -> bool:
+    """Whether the answer said who the owner is, and that is news."""
+    return isinstance(error, OwnedElsewhere) and map.hint(container, error.owner)
+
+
+# --- the map ------------------------------------------------------------------------------------
+
+
+def refresh_map(context: ClientContext, seconds: float) -> Program[None]:
+    """Ask the given URL, and if that is silent every host that is known: each tells what it serves itself.
+    Raises nothing: who wanted a newer map goes on with the old one."""
+    map, call = context.map, requests.containers()
+    give_up = context.clock() + seconds
+    for url in map.sources:
+        left = give_up - context.clock()
+        if left <= 0:
+            break
+
+        found = interpret(call, (yield Send(url, call.request, min(REFRESH_SECONDS, left))))
+        if isinstance(found, Failure):
+            map.failure = map.failure if url != map.base else found.error
+        else:
+            map.learn(found, url)
+            if url == map.base:
+                break
+    map.generation += 1
+
+
+def load_first_map(context: ClientContext) -> Program[None]:
+    """Get the first map. ``Unavailable`` if nobody answers."""
+    give_up = context.clock() + min(context.deadline, OPENING_SECONDS)
+    attempt = 0
+    while not context.map.places:
+        left = give_up - context.clock()
+        yield RefreshMap(context.map.generation, left)
+        if not context.map.places:
+            verdict = _opening_verdict(context, attempt, give_up - context.clock())
+            yield Pause(verdict.pause)
+            attempt += 1
+
+
+def _opening_verdict(context: ClientContext, attempt: int, left: float) -> Again:
+    failure = context.map.failure or Unavailable("it does not answer")
+    verdict = decide(
+        Repeat.READS,
+        Failure(Kind.LATER, failure),
+        doubt=False,
+        attempt=attempt,
+        left=left,
+        random=context.random,
+    )
+    if isinstance(verdict, TierlogError):
+        raise Unavailable(f"no tierlog server answers at {context.map.base}: {failure}") from failure
+
+    return verdict
+
+
+# --- all hosts ----------------------------------------------------------------------------------
+
+
+def call_all_hosts(context: ClientContext, call: Call[T]) -> Program[list[tuple[set[int], T]]]:
+    """The call's value on every host, with the containers that each had from before the first answer until
+    after the last one.
+
+    Where a container moves meanwhile, all of it is done again: the new owner may not have been asked, or
+    asked before it was the owner.
+    """
+    give_up = context.clock() + context.deadline
+    attempt = 0
+    while True:
+        before, generation = context.map.places, context.map.generation
+        found, failure = yield from _ask_all(context, call, give_up)
+        if failure is None and context.map.is_single:
+            return found
+
+        yield RefreshMap(generation, give_up - context.clock())
+        if (
+            failure is None
+            and context.map.places == before
+            and all(place.url is not None for place in before)
+        ):
+            return found
+
+        failure = failure or Failure(
+            Kind.LATER, Unavailable("containers were moving all the time: try again")
+        )
+        left = give_up - context.clock()
+        verdict = decide(call.repeat, failure, doubt=False, attempt=attempt, left=left, random=context.random)
+        if isinstance(verdict, TierlogError):
+            raise verdict
+
+        yield Pause(verdict.pause)
+        attempt += 1
+
+
+def _ask_all(
+    context: ClientContext, call: Call[T], give_up: float
+) -> Program[tuple[list[tuple[set[int], T]], Failure | None]]:
+    """One attempt on each host, up to the first that fails."""
+    found: list[tuple[set[int], T]] = []
+    for url, containers in context.map.by_url().items():
+        result = interpret(
+            call, (yield Send(url, call.request, give_up - context.clock(), tuple(sorted(containers))))
+        )
+        if isinstance(result, Failure):
+            return found, result
+
+        found.append((containers, result))
+
+    return found, None
+
+
+def list_segments(context: ClientContext, prefix: str) -> Program[list[str]]:
+    found = yield from call_all_hosts(context, requests.list_segments(prefix))
+    return sorted(
+        name for containers, names in found for name in names if context.map.container_of(name) in containers
+    )
