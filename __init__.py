@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .actors.store.opening import open_store
     from .actors.store.store import SegmentStore, StoreStatistics
     from .actors.telemetry.opentelemetry import opentelemetry_tracing
+    from .spark_bridge import events
     from .storage_backends.base.errors import (
         AttributeConflict,
         BadOffset,
@@ -109,6 +110,7 @@ __all__ = [
     "Unsupported",
     "connect",
     "connect_sync",
+    "events",
     "load_config",
     "open_store",
     "opentelemetry_tracing",
@@ -118,6 +120,9 @@ __all__ = [
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    if name == "events":
+        return import_module(".spark_bridge.events", __name__)
 
     home = next((module for module, names in _HOMES.items() if name in names), "storage_backends.base.errors")
     value = getattr(import_module(f".{home}", __name__), name)

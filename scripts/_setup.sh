@@ -96,6 +96,13 @@ setup() {
         install "$1"
         fingerprint "$1" >"$VENV/.tierlog-$1"
     }
+    list_for_spark
+}
+
+# Spark lists the folders of the path to find data sources; it does not see packages that an editable installation imports by a hook.
+list_for_spark() {
+    packages=$("$PYTHON" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    [ -e "$packages/pyspark_tierlog.pth" ] || printf '%s\n' "$ROOT/spark_bridge/discovery" >"$packages/pyspark_tierlog.pth"
 }
 
 # Type checkers find the package `tierlog`, which is the repository's root folder, through this link.

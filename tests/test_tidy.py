@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("actors", "journal", "pyspark_tierlog", "spark_bridge", "storage_backends", "testing")
+PACKAGES = ("actors", "journal", "spark_bridge", "storage_backends", "testing")
 PROGRAMS = ("benchmarks", "examples", "scripts", "tests")
 TEXTS = ("*.py", "*.md", "*.toml", "*.sh", "*.cfg", "*.in")
 

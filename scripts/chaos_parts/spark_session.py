@@ -20,6 +20,8 @@ from typing import Any
 from chaos_parts.environment import ROOT
 from spark_java import NoJava, find_java
 
+DISCOVERY = ROOT / "spark_bridge" / "discovery"
+"""The folder that holds `pyspark_tierlog` and nothing else."""
 BATCH_ROWS = 100
 """So small that a writer has sent something long before its task ends."""
 _ERROR_MAX = 400
@@ -41,8 +43,8 @@ def missing() -> str:
 
 def environment() -> dict[str, str]:
     """What Spark's processes find Java and Python by."""
-    # An editable installation is importable without being listed, and Spark goes by the list.
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    # Spark lists the folders of the path; it does not see packages that an editable installation imports by a hook.
+    path = os.pathsep.join(filter(None, (str(DISCOVERY), os.environ.get("PYTHONPATH"))))
     programs = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     return {**find_java(), **programs, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path}
 

@@ -82,7 +82,7 @@ def test_the_wheel_has_one_top_level_name_and_sparks_door(wheel_names: list[str]
     assert {top for top in tops if not top.endswith(".dist-info")} == {"tierlog", "pyspark_tierlog"}
     assert len(tops) == 3
     assert [name for name in wheel_names if name.startswith("pyspark_tierlog/")] == [
-        "spark_bridge/pyspark_tierlog/__init__.py"
+        "spark_bridge/discovery/pyspark_tierlog/__init__.py"
     ]
 
 

@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from support.spark import ROOT
+from chaos_parts.spark_session import DISCOVERY
 
 
 def run(program: str, folder: Path, *paths: str) -> str:
-    lines = f"import sys\nsys.path[:0] = {[*paths, ROOT]!r}\n{program}"
+    lines = f"import sys\nsys.path[:0] = {[*paths, str(DISCOVERY)]!r}\n{program}"
     done = subprocess.run(
         [sys.executable, "-c", lines], cwd=folder, capture_output=True, text=True, check=True
     )

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from tierlog.spark_bridge import events
+from tierlog import events
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import InvalidArgument
 
