@@ -543,7 +543,8 @@ def render_config(config: StoreConfig) -> str:
     for field in attrs.fields(StoreConfig):
         if _is_section(field):
             section = getattr(config, field.name)
-            parts += [f"\n# {type(section).__doc__}\n[{field.name}]", *_render_settings(section)]
+            title = " ".join((type(section).__doc__ or "").split())
+            parts += [f"\n# {title}\n[{field.name}]", *_render_settings(section)]
 
     return "\n".join(parts) + "\n"
 

@@ -4,7 +4,7 @@ control messages."""
 from __future__ import annotations
 
 import typer
-from simulation import options as simulate
+from simulation import command as simulate
 
 from fuzz.target import Target
 from tierlog.actors.cli import output

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from fuzz.file_targets import FILE_TARGETS
 from fuzz.gateway_targets import GATEWAY_TARGETS
+from fuzz.location_targets import LOCATION_TARGETS
 from fuzz.log_targets import LOG_TARGETS
-from fuzz.place_targets import PLACE_TARGETS
 from fuzz.request_targets import REQUEST_TARGETS
 from fuzz.spark_targets import SPARK_TARGETS
 from fuzz.store_targets import STORE_TARGETS
@@ -23,7 +23,7 @@ _ALL = (
     *REQUEST_TARGETS,
     *GATEWAY_TARGETS,
     *SPARK_TARGETS,
-    *PLACE_TARGETS,
+    *LOCATION_TARGETS,
 )
 TARGETS: dict[str, Target] = {target.name: target for target in _ALL}
 assert len(TARGETS) == len(_ALL), "two targets share a name"

@@ -12,7 +12,7 @@ import typer
 
 from tierlog.actors.cli import run_app
 
-from .options import simulate
+from .command import simulate
 
 
 def main(arguments: Sequence[str]) -> int:

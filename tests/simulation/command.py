@@ -1,18 +1,22 @@
-"""The simulator as a command: ``scripts/simulate``, ``tierlog simulate`` and ``python -m simulation`` all
-come here.
+"""``scripts/simulate``: its options, and the campaign, replay or mutation score that they ask for.
 
-Owns: what a set of options amounts to (a campaign, a replay, a run over planted bugs), and the exit code.
-Does not own: how the options are written on a command line (``actors/cli/simulate.py``).
-
-Exit codes: 0 nothing found, 1 a violation, 130 Ctrl-C, after a verdict over what was done until then and with
-all processes ended.
+Exit codes: 0 nothing found, 1 a violation, 2 wrong usage, 130 Ctrl-C, after a verdict over the seeds run until
+then and with all processes ended.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Annotated, Any
 
 import attrs
+import typer
+
+from tierlog.actors.cli.interrupts import interrupt_once
+from tierlog.actors.cli.options import Json
+from tierlog.actors.cli.running import fail
 
 from .campaign import SEED_SECONDS_MAX, Terms, fresh_base, processors, run_campaign
 from .mutants.catalogue import CATALOGUE
@@ -21,16 +25,16 @@ from .mutants.score import Terms as ScoreTerms
 from .replay import ReplayOptions, replay
 from .report import OPERATIONS, CampaignReport
 from .run import run_seed
-from .shrink import Steps
+from .shrink import Steps, parse_steps
 from .workers import Runner, WorkersCannotStart
-
-__all__ = ["SHRINK_SECONDS", "Request", "WorkersCannotStart", "run"]
 
 FOUND_NOTHING, FOUND, INTERRUPTED = 0, 1, 130
 SHRINK_SECONDS = 60.0
 MUTANT_SEEDS = 2000
 """For each mutant, if no number is given."""
 _DEFAULT_MINUTES = 1.0
+
+_RANGE = re.compile(r"([0-9]{1,18}):([0-9]{1,18})")
 
 
 @attrs.frozen(kw_only=True)
@@ -53,6 +57,120 @@ class Request:
     seed_seconds: float = SEED_SECONDS_MAX
     quiet: bool = False
     json: bool = False
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+def _many(name: str, text: str, **settings: Any) -> Any:
+    return typer.Option(name, help=text, rich_help_panel="Many seeds", **settings)
+
+
+def _one(name: str, text: str, **settings: Any) -> Any:
+    return typer.Option(name, help=text, rich_help_panel="One seed again", **settings)
+
+
+def simulate(
+    count: Annotated[int | None, _many("--count", "Run so many fresh seeds.", min=1)] = None,
+    minutes: Annotated[
+        float | None, _many("--minutes", "Go on for so long; default: 1 if no number is given.", min=0)
+    ] = None,
+    seeds: Annotated[str | None, _many("--seeds", "Run these seeds.", metavar="FIRST:COUNT")] = None,
+    jobs: Annotated[int | None, _many("--jobs", "Processes; default: one a core.", min=1)] = None,
+    stop_at_first: Annotated[bool, _many("--stop-at-first", "End at a violation.")] = False,
+    failures: Annotated[
+        Path | None, _many("--failures", "Append failing seeds to this file, as JSON lines.", metavar="FILE")
+    ] = None,
+    mutants: Annotated[
+        bool, _many("--mutants", "Plant known bugs, one at a time, and count which are caught.")
+    ] = False,
+    seed: Annotated[int | None, _one("--seed", "Replay this seed.", min=0)] = None,
+    keep: Annotated[
+        str | None, _one("--keep", "Only these steps of its plan, as 3,7,20-31.", metavar="STEPS")
+    ] = None,
+    no_shrink: Annotated[bool, _one("--no-shrink", "Do not search for a smaller failure.")] = False,
+    shrink_seconds: Annotated[
+        float | None, _one("--shrink-seconds", "How long to search for one; default: 60.", min=0)
+    ] = None,
+    trace: Annotated[Path | None, _one("--trace", "Write the whole trace.", metavar="FILE")] = None,
+    operations: Annotated[
+        int, typer.Option("--operations", min=1, help="Operations of the clients in each seed.")
+    ] = OPERATIONS,
+    seed_seconds: Annotated[
+        float,
+        typer.Option("--seed-seconds", min=1, help="A seed that takes longer in real time is a violation."),
+    ] = SEED_SECONDS_MAX,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print failing seeds only.")] = False,
+    json: Json = False,
+) -> None:
+    """Run whole stores in virtual time, with crashes, power losses, zombies and faults of every kind, and
+    check all that they answer.
+
+    Without options: fresh seeds for a minute on all cores, then a verdict. Each failing seed comes with the
+    command that replays it. Exit code 0 if nothing was found, 1 if something was.
+    """
+    many = {"--count": count, "--minutes": minutes, "--seeds": seeds, "--jobs": jobs, "--failures": failures}
+    many |= {"--stop-at-first": stop_at_first or None, "--mutants": mutants or None}
+    one: dict[str, object] = {"--keep": keep, "--no-shrink": no_shrink or None, "--trace": trace}
+    one |= {"--shrink-seconds": shrink_seconds}
+    _check(seed, many, one)
+    request = Request(
+        seed=seed,
+        keep=None if keep is None else _steps(keep),
+        shrink_seconds=0 if no_shrink else SHRINK_SECONDS if shrink_seconds is None else shrink_seconds,
+        trace=trace,
+        seeds=None if seeds is None else _range(seeds),
+        count=count,
+        minutes=minutes,
+        failures=failures,
+        stop_at_first=stop_at_first,
+        mutants=mutants,
+        jobs=jobs,
+        operations=operations,
+        seed_seconds=seed_seconds,
+        quiet=quiet,
+        json=json,
+    )
+    interrupt_once()
+    try:
+        raise typer.Exit(run(request))
+    except WorkersCannotStart as error:
+        fail(str(error))
+    except OSError as error:
+        fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _check(seed: int | None, many: Mapping[str, object], one: Mapping[str, object]) -> None:
+    """Refuse options that would do nothing."""
+    idle = [name for name, value in (one if seed is None else many).items() if value is not None]
+    if idle:
+        raise typer.BadParameter(f"{idle[0]} is of use only {'with' if seed is None else 'without'} --seed")
+    alone = [
+        name for name in ("--stop-at-first", "--failures") if many["--mutants"] and many[name] is not None
+    ]
+    if alone:
+        raise typer.BadParameter(f"{alone[0]} is of no use with --mutants, whose table names all seeds")
+    if many["--seeds"] is not None and many["--count"] is not None:
+        raise typer.BadParameter("--seeds gives the number of seeds: leave out --count")
+
+
+def _steps(text: str) -> Steps:
+    try:
+        return parse_steps(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"--keep: {error}") from None
+
+
+def _range(text: str) -> tuple[int, int]:
+    found = _RANGE.fullmatch(text)
+    if found is None or not int(found[2]):
+        raise typer.BadParameter(
+            f"--seeds: {text!r} is no range: write the first seed and how many, as in 1000:50"
+        )
+    return int(found[1]), int(found[2])
+
+
+# --- what they amount to -------------------------------------------------------------------------
 
 
 def run(request: Request, runner: Runner = run_seed) -> int:

@@ -51,10 +51,7 @@ _COUNTS = {
 
 def program() -> str:
     """How the user called this program, to be used again."""
-    named = os.environ.get(COMMAND_VARIABLE)
-    if named:
-        return shlex.quote(named)
-    return "tierlog simulate" if Path(sys.argv[0]).name == "tierlog" else "python -m simulation"
+    return shlex.quote(os.environ.get(COMMAND_VARIABLE, "scripts/simulate"))
 
 
 def replay_command(seed: int, operations: int = OPERATIONS, keep: Collection[int] | None = None) -> str:

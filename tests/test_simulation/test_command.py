@@ -1,5 +1,4 @@
-"""``tierlog simulate``: what its options amount to, what it prints for people and programs, and how it
-ends."""
+"""``scripts/simulate``: its options, its output for people and programs, and its exit codes."""
 
 from __future__ import annotations
 
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 from simulation import command
+from simulation.__main__ import main
 from simulation.command import Request, run
 from simulation.mutants.score import Terms as ScoreTerms
 from simulation.report import COMMAND_VARIABLE
@@ -25,7 +25,6 @@ from simulation.shrink import parse_steps
 from simulation.workers import Crew, Job
 
 from support.fake_seeds import BREAKING, FAILING, NEEDED, STEPS, run_fake
-from tierlog.actors.cli import main
 
 Simulate = Callable[..., tuple[int, str, str]]
 CLEAN = (100, 4)
@@ -59,7 +58,7 @@ def requested(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Request]:
 
     def call(*words: str) -> Request:
         try:
-            assert main(["simulate", *words]) == 1
+            assert main(words) == 1
         finally:
             signal.signal(signal.SIGINT, before)
         return requests.pop()
@@ -127,13 +126,13 @@ def test_every_option_reaches_the_simulator(requested: Callable[..., Request]) -
     ],
 )
 def test_wrong_usage_is_told_in_one_line(words: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", *words.split()]) == 2
+    assert main(words.split()) == 2
 
     told = capsys.readouterr().err
     assert told.startswith("error: ")
     assert told.count("\n") == 1
     assert says in told
-    assert "`tierlog simulate --help`" in told
+    assert "`simulate --help`" in told
 
 
 @pytest.mark.parametrize(
@@ -236,7 +235,7 @@ def test_a_file_that_cannot_be_written_is_told_before_any_seed_is_run(
     before = signal.getsignal(signal.SIGINT)
     try:
         for words in (("--failures", str(tmp_path)), ("--seed", "1", "--trace", str(tmp_path))):
-            assert main(["simulate", *words]) == 1
+            assert main(words) == 1
             assert capfd.readouterr() == ("", f"error: {tmp_path}: Is a directory\n")
     finally:
         signal.signal(signal.SIGINT, before)
@@ -340,12 +339,10 @@ def test_ctrl_c_ends_with_130_and_leaves_no_process(request_: str, tmp_path: Pat
         "interrupt_once()\n"
         f"sys.exit(run(Request({request_}), run_fake))\n"
     )
-    tests = str(Path(__file__).resolve().parents[1])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((tests, os.environ.get("PYTHONPATH", "")))}
     pipe = subprocess.PIPE
     started = [sys.executable, "-c", program]
     with subprocess.Popen(
-        started, stdout=pipe, stderr=pipe, text=True, env=environment, cwd=tmp_path, start_new_session=True
+        started, stdout=pipe, stderr=pipe, text=True, cwd=tmp_path, start_new_session=True
     ) as process:
         assert process.stderr is not None
         worker = int(next(line for line in process.stderr if line.startswith("hanging in ")).split()[-1])
@@ -359,25 +356,8 @@ def test_ctrl_c_ends_with_130_and_leaves_no_process(request_: str, tmp_path: Pat
         os.kill(worker, 0)
 
 
-def test_without_trio_one_line_names_the_extra(tmp_path: Path) -> None:
-    program = (
-        "import sys; sys.modules['trio'] = None; from tierlog.actors.cli import main; "
-        "sys.exit(main(['simulate']))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=False
-    )
-
-    assert (done.returncode, done.stdout) == (1, "")
-    assert (
-        done.stderr == "error: the simulator needs trio: install tierlog with its extra, as in pip install "
-        "'tierlog[simulate]'\n"
-    )
-
-
-@pytest.mark.parametrize("door", [["-m", "simulation"], ["-m", "tierlog.actors.cli", "simulate"]])
-def test_both_doors_lead_to_the_real_simulator(door: list[str], tmp_path: Path) -> None:
-    words = [sys.executable, *door, "--seeds", "1:2", "--operations", "20", "--json", "--quiet"]
+def test_the_module_runs_the_real_simulator(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "simulation", "--seeds", "1:2", "--operations", "20", "--json", "--quiet"]
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
     summary = json.loads(done.stdout.splitlines()[-1])
 

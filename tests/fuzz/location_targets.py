@@ -32,7 +32,7 @@ def _told_range(data: bytes) -> bool:
     return True
 
 
-PLACE_TARGETS = [
+LOCATION_TARGETS = [
     Target(
         "place in S3",
         _location,
