@@ -1,1 +1,1 @@
-"""What was said, in order: the vocabulary of a container's log, and its replay."""
+"""A container's log: the operations it records, the groups that frame them, logs and registers."""

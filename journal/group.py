@@ -13,8 +13,8 @@ import struct
 
 from ..storage_backends.base.checksum import Buffer
 from ..storage_backends.base.codec import DecodeError
-from .operations.append import Append
-from .operations.vocabulary import Operation, decode_operations, encode_append_head, encode_operation
+from .operations.append import Append, encode_head
+from .operations.operation import Operation, decode_operations, encode_operation
 
 _FIRST = struct.Struct(">Q")
 
@@ -34,7 +34,7 @@ class PayloadBuilder:
         self.operations.append(op)
         if type(op) is Append:
             data = op.data
-            head = encode_append_head(op, len(data))
+            head = encode_head(op, len(data))
             self.parts.append(head)
             self.parts.append(data)
             self.size += len(head) + len(data)

@@ -25,7 +25,7 @@ import attrs
 
 from ...journal.log.contract import DurableDataLog, OpenedLog
 from ...journal.operations.barrier import Barrier
-from ...journal.operations.vocabulary import Operation
+from ...journal.operations.operation import Operation
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import (

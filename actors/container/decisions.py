@@ -20,12 +20,12 @@ from ...journal.operations.create_segment import CreateSegment
 from ...journal.operations.delete_segment import DeleteSegment
 from ...journal.operations.expire_writers import ExpireWriters
 from ...journal.operations.merge_segments import MergeSegments
+from ...journal.operations.operation import Operation
 from ...journal.operations.seal_segment import SealSegment
 from ...journal.operations.segment_image import SegmentStatus, WriterState
 from ...journal.operations.transaction_image import TransactionStatus
 from ...journal.operations.truncate_segment import TruncateSegment
 from ...journal.operations.update_attributes import UpdateAttributes
-from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.errors import (
     AttributeConflict,
     BadOffset,

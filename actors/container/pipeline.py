@@ -26,7 +26,7 @@ import attrs
 
 from ...journal.log.contract import DurableDataLog
 from ...journal.operations.checkpoint import CheckpointBegin
-from ...journal.operations.vocabulary import Operation
+from ...journal.operations.operation import Operation
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter
 from ..kernel.mailbox import Mailbox

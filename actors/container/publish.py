@@ -23,11 +23,11 @@ from ...journal.operations.delete_segment import DeleteSegment
 from ...journal.operations.forget_segment import ForgetSegment
 from ...journal.operations.import_segment import ImportSegment
 from ...journal.operations.merge_segments import MergeSegments
+from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.seal_segment import SealSegment
 from ...journal.operations.segment_image import SegmentStatus
 from ...journal.operations.truncate_segment import TruncateSegment
-from ...journal.operations.vocabulary import Operation
 from ...storage_backends.segments.records.segment import SEGMENT_PREFIX, segment_of_key
 from ..read.tail_cache import TailCache
 from .segments import SegmentState

@@ -23,10 +23,10 @@ from ...journal.group import decode_group
 from ...journal.log.contract import DurableDataLog, OpenedLog
 from ...journal.operations.append import Append
 from ...journal.operations.checkpoint import CheckpointEnd, CheckpointPart
+from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.segment_image import SegmentStatus, decode_image
 from ...journal.operations.transaction_image import decode_transaction
-from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.codec import DecodeError
 from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.base.statistics import gauge

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ...journal.operations.vocabulary import Operation
+from ...journal.operations.operation import Operation
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.segments import AttributeUpdate
 from ..kernel.one_shot import Answer

@@ -29,13 +29,13 @@ from ...journal.operations.forget_segment import ForgetSegment
 from ...journal.operations.forget_transactions import ForgetTransactions
 from ...journal.operations.import_segment import ImportSegment
 from ...journal.operations.merge_segments import MergeSegments
+from ...journal.operations.operation import Operation
 from ...journal.operations.relog_data import RelogData
 from ...journal.operations.seal_segment import SealSegment
 from ...journal.operations.segment_image import MergedRange, SegmentStatus, WriterState
 from ...journal.operations.transaction_image import TransactionImage, encode_transaction
 from ...journal.operations.truncate_segment import TruncateSegment
 from ...journal.operations.update_attributes import UpdateAttributes
-from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.ids import counter_of, epoch_of, segment_id
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records.segment import SEGMENT_PREFIX, SegmentRecord, segment_of_key

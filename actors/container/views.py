@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ...journal.operations.forget_segment import ForgetSegment
-from ...journal.operations.vocabulary import Operation
+from ...journal.operations.operation import Operation
 from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.segments.metadata_store import ChunkMetadataStore
 from ...storage_backends.segments.records import ReleasedRecord, released_key, released_names

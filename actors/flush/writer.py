@@ -23,8 +23,8 @@ import anyio
 import attrs
 
 from ...journal.operations.cycle_complete import CycleComplete
+from ...journal.operations.operation import Operation
 from ...journal.operations.segment_image import SegmentStatus
-from ...journal.operations.vocabulary import Operation
 from ...storage_backends.base.errors import (
     CLAIM_REFUSED,
     MetadataConflict,

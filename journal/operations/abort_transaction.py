@@ -1,5 +1,4 @@
-"""AbortTransaction: a transaction is over, its staged segments are deleted, and the reason is remembered
-(rule T6).
+"""AbortTransaction: a transaction ends, its staged segments are deleted, and the reason is kept (rule T6).
 
 Layout: ``target u64, id text, reason text, dropped u32, [sid u64] * dropped``.
 """
@@ -9,16 +8,25 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...storage_backends.base.codec import Decoder, Encoder
+from .operation import operation
 
-TYPE = 19
 
-
+@operation(19)
 class AbortTransaction(NamedTuple):
     target: int
     id: str
     reason: str
     dropped: tuple[int, ...]
     """All its staged segments."""
+
+    def encode(self) -> bytes:
+        out = Encoder().u64(self.target).text(self.id).text(self.reason)
+        encode_dropped(out, self.dropped)
+        return out.finish()
+
+    @staticmethod
+    def decode(fields: Decoder) -> AbortTransaction:
+        return AbortTransaction(fields.u64(), fields.text(), fields.text(), decode_dropped(fields))
 
 
 def encode_dropped(out: Encoder, sids: tuple[int, ...]) -> None:
@@ -29,16 +37,3 @@ def encode_dropped(out: Encoder, sids: tuple[int, ...]) -> None:
 
 def decode_dropped(fields: Decoder) -> tuple[int, ...]:
     return tuple(fields.u64() for _ in range(fields.u32()))
-
-
-def encode(op: AbortTransaction) -> bytes:
-    out = Encoder().u64(op.target).text(op.id).text(op.reason)
-    encode_dropped(out, op.dropped)
-    return out.finish()
-
-
-def decode(view: memoryview, start: int, end: int) -> AbortTransaction:
-    fields = Decoder(view, start, end)
-    op = AbortTransaction(fields.u64(), fields.text(), fields.text(), decode_dropped(fields))
-    fields.finish()
-    return op

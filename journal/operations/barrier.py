@@ -1,23 +1,18 @@
-"""Barrier: says nothing, and proves by becoming durable that its owner was not fenced (rule G1). Layout:
-empty."""
+"""Barrier: changes nothing; once it is durable, its owner was not fenced before (rule G1). Layout: empty."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from ...storage_backends.base.codec import Decoder
+from .operation import operation
 
-TYPE = 13
 
-
+@operation(13)
 class Barrier(NamedTuple):
-    pass
+    def encode(self) -> bytes:
+        return b""
 
-
-def encode(op: Barrier) -> bytes:
-    return b""
-
-
-def decode(view: memoryview, start: int, end: int) -> Barrier:
-    Decoder(view, start, end).finish()
-    return Barrier()
+    @staticmethod
+    def decode(fields: Decoder) -> Barrier:
+        return Barrier()

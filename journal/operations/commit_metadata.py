@@ -1,8 +1,7 @@
-"""CommitMetadata: one transaction of chunk metadata (rule S6), durable and fenced because it rides in the
-container's log.
+"""CommitMetadata: one transaction of chunk metadata (rule S6), durable and fenced by the container's log.
 
-Its operation sequence is the version that every written key has afterwards. The conditions were checked when
-it was validated. Layout: ``count u32, [key text, present u8, (value blob)] * count``.
+Its operation sequence becomes the version of every written key. The expected versions were checked when the
+request was decided. Layout: ``count u32, [key text, present u8, (value blob)] * count``.
 """
 
 from __future__ import annotations
@@ -10,33 +9,29 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...storage_backends.base.codec import Decoder, Encoder
+from .operation import operation
 
-TYPE = 9
 
-
+@operation(9)
 class CommitMetadata(NamedTuple):
     writes: tuple[tuple[str, bytes | None], ...]
     """(key, encoded record); None removes the key."""
 
+    def encode(self) -> bytes:
+        out = Encoder().u32(len(self.writes))
+        for key, value in self.writes:
+            out.text(key)
+            if value is None:
+                out.u8(0)
+            else:
+                out.u8(1).blob(value)
 
-def encode(op: CommitMetadata) -> bytes:
-    out = Encoder().u32(len(op.writes))
-    for key, value in op.writes:
-        out.text(key)
-        if value is None:
-            out.u8(0)
-        else:
-            out.u8(1).blob(value)
+        return out.finish()
 
-    return out.finish()
+    @staticmethod
+    def decode(fields: Decoder) -> CommitMetadata:
+        return CommitMetadata(tuple((fields.text(), _decode_value(fields)) for _ in range(fields.u32())))
 
 
 def _decode_value(fields: Decoder) -> bytes | None:
     return fields.blob() if fields.flag() else None
-
-
-def decode(view: memoryview, start: int, end: int) -> CommitMetadata:
-    fields = Decoder(view, start, end)
-    op = CommitMetadata(tuple((fields.text(), _decode_value(fields)) for _ in range(fields.u32())))
-    fields.finish()
-    return op

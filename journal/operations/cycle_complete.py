@@ -1,7 +1,6 @@
-"""CycleComplete: a flush cycle is whole (section 7 of the design, rules F1 and F2).
+"""CycleComplete: a flush cycle has ended (rules F1 and F2). Checkpoints keep the newest one.
 
-Until the SystemJournal exists the record rides in the log and its checkpoint. Layout: ``epoch u64, cycle u64,
-cut u64, full u8``.
+Layout: ``epoch u64, cycle u64, cut u64, full u8``.
 """
 
 from __future__ import annotations
@@ -9,25 +8,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...storage_backends.base.codec import Decoder, Encoder
+from .operation import operation
 
-TYPE = 12
 
-
+@operation(12)
 class CycleComplete(NamedTuple):
     epoch: int
     cycle: int
     cut: int
     """The operation sequence up to which the cycle's segments were flushed."""
     full: bool
-    """Every segment took part, not just those that were due by size."""
+    """Every segment took part, not only those that were due by size."""
 
+    def encode(self) -> bytes:
+        return Encoder().u64(self.epoch).u64(self.cycle).u64(self.cut).u8(self.full).finish()
 
-def encode(op: CycleComplete) -> bytes:
-    return Encoder().u64(op.epoch).u64(op.cycle).u64(op.cut).u8(op.full).finish()
-
-
-def decode(view: memoryview, start: int, end: int) -> CycleComplete:
-    fields = Decoder(view, start, end)
-    op = CycleComplete(fields.u64(), fields.u64(), fields.u64(), fields.flag())
-    fields.finish()
-    return op
+    @staticmethod
+    def decode(fields: Decoder) -> CycleComplete:
+        return CycleComplete(fields.u64(), fields.u64(), fields.u64(), fields.flag())

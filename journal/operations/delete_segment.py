@@ -1,5 +1,5 @@
-"""DeleteSegment: the name is free again; the id's chunks become garbage once a flush cycle has recorded it
-(rule F2).
+"""DeleteSegment: frees the name. The segment's chunks become garbage with the next complete flush cycle (rule
+F2).
 
 Layout: ``sid u64``.
 """
@@ -9,20 +9,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...storage_backends.base.codec import Decoder, Encoder
+from .operation import operation
 
-TYPE = 5
 
-
+@operation(5)
 class DeleteSegment(NamedTuple):
     sid: int
 
+    def encode(self) -> bytes:
+        return Encoder().u64(self.sid).finish()
 
-def encode(op: DeleteSegment) -> bytes:
-    return Encoder().u64(op.sid).finish()
-
-
-def decode(view: memoryview, start: int, end: int) -> DeleteSegment:
-    fields = Decoder(view, start, end)
-    op = DeleteSegment(fields.u64())
-    fields.finish()
-    return op
+    @staticmethod
+    def decode(fields: Decoder) -> DeleteSegment:
+        return DeleteSegment(fields.u64())

@@ -1,5 +1,4 @@
-"""ExpireWriters: the state of these writers is forgotten on purpose; their next append fails as
-``UnknownWriter`` (rule C3).
+"""ExpireWriters: drops the state of writers; their next append fails with ``UnknownWriter`` (rule C3).
 
 Layout: ``sid u64, count u32, [length u8, writer bytes] * count``.
 """
@@ -9,13 +8,25 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...storage_backends.base.codec import Decoder, Encoder
+from .operation import operation
 
-TYPE = 8
 
-
+@operation(8)
 class ExpireWriters(NamedTuple):
     sid: int
     writers: tuple[bytes, ...]
+
+    def encode(self) -> bytes:
+        out = Encoder().u64(self.sid).u32(len(self.writers))
+        for writer in self.writers:
+            encode_writer(out, writer)
+
+        return out.finish()
+
+    @staticmethod
+    def decode(fields: Decoder) -> ExpireWriters:
+        sid, count = fields.u64(), fields.u32()
+        return ExpireWriters(sid, tuple(decode_writer(fields) for _ in range(count)))
 
 
 def encode_writer(out: Encoder, writer: bytes) -> None:
@@ -24,19 +35,3 @@ def encode_writer(out: Encoder, writer: bytes) -> None:
 
 def decode_writer(fields: Decoder) -> bytes:
     return bytes(fields.raw(fields.u8()))
-
-
-def encode(op: ExpireWriters) -> bytes:
-    out = Encoder().u64(op.sid).u32(len(op.writers))
-    for writer in op.writers:
-        encode_writer(out, writer)
-
-    return out.finish()
-
-
-def decode(view: memoryview, start: int, end: int) -> ExpireWriters:
-    fields = Decoder(view, start, end)
-    sid, count = fields.u64(), fields.u32()
-    op = ExpireWriters(sid, tuple(decode_writer(fields) for _ in range(count)))
-    fields.finish()
-    return op

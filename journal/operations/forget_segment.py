@@ -1,5 +1,5 @@
-"""ForgetSegment: a deleted segment has no record in long-term storage any more, so its id leaves the
-container's tables.
+"""ForgetSegment: removes a deleted segment's id from the container once long-term storage has no record of
+it.
 
 Layout: ``sid u64``.
 """
@@ -9,20 +9,16 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...storage_backends.base.codec import Decoder, Encoder
+from .operation import operation
 
-TYPE = 10
 
-
+@operation(10)
 class ForgetSegment(NamedTuple):
     sid: int
 
+    def encode(self) -> bytes:
+        return Encoder().u64(self.sid).finish()
 
-def encode(op: ForgetSegment) -> bytes:
-    return Encoder().u64(op.sid).finish()
-
-
-def decode(view: memoryview, start: int, end: int) -> ForgetSegment:
-    fields = Decoder(view, start, end)
-    op = ForgetSegment(fields.u64())
-    fields.finish()
-    return op
+    @staticmethod
+    def decode(fields: Decoder) -> ForgetSegment:
+        return ForgetSegment(fields.u64())

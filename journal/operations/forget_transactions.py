@@ -1,4 +1,4 @@
-"""ForgetTransactions: the tombstones of these ended transactions are over (rule T5).
+"""ForgetTransactions: removes the tombstones of ended transactions (rule T5).
 
 Layout: ``count u32, [target text, id text] * count``.
 """
@@ -8,25 +8,21 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...storage_backends.base.codec import Decoder, Encoder
+from .operation import operation
 
-TYPE = 20
 
-
+@operation(20)
 class ForgetTransactions(NamedTuple):
     transactions: tuple[tuple[str, str], ...]
-    """(target's name, id) of each: the target itself may be gone."""
+    """(target's name, id) of each; the target itself may have been deleted."""
 
+    def encode(self) -> bytes:
+        out = Encoder().u32(len(self.transactions))
+        for target, transaction in self.transactions:
+            out.text(target).text(transaction)
 
-def encode(op: ForgetTransactions) -> bytes:
-    out = Encoder().u32(len(op.transactions))
-    for target, transaction in op.transactions:
-        out.text(target).text(transaction)
+        return out.finish()
 
-    return out.finish()
-
-
-def decode(view: memoryview, start: int, end: int) -> ForgetTransactions:
-    fields = Decoder(view, start, end)
-    op = ForgetTransactions(tuple((fields.text(), fields.text()) for _ in range(fields.u32())))
-    fields.finish()
-    return op
+    @staticmethod
+    def decode(fields: Decoder) -> ForgetTransactions:
+        return ForgetTransactions(tuple((fields.text(), fields.text()) for _ in range(fields.u32())))

@@ -1,41 +1,37 @@
-"""ImportSegment: a segment whose bytes lie in long-term storage already becomes one of the container's, with
-all its records there.
+"""ImportSegment: adds a segment whose bytes are in long-term storage already, with the records of its chunks.
 
-Name, length, start, seal, attributes and writers, and the records of its chunks, in one operation: either all
-of them are true or none is (rule S14). No byte of it is in the log. The image is of a live segment that waits
-for no merge. Layout: ``image blob (SegmentImage), records u32 [key text, value blob]``.
-"""
+All of it is one operation: the segment is imported as a whole or not at all (rule S14). None of its bytes are
+in the log. The image is that of a live segment without pending merges. Layout: ``image blob (SegmentImage),
+records u32 [key text, value blob]``."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
+from .operation import operation
 from .segment_image import SegmentImage, SegmentStatus, decode_image, encode_image
 
-TYPE = 21
 
-
+@operation(21)
 class ImportSegment(NamedTuple):
     image: SegmentImage
     records: tuple[tuple[str, bytes], ...]
     """(key, encoded record) of chunk metadata; the segment's own record is among them."""
 
+    def encode(self) -> bytes:
+        out = Encoder().blob(encode_image(self.image)).u32(len(self.records))
+        for key, value in self.records:
+            out.text(key).blob(value)
 
-def encode(op: ImportSegment) -> bytes:
-    out = Encoder().blob(encode_image(op.image)).u32(len(op.records))
-    for key, value in op.records:
-        out.text(key).blob(value)
+        return out.finish()
 
-    return out.finish()
+    @staticmethod
+    def decode(fields: Decoder) -> ImportSegment:
+        image = decode_image(fields.blob())
+        if image.status is not SegmentStatus.LIVE or image.merges:
+            raise DecodeError(
+                f"an imported segment must be live and without pending merges, {image.name!r} is not"
+            )
 
-
-def decode(view: memoryview, start: int, end: int) -> ImportSegment:
-    fields = Decoder(view, start, end)
-    image = decode_image(fields.blob())
-    if image.status is not SegmentStatus.LIVE or image.merges:
-        raise DecodeError(f"an imported segment is live and waits for no merge, {image.name!r} is not")
-
-    op = ImportSegment(image, tuple((fields.text(), fields.blob()) for _ in range(fields.u32())))
-    fields.finish()
-    return op
+        return ImportSegment(image, tuple((fields.text(), fields.blob()) for _ in range(fields.u32())))

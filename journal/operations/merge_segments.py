@@ -1,5 +1,4 @@
-"""MergeSegments: sealed sources move to the target's tail, with attribute values, as one operation (all or
-nothing).
+"""MergeSegments: moves sealed sources to the target's tail and sets attributes, all or nothing.
 
 Layout: ``target u64, offset u64, count u16, [source u64, length u64] * count, attribute values``.
 """
@@ -9,11 +8,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...storage_backends.base.codec import Decoder, Encoder
+from .operation import operation
 from .update_attributes import decode_values, encode_values
 
-TYPE = 7
 
-
+@operation(7)
 class MergeSegments(NamedTuple):
     target: int
     offset: int
@@ -21,6 +20,17 @@ class MergeSegments(NamedTuple):
     sources: tuple[tuple[int, int], ...]
     """(segment id, length) of each source, in order."""
     values: tuple[tuple[str, int], ...]
+
+    def encode(self) -> bytes:
+        out = Encoder().u64(self.target).u64(self.offset)
+        encode_sources(out, self.sources)
+        encode_values(out, self.values)
+        return out.finish()
+
+    @staticmethod
+    def decode(fields: Decoder) -> MergeSegments:
+        target, offset = fields.u64(), fields.u64()
+        return MergeSegments(target, offset, decode_sources(fields), decode_values(fields))
 
 
 def encode_sources(out: Encoder, sources: tuple[tuple[int, int], ...]) -> None:
@@ -31,18 +41,3 @@ def encode_sources(out: Encoder, sources: tuple[tuple[int, int], ...]) -> None:
 
 def decode_sources(fields: Decoder) -> tuple[tuple[int, int], ...]:
     return tuple((fields.u64(), fields.u64()) for _ in range(fields.u16()))
-
-
-def encode(op: MergeSegments) -> bytes:
-    out = Encoder().u64(op.target).u64(op.offset)
-    encode_sources(out, op.sources)
-    encode_values(out, op.values)
-    return out.finish()
-
-
-def decode(view: memoryview, start: int, end: int) -> MergeSegments:
-    fields = Decoder(view, start, end)
-    target, offset = fields.u64(), fields.u64()
-    op = MergeSegments(target, offset, decode_sources(fields), decode_values(fields))
-    fields.finish()
-    return op

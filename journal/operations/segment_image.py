@@ -1,5 +1,4 @@
-"""SegmentImage: all a checkpoint keeps of one segment. Not an operation of its own: it travels in
-``CheckpointPart``.
+"""SegmentImage: what a checkpoint keeps of one segment. It is no operation; ``CheckpointPart`` carries it.
 
 Layout: ``sid u64, status u8, sealed u8, length u64, start u64, rolling u64, name text, attribute values,
 writers u32 [writer, first i64, last i64, offset u64], expired u32 [writer], merges u32 [offset u64, source
@@ -20,23 +19,23 @@ class SegmentStatus(IntEnum):
     LIVE = 1
     """Has a name; can be read and changed."""
     MERGED = 2
-    """Its bytes belong to a target that long-term storage has not spliced yet; only read through that
-    target."""
+    """Its bytes belong to a target whose record in long-term storage does not include them yet; readable only
+    through that target."""
     DELETED = 3
-    """Gone for everybody; its record and chunks in long-term storage are still to be removed."""
+    """Deleted for every reader; its record and chunks in long-term storage are still to be removed."""
 
 
 class WriterState(NamedTuple):
-    """What is remembered of a writer in one segment: its latest append (rule C3)."""
+    """A writer's latest append to one segment (rule C3)."""
 
     first_event: int
     last_event: int
     offset: int
-    """Where the latest append begins."""
+    """Offset of the latest append."""
 
 
 class MergedRange(NamedTuple):
-    """A merge that long-term storage has not spliced yet."""
+    """A merge that the segment's record in long-term storage does not include yet."""
 
     offset: int
     source: int

@@ -1,7 +1,7 @@
-"""TransactionImage: all that is remembered of one transaction, open or ended. No operation of its own: it
-travels in ``CheckpointPart``.
+"""TransactionImage: what a checkpoint keeps of one transaction, open or ended. It is no operation;
+``CheckpointPart`` carries it.
 
-Its staged segments are not in it: their names say whose they are (rule T1).
+Staged segments are not listed: their names contain target and transaction (rule T1).
 
 Layout: ``target sid u64, target text, id text, state u8, token, lease u64, reason text, offset u64, length
 u64``; a token is ``given u8 [writer text, epoch i64]``.
@@ -17,7 +17,7 @@ from ...storage_backends.base.codec import DecodeError, Decoder, Encoder
 Token: TypeAlias = tuple[str, int]
 """(writer, epoch)."""
 OFFSET_UNKNOWN = (1 << 64) - 1
-"""The offset of a transaction that was not committed."""
+"""The offset of a transaction that is not committed."""
 
 
 class TransactionStatus(IntEnum):
@@ -38,9 +38,9 @@ class TransactionImage(NamedTuple):
     reason: str = ""
     """Why it was aborted."""
     offset: int = OFFSET_UNKNOWN
-    """Where its bytes begin in the target, once committed."""
+    """Where its bytes begin in the target; valid once it is committed."""
     length: int = 0
-    """Bytes committed."""
+    """Committed bytes."""
 
 
 def encode_token(out: Encoder, token: Token | None) -> None:

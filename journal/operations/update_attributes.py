@@ -1,7 +1,7 @@
-"""UpdateAttributes: attributes take new values.
+"""UpdateAttributes: sets attributes.
 
-The log holds the *results* of the five update kinds, decided when the operation was validated, so that replay
-never evaluates a condition and an accumulate is never applied twice. Layout: ``sid u64, count u16,
+The log holds the *results* of the five kinds of update: replay evaluates no condition and never accumulates
+twice. Layout: ``sid u64, count u16,
 [key text, value i64] * count``.
 """
 
@@ -10,13 +10,22 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ...storage_backends.base.codec import Decoder, Encoder
+from .operation import operation
 
-TYPE = 6
 
-
+@operation(6)
 class UpdateAttributes(NamedTuple):
     sid: int
     values: tuple[tuple[str, int], ...]
+
+    def encode(self) -> bytes:
+        out = Encoder().u64(self.sid)
+        encode_values(out, self.values)
+        return out.finish()
+
+    @staticmethod
+    def decode(fields: Decoder) -> UpdateAttributes:
+        return UpdateAttributes(fields.u64(), decode_values(fields))
 
 
 def encode_values(out: Encoder, values: tuple[tuple[str, int], ...]) -> None:
@@ -27,16 +36,3 @@ def encode_values(out: Encoder, values: tuple[tuple[str, int], ...]) -> None:
 
 def decode_values(fields: Decoder) -> tuple[tuple[str, int], ...]:
     return tuple((fields.text(), fields.i64()) for _ in range(fields.u16()))
-
-
-def encode(op: UpdateAttributes) -> bytes:
-    out = Encoder().u64(op.sid)
-    encode_values(out, op.values)
-    return out.finish()
-
-
-def decode(view: memoryview, start: int, end: int) -> UpdateAttributes:
-    fields = Decoder(view, start, end)
-    op = UpdateAttributes(fields.u64(), decode_values(fields))
-    fields.finish()
-    return op

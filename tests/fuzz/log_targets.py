@@ -33,6 +33,12 @@ from tierlog.journal.operations.delete_segment import DeleteSegment
 from tierlog.journal.operations.expire_writers import ExpireWriters
 from tierlog.journal.operations.forget_transactions import ForgetTransactions
 from tierlog.journal.operations.merge_segments import MergeSegments
+from tierlog.journal.operations.operation import (
+    HEAD,
+    Operation,
+    decode_operations,
+    encode_operation,
+)
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.journal.operations.seal_segment import SealSegment
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, decode_image, encode_image
@@ -44,12 +50,6 @@ from tierlog.journal.operations.transaction_image import (
 )
 from tierlog.journal.operations.truncate_segment import TruncateSegment
 from tierlog.journal.operations.update_attributes import UpdateAttributes
-from tierlog.journal.operations.vocabulary import (
-    OP_HEAD_BYTES,
-    Operation,
-    decode_operations,
-    encode_operation,
-)
 from tierlog.storage_backends.base.errors import DataCorruption
 from tierlog.storage_backends.segments.records import SegmentRecord, segment_key
 
@@ -77,7 +77,7 @@ def _decode_body(number: int, body: bytes) -> Operation:
 
 
 def _encode_body(op: Operation) -> bytes:
-    return encode_operation(op)[OP_HEAD_BYTES:]
+    return encode_operation(op)[HEAD.size :]
 
 
 def _operation_targets() -> list[Target]:

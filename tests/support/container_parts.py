@@ -37,7 +37,7 @@ from tierlog.actors.container.transaction_requests import (
     TransactionRequest,
 )
 from tierlog.actors.read.tail_cache import TailCache
-from tierlog.journal.operations.vocabulary import Operation
+from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.segments.records.segment import SegmentRecord, segment_key
 

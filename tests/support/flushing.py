@@ -14,7 +14,7 @@ from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.flush.aggregation import FlushableSegment, capture
 from tierlog.actors.flush.segment_flusher import SegmentFlusher
 from tierlog.journal.operations.forget_segment import ForgetSegment
-from tierlog.journal.operations.vocabulary import Operation
+from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.storage_backends.segments.storage import ChunkedSegmentStorage
 from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage

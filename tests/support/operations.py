@@ -19,13 +19,13 @@ from tierlog.journal.operations.forget_segment import ForgetSegment
 from tierlog.journal.operations.forget_transactions import ForgetTransactions
 from tierlog.journal.operations.import_segment import ImportSegment
 from tierlog.journal.operations.merge_segments import MergeSegments
+from tierlog.journal.operations.operation import Operation
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.journal.operations.seal_segment import SealSegment
 from tierlog.journal.operations.segment_image import MergedRange, SegmentImage, SegmentStatus, WriterState
 from tierlog.journal.operations.transaction_image import TransactionImage, TransactionStatus
 from tierlog.journal.operations.truncate_segment import TruncateSegment
 from tierlog.journal.operations.update_attributes import UpdateAttributes
-from tierlog.journal.operations.vocabulary import Operation
 
 SID = 0x7_0000_0002
 

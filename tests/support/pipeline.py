@@ -17,7 +17,7 @@ from tierlog.actors.kernel.mailbox import Lane, Mailbox
 from tierlog.actors.kernel.reply import Reply
 from tierlog.journal.group import decode_group
 from tierlog.journal.log.memory import MemoryLog, MemoryLogService, _Journal
-from tierlog.journal.operations.vocabulary import Operation
+from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import ClosedError
 

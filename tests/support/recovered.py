@@ -8,7 +8,7 @@ from support.container_parts import Parts
 from tierlog.actors.container.recovery import Recovery, RecoveryReport
 from tierlog.journal.group import PayloadBuilder
 from tierlog.journal.log.memory import MemoryLogService
-from tierlog.journal.operations.vocabulary import Operation
+from tierlog.journal.operations.operation import Operation
 
 
 @attrs.frozen

@@ -17,10 +17,10 @@ from tierlog.journal.operations.create_segment import CreateSegment
 from tierlog.journal.operations.cycle_complete import CycleComplete
 from tierlog.journal.operations.delete_segment import DeleteSegment
 from tierlog.journal.operations.merge_segments import MergeSegments
+from tierlog.journal.operations.operation import Operation
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.journal.operations.seal_segment import SealSegment
 from tierlog.journal.operations.segment_image import MergedRange, SegmentStatus
-from tierlog.journal.operations.vocabulary import Operation
 from tierlog.storage_backends.base.errors import DataCorruption
 from tierlog.storage_backends.base.ids import segment_id
 

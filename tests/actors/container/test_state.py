@@ -26,10 +26,10 @@ from tierlog.journal.operations.create_segment import CreateSegment
 from tierlog.journal.operations.cycle_complete import CycleComplete
 from tierlog.journal.operations.forget_segment import ForgetSegment
 from tierlog.journal.operations.merge_segments import MergeSegments
+from tierlog.journal.operations.operation import Operation
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.journal.operations.segment_image import MergedRange, SegmentStatus, WriterState, decode_image
 from tierlog.journal.operations.update_attributes import UpdateAttributes
-from tierlog.journal.operations.vocabulary import Operation
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.ids import segment_id
 from tierlog.storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind

@@ -35,9 +35,9 @@ from tierlog.journal.operations.commit_transaction import CommitTransaction
 from tierlog.journal.operations.create_segment import CreateSegment
 from tierlog.journal.operations.delete_segment import DeleteSegment
 from tierlog.journal.operations.forget_transactions import ForgetTransactions
+from tierlog.journal.operations.operation import Operation
 from tierlog.journal.operations.segment_image import SegmentStatus
 from tierlog.journal.operations.transaction_image import decode_transaction
-from tierlog.journal.operations.vocabulary import Operation
 from tierlog.storage_backends.base.errors import (
     BadOffset,
     InvalidArgument,

@@ -15,7 +15,7 @@ from tierlog.actors.container.requests import DeleteRequest, MergeRequest, SealR
 from tierlog.actors.flush.aggregation import SegmentFlush
 from tierlog.actors.flush.writer import StorageWriter, WriterOptions
 from tierlog.journal.operations.cycle_complete import CycleComplete
-from tierlog.journal.operations.vocabulary import Operation
+from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.errors import MetadataConflict, NotOwner, StoreMismatch, Unavailable
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
 

@@ -21,7 +21,7 @@ from tierlog.actors.container.local import LocalContainer
 from tierlog.actors.kernel.supervision import RestartPolicy
 from tierlog.actors.settings.configuration import CacheConfig, CheckpointConfig, WalConfig, WriterConfig
 from tierlog.journal.operations.append import Append
-from tierlog.journal.operations.vocabulary import encode_operation
+from tierlog.journal.operations.operation import encode_operation
 from tierlog.storage_backends.base.files import IoCall, Write
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 

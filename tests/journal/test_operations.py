@@ -1,5 +1,5 @@
-"""The vocabulary of the log: permanent numbers, golden bytes, round trips, and decoders that any bytes give
-an answer."""
+"""The operations of the log: permanent numbers, golden bytes, round trips, and decoders that either decode or
+raise ``DecodeError``."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.operations import IMAGE, SAMPLES, TRANSACTION, images, operations, transactions
-from tierlog.journal.operations import vocabulary
-from tierlog.journal.operations.append import Append
+from tierlog.journal.operations.append import Append, encode_head
+from tierlog.journal.operations.barrier import Barrier
+from tierlog.journal.operations.operation import (
+    HEAD,
+    NUMBERS,
+    Operation,
+    decode_operations,
+    encode_operation,
+    register,
+)
 from tierlog.journal.operations.segment_image import SegmentImage, decode_image, encode_image
 from tierlog.journal.operations.transaction_image import (
     TransactionImage,
     decode_transaction,
     encode_transaction,
 )
-from tierlog.journal.operations.vocabulary import (
-    OP_HEAD_BYTES,
-    Operation,
-    decode_operations,
-    encode_append_head,
-    encode_operation,
-)
 from tierlog.storage_backends.base.codec import DecodeError
 
-GOLDEN = Path(__file__).parents[2] / "golden" / "operations"
+GOLDEN = Path(__file__).parents[1] / "golden" / "operations"
 
-NUMBERS = {
+PERMANENT = {
     "Append": 1,
     "CreateSegment": 2,
     "SealSegment": 3,
@@ -62,12 +63,16 @@ def decode_one(data: bytes) -> Operation:
 
 def test_type_numbers_are_permanent() -> None:
     """A log written today must mean the same for ever: add numbers, never change one."""
-    assert {kind.__name__: number for kind, (number, _) in vocabulary._ENCODERS.items()} == NUMBERS
-    assert sorted(vocabulary._DECODERS) == sorted(NUMBERS.values())
+    assert {record.__name__: number for record, number in NUMBERS.items()} == PERMANENT
+
+
+def test_a_type_number_is_never_registered_twice() -> None:
+    with pytest.raises(ValueError, match="type number 1 is taken"):
+        register(1, Barrier, lambda view, start, end: Barrier())
 
 
 def test_every_operation_has_a_golden_sample() -> None:
-    assert {type(op).__name__ for op in SAMPLES.values()} == set(NUMBERS)
+    assert {type(op).__name__ for op in SAMPLES.values()} == set(PERMANENT)
     assert {path.stem for path in GOLDEN.glob("*.hex")} == {*SAMPLES, "segment_image", "transaction_image"}
 
 
@@ -122,7 +127,7 @@ def test_a_transaction_image_comes_back(image: TransactionImage) -> None:
 def test_the_head_of_an_append_with_its_data_behind_is_the_append(data: bytes, writer: bytes) -> None:
     op = Append(3, 5, data, writer, 4 if writer else 0, 1 if writer else 0)
 
-    assert encode_append_head(op, len(data)) + data == encode_operation(op)
+    assert encode_head(op, len(data)) + data == encode_operation(op)
 
 
 def test_the_data_of_a_decoded_append_is_a_view_of_the_payload() -> None:
@@ -197,7 +202,7 @@ def test_a_shortened_operation_is_refused(name: str) -> None:
 )
 def test_bytes_left_over_in_an_operation_are_refused(name: str) -> None:
     data = encode_operation(SAMPLES[name])
-    longer = data[:1] + (len(data) - OP_HEAD_BYTES + 1).to_bytes(4, "big") + data[OP_HEAD_BYTES:] + b"\0"
+    longer = data[:1] + (len(data) - HEAD.size + 1).to_bytes(4, "big") + data[HEAD.size :] + b"\0"
     with pytest.raises(DecodeError, match="left over"):
         decode_operations(memoryview(longer), 0)
 
