@@ -96,14 +96,14 @@ class Places:
     def url_of(self, index: int) -> str | None:
         return self.urls.get(index)
 
-    def map(self, hosting: ContainerRuntime) -> ContainerMap:
+    def map(self, runtime: ContainerRuntime) -> ContainerMap:
         """All containers; the epochs only of those that are here, which counts while the supervisor says
         nothing."""
-        epochs = hosting.epochs()
+        epochs = runtime.epochs()
         urls = {**self.urls, **dict.fromkeys(epochs, self.own)} if self.own else self.urls
         places = (
             ContainerAssignment(index, urls.get(index), epochs.get(index))
-            for index in range(hosting.containers)
+            for index in range(runtime.containers)
         )
         return ContainerMap(self._version, tuple(places))
 
@@ -123,8 +123,8 @@ class HostMain:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._obey_signals)
                 tasks.start_soon(self._leave)
-                async with self._opened() as hosting:
-                    await self._serve(hosting, listener)
+                async with self._opened() as runtime:
+                    await self._serve(runtime, listener)
                 tasks.cancel_scope.cancel()
         _log.info("host_ended")
 
@@ -132,36 +132,36 @@ class HostMain:
         given = self._given
         return open_host(given.data, given.id, config=self._config, adopt=given.adopt, span=self._tracing)
 
-    async def _serve(self, hosting: ContainerRuntime, listener: socket.socket) -> None:
+    async def _serve(self, runtime: ContainerRuntime, listener: socket.socket) -> None:
         app = make_app(
-            hosting.store,
+            runtime.store,
             system_world(),
-            container_map=partial(self._places.map, hosting),
+            container_map=partial(self._places.map, runtime),
             owner_of=self._places.url_of,
             tracing=self._tracing,
         )
         async with anyio.create_task_group() as tasks:
             async with serve_http(app, listener, stop_timeout=self._config.timeouts.close) as served:
-                self._link(hosting, served, tasks)
+                self._link(runtime, served, tasks)
                 await self._draining.wait()
                 gateway_of(app).drain()
             # The heartbeats go on until here; the containers are closed behind this block, and the supervisor
             # sees the process end.
             tasks.cancel_scope.cancel()
 
-    def _link(self, hosting: ContainerRuntime, served: ServerAddress, tasks: anyio.abc.TaskGroup) -> None:
+    def _link(self, runtime: ContainerRuntime, served: ServerAddress, tasks: anyio.abc.TaskGroup) -> None:
         """Connect to the supervisor and do what it says."""
         url = self._places.own = attrs.evolve(served, host=self._given.advertise or served.host).url
         vitals = LoopMonitor(time.monotonic)
         link = Link(
             self._given.control,
-            hello=lambda term: Hello(self._given.id, os.getpid(), url, hosting.epochs(), term),
+            hello=lambda term: Hello(self._given.id, os.getpid(), url, runtime.epochs(), term),
             obey=lambda order: orders.obey(order),  # noqa: PLW0108 - they are made after each other
             redirect=self._places.learn,
             vitals=vitals,
             grace=self._config.server.orphan_grace,
         )
-        orders = Orders(hosting, say=link.say, drain=self._drain, tasks=tasks)
+        orders = Orders(runtime, say=link.say, drain=self._drain, tasks=tasks)
         self._supervised = link
         tasks.start_soon(self._run_link, link)
         tasks.start_soon(vitals.watch, partial(self._look, orders, vitals, {"looked": 0.0, "told": 0.0}))

@@ -33,14 +33,14 @@ _log = get_logger("host")
 class Orders:
     def __init__(
         self,
-        hosting: ContainerRuntime,
+        runtime: ContainerRuntime,
         *,
         say: Callable[[Report], None],
         drain: Callable[[str], None],
         tasks: anyio.abc.TaskGroup,
     ) -> None:
         """``drain(reason)`` lets the process come to its end."""
-        self._hosting = hosting
+        self._runtime = runtime
         self._say = say
         self._drain = drain
         self._tasks = tasks
@@ -71,22 +71,24 @@ class Orders:
     def look(self) -> None:
         """See whether something was fenced meanwhile, and let go of it."""
         for index in list(self._epochs):
-            host = self._hosting.host(index)
-            if host.active is not None and isinstance(host, LocalContainer):
-                if _is_fenced(host.active):
-                    self._tasks.start_soon(self._let_go, index, host)
+            container = self._runtime.container(index)
+            if container.active is not None and isinstance(container, LocalContainer):
+                if _is_fenced(container.active):
+                    self._tasks.start_soon(self._let_go, index, container)
                 else:
-                    self._epochs[index] = host.active.state.epoch
+                    self._epochs[index] = container.active.state.epoch
 
     def statistics(self) -> dict[str, Any]:
         """For the heartbeats: what the supervisor shows of each container, and of long-term storage as this
         host sees it."""
         active = [
-            host.active for host in map(self._hosting.host, sorted(self._epochs)) if host.active is not None
+            container.active
+            for container in map(self._runtime.container, sorted(self._epochs))
+            if container.active is not None
         ]
         return {
             "containers": {str(container.index): _facts(container) for container in active},
-            "storage": self._hosting.trouble.document(),
+            "storage": self._runtime.storage_health.document(),
         }
 
     # --- inside ----------------------------------------------------------------------------------
@@ -101,47 +103,47 @@ class Orders:
 
     async def _open(self, order: Open) -> None:
         index = order.index
-        host = self._hosting.host(index)
-        if host.active is not None and _is_fenced(host.active):
-            await self._hosting.close(index)
-        if not self._hosting.serves(index):
-            host = self._hosting.begin(index)
-        assert isinstance(host, LocalContainer)
+        container = self._runtime.container(index)
+        if container.active is not None and _is_fenced(container.active):
+            await self._runtime.close(index)
+        if not self._runtime.serves(index):
+            container = self._runtime.begin(index)
+        assert isinstance(container, LocalContainer)
         try:
-            await host.wait_started()
+            await container.wait_started()
         except TierlogError as error:
-            ended = await host.wait_ended()
+            ended = await container.wait_ended()
             await self._forget(index)
             self._answer(order, Failed(index, order.request, _kind(ended), str(error)))
             return
 
-        assert host.active is not None
+        assert container.active is not None
         if index not in self._epochs:
-            self._tasks.start_soon(self._watch, index, host)
-        self._epochs[index] = epoch = host.active.state.epoch
+            self._tasks.start_soon(self._watch, index, container)
+        self._epochs[index] = epoch = container.active.state.epoch
         self._answer(order, Opened(index, order.request, epoch))
 
     async def _close(self, order: Close) -> None:
         await self._forget(order.index)
         self._answer(order, Closed(order.index))
 
-    async def _let_go(self, index: int, host: LocalContainer) -> None:
+    async def _let_go(self, index: int, container: LocalContainer) -> None:
         async with self._locks[index]:
-            if self._hosting.host(index) is not host or host.is_closing:
+            if self._runtime.container(index) is not container or container.is_closing:
                 return
 
             epoch = self._epochs.get(index, 0)
             await self._forget(index)
             self._say(Fenced(index, epoch, "another owner opened it"))
 
-    async def _watch(self, index: int, host: LocalContainer) -> None:
+    async def _watch(self, index: int, container: LocalContainer) -> None:
         """Report the end of a container that nobody ordered."""
-        ended = await host.wait_ended()
-        if host.is_closing:
+        ended = await container.wait_ended()
+        if container.is_closing:
             return
 
         async with self._locks[index]:
-            if self._hosting.host(index) is not host:
+            if self._runtime.container(index) is not container:
                 return
 
             epoch = self._epochs.get(index, 0)
@@ -153,8 +155,8 @@ class Orders:
 
     async def _forget(self, index: int) -> None:
         """Serve the container no longer, whatever state it is in."""
-        await self._hosting.close(index)
-        self._hosting.forget(index)
+        await self._runtime.close(index)
+        self._runtime.forget(index)
         self._epochs.pop(index, None)
 
     def _answer(self, order: Open | Close, report: Report) -> None:

@@ -56,7 +56,7 @@ from ..kernel.worker_pool import work_through
 from ..legacy_rolling.imported_record import ImportedRecord, imported_key
 from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
-from ..store.opening import Node, log_options
+from ..store.opening import StoreOpener, log_options
 from ..store.store import SegmentStore
 from .backup import Progress, read_object
 from .backup_objects import (
@@ -288,8 +288,8 @@ class _Restore:
         released: Sequence[ReleasedFile],
     ) -> None:
         chunks = make_chunk_storage(self._place, self._files, self._folder, self._world)
-        node = Node(self._building, self._config, chunks, True, None, self._world, self._files)
-        async with node.running(identity.containers) as store:
+        opener = StoreOpener(self._building, self._config, chunks, True, None, self._world, self._files)
+        async with opener.store(identity.containers) as store:
             for segment in segments:
                 await _import(store, segment)
             for name in manifest.taken:

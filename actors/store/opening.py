@@ -38,7 +38,7 @@ from ..container.checkpoint import CheckpointOptions
 from ..container.container import ContainerOptions
 from ..container.pipeline import PipelineOptions, Protect, unprotected
 from ..flush.writer import WriterOptions
-from ..folder import lock_files as presence
+from ..folder import lock_files
 from ..folder.chunk_location import check_place, make_chunk_storage, settle_place
 from ..folder.identity import StoreIdentity, create_identity, read_identity
 from ..folder.layout_version import settle_mode
@@ -181,7 +181,7 @@ def restart_policy(config: StoreConfig) -> RestartPolicy:
     )
 
 
-def serving_options(config: StoreConfig, *, adopt: bool) -> RuntimeOptions:
+def runtime_options(config: StoreConfig, *, adopt: bool) -> RuntimeOptions:
     return RuntimeOptions(
         container=container_options(config, adopt=adopt),
         storage=storage_options(config),
@@ -235,8 +235,8 @@ async def open_store(
     if containers is not None and (type(containers) is not int or not 1 <= containers <= 1024):
         raise InvalidArgument(f"containers is an int from 1 to 1024, not {containers!r}")
 
-    node = Node(folder, config, storage, adopt, span, world or system_world(), files or LocalFiles())
-    async with node.running(containers) as store:
+    opener = StoreOpener(folder, config, storage, adopt, span, world or system_world(), files or LocalFiles())
+    async with opener.store(containers) as store:
         yield store
 
 
@@ -252,9 +252,9 @@ async def open_host(
 ) -> AsyncIterator[ContainerRuntime]:
     """Open the existing store in ``path`` as the host process ``host_id``: the containers that it is told to
     serve, none at first."""
-    node = Node(check_path(path), config, storage, adopt, span, system_world(), LocalFiles())
-    async with node.hosting(host_id) as hosting:
-        yield hosting
+    opener = StoreOpener(check_path(path), config, storage, adopt, span, system_world(), LocalFiles())
+    async with opener.runtime(host_id) as runtime:
+        yield runtime
 
 
 @asynccontextmanager
@@ -262,23 +262,23 @@ async def announced(
     files: Files, world: World, folder: StoreFolder, role: str, url: str = ""
 ) -> AsyncIterator[str]:
     """Say that this process has the folder open, and take it back at the end. Yields the opening's own id."""
-    owner = presence.Owner(
+    owner = lock_files.Owner(
         world.new_id(), os.getpid(), socket.gethostname(), _shown_time(world), role=role, url=url
     )
     owners = folder.owners
-    handle = await run_program(files, presence.announce(owners, owner), owners)
+    handle = await run_program(files, lock_files.announce(owners, owner), owners)
     try:
         yield owner.owner_id
     finally:
         with anyio.CancelScope(shield=True):
             try:
-                await files.run(presence.withdraw(owners, owner, handle))
+                await files.run(lock_files.withdraw(owners, owner, handle))
             except OSError as error:
                 # Only information: the next opening sweeps the file, because nobody holds its lock.
                 _log.warning("owner_file_left", folder=owners, error=str(error))
 
 
-class Node:
+class StoreOpener:
     """One process's parts of one store."""
 
     def __init__(
@@ -300,7 +300,7 @@ class Node:
         self._storage = storage
 
     @asynccontextmanager
-    async def running(self, containers: int | None) -> AsyncIterator[SegmentStore]:
+    async def store(self, containers: int | None) -> AsyncIterator[SegmentStore]:
         """Serve all containers."""
         chunks = await self._chunks()
         identity = await identify(self._files, self._folder.wal, containers, self._config, self._world)
@@ -309,16 +309,16 @@ class Node:
             yield store
 
     @asynccontextmanager
-    async def hosting(self, host_id: str) -> AsyncIterator[ContainerRuntime]:
+    async def runtime(self, host_id: str) -> AsyncIterator[ContainerRuntime]:
         """Serve no container but those that the body begins."""
         identity = await existing_identity(self._files, self._folder)
         chunks = await self._chunks()
         await self._settle_layout()
         async with (
             self._announced(host_id) as owner_id,
-            ContainerRuntime(self._parts(identity, owner_id, chunks)).running() as hosting,
+            ContainerRuntime(self._parts(identity, owner_id, chunks)).running() as runtime,
         ):
-            yield hosting
+            yield runtime
 
     async def _chunks(self) -> ChunkStorage:
         """Long-term storage, with its calls told to the tracer."""
@@ -346,7 +346,7 @@ class Node:
             owner_id=owner_id,
             chunks=chunks,
             make_log=lambda index: self._log(identity, owner_id, index),
-            options=serving_options(self._config, adopt=self._adopt),
+            options=runtime_options(self._config, adopt=self._adopt),
             world=self._world,
             span=self._span,
         )

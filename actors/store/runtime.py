@@ -83,7 +83,7 @@ class ContainerRuntime:
         self._parts = parts
         self._container_options = attrs.evolve(options.container, span=parts.span)
         self._actor = StorageActor(parts.chunks, options.storage, parts.world.random)
-        self._hosts: list[LocalContainer | RemoteContainer] = [
+        self._containers: list[LocalContainer | RemoteContainer] = [
             RemoteContainer(index) for index in range(self.containers)
         ]
         self._ended: dict[int, anyio.Event] = {}
@@ -92,7 +92,7 @@ class ContainerRuntime:
         self._storage_opened, self._storage_ended = False, anyio.Event()
         self._not_opened: TierlogError | None = None
         self.store = SegmentStore(
-            self._hosts,
+            self._containers,
             append_bytes_max=options.append_bytes_max,
             rolling_size=options.rolling_size,
             lease_max=options.lease_max,
@@ -120,17 +120,17 @@ class ContainerRuntime:
         if self._tasks is None or self._stopping.is_set() or index in self._ended:
             raise RuntimeError(f"container {index} is served here already, or nothing is served any more")
 
-        host = self._hosts[index] = self._host(index)
+        container = self._containers[index] = self._local_container(index)
         self._ended[index] = anyio.Event()
-        self._tasks.start_soon(self._run, host)
-        return host
+        self._tasks.start_soon(self._run, container)
+        return container
 
     async def open(self, index: int) -> None:
         """``begin``, and return once the container answers; raises why it never will, and then does not serve
         it."""
-        host = self.begin(index)
+        container = self.begin(index)
         try:
-            await host.wait_started()
+            await container.wait_started()
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await self.close(index)
@@ -139,11 +139,11 @@ class ContainerRuntime:
     async def close(self, index: int) -> None:
         """Stop serving the container: what it took in is finished, its log gets its footer. Does nothing if
         it is not served."""
-        host, ended = self._hosts[index], self._ended.get(index)
-        if isinstance(host, RemoteContainer) or ended is None:
+        container, ended = self._containers[index], self._ended.get(index)
+        if isinstance(container, RemoteContainer) or ended is None:
             return
 
-        host.stop()
+        container.stop()
         await ended.wait()
 
     def serves(self, index: int) -> bool:
@@ -151,28 +151,24 @@ class ContainerRuntime:
         return index in self._ended
 
     @property
-    def trouble(self) -> StorageHealthStatistics:
-        """What is wrong with long-term storage, as this process sees it."""
+    def storage_health(self) -> StorageHealthStatistics:
+        """The health of long-term storage, as this process sees it."""
         return self._actor.trouble
 
-    def host(self, index: int) -> LocalContainer | RemoteContainer:
-        return self._hosts[index]
+    def container(self, index: int) -> LocalContainer | RemoteContainer:
+        return self._containers[index]
 
     def forget(self, index: int) -> None:
         """A container that ended by itself is not served here any more: callers are told so, instead of why
         it ended."""
         if index not in self._ended:
-            self._hosts[index] = RemoteContainer(index)
+            self._containers[index] = RemoteContainer(index)
 
     def epochs(self) -> dict[int, int]:
         """The epoch of each container that answers here and was not fenced, by its log's word at this
         moment."""
-        active = (self._hosts[index].active for index in sorted(self._ended))
-        return {
-            container.index: container.state.epoch
-            for container in active
-            if container is not None and _is_owner(container)
-        }
+        active = (self._containers[index].active for index in sorted(self._ended))
+        return {owner.index: owner.state.epoch for owner in active if owner is not None and _is_owner(owner)}
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -198,7 +194,7 @@ class ContainerRuntime:
             raise self._not_opened from self._not_opened.__cause__
         self._storage_opened = True
 
-    def _host(self, index: int) -> LocalContainer:
+    def _local_container(self, index: int) -> LocalContainer:
         parts, options = self._parts, self._parts.options
 
         def make() -> Container:
@@ -223,18 +219,18 @@ class ContainerRuntime:
 
     def _stop(self) -> None:
         self._stopping.set()
-        for host in self._hosts:
-            host.stop()
+        for container in self._containers:
+            container.stop()
 
-    async def _run(self, host: LocalContainer) -> None:
+    async def _run(self, container: LocalContainer) -> None:
         try:
-            await host.run()
+            await container.run()
         finally:
-            if host.is_closing and not self._stopping.is_set():
+            if container.is_closing and not self._stopping.is_set():
                 # Only an order ends here; a fenced or failed container stays, so that callers are told why it
                 # does not answer.
-                self._hosts[host.index] = RemoteContainer(host.index)
-            self._ended.pop(host.index).set()
+                self._containers[container.index] = RemoteContainer(container.index)
+            self._ended.pop(container.index).set()
 
 
 def _is_owner(container: Container) -> bool:
@@ -248,11 +244,11 @@ def _is_owner(container: Container) -> bool:
 @asynccontextmanager
 async def serve(parts: RuntimeParts) -> AsyncIterator[SegmentStore]:
     """Serve all containers of the store to the body."""
-    hosting = ContainerRuntime(parts)
-    async with hosting.running():
-        for host in [hosting.begin(index) for index in range(hosting.containers)]:
-            await host.wait_started()
-        yield hosting.store
+    runtime = ContainerRuntime(parts)
+    async with runtime.running():
+        for container in [runtime.begin(index) for index in range(runtime.containers)]:
+            await container.wait_started()
+        yield runtime.store
 
 
 @asynccontextmanager

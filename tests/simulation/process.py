@@ -85,7 +85,9 @@ class Process:
         """The ownerships that answer now."""
         if self._store is None:
             return []
-        return [host.active for host in self._store._hosts if host.active is not None]
+        return [
+            container.active for container in self._store.local_containers if container.active is not None
+        ]
 
     # --- life ---
 

@@ -25,7 +25,7 @@ from tierlog.actors.kernel.backoff import Backoff
 from tierlog.actors.kernel.supervision import RestartPolicy
 from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.settings.layout_mode import LayoutMode
-from tierlog.actors.store.opening import serving_options
+from tierlog.actors.store.opening import runtime_options
 from tierlog.actors.store.runtime import RuntimeOptions
 from tierlog.journal.log.local_layout import LocalLogOptions
 from tierlog.storage_backends.segments.core import ChunkedOptions
@@ -118,7 +118,7 @@ class Limits:
 
     def serving(self, *, adopt: bool = False, layout: LayoutMode = LayoutMode.INSTALL_NEW) -> RuntimeOptions:
         """A real store's options with these limits. Call it inside the event loop."""
-        usual = serving_options(StoreConfig(), adopt=adopt)
+        usual = runtime_options(StoreConfig(), adopt=adopt)
         container = attrs.evolve(
             usual.container,
             cache_bytes=self.cache_bytes,

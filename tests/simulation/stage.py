@@ -22,7 +22,6 @@ import attrs
 import trio
 
 from tierlog.actors.container.container import Container
-from tierlog.actors.container.local import LocalContainer
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.errors import TierlogError
 
@@ -164,7 +163,7 @@ class Stage:
     def is_crippled(self, process: Process) -> bool:
         """Whether one of its containers has stopped for good."""
         return process.alive and any(
-            host._ended is not None for host in process.store._hosts if isinstance(host, LocalContainer)
+            container._ended is not None for container in process.store.local_containers
         )
 
     def retire(self, process: Process | None) -> None:

@@ -48,7 +48,7 @@ async def await_block(
     gate: Gate, op: NextBlock, blocks: AsyncGenerator[bytes, None], store: SegmentStore
 ) -> bytes | Silence:
     """The next block; ``b""`` at the end of a sealed segment."""
-    listening = Listening(gate, store._host(op.name), op)
+    listening = Listening(gate, store._container(op.name), op)
     silence, failure, block = Silence(), None, b""
     with trio.CancelScope() as waiting:
 

@@ -127,7 +127,7 @@ async def opened(files: SimulatedFiles, process: int, limits: Limits = SMALL) ->
 
 
 def container(store: SegmentStore) -> Container:
-    active = store._hosts[0].active
+    active = store.local_containers[0].active
     assert active is not None
     return active
 

@@ -63,11 +63,11 @@ class Site:
 
 
 class Host:
-    def __init__(self, hosting: ContainerRuntime, tasks: anyio.abc.TaskGroup) -> None:
-        self.hosting = hosting
+    def __init__(self, runtime: ContainerRuntime, tasks: anyio.abc.TaskGroup) -> None:
+        self.runtime = runtime
         self.drained = ""
         self._said, self.reports = anyio.create_memory_object_stream[Report](100)
-        self.orders = Orders(hosting, say=self._said.send_nowait, drain=self.drain, tasks=tasks)
+        self.orders = Orders(runtime, say=self._said.send_nowait, drain=self.drain, tasks=tasks)
 
     def drain(self, reason: str) -> None:
         self.drained = reason
@@ -106,20 +106,20 @@ async def hosts(site: Site, count: int = 1) -> AsyncIterator[list[Host]]:
         host.reports.close()
 
 
-async def _run(hosting: ContainerRuntime, *, task_status: anyio.abc.TaskStatus[ContainerRuntime]) -> None:
-    async with hosting.running():
-        task_status.started(hosting)
+async def _run(runtime: ContainerRuntime, *, task_status: anyio.abc.TaskStatus[ContainerRuntime]) -> None:
+    async with runtime.running():
+        task_status.started(runtime)
         await anyio.sleep_forever()
 
 
 async def test_an_opened_container_answers_until_it_is_closed() -> None:
     async with hosts(Site()) as (host,):
         assert await host.obey(Open(1, 0, 7)) == Opened(0, 7, 1)
-        await host.hosting.store.create_segment(NAME)
+        await host.runtime.store.create_segment(NAME)
         assert host.orders.statistics()["containers"]["0"]["segments"] == 1
         assert await host.obey(Close(1, 0, 8)) == Closed(0)
         with pytest.raises(NotOwner):
-            await host.hosting.store.segment_info(NAME)
+            await host.runtime.store.segment_info(NAME)
 
 
 async def test_an_order_to_open_what_is_served_is_answered_with_its_epoch() -> None:
@@ -147,7 +147,7 @@ async def test_v3_a_fenced_container_is_let_go_and_told() -> None:
         assert here.says_nothing(), "it cannot know yet"
         here.orders.look()
         assert await here.heard() == Fenced(0, 1, "another owner opened it")
-        assert not here.hosting.serves(0)
+        assert not here.runtime.serves(0)
         here.orders.look()
         there.orders.look()
         await anyio.wait_all_tasks_blocked()
@@ -165,10 +165,10 @@ async def test_v3_newer_orders_open_a_fenced_container_again() -> None:
 async def test_v3_a_fence_that_an_append_meets_is_told_once() -> None:
     async with hosts(Site(), 2) as (here, there):
         await here.obey(Open(1, 0, 1))
-        await here.hosting.store.create_segment(NAME)
+        await here.runtime.store.create_segment(NAME)
         await there.obey(Open(1, 0, 2))
         with pytest.raises(TierlogError):
-            await here.hosting.store.append(NAME, b"too late")
+            await here.runtime.store.append(NAME, b"too late")
         told = await here.heard()
         assert isinstance(told, Fenced)
         assert (told.index, told.epoch) == (0, 1)
@@ -206,7 +206,7 @@ async def test_v1_an_answer_goes_to_no_supervisor_but_the_one_that_ordered() -> 
         assert await host.heard() == Opened(1, 1, 1)
         await anyio.wait_all_tasks_blocked()
         assert host.says_nothing()
-        assert host.hosting.epochs() == {0: 1, 1: 1}
+        assert host.runtime.epochs() == {0: 1, 1: 1}
 
 
 async def test_an_order_to_drain_begins_the_end() -> None:

@@ -474,7 +474,7 @@ def test_ctrl_c_inside_a_sync_step_ends_the_store_without_a_footer(
         async with folder.open() as store:
             await make(store, "s", b"abc")
             Torn.tear(monkeypatch, KeyboardInterrupt())
-            container = store._hosts[0].active
+            container = store.local_containers[0].active
             assert container is not None
             state = container.state
             state._apply[Append] = lambda op: ContainerState._append(state, op)

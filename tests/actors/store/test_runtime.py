@@ -61,24 +61,24 @@ class Site:
         )
 
     @asynccontextmanager
-    async def hosting(self) -> AsyncIterator[ContainerRuntime]:
-        async with ContainerRuntime(self.parts()).running() as hosting:
-            yield hosting
+    async def runtime(self) -> AsyncIterator[ContainerRuntime]:
+        async with ContainerRuntime(self.parts()).running() as runtime:
+            yield runtime
 
 
 async def test_a_container_that_is_not_served_here_has_another_owner() -> None:
-    async with Site().hosting() as hosting:
-        await hosting.open(0)
-        await hosting.store.create_segment(FIRST)
+    async with Site().runtime() as runtime:
+        await runtime.open(0)
+        await runtime.store.create_segment(FIRST)
         with pytest.raises(NotOwner, match="container 1 is not served here"):
-            await hosting.store.create_segment(SECOND)
-        assert await hosting.store.list_segments() == [FIRST]
-        assert [host.container for host in hosting.store.statistics().containers] == [0]
+            await runtime.store.create_segment(SECOND)
+        assert await runtime.store.list_segments() == [FIRST]
+        assert [host.container for host in runtime.store.statistics().containers] == [0]
 
 
 async def test_a_closed_container_is_opened_elsewhere_with_all_that_was_acked() -> None:
     site = Site()
-    async with site.hosting() as here, site.hosting() as there:
+    async with site.runtime() as here, site.runtime() as there:
         await here.open(0)
         await here.store.create_segment(FIRST)
         assert await here.store.append(FIRST, b"moved") == 0
@@ -92,7 +92,7 @@ async def test_a_closed_container_is_opened_elsewhere_with_all_that_was_acked() 
 
 async def test_an_opening_elsewhere_fences_and_a_new_order_opens_again() -> None:
     site = Site()
-    async with site.hosting() as here, site.hosting() as there:
+    async with site.runtime() as here, site.runtime() as there:
         await here.open(0)
         await here.store.create_segment(FIRST)
         await there.open(0)
@@ -107,32 +107,32 @@ async def test_an_opening_elsewhere_fences_and_a_new_order_opens_again() -> None
 
 async def test_a_container_that_cannot_start_says_why_and_can_be_tried_again() -> None:
     site = Site()
-    async with site.hosting() as hosting:
+    async with site.runtime() as runtime:
         site.broken.add(0)
         with pytest.raises(TierlogError, match="the log of container 0 cannot be reached"):
-            await hosting.open(0)
+            await runtime.open(0)
         site.broken.clear()
-        await hosting.open(0)
-        await hosting.store.create_segment(FIRST)
+        await runtime.open(0)
+        await runtime.store.create_segment(FIRST)
 
 
 async def test_a_container_is_served_once() -> None:
-    async with Site().hosting() as hosting:
-        await hosting.open(0)
+    async with Site().runtime() as runtime:
+        await runtime.open(0)
         with pytest.raises(RuntimeError, match="served here already"):
-            hosting.begin(0)
-        await hosting.close(1)
-        await hosting.close(0)
-        await hosting.close(0)
+            runtime.begin(0)
+        await runtime.close(1)
+        await runtime.close(0)
+        await runtime.close(0)
 
 
 async def test_the_end_closes_what_is_open() -> None:
     site = Site()
-    async with site.hosting() as hosting:
-        await hosting.open(0)
-        await hosting.open(1)
+    async with site.runtime() as runtime:
+        await runtime.open(0)
+        await runtime.open(1)
     with pytest.raises(ClosedError):
-        await hosting.store.create_segment(FIRST)
+        await runtime.store.create_segment(FIRST)
     async with serve(site.parts()) as store:
         await store.create_segment(FIRST)
         await store.create_segment(SECOND)

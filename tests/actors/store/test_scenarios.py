@@ -246,7 +246,7 @@ async def test_a_missing_chunk_is_said_with_its_name(tmp_path: Path) -> None:
 
     async with tierlog.open_store(tmp_path, config=CONFIG) as store:
         await store.append("t", b"def")
-        cache = store._hosts[0].active.cache  # type: ignore[union-attr]
+        cache = store.local_containers[0].active.cache  # type: ignore[union-attr]
         cache._limit = 0
         cache.evict()
         with pytest.raises(DataCorruption) as caught:

@@ -50,10 +50,13 @@ class Model:
     sealed: bool = False
     attributes: dict[str, int] = attrs.field(factory=dict)
     known: dict[str, Known] = attrs.field(factory=dict)
+    earlier: dict[str, Known] = attrs.field(factory=dict)
+    """Transactions of deleted segments of the name: hidden while there is a segment, then known again."""
 
     def create(self) -> None:
         self._need(self.target is None, tierlog.SegmentExists)
-        self.target, self.sealed, self.attributes, self.known = b"", False, {}, {}
+        self.earlier, self.known = self.known, {}
+        self.target, self.sealed, self.attributes = b"", False, {}
 
     def delete(self) -> None:
         self._need(self.target is not None, tierlog.SegmentNotFound)
@@ -61,6 +64,7 @@ class Model:
         for known in self.known.values():
             if known.state == "open":
                 known.state, known.staged = "aborted", {}
+        self.known = {**self.earlier, **self.known}
 
     def seal(self) -> int:
         self._need(self.target is not None, tierlog.SegmentNotFound)

@@ -1,0 +1,357 @@
+"""The verbs of a store, with their documentation: one text for the embedded store and for the clients.
+
+``SegmentStore`` and ``Client`` derive from ``SegmentVerbs`` and leave their methods' docstrings out: ``help()``
+and editors show these. A class with the same verbs in another form, such as ``SyncClient``, takes them over
+with ``@copy_docstrings(SegmentVerbs)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from .arguments import JoinedAppend, WriterId
+from .checksum import Buffer
+from .errors import TierlogError
+from .segments import AttributeUpdate, SegmentInfo
+from .transactions import LEASE_DEFAULT, CommitResult, StagedPart, TransactionInfo, TransactionToken
+
+C = TypeVar("C", bound=type)
+
+
+class ReadVerbs(Protocol):
+    """The verbs that change nothing. Every answer is durable, "not found" included.
+
+    Each of them can raise ``InvalidArgument``, ``ClosedError``, ``Unavailable`` (the container is recovering or
+    long-term storage does not answer: try again) and ``NotOwner``.
+    """
+
+    async def read(self, name: str, offset: int, size: int) -> bytes:
+        """Returns up to ``size`` bytes from ``offset`` on. ``size`` is 1 byte to 64 MiB.
+
+        The result can be shorter than ``size``. It is ``b""`` only at or past the end of the segment, whether
+        the segment is sealed or not.
+
+        Raises:
+            SegmentNotFound: There is no such segment.
+            SegmentTruncated: ``offset`` lies before the start of the segment.
+            DataCorruption: Stored bytes do not match their checksum, or are missing.
+        """
+        ...
+
+    def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncGenerator[bytes, None]:
+        """Yields the segment's bytes from ``offset`` on, in blocks of at most ``block_size`` bytes (default
+        1 MiB), and waits for more at the end of the segment.
+
+        Ends once the segment is sealed and read to its end. A recovery of the container, or its move to another
+        host, is not visible to the caller.
+
+        Raises the errors of ``read``; ``SegmentNotFound`` also if the segment is deleted meanwhile.
+        """
+        ...
+
+    async def segment_info(self, name: str) -> SegmentInfo:
+        """Returns the segment's length, start offset, seal, attributes, flushed length and container, all as
+        of one moment.
+
+        Raises:
+            SegmentNotFound: There is no such segment.
+        """
+        ...
+
+    async def append_starts(self, name: str, start: int, end: int) -> list[int]:
+        """Returns offsets in ``start <= offset < end`` at which appends begin, in ascending order. Use them to
+        divide a segment among readers without cutting an append.
+
+        The store keeps about one start per MiB, so the list is a sample, and two calls can return different
+        ones. A call returns at most 4,096 offsets; ask again from the last one on for more. No data is read.
+
+        Raises:
+            SegmentNotFound: There is no such segment.
+        """
+        ...
+
+    async def list_segments(self, prefix: str = "") -> list[str]:
+        """Returns the names that begin with ``prefix``, sorted.
+
+        Staged segments of transactions are listed only if ``prefix`` contains ``#txn.``.
+        """
+        ...
+
+    async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
+        """Returns the number of the writer's newest event in the segment, or None if the segment does not know
+        the writer. A restarted writer goes on after it.
+
+        Raises:
+            SegmentNotFound: There is no such segment.
+        """
+        ...
+
+    async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
+        """Returns what is known of one transaction.
+
+        Raises:
+            TransactionNotFound: It never began, or it ended so long ago that it was forgotten.
+        """
+        ...
+
+    async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
+        """Returns the known transactions, open and ended, whose target's name begins with ``prefix``, sorted
+        by target and id."""
+        ...
+
+    def container_of(self, name: str) -> int:
+        """Returns the index of the container that serves the segment ``name``, from 0 on.
+
+        Segments whose names agree up to the first ``#`` share a container.
+        """
+        ...
+
+
+class SegmentVerbs(ReadVerbs, Protocol):
+    """All verbs of a store.
+
+    A verb that changes something returns once the change is durable. If it is cancelled, or raises
+    ``OutcomeUnknown``, the change may or may not happen. Besides its own errors and those of ``ReadVerbs`` it
+    can raise ``StorageFull``.
+    """
+
+    async def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
+        """Creates an empty segment.
+
+        ``rolling_size`` is the size in bytes at which a chunk of the segment is closed and the next one begun,
+        1 byte to 1 TiB; by default the configuration's ``writer.rolling_size``.
+
+        Raises:
+            SegmentExists: There is a segment of that name.
+            OutcomeUnknown: Only from a client: an earlier attempt of this call may have created the segment.
+        """
+        ...
+
+    async def append(
+        self,
+        name: str,
+        data: Buffer,
+        *,
+        writer_id: WriterId | None = None,
+        event_number: int | None = None,
+        previous_event_number: int | None = None,
+        expected_offset: int | None = None,
+    ) -> int | None:
+        """Appends ``data`` and returns the offset of its first byte, once it is durable.
+
+        ``data`` has at most ``append_bytes_max`` bytes (default 8 MiB). With ``expected_offset`` it is applied
+        only if the segment is exactly that long.
+
+        An append with ``writer_id`` and ``event_number`` is idempotent: a number that was applied before
+        changes nothing, and returns the original's offset if it is the writer's newest event, else None. A
+        writer begins with any number; from then on numbers are contiguous, unless ``previous_event_number``
+        names the one before.
+
+        A client sends concurrent appends together. If a connection breaks it sends an append with a
+        ``writer_id`` or an ``expected_offset`` again; for any other it raises ``OutcomeUnknown``, because a
+        repetition could append the data twice.
+
+        Raises:
+            SegmentNotFound: There is no such segment.
+            SegmentSealed: The segment takes no more appends.
+            BadOffset: ``expected_offset`` is not the segment's length; the error has the length.
+            OutOfOrder: The append overtook its predecessor; retry once that one is acked.
+            UnknownWriter: The writer's state was expired.
+            Throttled: Too much is unflushed; slow down and retry.
+            StorageFull: There is no room, on the log's disk or in long-term storage.
+            OutcomeUnknown: The append may or may not be applied.
+        """
+        ...
+
+    async def append_many(
+        self,
+        name: str,
+        events: Iterable[Buffer],
+        *,
+        writer_id: WriterId | None = None,
+        first_event_number: int | None = None,
+        previous_event_number: int | None = None,
+        expected_offset: int | None = None,
+    ) -> int | None:
+        """Appends several events contiguously, all or nothing, and returns the offset of the first one's first
+        byte.
+
+        Takes 1 to 1,048,576 events; together they have at most ``append_bytes_max`` bytes. With ``writer_id`` they
+        get the numbers from ``first_event_number`` on, and the batch must be entirely new or entirely a
+        repetition.
+
+        Raises the errors of ``append``.
+        """
+        ...
+
+    async def append_each(self, appends: Sequence[JoinedAppend]) -> list[int | TierlogError | None]:
+        """Makes many appends to many segments at once, those to one segment in order. Returns one outcome per
+        append, in order: what ``append`` returns, or the error that it raises.
+
+        An append that is refused does not stop those after it. The data is not copied; it must not change
+        until the call returns.
+        """
+        ...
+
+    async def seal_segment(self, name: str) -> int:
+        """Makes the segment refuse appends from now on; returns its final length in bytes. A sealed segment may
+        be sealed again.
+
+        Raises:
+            SegmentNotFound: There is no such segment.
+        """
+        ...
+
+    async def truncate_segment(self, name: str, offset: int) -> None:
+        """Drops the bytes before ``offset``: they cannot be read any more, and chunks with nothing else in them
+        are deleted later. An ``offset`` at or before the segment's start changes nothing.
+
+        Raises:
+            SegmentNotFound: There is no such segment.
+            BadOffset: ``offset`` lies beyond the end of the segment.
+        """
+        ...
+
+    async def delete_segment(self, name: str) -> None:
+        """Deletes the segment. A new segment can be created under its name at once.
+
+        Raises:
+            SegmentNotFound: There is no such segment.
+        """
+        ...
+
+    async def merge_segments(
+        self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()
+    ) -> int:
+        """Moves the bytes of sealed ``sources``, in order, to the end of ``target``, all or nothing; returns
+        the offset at which the first one begins. The sources are deleted.
+
+        ``attribute_updates`` change the target's attributes in the same step; if one of their conditions does
+        not hold, nothing is merged. Sources must be in the target's container: name them after the target, with
+        a suffix such as ``app/events#part-1``. A call takes 1 to 65,535 of them.
+
+        Raises:
+            SegmentNotFound: The target or a source does not exist.
+            SegmentNotSealed: A source is not sealed.
+            SegmentSealed: The target is sealed.
+            AttributeConflict: The condition of an attribute update does not hold.
+            InvalidArgument: A source is in another container, is named twice, or is the target.
+        """
+        ...
+
+    async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]:
+        """Changes attributes of the segment, all or nothing; returns the new values of those in ``updates``.
+
+        Raises:
+            SegmentNotFound: There is no such segment.
+            AttributeConflict: The condition of an update does not hold.
+        """
+        ...
+
+    async def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
+        """Forgets the event numbers of these writers; returns how many of the writers were known. The next
+        append of a forgotten writer raises ``UnknownWriter``.
+
+        Raises:
+            SegmentNotFound: There is no such segment.
+        """
+        ...
+
+    async def begin_transaction(
+        self,
+        target: str,
+        transaction_id: str,
+        token: TransactionToken | None = None,
+        lease: float = LEASE_DEFAULT,
+    ) -> TransactionInfo:
+        """Begins a transaction on the segment ``target``, or finds the one that has this id; look at its state
+        before you write.
+
+        ``token`` is a writer and an epoch. If that epoch was committed before, by this transaction or another,
+        the returned state is COMMITTED and there is nothing to write.
+
+        The transaction is aborted if nothing is staged or appended for ``lease`` seconds (1 second to 30 days,
+        default one hour). The store's ``transactions.lease_max`` may limit it; the result has the lease that
+        was granted.
+
+        Raises:
+            SegmentNotFound: There is no such target.
+            TransactionEnded: The transaction was committed or aborted before.
+            InvalidArgument: The transaction was begun with another token.
+        """
+        ...
+
+    async def stage_segment(self, target: str, transaction_id: str, part: str) -> str:
+        """Creates the staged segment ``part`` of an open transaction, or finds it; returns its name, to which
+        you append as to any segment.
+
+        Its bytes are invisible in the target until the commit. It cannot be sealed, truncated, merged or
+        deleted by name.
+
+        Raises:
+            TransactionNotFound: There is no such transaction.
+            TransactionEnded: The transaction was committed or aborted.
+            InvalidArgument: The transaction has ``transactions.staged_max`` staged segments already.
+        """
+        ...
+
+    async def commit_transaction(
+        self,
+        target: str,
+        transaction_id: str,
+        parts: Sequence[StagedPart],
+        token: TransactionToken | None = None,
+    ) -> CommitResult:
+        """Moves ``parts`` to the end of the target, in this order, in one step, and ends the transaction. Its
+        other staged segments are dropped.
+
+        Each part must have exactly the ``length`` that is given for it. If the transaction, or the epoch of its
+        token, was committed before, nothing changes and ``applied`` is False. Give the token of
+        ``begin_transaction`` here too: with it a repetition is recognized even when the transaction itself has
+        been forgotten.
+
+        After each of these errors nothing was changed:
+
+        Raises:
+            BadOffset: A part has another length.
+            SegmentSealed: The target is sealed. The transaction stays open.
+            SegmentNotFound: There is no such target, or a part was never staged.
+            TransactionNotFound: There is no such transaction.
+            TransactionEnded: The transaction was aborted.
+        """
+        ...
+
+    async def abort_transaction(self, target: str, transaction_id: str, reason: str = "") -> TransactionInfo:
+        """Ends the transaction and drops its staged segments. A committed transaction stays committed, and the
+        returned state says so.
+
+        ``reason`` is text of at most 1,000 characters, kept with the transaction. An unknown transaction is
+        recorded as aborted, so that a begin which arrives late finds it ended.
+
+        Raises:
+            SegmentNotFound: There is no such target.
+        """
+        ...
+
+    async def flush(self) -> None:
+        """Returns when everything that was acked before the call is in long-term storage.
+
+        Starts a flush cycle in every container and waits for it. Raises the first error that kept a segment
+        from being flushed; nothing is lost then, and later cycles try again.
+        """
+        ...
+
+
+def copy_docstrings(source: type) -> Callable[[C], C]:
+    """Class decorator: each public method without a docstring gets that of the same name in ``source``."""
+
+    def copy(target: C) -> C:
+        methods: Mapping[str, object] = vars(target)
+        for name, method in methods.items():
+            original = getattr(source, name, None)
+            if not name.startswith("_") and callable(method) and not method.__doc__ and original is not None:
+                method.__doc__ = original.__doc__
+        return target
+
+    return copy
