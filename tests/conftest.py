@@ -21,7 +21,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long",
         action="store_true",
-        help="run the tests marked `long` too, and more examples of each property",
+        help="run the tests marked `extended` and `long` too, and more examples of each property",
     )
     parser.addoption(
         "--fuzz",
@@ -44,9 +44,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--long"):
         return
 
-    for item in items:
-        if "long" in item.keywords or ("one_loop" in item.keywords and "trio" in item.name):
-            item.add_marker(pytest.mark.skip(reason="long: run with --long"))
+    left_out = [item for item in items if _is_left_out(item, extended="extended" in config.option.markexpr)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        out = set(left_out)
+        items[:] = [item for item in items if item not in out]
+
+
+def _is_left_out(item: pytest.Item, *, extended: bool) -> bool:
+    if "long" in item.keywords or ("one_loop" in item.keywords and "trio" in item.name):
+        return True
+    return "extended" in item.keywords and not extended
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""A crash at every I/O call of a short scenario for each protocol, and inside every one; none is left out.
+"""Crashes at every I/O call of a short scenario for each protocol, and inside every call.
 
 Each scenario says which rules it exercises (``support/crash_scenarios.py``); which crashes it has stands in
 ``support/crash_enumeration.py``, and what must be true afterwards in ``support/crash_judge.py``. The long and
@@ -42,7 +42,7 @@ ONLY = os.environ.get("TIERLOG_CRASH", "")
 SKIPPED = pytest.mark.skipif(bool(ONLY), reason="TIERLOG_CRASH names one case")
 NAMED = ONLY.partition(":")[0] in SCENARIOS
 LIKE_OTHERS = {"defrag-deferred", "defrag-inline", "first-access"}
-"""Other doors to what ``defrag`` and ``import`` go through call by call: with ``--long`` only."""
+"""They make the same calls as ``defrag`` and ``import``: in the extended set only."""
 PROTOCOLS = Path(__file__).parents[2] / "docs" / "protocols"
 
 
@@ -63,12 +63,13 @@ def crash(judge: Judge, scenario: str, schedule: int, instant: Instant, mode: st
 
 
 def crash_everywhere(scenario: str, schedule: int, *, randoms: int, every_byte: bool = False) -> None:
-    crash_all(scenario, schedule, life_of(scenario, schedule, every_byte=every_byte).instants, randoms)
+    instants = life_of(scenario, schedule, every_byte=every_byte).instants
+    crash_all(scenario, schedule, [(at, mode) for at in instants for mode in modes(at, randoms)])
 
 
-def crash_all(scenario: str, schedule: int, instants: Sequence[Instant], randoms: int) -> None:
+def crash_all(scenario: str, schedule: int, cases: Sequence[tuple[Instant, tuple[str, int]]]) -> None:
     judge = Judge(SCENARIOS[scenario])
-    crashes = [(instant, mode, seed) for instant in instants for mode, seed in modes(instant, randoms)]
+    crashes = [(instant, mode, seed) for instant, (mode, seed) in cases]
     for instant, mode, seed in crashes:
         crash(judge, scenario, schedule, instant, mode, seed)
     assert judge.crashes == len(crashes)
@@ -76,11 +77,21 @@ def crash_all(scenario: str, schedule: int, instants: Sequence[Instant], randoms
 
 
 @SKIPPED
-@pytest.mark.parametrize(
-    "scenario",
-    [pytest.param(name, marks=pytest.mark.long) if name in LIKE_OTHERS else name for name in SCENARIOS],
-)
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in LIKE_OTHERS])
 def test_a_crash_at_every_call_and_inside_it_loses_nothing_acked(scenario: str) -> None:
+    """In each crash, unsynced writes are kept by one of the modes in turn. Where every recovery is crashed at
+    all of its own calls too, every third crash is enough here."""
+    cases = []
+    for number, instant in enumerate(life_of(scenario, 0).instants[:: 3 if SCENARIOS[scenario].twice else 1]):
+        possible = modes(instant, 0 if SCENARIOS[scenario].twice else 1)
+        cases.append((instant, possible[number % len(possible)]))
+    crash_all(scenario, 0, cases)
+
+
+@pytest.mark.extended
+@SKIPPED
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_a_crash_at_every_call_and_inside_it_in_every_mode(scenario: str) -> None:
     crash_everywhere(scenario, 0, randoms=0 if SCENARIOS[scenario].twice else 1)
 
 
@@ -203,7 +214,8 @@ def test_a_planted_bug_is_caught(scenario: str, place: type, name: str, planted:
     """No sync of a file, no sync of a new folder, a log truncated up to the checkpoint although bytes below
     it are needed."""
     with mock.patch.object(place, name, planted), pytest.raises((AssertionError, TierlogError)):
-        crash_all(scenario, 0, run_virtual(partial(live, SCENARIOS[scenario], 0), 0).instants, randoms=2)
+        instants = run_virtual(partial(live, SCENARIOS[scenario], 0), 0).instants
+        crash_all(scenario, 0, [(at, mode) for at in instants for mode in modes(at, 2)])
 
 
 def test_a_claim_that_is_not_reached_is_named() -> None:
