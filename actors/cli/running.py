@@ -185,7 +185,7 @@ async def check_new_folder(folder: StoreFolder) -> None:
 
 async def _check_folder(folder: StoreFolder, *, take_over: bool, create: bool) -> None:
     from ...storage_backends.files.local import LocalFiles
-    from ..folder.paths import existing_identity, living_owners
+    from ..folder.paths import existing_identity, live_owners
 
     files = LocalFiles()
     if create:
@@ -193,7 +193,7 @@ async def _check_folder(folder: StoreFolder, *, take_over: bool, create: bool) -
     else:
         await existing_identity(files, folder)
 
-    if not take_over and (owners := await living_owners(files, folder)):
+    if not take_over and (owners := await live_owners(files, folder)):
         raise InvalidArgument(_open_elsewhere(folder, owners))
 
 

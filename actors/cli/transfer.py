@@ -180,19 +180,19 @@ async def _back_up_store(
 
 
 async def _back_up_view(data: Path, name: str | None, to: Path | None) -> tuple[str, Manifest]:
-    from ..maintenance.backup import BackupSource, take_backup
+    from ..maintenance.backup import BackupSource, create_backup
 
     assert to is not None
     async with viewing(data) as view, _folder_of_backups(to, write=True) as target:
         sources: list[BackupSource] = []
         for container in view.containers:
-            picture = await container.picture()
+            snapshot = await container.snapshot()
             sources.append(
-                BackupSource(container.index, picture.opened.epoch, picture.state, picture.storage)
+                BackupSource(container.index, snapshot.opened.epoch, snapshot.state, snapshot.storage)
             )
         terms = await _terms(data, name)
         with output.progress("backing up", None) as advance:
-            return terms.name, await take_backup(sources, target, terms, advance)
+            return terms.name, await create_backup(sources, target, terms, advance)
 
 
 async def _terms(data: Path, name: str | None) -> Any:

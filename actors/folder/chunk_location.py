@@ -54,14 +54,16 @@ class ChunkLocation:
         return self.chunks.rstrip("/") or folder.chunks
 
 
-async def settle_place(files: Files, folder: StoreFolder, config: StoreConfig, world: World) -> ChunkLocation:
+async def resolve_location(
+    files: Files, folder: StoreFolder, config: StoreConfig, world: World
+) -> ChunkLocation:
     """For an owner: the place of an existing store, or the configured one for a new store, which is written
     down."""
     asked = ChunkLocation(config.chunks, config.s3)
     return await run_program(files, _settle(folder, asked, f".chunks-{world.new_id()}"), folder.wal)
 
 
-async def existing_place(files: Files, folder: StoreFolder) -> ChunkLocation:
+async def recorded_location(files: Files, folder: StoreFolder) -> ChunkLocation:
     """For a reader: the place that the folder's record names."""
     return await run_program(files, _read(folder), folder.wal) or ChunkLocation()
 
@@ -90,7 +92,7 @@ def make_chunk_reader(place: ChunkLocation, files: Files, folder: StoreFolder, w
     return S3ChunkReader(parse_location(place.chunks), S3Options(**attrs.asdict(place.s3)), world)
 
 
-async def check_place(place: ChunkLocation, files: Files, folder: StoreFolder, world: World) -> None:
+async def check_location(place: ChunkLocation, files: Files, folder: StoreFolder, world: World) -> None:
     """Raise what would keep an owner from opening it: said once and at once, by whoever starts the owners."""
     if place.chunks:
         storage = make_chunk_reader(place, files, folder, world)

@@ -36,7 +36,7 @@ from .paths import LAYOUT_TEMPORARY, StoreFolder, run_program
 _CONTENT = b"tierlog: the layout of this store was upgraded; there is no way back\n"
 
 
-async def settle_mode(files: Files, folder: StoreFolder, mode: LayoutMode, world: World) -> None:
+async def apply_layout_mode(files: Files, folder: StoreFolder, mode: LayoutMode, world: World) -> None:
     """Let a store be opened in ``mode``, or raise ``StoreMismatch``. The folder is a store's already."""
     await run_program(files, _settle(folder, mode, f"{LAYOUT_TEMPORARY}{world.new_id()}"), folder.wal)
 

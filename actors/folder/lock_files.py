@@ -49,7 +49,7 @@ class Owner:
     """Where it serves the whole folder, if it does."""
 
 
-def announce(folder: str, owner: Owner) -> Program[FileHandle]:
+def create_lock_file(folder: str, owner: Owner) -> Program[FileHandle]:
     """Say that ``owner`` has the folder open, and sweep what dead ones left. The handle keeps it said."""
     yield MakeFolder(folder)
     for left in (yield from list_owners(folder)):
@@ -64,7 +64,7 @@ def announce(folder: str, owner: Owner) -> Program[FileHandle]:
     return handle
 
 
-def withdraw(folder: str, owner: Owner, handle: FileHandle) -> Program[None]:
+def remove_lock_file(folder: str, owner: Owner, handle: FileHandle) -> Program[None]:
     """Take the announcement back."""
     try:
         with suppress(FileNotFoundError):  # swept by an opening that listed it before it was locked

@@ -18,7 +18,7 @@ from ...storage_backends.base.files import Files, FolderEntry, ListFolder, Progr
 from .identity import StoreIdentity, read_identity
 from .lock_files import Owner, list_owners
 
-RESTORING = ".restoring-"
+RESTORE_TEMPORARY = ".restoring-"
 """What the name of a folder begins with in which a restore builds logs."""
 STORE_TEMPORARY, LAYOUT_TEMPORARY = ".store-", ".layout-"
 """What names in ``wal/`` begin with under which the identity and the mark of the layout are written before
@@ -71,18 +71,18 @@ def list_files(folder: str) -> Program[tuple[FolderEntry, ...]]:
     return tuple(entries)
 
 
-def remove_emptied(folder: StoreFolder) -> Program[None]:
+def remove_empty_restore_folders(folder: StoreFolder) -> Program[None]:
     """Remove what is left of a restore that ended right after its last step: its folder, without the logs
     (rule S17)."""
     for entry in (yield from list_files(folder.path)):
-        if entry.is_folder and entry.name.startswith(RESTORING):
+        if entry.is_folder and entry.name.startswith(RESTORE_TEMPORARY):
             try:
                 yield RemoveFolder(f"{folder.path}/{entry.name}")
             except OSError:
                 continue  # it has something in it: the next restore judges that
 
 
-def remove_unfinished(folder: StoreFolder) -> Program[None]:
+def remove_temporary_files(folder: StoreFolder) -> Program[None]:
     """Remove what openings left that ended while they made the identity or the mark of the layout. The folder
     has its identity already.
 
@@ -114,7 +114,7 @@ def _existing_identity(folder: StoreFolder) -> Program[StoreIdentity]:
     return found
 
 
-async def living_owners(files: Files, folder: StoreFolder) -> list[Owner]:
+async def live_owners(files: Files, folder: StoreFolder) -> list[Owner]:
     """Who has the folder open now."""
     return [
         owner for owner in await run_program(files, list_owners(folder.owners), folder.owners) if owner.alive

@@ -74,7 +74,7 @@ class BackupOptions:
     upgraded: bool
 
 
-async def take_backup(
+async def create_backup(
     sources: Sequence[BackupSource],
     target: ChunkStorage,
     terms: BackupOptions,

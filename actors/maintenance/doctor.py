@@ -3,7 +3,7 @@
 Owns: ``examine`` and the report that it returns. Does not own: how the report is shown (``cli/``), nor any
 repair.
 
-Order: each container's picture is taken first, then its chunks and claims are listed. If a living owner
+Order: each container's snapshot is taken first, then its chunks and claims are listed. If a living owner
 changed the log meanwhile, what was found is dropped and the container is looked at again: only what stays is
 reported. One broken container does not hide the others.
 """
@@ -23,7 +23,7 @@ from ...storage_backends.segments.transaction import decode_record
 from ...storage_backends.segments.verify import find_flaws
 from ..container.claims import Identity, judge, survey
 from ..folder.lock_files import Owner
-from ..folder.paths import living_owners
+from ..folder.paths import live_owners
 from ..store.read_only import ContainerSnapshot, ContainerView, StoreView
 
 _LOOKS_MAX = 3
@@ -113,7 +113,7 @@ async def examine(
     containers = [
         await _examine(view, container, progress if deep else None) for container in view.containers
     ]
-    owners = await living_owners(files, view.folder)
+    owners = await live_owners(files, view.folder)
     store = view.identity
     return StoreReport(
         view.folder.path, store.store_id.hex(), store.created_ms, tuple(owners), tuple(containers), deep
@@ -126,11 +126,11 @@ async def _examine(
     report = ContainerReport(container.index)
     for _ in range(_LOOKS_MAX):
         try:
-            picture = await container.picture()
+            snapshot = await container.snapshot()
         except TierlogError as error:
             return _with_log(attrs.evolve(report, problems=(_problem(error, _ADVICE_LOG),)), container)
 
-        report = await _Examination(view, container.index, picture, verify).run()
+        report = await _Examination(view, container.index, snapshot, verify).run()
         if report.problems and await container.refresh():
             continue  # A living owner went on meanwhile: it may have been right all the time.
         break
@@ -150,14 +150,14 @@ def _problem(error: TierlogError, advice: str) -> Problem:
 
 
 class _Examination:
-    """One look at one container's picture and at what long-term storage holds for it."""
+    """One look at one container's snapshot and at what long-term storage holds for it."""
 
     def __init__(
-        self, view: StoreView, index: int, picture: ContainerSnapshot, verify: VerifyProgress | None
+        self, view: StoreView, index: int, snapshot: ContainerSnapshot, verify: VerifyProgress | None
     ) -> None:
         self._view = view
         self._index = index
-        self._picture = picture
+        self._snapshot = snapshot
         self._verify = verify
         self._problems: list[Problem] = []
 
@@ -182,15 +182,15 @@ class _Examination:
         return attrs.evolve(report, problems=tuple(self._problems))
 
     def _counts(self) -> ContainerReport:
-        opened, state = self._picture.opened, self._picture.state
-        live = [self._picture.find(name) for name in state.segments.names("")]
+        opened, state = self._snapshot.opened, self._snapshot.state
+        live = [self._snapshot.find(name) for name in state.segments.names("")]
         return ContainerReport(
             self._index,
             epoch=opened.epoch,
             groups=len(opened.groups),
             segments=len(live),
             bytes=sum(segment.length - segment.start_offset for segment in live),
-            unflushed_bytes=self._picture.cache.pinned_bytes,
+            unflushed_bytes=self._snapshot.cache.pinned_bytes,
         )
 
     async def _attempt(self, step: Awaitable[T], advice: str) -> T | None:
@@ -204,7 +204,7 @@ class _Examination:
     def _records(self) -> dict[str, ChunkRecord]:
         """The records of all chunks that metadata refers to, by chunk name."""
         records = {}
-        for key, (_, value) in self._picture.state.metadata.items():
+        for key, (_, value) in self._snapshot.state.metadata.items():
             if key.startswith(_CHUNK_PREFIX):
                 try:
                     record = decode_record(ChunkRecord, key, value)
@@ -216,7 +216,7 @@ class _Examination:
 
     async def _check_chains(self) -> None:
         """Every segment's record leads to the records of all its chunks."""
-        storage = self._picture.storage
+        storage = self._snapshot.storage
         for sid in await storage.list():
             await self._attempt(storage.chunks(sid), _ADVICE_RECORD)
 
@@ -224,7 +224,7 @@ class _Examination:
         """The lengths of the container's chunks on storage, by name."""
         prefix = f"containers/{self._index:04d}/"
         lengths = {info.name: info.length async for info in self._view.chunks.list(prefix)}
-        released = released_names(self._picture.state.metadata)
+        released = released_names(self._snapshot.state.metadata)
         for name in [
             name for name in {*records, *released} if not name.startswith(prefix)
         ]:  # imported files lie where they always did
@@ -243,14 +243,14 @@ class _Examination:
                 )
 
     def _add_chunk_problem(self, message: str, name: str, offset: int) -> None:
-        self._problems.append(Problem(message, _ADVICE_CHUNK, f"{self._view.chunk_place}/{name}", offset))
+        self._problems.append(Problem(message, _ADVICE_CHUNK, f"{self._view.chunk_location}/{name}", offset))
 
     async def _judge_claims(self) -> tuple[int, ...]:
         claims = await survey(self._view.chunks, self._index)
         store = self._view.identity
         judge(
             claims,
-            self._picture.opened.epoch,
+            self._snapshot.opened.epoch,
             Identity(store.store_id, store.container_log_id(self._index), b""),
         )
         return tuple(claim.epoch for claim in claims)

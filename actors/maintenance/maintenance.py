@@ -27,7 +27,7 @@ from ..container.container import Container
 from ..legacy_rolling.export import Exported
 from ..legacy_rolling.find import list_segments
 from ..store.store import SegmentStore
-from .backup import BackupOptions, BackupSource, take_backup
+from .backup import BackupOptions, BackupSource, create_backup
 from .backup_objects import Manifest
 
 _MAINTENANCE_SECONDS = 600.0
@@ -127,7 +127,7 @@ async def back_up(
     """Back up all segments to ``target``, or to the store's own long-term storage. Only what is flushed is
     backed up."""
     sources = [await store.on_container(index, _source) for index in range(store.containers)]
-    return await take_backup(sources, target or await chunks_of(store), terms, progress)
+    return await create_backup(sources, target or await chunks_of(store), terms, progress)
 
 
 async def _source(container: Container) -> BackupSource:

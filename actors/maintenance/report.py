@@ -4,8 +4,8 @@ touches.
 Owns: ``list_chunks``, ``lay_out``, ``verify`` and their answers. Does not own: how they are shown (``cli/``),
 nor the soundness of anything but chunks (``doctor.py``).
 
-Order: each container's picture is taken before storage is listed. A living owner may collect a chunk
-meanwhile, so what is found wrong is looked at again with a new picture, and only what stays is told.
+Order: each container's snapshot is taken before storage is listed. A living owner may collect a chunk
+meanwhile, so what is found wrong is looked at again with a new snapshot, and only what stays is told.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ async def list_chunks(view: StoreView, prefix: str = "") -> list[ListedChunk]:
     known: dict[str, ListedChunk] = {}
     released: set[str] = set()
     for container in view.containers:
-        picture = await container.picture()
-        found = await _known(container.index, picture)
+        snapshot = await container.snapshot()
+        found = await _known(container.index, snapshot)
         released |= found.released
         for name, record in found.records.items():
             place = found.places.get(name, _Place("", 0))
@@ -153,13 +153,13 @@ def _use_of(name: str, released: AbstractSet[str]) -> ChunkUse:
 async def lay_out(view: StoreView, name: str) -> Layout:
     """A segment's chunks in order. ``SegmentNotFound``, ``DataCorruption`` if its chain is broken."""
     container = view.containers[view.container_of(name)]
-    picture = await container.picture()
-    segment = picture.find(name)
+    snapshot = await container.snapshot()
+    segment = snapshot.find(name)
     if not segment.has_record:
         return Layout(segment.info(container.index), None, ())
 
-    record = await picture.storage.info(segment.sid)
-    chain = await picture.storage.chunks(segment.sid)
+    record = await snapshot.storage.info(segment.sid)
+    chain = await snapshot.storage.chunks(segment.sid)
     laid = tuple(LaidOutChunk(start, chunk.length, chunk.name, len(chunk.starts)) for start, chunk in chain)
     return Layout(segment.info(container.index), record, laid)
 
@@ -171,7 +171,7 @@ async def verify(
     ``SegmentNotFound`` for a name."""
     wanted = set(names)
     for name in names:
-        (await view.containers[view.container_of(name)].picture()).find(name)
+        (await view.containers[view.container_of(name)].snapshot()).find(name)
 
     reports = [await _verify_settled(view, container, wanted, progress) for container in view.containers]
     return VerifyReport(
@@ -197,7 +197,7 @@ async def _verify_settled(
 async def _verify(
     view: StoreView, container: ContainerView, wanted: set[str], progress: Progress
 ) -> VerifyReport:
-    known = await _known(container.index, await container.picture())
+    known = await _known(container.index, await container.snapshot())
     records = [
         r
         for name, r in known.records.items()
@@ -239,11 +239,11 @@ async def _loose(view: StoreView, container: int, known: _Known) -> list[int]:
     return lengths
 
 
-async def _known(container: int, picture: ContainerSnapshot) -> _Known:
+async def _known(container: int, snapshot: ContainerSnapshot) -> _Known:
     problems: list[ChunkProblem] = []
     records: dict[str, ChunkRecord] = {}
     prefix = chunk_key("")
-    for key, (_, value) in picture.state.metadata.items():
+    for key, (_, value) in snapshot.state.metadata.items():
         if key.startswith(prefix):
             try:
                 record = decode_record(ChunkRecord, key, value)
@@ -253,19 +253,19 @@ async def _known(container: int, picture: ContainerSnapshot) -> _Known:
                 records[record.name] = record
 
     places: dict[str, _Place] = {}
-    for sid in await picture.storage.list():
-        name = _name_of(picture, sid)
+    for sid in await snapshot.storage.list():
+        name = _name_of(snapshot, sid)
         try:
-            places |= {chunk.name: _Place(name, start) for start, chunk in await picture.storage.chunks(sid)}
+            places |= {chunk.name: _Place(name, start) for start, chunk in await snapshot.storage.chunks(sid)}
         except TierlogError as error:
             file = error.file if isinstance(error, DataCorruption) else ""
             problems.append(ChunkProblem(container, name, file, f"the chain of chunks is broken: {error}"))
-    return _Known(records, places, frozenset(released_names(picture.state.metadata)), tuple(problems))
+    return _Known(records, places, frozenset(released_names(snapshot.state.metadata)), tuple(problems))
 
 
-def _name_of(picture: ContainerSnapshot, sid: int) -> str:
+def _name_of(snapshot: ContainerSnapshot, sid: int) -> str:
     """A segment's name; an id for one that is on its way out, or into another."""
-    segment = picture.state.segments.get(sid)
+    segment = snapshot.state.segments.get(sid)
     return (
         segment.name if segment is not None and segment.status is SegmentStatus.LIVE else f"(id {sid:016x})"
     )

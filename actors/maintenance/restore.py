@@ -48,10 +48,10 @@ from ...storage_backends.segments.verify import Flaw, find_flaws, find_missing
 from ..container.claims import Claim, claim_name, survey
 from ..container.container import Container
 from ..container.requests import CommitMetadataRequest
-from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage, settle_place
+from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage, resolve_location
 from ..folder.identity import StoreIdentity, create_identity
-from ..folder.layout_version import settle_mode
-from ..folder.paths import RESTORING, STORE_TEMPORARY, StoreFolder, list_files, run_program
+from ..folder.layout_version import apply_layout_mode
+from ..folder.paths import RESTORE_TEMPORARY, STORE_TEMPORARY, StoreFolder, list_files, run_program
 from ..kernel.worker_pool import work_through
 from ..legacy_rolling.imported_record import ImportedRecord, imported_key
 from ..settings.configuration import StoreConfig
@@ -119,8 +119,8 @@ async def restore(
     chunk), ``StoreMismatch`` (the chunks are another store's).
     """
     await _check_empty(folder, files)
-    building = StoreFolder(f"{folder.path}/{RESTORING}{world.new_id()}")
-    place = await settle_place(files, building, config, world)
+    building = StoreFolder(f"{folder.path}/{RESTORE_TEMPORARY}{world.new_id()}")
+    place = await resolve_location(files, building, config, world)
     try:
         return await _Restore(folder, building, place, terms, config, files, world, progress).run(backups)
     finally:
@@ -131,7 +131,7 @@ async def restore(
 async def _check_empty(folder: StoreFolder, files: Files) -> None:
     entries = await run_program(files, list_files(folder.path), folder.path)
     for entry in entries:
-        if entry.is_folder and entry.name.startswith(RESTORING):
+        if entry.is_folder and entry.name.startswith(RESTORE_TEMPORARY):
             await run_program(files, _remove(f"{folder.path}/{entry.name}"), folder.path)
     if any(entry.name == "wal" for entry in entries):
         raise InvalidArgument(
@@ -268,7 +268,7 @@ class _Restore:
             self._files, create_identity(wal, fresh, f"{STORE_TEMPORARY}{world.new_id()}"), wal
         )
         if manifest.upgraded:
-            await settle_mode(self._files, self._building, LayoutMode.LAYOUT_UPGRADE, world)
+            await apply_layout_mode(self._files, self._building, LayoutMode.LAYOUT_UPGRADE, world)
         for index, epoch in enumerate(manifest.epochs):
             log = LocalLog(
                 self._files,

@@ -39,16 +39,16 @@ from ..container.container import ContainerOptions
 from ..container.pipeline import PipelineOptions, Protect, unprotected
 from ..flush.writer import WriterOptions
 from ..folder import lock_files
-from ..folder.chunk_location import check_place, make_chunk_storage, settle_place
+from ..folder.chunk_location import check_location, make_chunk_storage, resolve_location
 from ..folder.identity import StoreIdentity, create_identity, read_identity
-from ..folder.layout_version import settle_mode
+from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import (
     STORE_TEMPORARY,
     StoreFolder,
     check_path,
     existing_identity,
-    remove_emptied,
-    remove_unfinished,
+    remove_empty_restore_folders,
+    remove_temporary_files,
     run_program,
 )
 from ..gc.collector import CollectorOptions
@@ -266,13 +266,13 @@ async def announced(
         world.new_id(), os.getpid(), socket.gethostname(), _shown_time(world), role=role, url=url
     )
     owners = folder.owners
-    handle = await run_program(files, lock_files.announce(owners, owner), owners)
+    handle = await run_program(files, lock_files.create_lock_file(owners, owner), owners)
     try:
         yield owner.owner_id
     finally:
         with anyio.CancelScope(shield=True):
             try:
-                await files.run(lock_files.withdraw(owners, owner, handle))
+                await files.run(lock_files.remove_lock_file(owners, owner, handle))
             except OSError as error:
                 # Only information: the next opening sweeps the file, because nobody holds its lock.
                 _log.warning("owner_file_left", folder=owners, error=str(error))
@@ -329,16 +329,16 @@ class StoreOpener:
 
     async def _own_chunks(self) -> ChunkStorage:
         """The place where this folder's chunks are."""
-        place = await settle_place(self._files, self._folder, self._config, self._world)
+        place = await resolve_location(self._files, self._folder, self._config, self._world)
         if await run_program(self._files, read_identity(self._folder.wal), self._folder.wal) is None:
             # Nothing refers to the place yet, so that a wrong one can still be corrected.
-            await check_place(place, self._files, self._folder, self._world)
+            await check_location(place, self._files, self._folder, self._world)
         return make_chunk_storage(place, self._files, self._folder, self._world)
 
     async def _settle_layout(self) -> None:
-        await run_program(self._files, remove_emptied(self._folder), self._folder.path)
-        await run_program(self._files, remove_unfinished(self._folder), self._folder.wal)
-        await settle_mode(self._files, self._folder, LayoutMode(self._config.layout), self._world)
+        await run_program(self._files, remove_empty_restore_folders(self._folder), self._folder.path)
+        await run_program(self._files, remove_temporary_files(self._folder), self._folder.wal)
+        await apply_layout_mode(self._files, self._folder, LayoutMode(self._config.layout), self._world)
 
     def _parts(self, identity: StoreIdentity, owner_id: str, chunks: ChunkStorage) -> RuntimeParts:
         return RuntimeParts(

@@ -7,7 +7,7 @@ state (the container's own ``Recovery``).
 Promise: nobody is fenced, no epoch is raised, no byte is written, no temporary name is swept. Like
 ``node.py`` it names implementations, because it must know where an embedded store keeps what.
 
-A view is a picture: each container is looked at when the first question reaches it, and again by ``refresh``,
+A view is a snapshot: each container is looked at when the first question reaches it, and again by ``refresh``,
 by a tail, and when a read finds that the living owner has changed the folder meanwhile. What it shows is, for
 each segment, a prefix of what was or will be acked. Of a living owner's newest group it may show what is
 written but not yet acked (the files give no cheap way to tell).
@@ -51,7 +51,7 @@ from ..container.segments import SegmentState
 from ..container.state import ContainerState
 from ..container.transaction_requests import ListTransactionsRequest, TransactionRequest
 from ..container.transactions import decide_list_transactions, decide_transaction
-from ..folder.chunk_location import existing_place, make_chunk_reader
+from ..folder.chunk_location import make_chunk_reader, recorded_location
 from ..folder.identity import StoreIdentity
 from ..folder.paths import StoreFolder, check_path, existing_identity, list_files, run_program
 from ..read.read_ahead import ReadAhead, ReadAheadOptions
@@ -110,7 +110,7 @@ class ContainerSnapshot:
         return segment
 
 
-async def take_picture(index: int, log: DurableDataLog, chunks: ChunkStorage) -> ContainerSnapshot:
+async def take_snapshot(index: int, log: DurableDataLog, chunks: ChunkStorage) -> ContainerSnapshot:
     """Replay an inspected log into a state of its own. ``DataCorruption`` (file, offset), ``StoreMismatch``,
     ``Unavailable``."""
     opened = await log.inspect()
@@ -124,7 +124,7 @@ async def take_picture(index: int, log: DurableDataLog, chunks: ChunkStorage) ->
     storage = ChunkedSegmentStorage(
         chunks, metadata, container=index, epoch=epoch, world=_NO_WORLD, garbage=_NoGarbage()
     )
-    # Nobody runs the read-ahead: a picture has no tasks of its own, and each read goes to storage itself.
+    # Nobody runs the read-ahead: a snapshot has no tasks of its own, and each read goes to storage itself.
     reader = Reader(cache, ReadAhead(storage.read, ReadAheadOptions()), state.segments.get)
     return ContainerSnapshot(opened, state, cache, storage, reader)
 
@@ -151,7 +151,7 @@ def _look_at(folder: str) -> Program[_Sight]:
 
 
 class ContainerView:
-    """One container's picture, taken when it is first asked for and again when its log files changed."""
+    """One container's snapshot, taken when it is first asked for and again when its log files changed."""
 
     def __init__(
         self,
@@ -167,29 +167,29 @@ class ContainerView:
         self._make_log = make_log
         self._chunks = chunks
         self._turn = anyio.Lock()
-        self._picture: ContainerSnapshot | None = None
+        self._snapshot: ContainerSnapshot | None = None
         self._seen = _Sight((), b"")
 
     @property
     def log_files(self) -> tuple[FolderEntry, ...]:
-        """What lay in the log's folder when the picture was taken."""
+        """What lay in the log's folder when the snapshot was taken."""
         return self._seen.files
 
-    async def picture(self) -> ContainerSnapshot:
+    async def snapshot(self) -> ContainerSnapshot:
         async with self._turn:
-            return self._picture or await self._take()
+            return self._snapshot or await self._take()
 
     async def refresh(self) -> bool:
-        """Take a new picture if the log files changed since the last one; whether they did."""
+        """Take a new snapshot if the log files changed since the last one; whether they did."""
         async with self._turn:
-            if self._picture is not None and await self._look() == self._seen:
+            if self._snapshot is not None and await self._look() == self._seen:
                 return False
 
             await self._take()
             return True
 
     async def wait_changed(self) -> None:
-        """Return once there is a newer picture."""
+        """Return once there is a newer snapshot."""
         while not await self.refresh():  # noqa: ASYNC110 - the owner is another process, which sets no event here
             await anyio.sleep(POLL_SECONDS)
 
@@ -213,12 +213,12 @@ class ContainerView:
     async def _take_once(self, seen: _Sight) -> ContainerSnapshot:
         log = self._make_log()
         try:
-            picture = await take_picture(self.index, log, self._chunks)
+            snapshot = await take_snapshot(self.index, log, self._chunks)
         finally:
             with anyio.CancelScope(shield=True):
                 await log.close(clean=False)
-        self._picture, self._seen = picture, seen
-        return picture
+        self._snapshot, self._seen = snapshot, seen
+        return snapshot
 
 
 class StoreView:
@@ -230,13 +230,13 @@ class StoreView:
         identity: StoreIdentity,
         containers: Sequence[ContainerView],
         chunks: ChunkStorage,
-        chunk_place: str,
+        chunk_location: str,
     ) -> None:
         self.folder = folder
         self.identity = identity
         self.containers = containers
         self.chunks = chunks
-        self.chunk_place = chunk_place
+        self.chunk_location = chunk_location
         """What stands before a chunk's name in messages: a folder, or a bucket."""
 
     def __repr__(self) -> str:
@@ -245,21 +245,21 @@ class StoreView:
     async def segment_info(self, name: str) -> SegmentInfo:
         """Length, start, seal, attributes and more, at one moment. ``SegmentNotFound``."""
         container = self._container(name)
-        return (await container.picture()).find(name).info(container.index)
+        return (await container.snapshot()).find(name).info(container.index)
 
     async def list_segments(self, prefix: str = "") -> list[str]:
         """The names that begin with ``prefix``, sorted; staged ones (rule T1) only if ``prefix`` has
         ``#txn.``."""
         names: list[str] = []
         for container in self.containers:
-            names += (await container.picture()).state.segments.listed(prefix)
+            names += (await container.snapshot()).state.segments.listed(prefix)
 
         return sorted(names)
 
     async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
-        """What is known of a transaction; ``TransactionNotFound``. No clock runs in a picture: ``expires_in``
+        """What is known of a transaction; ``TransactionNotFound``. No clock runs in a snapshot: ``expires_in``
         is infinite."""
-        state = (await self._container(target).picture()).state
+        state = (await self._container(target).snapshot()).state
         info: TransactionInfo
         _, info = decide_transaction(state, TransactionRequest(target, check_transaction_id(transaction_id)))
         return attrs.evolve(info, expires_in=math.inf)
@@ -269,7 +269,7 @@ class StoreView:
         infos: list[TransactionInfo] = []
         for container in self.containers:
             _, found = decide_list_transactions(
-                (await container.picture()).state, ListTransactionsRequest(prefix)
+                (await container.snapshot()).state, ListTransactionsRequest(prefix)
             )
             infos += [attrs.evolve(info, expires_in=math.inf) for info in found]
 
@@ -278,7 +278,7 @@ class StoreView:
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         """The number of the writer's latest event in the segment, or None."""
         writer = required_writer(writer_id, "last_event_number")
-        known = (await self._container(name).picture()).find(name).writers.get(writer)
+        known = (await self._container(name).snapshot()).find(name).writers.get(writer)
         return None if known is None else known.last_event
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
@@ -291,16 +291,16 @@ class StoreView:
         check_offset(offset)
         check_size(size)
         container = self._container(name)
-        picture = await container.picture()
+        snapshot = await container.snapshot()
         try:
-            return bytes(await picture.reader.read(picture.find(name), offset, size))
+            return bytes(await snapshot.reader.read(snapshot.find(name), offset, size))
         except DataCorruption:
-            # A living owner may have collected a chunk that our picture still refers to.
+            # A living owner may have collected a chunk that our snapshot still refers to.
             if not await container.refresh():
                 raise
 
-        picture = await container.picture()
-        return bytes(await picture.reader.read(picture.find(name), offset, size))
+        snapshot = await container.snapshot()
+        return bytes(await snapshot.reader.read(snapshot.find(name), offset, size))
 
     async def tail(self, name: str, offset: int = 0, *, block_size: int = 1 << 20) -> AsyncIterator[bytes]:
         """Blocks of at most ``block_size`` bytes from ``offset`` on; at the tail it looks every
@@ -309,9 +309,9 @@ class StoreView:
         check_offset(offset)
         check_size(block_size, "block_size")
         container = self._container(name)
-        sid = (await container.picture()).find(name).sid
+        sid = (await container.snapshot()).find(name).sid
         while True:
-            segment = (await container.picture()).find(name)
+            segment = (await container.snapshot()).find(name)
             if segment.sid != sid:
                 raise SegmentNotFound(f"segment {name!r} was deleted, and made again", segment=name)
 
@@ -351,14 +351,14 @@ async def open_reader(
     files = files or LocalFiles()
     folder = check_path(path)
     identity = await existing_identity(files, folder)
-    place = await existing_place(files, folder)
-    chunks = make_chunk_reader(place, files, folder, _NO_WORLD)
+    location = await recorded_location(files, folder)
+    chunks = make_chunk_reader(location, files, folder, _NO_WORLD)
     await chunks.open()
     try:
         containers = [
             _container_view(files, folder, identity, index, chunks) for index in range(identity.containers)
         ]
-        yield StoreView(folder, identity, containers, chunks, place.shown(folder))
+        yield StoreView(folder, identity, containers, chunks, location.shown(folder))
     finally:
         await chunks.close()
 

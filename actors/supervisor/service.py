@@ -23,10 +23,10 @@ import attrs
 
 from ...storage_backends.base.errors import InvalidArgument
 from ...storage_backends.files.local import LocalFiles
-from ..folder.chunk_location import check_place, settle_place
+from ..folder.chunk_location import check_location, resolve_location
 from ..folder.identity import StoreIdentity
 from ..folder.lock_files import SUPERVISOR
-from ..folder.paths import StoreFolder, living_owners
+from ..folder.paths import StoreFolder, live_owners
 from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..kernel.backoff import Backoff
 from ..kernel.lifecycle import first_leaf
@@ -78,8 +78,8 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
     stay closed."""
     with bind(options.address, options.port) as listener:
         files, world = LocalFiles(), system_world()
-        place = await settle_place(files, options.folder, options.config, world)
-        await check_place(place, files, options.folder, world)
+        place = await resolve_location(files, options.folder, options.config, world)
+        await check_location(place, files, options.folder, world)
         identity = await identify(files, options.folder.wal, options.containers, options.config, world)
         async with claim_term(files, options.folder, identity) as term:
             orphans = await _find_orphans(files, options)
@@ -127,7 +127,7 @@ async def _obey_signals(supervisor: Supervisor) -> None:
 async def _find_orphans(files: LocalFiles, options: ServiceOptions) -> dict[str, int]:
     """The hosts that live on from an earlier supervisor. An app or a command that has the folder open is not
     fenced without being asked."""
-    owners = await living_owners(files, options.folder)
+    owners = await live_owners(files, options.folder)
     others = [owner for owner in owners if not owner.role]
     if others and not options.take_over:
         raise InvalidArgument(

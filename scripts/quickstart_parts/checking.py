@@ -160,7 +160,7 @@ async def check_files(folder: Path, shares: list[Share]) -> list[int]:
 async def _check_chunks(view: StoreView, folder: Path, share: Share) -> int:
     info = await view.segment_info(share.name)
     expected, end = share.framed(), 0
-    chunks = await (await view.containers[info.container].picture()).storage.chunks(info.segment_id)
+    chunks = await (await view.containers[info.container].snapshot()).storage.chunks(info.segment_id)
     for start, record in chunks:
         path = folder / "lts" / record.name
         if start != end:

@@ -24,7 +24,7 @@ from support.virtual import virtual_world
 from tierlog.actors.container.claims import survey
 from tierlog.actors.container.container import Container, ContainerOptions
 from tierlog.actors.flush.writer import WriterOptions
-from tierlog.actors.folder.paths import RESTORING, check_path
+from tierlog.actors.folder.paths import RESTORE_TEMPORARY, check_path
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.legacy_rolling.find import find
 from tierlog.actors.legacy_rolling.header import header_name, parse_header
@@ -289,7 +289,7 @@ async def _records(owner: Container) -> set[str]:
 async def restored(store: SegmentStore, oracle: Oracle) -> None:
     """As ``work_done``; and what the restore worked in is gone, wherever it ended (rule S17)."""
     await work_done(store, oracle)
-    left = [name for name in disk_of(store).folder(FOLDER).names if name.startswith(RESTORING)]
+    left = [name for name in disk_of(store).folder(FOLDER).names if name.startswith(RESTORE_TEMPORARY)]
     assert not left, f"a restore left {left}"
 
 

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from tierlog.actors.folder.lock_files import SUPERVISOR, Owner, announce, list_owners, withdraw
+from tierlog.actors.folder.lock_files import (
+    SUPERVISOR,
+    Owner,
+    create_lock_file,
+    list_owners,
+    remove_lock_file,
+)
 from tierlog.storage_backends.base.files import Close, FileHandle, Program
 from tierlog.storage_backends.files.local import LocalFiles
 
@@ -19,35 +25,35 @@ SECOND = Owner("b" * 32, 200, "host", 1_700_000_000_001)
 async def test_owners_are_listed_while_they_live(tmp_path: Path) -> None:
     folder, files = f"{tmp_path}/owners", LocalFiles()
     assert await files.run(list_owners(folder)) == []
-    first = await files.run(announce(folder, FIRST))
-    second = await files.run(announce(folder, SECOND))
+    first = await files.run(create_lock_file(folder, FIRST))
+    second = await files.run(create_lock_file(folder, SECOND))
 
     assert await files.run(list_owners(folder)) == [FIRST, SECOND]
-    await files.run(withdraw(folder, FIRST, first))
+    await files.run(remove_lock_file(folder, FIRST, first))
     assert await files.run(list_owners(folder)) == [SECOND]
-    await files.run(withdraw(folder, SECOND, second))
+    await files.run(remove_lock_file(folder, SECOND, second))
     assert list(Path(folder).iterdir()) == []
 
 
 async def test_who_serves_the_folder_says_where(tmp_path: Path) -> None:
     folder, files = f"{tmp_path}/owners", LocalFiles()
     served = Owner("c" * 32, 300, "host", 1_700_000_000_002, role=SUPERVISOR, url="http://127.0.0.1:8470")
-    handle = await files.run(announce(folder, served))
+    handle = await files.run(create_lock_file(folder, served))
     assert await files.run(list_owners(folder)) == [served]
-    await files.run(withdraw(folder, served, handle))
+    await files.run(remove_lock_file(folder, served, handle))
 
 
 async def test_what_a_dead_owner_left_is_shown_as_dead_and_swept_by_the_next(tmp_path: Path) -> None:
     """The lock goes with the process; the file stays."""
     folder, files = f"{tmp_path}/owners", LocalFiles()
-    handle = await files.run(announce(folder, FIRST))
+    handle = await files.run(create_lock_file(folder, FIRST))
     await files.run(closing(handle))
     (owner,) = await files.run(list_owners(folder))
     assert (owner.owner_id, owner.pid, owner.alive) == (FIRST.owner_id, 100, False)
 
-    second = await files.run(announce(folder, SECOND))
+    second = await files.run(create_lock_file(folder, SECOND))
     assert await files.run(list_owners(folder)) == [SECOND]
-    await files.run(withdraw(folder, SECOND, second))
+    await files.run(remove_lock_file(folder, SECOND, second))
 
 
 def closing(handle: FileHandle) -> Program[None]:
@@ -69,9 +75,9 @@ async def test_a_swept_owner_can_still_withdraw(tmp_path: Path) -> None:
     """Another opening may take a file that is not locked yet for a leftover; closing the store must work all
     the same."""
     files = LocalFiles()
-    handle = await files.run(announce(str(tmp_path), FIRST))
+    handle = await files.run(create_lock_file(str(tmp_path), FIRST))
     (tmp_path / FIRST.owner_id).unlink()
-    await files.run(withdraw(str(tmp_path), FIRST, handle))
+    await files.run(remove_lock_file(str(tmp_path), FIRST, handle))
 
     assert await files.run(list_owners(str(tmp_path))) == []
     assert handle.fd == -1  # type: ignore[attr-defined]

@@ -22,7 +22,7 @@ from tierlog import (
     StoreMismatch,
     open_store,
 )
-from tierlog.actors.folder.layout_version import is_upgraded, settle_mode
+from tierlog.actors.folder.layout_version import apply_layout_mode, is_upgraded
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.legacy_rolling.find import find
 from tierlog.actors.legacy_rolling.read_chain import no_progress
@@ -168,7 +168,7 @@ async def test_an_opening_whose_half_made_mark_is_taken_for_left_over_makes_it_a
             swept.append(call.target)
 
     files = SimulatedFiles(disk, sweep_once)
-    await settle_mode(files, folder, LayoutMode.LAYOUT_UPGRADE, virtual_world(1))
+    await apply_layout_mode(files, folder, LayoutMode.LAYOUT_UPGRADE, virtual_world(1))
     assert swept == ["/data/wal/layout"]
     assert await is_upgraded(files, folder)
     assert set(disk.folder(folder.wal).names) == {"layout"}

@@ -10,9 +10,9 @@ from tierlog import AttributeUpdate
 from tierlog.actors.maintenance.backup import (
     BackupOptions,
     BackupSource,
+    create_backup,
     list_backups,
     read_object,
-    take_backup,
 )
 from tierlog.actors.maintenance.backup_objects import (
     Manifest,
@@ -39,7 +39,7 @@ def world() -> ContainerWorld:
 async def taken(world: ContainerWorld, owner: Owner, terms: BackupOptions = TERMS) -> Manifest:
     container = owner.container
     source = BackupSource(container.index, container.state.epoch, container.state, container.storage)
-    return await take_backup([source], world.chunks, terms)
+    return await create_backup([source], world.chunks, terms)
 
 
 async def segment(world: ContainerWorld, number: int = 0) -> SegmentBackup:

@@ -316,11 +316,11 @@ async def with_released(tmp_path: Path) -> Path:
 
 async def released_in(folder: Path) -> dict[int, list[str]]:
     async with open_reader(folder) as view:
-        pictures = [await container.picture() for container in view.containers]
+        pictures = [await container.snapshot() for container in view.containers]
         return {
             index: names
-            for index, picture in enumerate(pictures)
-            if (names := released_names(picture.state.metadata))
+            for index, snapshot in enumerate(pictures)
+            if (names := released_names(snapshot.state.metadata))
         }
 
 

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from tierlog import open_store
-from tierlog.actors.folder.paths import check_path, living_owners
+from tierlog.actors.folder.paths import check_path, live_owners
 from tierlog.actors.store.opening import system_world
 from tierlog.storage_backends.files.local import LocalFiles
 
@@ -19,5 +19,5 @@ async def test_a_clock_before_1970_makes_a_folder_and_its_owner_is_seen(tmp_path
     world = attrs.evolve(system_world(), wall_clock=lambda: -3600.0)
     async with open_store(tmp_path, containers=1, world=world) as store:
         await store.create_segment("s")
-        [owner] = await living_owners(LocalFiles(), check_path(tmp_path))
+        [owner] = await live_owners(LocalFiles(), check_path(tmp_path))
         assert owner.since_ms == 0
