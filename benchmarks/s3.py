@@ -1,8 +1,8 @@
 """Benchmarks of chunks in S3: puts and gets of the binding, against bare aiobotocore doing the same with the
 same server.
 
-The server is the small one of ``tierlog.testing``, in a process of its own, with everything in memory: what
-is measured is the client's side. On trio the bare client runs on an asyncio loop in a thread, as a whole; the
+The server (``s3_server.py``) runs in a process of its own and keeps everything in memory, so that the client's side
+is measured. On trio the bare client runs on an asyncio loop in a thread, as a whole; the
 binding crosses to it with each call.
 """
 
@@ -15,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -56,18 +57,20 @@ class Load:
 
 @contextmanager
 def _server() -> Iterator[str]:
-    """The URL of a server with an empty bucket; the environment has its credentials meanwhile."""
-    from tierlog.testing.s3_server import LocalS3Server
-
-    command = [sys.executable, "-m", "tierlog.testing.s3_server"]
+    """The URL of an empty server; the environment has credentials meanwhile."""
+    credentials = {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }
+    command = [sys.executable, str(Path(__file__).with_name("s3_server.py"))]
     with (
-        mock.patch.dict(os.environ, LocalS3Server.environment()),
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
+        mock.patch.dict(os.environ, credentials),
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
     ):
-        assert process.stdin is not None
         assert process.stdout is not None
         yield process.stdout.readline().strip()
-        process.stdin.close()
+        process.terminate()
 
 
 @asynccontextmanager
@@ -197,10 +200,8 @@ def _missing() -> str:
 
 
 _DETAIL = (
-    "{what} of 1 MiB, 8 in flight, against bare aiobotocore doing the same with the same server: the small "
-    "one of tierlog.testing, in "
-    "memory, in a process of its own, on loopback without TLS. The storage actor and the network of a real "
-    "service are left out."
+    "{what} of 1 MiB, 8 in flight, against bare aiobotocore with the same server: in memory, in a process of "
+    "its own, on loopback without TLS. The storage actor and the network of a real service are left out."
 )
 BENCHMARKS = (
     Benchmark(

@@ -1,5 +1,4 @@
-"""S3 servers for tests, on loopback: our own, which fails as it is told to, and moto's as a second judge of
-what S3 does."""
+"""Chunk storages on the tests' S3 server."""
 
 from __future__ import annotations
 
@@ -14,14 +13,13 @@ from unittest import mock
 import aiohttp
 import attrs
 
+from support.s3_server import AWS_ENVIRONMENT, BUCKET, S3Server
 from tierlog.storage_backends.base.world import World
 from tierlog.storage_backends.chunks import s3_requests
 from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
 from tierlog.storage_backends.chunks.s3_location import S3Location
 from tierlog.storage_backends.chunks.s3_requests import S3Client, S3Options, make_client
-from tierlog.testing.s3_server import LocalS3Server
 
-BUCKET = "chunks"
 _NUMBERS = itertools.count(1)
 
 
@@ -39,8 +37,8 @@ class _PlainSession(s3_requests._Session):
 
 
 @contextmanager
-def aws_environment() -> Iterator[None]:
-    """What an AWS client of this process finds: the servers' credentials, and nothing of this machine's
+def s3_server() -> Iterator[S3Server]:
+    """The server, and an environment in which an AWS client finds its credentials and nothing of this machine's
     own."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     nowhere = {
@@ -48,36 +46,9 @@ def aws_environment() -> Iterator[None]:
         "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
         "AWS_EC2_METADATA_DISABLED": "true",
     }
-    environment = mock.patch.dict(os.environ, own | nowhere | LocalS3Server.environment(), clear=True)
-    with environment, mock.patch.object(s3_requests, "_Session", _PlainSession):
-        yield
-
-
-@contextmanager
-def local_server() -> Iterator[LocalS3Server]:
-    with aws_environment(), LocalS3Server() as server:
-        server.add_bucket(BUCKET)
+    environment = mock.patch.dict(os.environ, own | nowhere | AWS_ENVIRONMENT, clear=True)
+    with environment, mock.patch.object(s3_requests, "_Session", _PlainSession), S3Server() as server:
         yield server
-
-
-@contextmanager
-def moto_server() -> Iterator[str]:
-    """The URL of moto's server, with the bucket made. It lists by small pages."""
-    import boto3  # Slow to import: only for those that ask moto.
-    from moto.server import ThreadedMotoServer
-
-    with aws_environment(), mock.patch.dict(os.environ, MOTO_S3_DEFAULT_MAX_KEYS="4"):
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        try:
-            host, port = server.get_host_and_port()
-            url = f"http://{host}:{port}"
-            client = boto3.client("s3", endpoint_url=url)
-            client.create_bucket(Bucket=BUCKET)
-            client.close()
-            yield url
-        finally:
-            server.stop()
 
 
 def s3_storage(url: str, prefix: str = "store/", **options: Any) -> S3ChunkStorage:

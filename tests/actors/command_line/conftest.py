@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Run, in_this_process
-from support.s3 import BUCKET, local_server
-from tierlog.testing.s3_server import LocalS3Server
+from support.s3 import s3_server
+from support.s3_server import S3Server
 
 
 @pytest.fixture
@@ -29,15 +29,14 @@ def run(
 
 
 @pytest.fixture(scope="module")
-def _server() -> Iterator[LocalS3Server]:
-    with local_server() as server:
+def _server() -> Iterator[S3Server]:
+    with s3_server() as server:
         yield server
 
 
 @pytest.fixture
-def server(_server: LocalS3Server, monkeypatch: pytest.MonkeyPatch) -> LocalS3Server:
+def server(_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     """An empty bucket, and an environment in which AWS is that server."""
-    _server.buckets.clear()
-    _server.add_bucket(BUCKET)
+    _server.reset()
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", _server.url)
     return _server

@@ -13,25 +13,22 @@ import pytest
 
 from support.command_line import NAME, Run, is_one_line, piped
 from support.live_service import Service
-from support.s3 import BUCKET
-from tierlog.testing.s3_server import LocalS3Server
+from support.s3_server import BUCKET, S3Server
 
 PLACE = f"s3://{BUCKET}/a-store"
 
 
-def test_a_store_is_made_in_a_bucket_and_found_there_again(
-    server: LocalS3Server, folder: Path, run: Run
-) -> None:
+def test_a_store_is_made_in_a_bucket_and_found_there_again(server: S3Server, folder: Path, run: Run) -> None:
     assert piped(folder, b"", "segment", "create", NAME, "--chunks", PLACE).code == 0
     assert piped(folder, b"hello", "segment", "append", NAME).code == 0
     assert run("segment", "read", NAME).out == "hello"
     doctor = run("doctor", "--deep")
 
     assert (doctor.code, doctor.err) == (0, "")
-    assert all(key.startswith("a-store/") for key in server.buckets[BUCKET].objects)
+    assert all(key.startswith("a-store/") for key in server.objects())
 
 
-def test_what_is_wrong_with_the_bucket_is_one_line(server: LocalS3Server, run: Run) -> None:
+def test_what_is_wrong_with_the_bucket_is_one_line(server: S3Server, run: Run) -> None:
     missing = run("segment", "create", NAME, "--chunks", "s3://no-such-bucket")
     assert missing.code == 1
     assert is_one_line(missing.err)
@@ -43,7 +40,7 @@ def test_what_is_wrong_with_the_bucket_is_one_line(server: LocalS3Server, run: R
 
 
 def test_a_config_file_and_the_option_must_not_contradict_each_other(
-    server: LocalS3Server, folder: Path, run: Run
+    server: S3Server, folder: Path, run: Run
 ) -> None:
     config = folder.with_name("tierlog.toml")
     config.write_text(f'chunks = "{PLACE}"\n[s3]\nendpoint = "{server.url}"\n')
@@ -55,7 +52,7 @@ def test_a_config_file_and_the_option_must_not_contradict_each_other(
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
-def test_a_service_keeps_its_chunks_in_the_bucket(server: LocalS3Server, folder: Path, run: Run) -> None:
+def test_a_service_keeps_its_chunks_in_the_bucket(server: S3Server, folder: Path, run: Run) -> None:
     with Service(folder, "--chunks", PLACE, hosts=1, containers=1) as service:
         service.settle()
         url = f"--url={service.url}"
@@ -68,11 +65,11 @@ def test_a_service_keeps_its_chunks_in_the_bucket(server: LocalS3Server, folder:
     report = json.loads(run("doctor", "--json").out)
     assert report["sound"]
     assert report["containers"][0]["claims"]
-    assert any("/_system/" in key for key in server.buckets[BUCKET].objects)
+    assert any("/_system/" in key for key in server.objects())
 
 
-def test_a_service_without_its_bucket_says_so_and_starts_no_host(server: LocalS3Server, folder: Path) -> None:
-    server.buckets.clear()
+def test_a_service_without_its_bucket_says_so_and_starts_no_host(server: S3Server, folder: Path) -> None:
+    server.remove_bucket()
     command = [
         sys.executable,
         "-m",

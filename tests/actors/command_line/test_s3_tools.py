@@ -11,22 +11,22 @@ import pytest
 
 from support.command_line import NAME, Run, is_one_line
 from support.legacy_layout import write_legacy
-from support.s3 import BUCKET, s3_storage
-from tierlog.testing.s3_server import LocalS3Server
+from support.s3 import s3_storage
+from support.s3_server import BUCKET, S3Server
 
 PREFIX = "a-store/"
 PLACE = f"s3://{BUCKET}/{PREFIX}"
 
 
 @pytest.fixture
-def store(server: LocalS3Server, run: Run) -> None:
+def store(server: S3Server, run: Run) -> None:
     """An empty segment of a store in the bucket."""
     assert run("segment", "create", NAME, "--chunks", PLACE).code == 0
 
 
-def objects(server: LocalS3Server) -> dict[str, bytes]:
+def objects(server: S3Server) -> dict[str, bytes]:
     """What is in the bucket, by chunk name."""
-    return {key.removeprefix(PREFIX): found.data for key, found in server.buckets[BUCKET].objects.items()}
+    return {key.removeprefix(PREFIX): data for key, data in server.objects().items()}
 
 
 def chunks_of(run: Run, name: str) -> list[str]:
@@ -39,7 +39,7 @@ def append_and_flush(run: Run, *texts: str) -> None:
         assert run("chunks", "defrag", NAME).code == 0  # it flushes: the next owner begins another chunk
 
 
-def test_small_chunks_are_joined(store: None, server: LocalS3Server, run: Run) -> None:
+def test_small_chunks_are_joined(store: None, server: S3Server, run: Run) -> None:
     append_and_flush(run, "one ", "two ", "three")
     assert run("segment", "seal", NAME).code == 0
     done = run("chunks", "defrag", "--all", "--json")
@@ -51,7 +51,7 @@ def test_small_chunks_are_joined(store: None, server: LocalS3Server, run: Run) -
     assert run("chunks", "verify").code == 0
 
 
-def test_segments_of_the_older_layout_are_imported(store: None, server: LocalS3Server, run: Run) -> None:
+def test_segments_of_the_older_layout_are_imported(store: None, server: S3Server, run: Run) -> None:
     async def write() -> None:
         chunks = s3_storage(server.url, PREFIX)
         await chunks.open()
@@ -70,7 +70,7 @@ def test_segments_of_the_older_layout_are_imported(store: None, server: LocalS3S
     assert run("chunks", "verify").code == 0
 
 
-def test_an_export_is_a_header_in_the_bucket(store: None, server: LocalS3Server, run: Run) -> None:
+def test_an_export_is_a_header_in_the_bucket(store: None, server: S3Server, run: Run) -> None:
     append_and_flush(run, "flushed ", "tail")
     assert run("segment", "seal", NAME).code == 0
     assert (run("export", NAME).code, run("export", "--all").code) == (0, 0)
@@ -103,12 +103,12 @@ def test_a_backup_is_restored(store: None, run: Run, folder: Path, tmp_path: Pat
 
 
 def test_a_backup_whose_chunks_are_gone_is_told(
-    store: None, server: LocalS3Server, run: Run, folder: Path
+    store: None, server: S3Server, run: Run, folder: Path
 ) -> None:
     append_and_flush(run, "kept")
     run("backup", "first")
     for name in chunks_of(run, NAME):
-        del server.buckets[BUCKET].objects[PREFIX + name]
+        server.remove(PREFIX + name)
     shutil.rmtree(folder)
 
     assert is_one_line(run("restore", "first", "--chunks", PLACE).err)

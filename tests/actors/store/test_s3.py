@@ -13,7 +13,8 @@ import anyio
 import attrs
 import pytest
 
-from support.s3 import BUCKET, local_server
+from support.s3 import s3_server
+from support.s3_server import BUCKET, Fault, S3Server
 from support.stores import config
 from tierlog import (
     ConfigError,
@@ -28,8 +29,6 @@ from tierlog.actors.maintenance.doctor import StoreReport, examine
 from tierlog.actors.settings.configuration import S3Config, StorageConfig
 from tierlog.actors.store.read_only import open_reader
 from tierlog.storage_backends.files.local import LocalFiles
-from tierlog.testing.s3_server import Fault, LocalS3Server
-from tierlog.testing.s3_state import S3Bucket
 
 pytestmark = pytest.mark.anyio
 
@@ -40,32 +39,24 @@ PIECES = [bytes([number]) * 10_000 for number in range(40)]
 
 
 @pytest.fixture(scope="module")
-def _server() -> Iterator[LocalS3Server]:
-    with local_server() as server:
+def _server() -> Iterator[S3Server]:
+    with s3_server() as server:
         yield server
 
 
 @pytest.fixture
-def server(_server: LocalS3Server) -> LocalS3Server:
-    _server.forget_faults()
-    _server.seen.clear()
-    _server.buckets.clear()
-    _server.add_bucket(BUCKET)
+def server(_server: S3Server) -> S3Server:
+    _server.reset()
     return _server
 
 
-@pytest.fixture
-def bucket(server: LocalS3Server) -> S3Bucket:
-    return server.buckets[BUCKET]
-
-
-def settings(server: LocalS3Server, *, append: bool = False, **more: Any) -> StoreConfig:
+def settings(server: S3Server, *, append: bool = False, **more: Any) -> StoreConfig:
     return config(chunks=PLACE, s3=S3Config(endpoint=server.url, append=append), **more)
 
 
-def user_objects(bucket: S3Bucket) -> list[str]:
+def user_objects(server: S3Server) -> list[str]:
     """The chunks of segments, without the store's own claims."""
-    return [key for key in bucket.objects if "/_system/" not in key]
+    return [key for key in server.objects() if "/_system/" not in key]
 
 
 async def fill(store: SegmentStore, name: str = NAME) -> None:
@@ -82,9 +73,9 @@ async def read_all(store: Any, name: str = NAME) -> bytes:
     return bytes(data)
 
 
-async def until_no_user_objects(bucket: S3Bucket) -> None:
+async def until_no_user_objects(server: S3Server) -> None:
     with anyio.fail_after(20):
-        while user_objects(bucket):  # the server is in another thread
+        while user_objects(server):  # the server is in another thread
             await anyio.sleep(0.01)
 
 
@@ -94,13 +85,11 @@ async def report_on(folder: Path) -> StoreReport:
 
 
 @pytest.mark.parametrize("append", [False, True])
-async def test_a_store_lives_in_a_bucket(
-    server: LocalS3Server, bucket: S3Bucket, tmp_path: Path, append: bool
-) -> None:
+async def test_a_store_lives_in_a_bucket(server: S3Server, tmp_path: Path, append: bool) -> None:
     async with open_store(tmp_path, containers=1, config=settings(server, append=append)) as store:
         await fill(store)
-    assert all(key.startswith("stores/first/") for key in bucket.objects)
-    assert b"".join(bucket.objects[key].data for key in user_objects(bucket)) == b"".join(PIECES)
+    assert all(key.startswith("stores/first/") for key in server.objects())
+    assert b"".join(server.objects()[key] for key in user_objects(server)) == b"".join(PIECES)
     assert not (tmp_path / "lts").exists()
 
     # The folder knows where its chunks are: nobody has to say it again.
@@ -111,12 +100,12 @@ async def test_a_store_lives_in_a_bucket(
         await store.flush()
         await store.delete_segment(NAME)
         await store.flush()
-        await until_no_user_objects(bucket)
+        await until_no_user_objects(server)
 
 
 @pytest.mark.parametrize("append", [False, True])
 async def test_a_store_lives_on_through_failing_requests(
-    server: LocalS3Server, bucket: S3Bucket, tmp_path: Path, append: bool
+    server: S3Server, tmp_path: Path, append: bool
 ) -> None:
     """Every kind of request fails twice, with its effect or without; three tries are enough, and no byte is
     lost or doubled."""
@@ -140,40 +129,36 @@ async def test_a_store_lives_on_through_failing_requests(
         )
         await store.delete_segment(NAME)
         await store.flush()
-        await until_no_user_objects(bucket)
+        await until_no_user_objects(server)
 
 
-async def test_views_and_the_doctor_find_the_bucket_by_themselves(
-    server: LocalS3Server, bucket: S3Bucket, tmp_path: Path
-) -> None:
+async def test_views_and_the_doctor_find_the_bucket_by_themselves(server: S3Server, tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=1, config=settings(server)) as store:
         await fill(store)
     async with open_reader(tmp_path) as view:
         assert await read_all(view) == b"".join(PIECES)
     assert (await report_on(tmp_path)).sound
 
-    lost = user_objects(bucket)[1]
-    del bucket.objects[lost]
+    lost = user_objects(server)[1]
+    server.remove(lost)
     report = await report_on(tmp_path)
 
     assert [problem.file for problem in report.problems] == [f"s3://{BUCKET}/{lost}"]
 
 
-async def test_a_reader_changes_nothing_in_the_bucket(
-    server: LocalS3Server, bucket: S3Bucket, tmp_path: Path
-) -> None:
+async def test_a_reader_changes_nothing_in_the_bucket(server: S3Server, tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=1, config=settings(server)) as store:
         await fill(store)
-    bucket.begin_upload("stores/first/living", {}, now=0.0)
+    server.begin_upload("stores/first/living", age=1e9)
     server.seen.clear()
     await report_on(tmp_path)
 
     assert {seen.operation for seen in server.seen} <= {"ListObjectsV2", "GetObject", "HeadObject"}
-    assert len(bucket.uploads) == 1
+    assert len(server.uploads()) == 1
 
 
 async def test_w8_a_copied_folder_is_refused_by_its_claim_in_the_bucket(
-    server: LocalS3Server, tmp_path: Path
+    server: S3Server, tmp_path: Path
 ) -> None:
     original, copy = tmp_path / "original", tmp_path / "copy"
     async with open_store(original, containers=1, config=settings(server)) as store:
@@ -187,7 +172,7 @@ async def test_w8_a_copied_folder_is_refused_by_its_claim_in_the_bucket(
             await store.segment_info(NAME)
 
 
-async def test_w8_two_stores_cannot_share_a_prefix(server: LocalS3Server, tmp_path: Path) -> None:
+async def test_w8_two_stores_cannot_share_a_prefix(server: S3Server, tmp_path: Path) -> None:
     async with open_store(tmp_path / "first", containers=1, config=settings(server)) as store:
         await fill(store)
     with pytest.raises(StoreMismatch, match="give each store its own place"):
@@ -198,7 +183,7 @@ async def test_w8_two_stores_cannot_share_a_prefix(server: LocalS3Server, tmp_pa
 # --- the place ----------------------------------------------------------------------------------
 
 
-async def test_the_place_is_fixed_when_a_folder_is_made(server: LocalS3Server, tmp_path: Path) -> None:
+async def test_the_place_is_fixed_when_a_folder_is_made(server: S3Server, tmp_path: Path) -> None:
     async with open_store(tmp_path / "bucket", containers=1, config=settings(server)):
         pass
     async with open_store(tmp_path / "folder", containers=1, config=config()):
@@ -212,7 +197,7 @@ async def test_the_place_is_fixed_when_a_folder_is_made(server: LocalS3Server, t
 
 
 async def test_a_place_that_was_wrong_at_the_first_opening_can_be_corrected(
-    server: LocalS3Server, tmp_path: Path
+    server: S3Server, tmp_path: Path
 ) -> None:
     wrong = attrs.evolve(settings(server), chunks="s3://no-such-bucket/stores")
     with pytest.raises(ConfigError, match="there is no bucket no-such-bucket"):
@@ -224,9 +209,7 @@ async def test_a_place_that_was_wrong_at_the_first_opening_can_be_corrected(
         assert await read_all(store) == b"".join(PIECES)
 
 
-async def test_a_service_that_moved_is_found_under_its_new_address(
-    server: LocalS3Server, tmp_path: Path
-) -> None:
+async def test_a_service_that_moved_is_found_under_its_new_address(server: S3Server, tmp_path: Path) -> None:
     gone = attrs.evolve(settings(server), s3=S3Config(endpoint="http://127.0.0.1:9"))
     async with open_store(tmp_path, containers=1, config=settings(server)) as store:
         await fill(store)
@@ -241,7 +224,7 @@ async def test_a_service_that_moved_is_found_under_its_new_address(
 
 
 async def test_the_record_of_the_place_holds_no_secret_and_damage_is_told(
-    server: LocalS3Server, tmp_path: Path
+    server: S3Server, tmp_path: Path
 ) -> None:
     async with open_store(tmp_path, containers=1, config=settings(server)):
         pass
@@ -255,19 +238,19 @@ async def test_the_record_of_the_place_holds_no_secret_and_damage_is_told(
 
 
 async def test_an_opening_without_the_bucket_says_so_and_a_later_one_works(
-    server: LocalS3Server, tmp_path: Path
+    server: S3Server, tmp_path: Path
 ) -> None:
-    kept = server.buckets.pop(BUCKET)
+    server.remove_bucket()
     with pytest.raises(ConfigError, match="there is no bucket chunks at .*; make it"):
         async with open_store(tmp_path, containers=1, config=settings(server)):
             pass
-    server.buckets[BUCKET] = kept
+    server.add_bucket()
     async with open_store(tmp_path, containers=1, config=settings(server)) as store:
         await fill(store)
 
 
 async def test_without_the_extra_the_way_to_it_is_told(
-    server: LocalS3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "aiobotocore", None)
     monkeypatch.setattr("tierlog.actors.folder.chunk_location.find_spec", lambda name: None)

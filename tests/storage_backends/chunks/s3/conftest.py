@@ -1,7 +1,4 @@
-"""The servers start here, once for all tests of this folder; each test has a prefix or a bucket of its own.
-
-What is short and what is long of a conformance is decided here, too.
-"""
+"""The server starts here, once for all tests of this folder, and is empty at the start of each."""
 
 from __future__ import annotations
 
@@ -9,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.s3 import BUCKET, ClientPool, local_server, moto_server
+from support.s3 import ClientPool, s3_server
+from support.s3_server import S3Server
 from tierlog.storage_backends.chunks import s3_requests
-from tierlog.testing.s3_server import LocalS3Server
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -25,26 +22,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def _local() -> Iterator[LocalS3Server]:
-    with local_server() as server:
+def _server() -> Iterator[S3Server]:
+    with s3_server() as server:
         yield server
 
 
 @pytest.fixture
-def server(_local: LocalS3Server) -> LocalS3Server:
-    """Our own server with an empty bucket, and nothing that was told to fail."""
-    _local.forget_faults()
-    _local.seen.clear()
-    _local.buckets.clear()
-    _local.page_size = 1000
-    _local.add_bucket(BUCKET)
-    return _local
-
-
-@pytest.fixture(scope="session")
-def moto_url() -> Iterator[str]:
-    with moto_server() as url:
-        yield url
+def server(_server: S3Server) -> S3Server:
+    _server.reset()
+    return _server
 
 
 @pytest.fixture(scope="session")

@@ -3,11 +3,13 @@ unknown (rule S3)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 
 import pytest
 
-from support.s3 import BUCKET, s3_storage
+from support.s3 import s3_storage
+from support.s3_server import Fault, S3Server
 from tierlog.storage_backends.base.errors import (
     BadChunkOffset,
     ChunkNotFound,
@@ -17,14 +19,12 @@ from tierlog.storage_backends.base.errors import (
     Unsupported,
 )
 from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
-from tierlog.testing.s3_server import Fault, LocalS3Server
-from tierlog.testing.s3_state import Page, S3Bucket
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("reused_clients")]
 
 
 @pytest.fixture
-async def storage(server: LocalS3Server) -> AsyncIterator[S3ChunkStorage]:
+async def storage(server: S3Server) -> AsyncIterator[S3ChunkStorage]:
     storage = s3_storage(server.url, append=True)
     await storage.open()
     await storage.create("a")
@@ -32,7 +32,7 @@ async def storage(server: LocalS3Server) -> AsyncIterator[S3ChunkStorage]:
     await storage.close()
 
 
-async def test_the_flag_follows_the_option(server: LocalS3Server, storage: S3ChunkStorage) -> None:
+async def test_the_flag_follows_the_option(server: S3Server, storage: S3ChunkStorage) -> None:
     assert storage.capabilities.append
     assert not s3_storage(server.url).capabilities.append
 
@@ -58,7 +58,7 @@ async def test_an_append_to_a_missing_chunk_makes_none(storage: S3ChunkStorage) 
 
 @pytest.mark.parametrize("applied", [False, True])
 async def test_a_lost_reply_of_an_append_is_asked_once_and_stays_unknown(
-    storage: S3ChunkStorage, server: LocalS3Server, applied: bool
+    storage: S3ChunkStorage, server: S3Server, applied: bool
 ) -> None:
     await storage.write("a", 0, [b"abc"])
     before = server.count("PutObject")
@@ -72,9 +72,7 @@ async def test_a_lost_reply_of_an_append_is_asked_once_and_stays_unknown(
     assert (await storage.info("a")).length == (6 if applied else 3)
 
 
-async def test_a_refused_append_left_the_chunk_as_it_was(
-    storage: S3ChunkStorage, server: LocalS3Server
-) -> None:
+async def test_a_refused_append_left_the_chunk_as_it_was(storage: S3ChunkStorage, server: S3Server) -> None:
     server.fail(Fault("PutObject", refuse=(503, "SlowDown")))
     with pytest.raises(Unavailable):
         await storage.write("a", 0, [b"abc"])
@@ -83,7 +81,7 @@ async def test_a_refused_append_left_the_chunk_as_it_was(
 
 
 async def test_a_chunk_that_takes_no_more_appends_is_not_called_unavailable(
-    storage: S3ChunkStorage, server: LocalS3Server
+    storage: S3ChunkStorage, server: S3Server
 ) -> None:
     """S3: after ``Unavailable`` the same chunk would be appended to again, for ever: an object has 10,000
     parts at most."""
@@ -95,13 +93,13 @@ async def test_a_chunk_that_takes_no_more_appends_is_not_called_unavailable(
     assert await storage.read("a", 0, 100) == b"abc"
 
 
-async def test_a_bucket_without_write_offsets_says_so(storage: S3ChunkStorage, server: LocalS3Server) -> None:
-    server.buckets[BUCKET].appendable = False
+async def test_a_bucket_without_write_offsets_says_so(storage: S3ChunkStorage, server: S3Server) -> None:
+    server.fail(Fault("PutObject", refuse=(501, "NotImplemented")))
     with pytest.raises(Unsupported, match="cannot do put_object as it was asked"):
         await storage.write("a", 0, [b"abc"])
 
 
-async def test_read_only_is_kept_with_the_object(storage: S3ChunkStorage, server: LocalS3Server) -> None:
+async def test_read_only_is_kept_with_the_object(storage: S3ChunkStorage, server: S3Server) -> None:
     await storage.write("a", 0, [b"abc"])
     await storage.set_read_only("a", True)
     with pytest.raises(ChunkReadOnly):
@@ -116,22 +114,20 @@ async def test_read_only_is_kept_with_the_object(storage: S3ChunkStorage, server
     assert await storage.write("a", 3, [b"d"]) == 4
 
 
+def in_reverse(listed: bytes) -> bytes:
+    entries = re.findall(rb"<Contents>.*?</Contents>", listed, re.DOTALL)
+    return listed.replace(b"".join(entries), b"".join(entries[::-1])) if entries else listed
+
+
 async def test_lists_are_in_name_order_whatever_the_bucket_gives(
-    storage: S3ChunkStorage, server: LocalS3Server, monkeypatch: pytest.MonkeyPatch
+    storage: S3ChunkStorage, server: S3Server
 ) -> None:
     """Directory buckets list in any order, and know only prefixes that end with a slash."""
     for name in ("x/b", "x/a-2", "x/a-1", "y/a"):
         await storage.create(name)
-    asked: list[str] = []
-    real = S3Bucket.page
-
-    def page(bucket: S3Bucket, prefix: str, after: str, count: int) -> Page:
-        asked.append(prefix)
-        found = real(bucket, prefix, after, count)
-        return Page(found.items[::-1], found.more_after)
-
-    monkeypatch.setattr(S3Bucket, "page", page)
+    server.fail(Fault("ListObjectsV2", times=9, edit=in_reverse))
+    server.seen.clear()
 
     assert [info.name async for info in storage.list("x/a")] == ["x/a-1", "x/a-2"]
     assert [info.name async for info in storage.list("")] == ["a", "x/a-1", "x/a-2", "x/b", "y/a"]
-    assert asked == ["store/x/", "store/"]
+    assert [seen.key for seen in server.seen] == ["store/x/", "store/"]

@@ -3,7 +3,6 @@ nothing (rule S4)."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import AsyncIterator
 from random import Random
 
@@ -11,12 +10,11 @@ import anyio
 import attrs
 import pytest
 
-from support.s3 import BUCKET, s3_storage
+from support.s3 import s3_storage
+from support.s3_server import Fault, S3Server
 from tierlog.storage_backends.base.chunk_storage import ChunkRange
 from tierlog.storage_backends.base.errors import BadChunkOffset, ChunkExists, OutcomeUnknown, Unavailable
 from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
-from tierlog.testing.s3_server import Fault, LocalS3Server
-from tierlog.testing.s3_state import S3Bucket, S3Object
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("reused_clients")]
 
@@ -35,51 +33,44 @@ JOINED = b"".join(SOURCES[each.name][each.offset : each.offset + each.length] fo
 
 
 @pytest.fixture
-def bucket(server: LocalS3Server) -> S3Bucket:
-    return server.buckets[BUCKET]
-
-
-@pytest.fixture
-async def storage(server: LocalS3Server, bucket: S3Bucket) -> AsyncIterator[S3ChunkStorage]:
+async def storage(server: S3Server) -> AsyncIterator[S3ChunkStorage]:
     for name, data in SOURCES.items():
-        bucket.objects[f"store/{name}"] = S3Object(data, {}, 0.0)
+        server.put(f"store/{name}", data)
     storage = s3_storage(server.url)
     await storage.open()
     yield storage
     await storage.close()
 
 
-def names(bucket: S3Bucket) -> list[str]:
-    return [key.removeprefix("store/") for key in bucket.objects]
+def names(server: S3Server) -> list[str]:
+    return [key.removeprefix("store/") for key in server.objects()]
 
 
-async def test_ranges_of_all_sizes_become_one_object(
-    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
-) -> None:
+async def test_ranges_of_all_sizes_become_one_object(storage: S3ChunkStorage, server: S3Server) -> None:
     assert await storage.concat("joined", RANGES) == len(JOINED)
-    assert bucket.objects["store/joined"].data == JOINED
-    assert {name: bucket.objects[f"store/{name}"].data for name in SOURCES} == SOURCES
+    assert server.objects()["store/joined"] == JOINED
+    assert {name: server.objects()[f"store/{name}"] for name in SOURCES} == SOURCES
     assert server.count("UploadPartCopy") == 1
     assert server.count("UploadPart") == 3
-    assert not bucket.uploads
+    assert not server.uploads()
 
 
 async def test_ranges_that_are_short_together_need_no_upload(
-    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
+    storage: S3ChunkStorage, server: S3Server
 ) -> None:
     await storage.concat("joined", [ChunkRange("short", 0, 500), ChunkRange("long", 7, 9)])
 
-    assert bucket.objects["store/joined"].data == SOURCES["short"][:500] + SOURCES["long"][7:16]
+    assert server.objects()["store/joined"] == SOURCES["short"][:500] + SOURCES["long"][7:16]
     assert server.count("CreateMultipartUpload") == 0
 
 
-async def test_ranges_without_a_byte_make_an_empty_object(storage: S3ChunkStorage, bucket: S3Bucket) -> None:
+async def test_ranges_without_a_byte_make_an_empty_object(storage: S3ChunkStorage, server: S3Server) -> None:
     assert await storage.concat("joined", [ChunkRange("short", 5, 0)]) == 0
-    assert bucket.objects["store/joined"].data == b""
+    assert server.objects()["store/joined"] == b""
 
 
 async def test_a_range_behind_the_end_is_refused_before_anything_is_begun(
-    storage: S3ChunkStorage, server: LocalS3Server
+    storage: S3ChunkStorage, server: S3Server
 ) -> None:
     with pytest.raises(BadChunkOffset) as caught:
         await storage.concat("joined", [ChunkRange("long", 0, 6 * MIB), ChunkRange("short", 500, 501)])
@@ -93,51 +84,49 @@ async def test_a_range_behind_the_end_is_refused_before_anything_is_begun(
 )
 @pytest.mark.parametrize("refuse", [(500, "InternalError"), (503, "SlowDown")])
 async def test_a_part_that_fails_leaves_nothing(
-    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket, operation: str, refuse: tuple[int, str]
+    storage: S3ChunkStorage, server: S3Server, operation: str, refuse: tuple[int, str]
 ) -> None:
     """Nobody sees parts: whatever happened to one, nothing happened."""
     server.fail(Fault(operation, refuse=refuse))
     with pytest.raises(Unavailable):
         await storage.concat("joined", RANGES)
 
-    assert sorted(names(bucket)) == sorted(SOURCES)
-    assert not bucket.uploads
+    assert sorted(names(server)) == sorted(SOURCES)
+    assert not server.uploads()
 
 
 async def test_a_name_that_is_taken_is_refused_and_the_upload_aborted(
-    storage: S3ChunkStorage, bucket: S3Bucket
+    storage: S3ChunkStorage, server: S3Server
 ) -> None:
     with pytest.raises(ChunkExists):
         await storage.concat("short", RANGES)
 
-    assert bucket.objects["store/short"].data == SOURCES["short"]
-    assert not bucket.uploads
+    assert server.objects()["store/short"] == SOURCES["short"]
+    assert not server.uploads()
 
 
 async def test_a_completion_that_was_sent_twice_on_its_way_finds_its_own_object(
-    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
+    storage: S3ChunkStorage, server: S3Server
 ) -> None:
     server.fail(Fault("CompleteMultipartUpload", applied=True, refuse=(412, "PreconditionFailed")))
 
     assert await storage.concat("joined", RANGES) == len(JOINED)
-    assert bucket.objects["store/joined"].data == JOINED
+    assert server.objects()["store/joined"] == JOINED
 
 
 @pytest.mark.parametrize("applied", [False, True])
 async def test_a_lost_reply_of_the_completion_is_an_unknown_outcome(
-    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket, applied: bool
+    storage: S3ChunkStorage, server: S3Server, applied: bool
 ) -> None:
     server.fail(Fault("CompleteMultipartUpload", applied=applied, drop=True))
     with pytest.raises(OutcomeUnknown):
         await storage.concat("joined", RANGES)
 
-    assert ("joined" in names(bucket)) is applied
-    assert not bucket.uploads
+    assert ("joined" in names(server)) is applied
+    assert not server.uploads()
 
 
-async def test_a_cancelled_concat_aborts_its_upload(
-    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
-) -> None:
+async def test_a_cancelled_concat_aborts_its_upload(storage: S3ChunkStorage, server: S3Server) -> None:
     server.fail(Fault("UploadPartCopy", stall=True))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(storage.concat, "joined", RANGES)
@@ -146,8 +135,8 @@ async def test_a_cancelled_concat_aborts_its_upload(
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
 
-    assert not bucket.uploads
-    assert sorted(names(bucket)) == sorted(SOURCES)
+    assert not server.uploads()
+    assert sorted(names(server)) == sorted(SOURCES)
 
 
 LOST = {
@@ -160,43 +149,38 @@ LOST = {
 
 @pytest.mark.parametrize("fault", LOST.values(), ids=LOST)
 async def test_an_upload_whose_id_was_lost_is_found_and_aborted_at_once(
-    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket, fault: Fault
+    storage: S3ChunkStorage, server: S3Server, fault: Fault
 ) -> None:
     server.page_size = 2
-    others = [
-        bucket.begin_upload(f"store/{name}", {}, now=time.time())
-        for name in ("a", "joined-too", "joined/a", "z")
-    ]
+    others = [server.begin_upload(f"store/{name}") for name in ("a", "joined-too", "joined/a", "z")]
     server.fail(attrs.evolve(fault))
     with pytest.raises(Unavailable, match="no upload was begun for chunk joined"):
         await storage.concat("joined", RANGES)
 
-    assert list(bucket.uploads) == others
+    assert server.uploads() == others
     assert await storage.concat("joined", RANGES) == len(JOINED)
 
 
 async def test_a_cancelled_concat_aborts_the_upload_that_it_was_beginning(
-    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
+    storage: S3ChunkStorage, server: S3Server
 ) -> None:
     server.fail(Fault("CreateMultipartUpload", applied=True, stall=True))
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(storage.concat, "joined", RANGES)
         with anyio.fail_after(5):
-            while not bucket.uploads:  # the server is in another thread
+            while not server.uploads():  # the server is in another thread
                 await anyio.sleep(0.01)
         tasks.cancel_scope.cancel()
 
-    assert not bucket.uploads
+    assert not server.uploads()
 
 
 @pytest.mark.parametrize("at_opening", [True, False])
-async def test_an_abort_that_fails_does_not_end_the_sweep(
-    server: LocalS3Server, bucket: S3Bucket, at_opening: bool
-) -> None:
+async def test_an_abort_that_fails_does_not_end_the_sweep(server: S3Server, at_opening: bool) -> None:
     storage = s3_storage(server.url)
     if not at_opening:
         await storage.open()
-    uploads = [bucket.begin_upload(f"store/{number}", {}, now=1000.0) for number in range(5)]
+    uploads = [server.begin_upload(f"store/{number}", age=1e9) for number in range(5)]
     server.fail(
         Fault("AbortMultipartUpload", key="store/0", refuse=(503, "SlowDown")),
         Fault("AbortMultipartUpload", key="3", drop=True),
@@ -207,79 +191,63 @@ async def test_an_abort_that_fails_does_not_end_the_sweep(
         with pytest.raises(Unavailable, match="2 of 5 uploads .* could not be aborted"):
             await storage.sweep()
 
-    assert list(bucket.uploads) == [uploads[0], uploads[3]]
+    assert server.uploads() == [uploads[0], uploads[3]]
     assert storage.statistics().verbs["sweep"].failures == 1
     await storage.sweep()
-    assert not bucket.uploads
+    assert not server.uploads()
     await storage.close()
 
 
 async def test_a_sweep_leaves_young_uploads_and_those_of_another_store(
-    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
+    storage: S3ChunkStorage, server: S3Server
 ) -> None:
     kept = [
-        bucket.begin_upload("another-store/a", {}, now=1000.0),
-        bucket.begin_upload("store/young", {}, now=time.time()),
+        server.begin_upload("another-store/a", age=1e9),
+        server.begin_upload("store/young"),
     ]
-    bucket.begin_upload("store/old", {}, now=1000.0)
+    server.begin_upload("store/old", age=1e9)
     await storage.sweep()
 
-    assert list(bucket.uploads) == kept
+    assert server.uploads() == kept
 
 
 async def test_an_upload_that_somebody_else_swept_is_no_trouble(
-    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
+    storage: S3ChunkStorage, server: S3Server
 ) -> None:
-    bucket.begin_upload("store/old", {}, now=1000.0)
+    server.begin_upload("store/old", age=1e9)
     server.fail(Fault("AbortMultipartUpload", applied=True, refuse=(404, "NoSuchUpload")))
     await storage.sweep()
 
     assert storage.statistics().verbs["sweep"].failures == 0
 
 
-async def test_opening_aborts_the_old_uploads_of_dead_owners_and_no_others(
-    server: LocalS3Server, bucket: S3Bucket
-) -> None:
+async def test_opening_aborts_the_old_uploads_of_dead_owners_and_no_others(server: S3Server) -> None:
     server.page_size = 2
-    old = [bucket.begin_upload(f"store/{number}", {}, now=1000.0) for number in range(5)]
-    elsewhere = bucket.begin_upload("another-store/a", {}, now=1000.0)
+    old = [server.begin_upload(f"store/{number}", age=1e9) for number in range(5)]
+    elsewhere = server.begin_upload("another-store/a", age=1e9)
     first = s3_storage(server.url)
     await first.open()
-    assert list(bucket.uploads) == [elsewhere]
+    assert server.uploads() == [elsewhere]
 
     young = await first._requests.begin_upload("store/young", "young", "id")
     await first.close()
     await first.open()
     await first.close()
-    assert list(bucket.uploads) == [elsewhere, young]
-    assert set(old).isdisjoint(bucket.uploads)
+    assert server.uploads() == [elsewhere, young]
+    assert set(old).isdisjoint(server.uploads())
 
 
 async def test_an_upload_that_could_not_be_aborted_is_left_to_the_next_sweep(
-    storage: S3ChunkStorage, server: LocalS3Server, bucket: S3Bucket
+    storage: S3ChunkStorage, server: S3Server
 ) -> None:
     server.fail(
         Fault("UploadPart", refuse=(503, "SlowDown")), Fault("AbortMultipartUpload", refuse=(503, "SlowDown"))
     )
     with pytest.raises(Unavailable, match="slow down"):
         await storage.concat("joined", RANGES)
-    assert len(bucket.uploads) == 1
+    assert len(server.uploads()) == 1
 
     later = s3_storage(server.url, upload_age=-1.0)
     await later.open()
     await later.close()
-    assert not bucket.uploads
-
-
-@pytest.mark.one_loop
-async def test_moto_agrees_with_the_parts(moto_url: str) -> None:
-    storage = s3_storage(moto_url, "concat/")
-    await storage.open()
-    for name, data in SOURCES.items():
-        if not await storage.exists(name):
-            await storage.create_with_content(name, [data])
-    await storage.concat("joined", RANGES)
-
-    assert await storage.read("joined", 0, len(JOINED) + 1) == JOINED
-    await storage.delete("joined")
-    await storage.close()
+    assert not server.uploads()

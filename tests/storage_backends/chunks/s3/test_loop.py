@@ -11,8 +11,8 @@ import anyio
 import pytest
 
 from support.s3 import s3_storage
+from support.s3_server import Fault, S3Server
 from tierlog.storage_backends.chunks.s3_loop import CallersLoop, ThreadLoop, request_loop
-from tierlog.testing.s3_server import Fault, LocalS3Server
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +39,7 @@ async def test_asyncio_needs_no_thread_and_trio_has_one(anyio_backend_name: str)
 
 
 @pytest.mark.parametrize("anyio_backend", [("asyncio", {"use_uvloop": True})], ids=["uvloop"])
-async def test_uvloop_works_natively(server: LocalS3Server) -> None:
+async def test_uvloop_works_natively(server: S3Server) -> None:
     storage = s3_storage(server.url)
     await storage.open()
     await storage.create_with_content("a", [b"x" * 3_000_000])
@@ -109,7 +109,7 @@ async def test_a_call_that_is_cancelled_before_it_begins_does_no_harm() -> None:
     await loop.close()
 
 
-async def test_a_cancelled_request_leaves_the_storage_sound(server: LocalS3Server) -> None:
+async def test_a_cancelled_request_leaves_the_storage_sound(server: S3Server) -> None:
     storage = s3_storage(server.url, connections=1)
     await storage.open()
     await storage.create_with_content("a", [b"abc"])
@@ -125,7 +125,7 @@ async def test_a_cancelled_request_leaves_the_storage_sound(server: LocalS3Serve
     assert s3_threads() == []
 
 
-async def test_calls_run_side_by_side(server: LocalS3Server) -> None:
+async def test_calls_run_side_by_side(server: S3Server) -> None:
     storage = s3_storage(server.url)
     await storage.open()
     await storage.create_with_content("a", [b"abc" * 100])

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from support.s3 import BUCKET, numbered_world, s3_storage
+from support.s3 import numbered_world, s3_storage
+from support.s3_server import BUCKET, S3Server
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkRange
 from tierlog.storage_backends.base.errors import Unsupported
 from tierlog.storage_backends.chunks.s3_location import S3Location
 from tierlog.storage_backends.chunks.s3_reader import S3ChunkReader
 from tierlog.storage_backends.chunks.s3_requests import S3Options
-from tierlog.testing.s3_server import LocalS3Server
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_reader_reads_and_refuses_every_change(server: LocalS3Server) -> None:
+async def test_a_reader_reads_and_refuses_every_change(server: S3Server) -> None:
     writer = s3_storage(server.url)
     await writer.open()
     await writer.create_with_content("a", [b"abc"])

@@ -10,14 +10,14 @@ import anyio
 import attrs
 import pytest
 
-from support.s3 import BUCKET, s3_storage
+from support.s3 import s3_storage
+from support.s3_server import Fault, S3Server
 from tierlog.actors.chunk_io.actor import StorageActor
 from tierlog.actors.chunk_io.client import StorageClient
 from tierlog.actors.chunk_io.options import StorageOptions
 from tierlog.actors.kernel.backoff import Backoff
 from tierlog.storage_backends.base.chunk_storage import ChunkRange
 from tierlog.storage_backends.base.errors import ChunkExists, ChunkNotFound, OutcomeUnknown, Unavailable
-from tierlog.testing.s3_server import Fault, LocalS3Server
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("reused_clients")]
 
@@ -30,7 +30,7 @@ SLOW_DOWN, CONFLICT, EXISTS = (
 
 
 @pytest.fixture
-async def client(server: LocalS3Server) -> AsyncIterator[StorageClient]:
+async def client(server: S3Server) -> AsyncIterator[StorageClient]:
     actor = StorageActor(
         s3_storage(server.url), StorageOptions(attempts=3, backoff=Backoff(first=0, maximum=0)), Random(1)
     )
@@ -65,16 +65,16 @@ CREATIONS = {
 
 @pytest.mark.parametrize("faults", CREATIONS.values(), ids=CREATIONS)
 async def test_a_creation_succeeds_through_trouble(
-    client: StorageClient, server: LocalS3Server, faults: list[Fault]
+    client: StorageClient, server: S3Server, faults: list[Fault]
 ) -> None:
     server.fail(*map(attrs.evolve, faults))
 
     assert await client.create_with_content("a/b", [DATA[:100], DATA[100:]]) == len(DATA)
-    assert server.buckets[BUCKET].objects["store/a/b"].data == DATA
+    assert server.objects()["store/a/b"] == DATA
 
 
 async def test_a_read_back_that_finds_other_bytes_is_no_success(
-    client: StorageClient, server: LocalS3Server
+    client: StorageClient, server: S3Server
 ) -> None:
     other = s3_storage(server.url)
     await other.open()
@@ -85,19 +85,17 @@ async def test_a_read_back_that_finds_other_bytes_is_no_success(
         await client.create_with_content("a/b", [DATA])
 
 
-async def test_trouble_that_lasts_is_told_after_the_last_try(
-    client: StorageClient, server: LocalS3Server
-) -> None:
+async def test_trouble_that_lasts_is_told_after_the_last_try(client: StorageClient, server: S3Server) -> None:
     server.fail(Fault("PutObject", refuse=SLOW_DOWN, times=3))
     with pytest.raises(Unavailable, match="slow down"):
         await client.create_with_content("a/b", [DATA])
 
     assert server.count("PutObject") == 3
-    assert "store/a/b" not in server.buckets[BUCKET].objects
+    assert "store/a/b" not in server.objects()
 
 
 async def test_once_unknown_it_stays_unknown_until_the_bucket_tells(
-    client: StorageClient, server: LocalS3Server
+    client: StorageClient, server: S3Server
 ) -> None:
     server.fail(Fault("PutObject", drop=True), Fault("PutObject", refuse=SLOW_DOWN, times=2))
     with pytest.raises(OutcomeUnknown, match="slow down"):
@@ -105,7 +103,7 @@ async def test_once_unknown_it_stays_unknown_until_the_bucket_tells(
 
 
 async def test_reads_lists_and_deletes_succeed_through_trouble(
-    client: StorageClient, server: LocalS3Server
+    client: StorageClient, server: S3Server
 ) -> None:
     await client.create_with_content("a/b", [DATA])
     server.fail(
@@ -122,7 +120,7 @@ async def test_reads_lists_and_deletes_succeed_through_trouble(
         await client.delete("a/b")
 
 
-async def test_pages_of_a_list_are_read_where_the_last_one_ended(server: LocalS3Server) -> None:
+async def test_pages_of_a_list_are_read_where_the_last_one_ended(server: S3Server) -> None:
     """A13: each is one request of the service, and trouble in one does not begin the list anew."""
     options = StorageOptions(attempts=3, backoff=Backoff(first=0, maximum=0), list_page=2)
     actor = StorageActor(s3_storage(server.url), options, Random(1))
@@ -140,7 +138,7 @@ async def test_pages_of_a_list_are_read_where_the_last_one_ended(server: LocalS3
         actor.stop()
 
 
-async def test_a_concat_is_never_repeated_by_itself(client: StorageClient, server: LocalS3Server) -> None:
+async def test_a_concat_is_never_repeated_by_itself(client: StorageClient, server: S3Server) -> None:
     await client.create_with_content("a", [DATA])
     server.fail(Fault("PutObject", applied=True, drop=True))
     with pytest.raises(OutcomeUnknown):

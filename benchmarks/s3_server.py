@@ -1,0 +1,73 @@
+"""An object server in memory that answers fast: the requests of the S3 benchmarks and no others, so that the clients
+are what is measured. Prints its URL and serves until it is terminated."""
+
+from __future__ import annotations
+
+import socket
+from email.utils import formatdate
+from typing import Any
+from urllib.parse import parse_qs
+
+import uvicorn
+from sortedcontainers import SortedDict
+
+OBJECTS: SortedDict[str, bytes] = SortedDict()
+Answer = tuple[int, dict[str, str], bytes]
+
+
+async def serve_request(scope: Any, receive: Any, send: Any) -> None:
+    body, more = bytearray(), True
+    while more:
+        message = await receive()
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+    headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+    status, added, data = _answer(
+        scope["method"], scope["path"], scope["query_string"].decode(), headers, bytes(body)
+    )
+    added = {"content-length": str(len(data)), "date": formatdate(usegmt=True), **added}
+    sent = [(name.encode(), value.encode()) for name, value in added.items()]
+    await send({"type": "http.response.start", "status": status, "headers": sent})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else data})
+
+
+def _answer(method: str, path: str, query: str, headers: dict[str, str], body: bytes) -> Answer:
+    key = path.lstrip("/").partition("/")[2]
+    if not key:
+        return (
+            200,
+            {},
+            _listing(parse_qs(query).get("prefix", [""])[0]) if "list-type" in query else b"<Uploads/>",
+        )
+    if method == "PUT":
+        if headers.get("if-none-match") == "*" and key in OBJECTS:
+            return 412, {}, b""
+        OBJECTS[key] = body
+        return 200, {"etag": '"0"'}, b""
+    if method == "DELETE":
+        OBJECTS.pop(key, None)
+        return 204, {}, b""
+    if key not in OBJECTS:
+        return 404, {}, b"<Error><Code>NoSuchKey</Code></Error>"
+    found: bytes = OBJECTS[key]
+    if method == "HEAD":
+        return 200, {"etag": '"0"', "content-length": str(len(found))}, b""
+    first, last = map(int, headers["range"].removeprefix("bytes=").split("-"))
+    part = found[first : last + 1]
+    return 206, {"content-range": f"bytes {first}-{first + len(part) - 1}/{len(found)}"}, part
+
+
+def _listing(prefix: str) -> bytes:
+    keys = [key for key in OBJECTS.irange(prefix) if key.startswith(prefix)]
+    items = "".join(f"<Contents><Key>{key}</Key><Size>{len(OBJECTS[key])}</Size></Contents>" for key in keys)
+    return f"<ListBucketResult>{items}</ListBucketResult>".encode()
+
+
+def main() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    uvicorn.Server(uvicorn.Config(serve_request, lifespan="off", log_level="error")).run(sockets=[listener])
+
+
+if __name__ == "__main__":
+    main()
