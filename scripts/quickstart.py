@@ -332,12 +332,9 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None
 
 def _limit(text: str) -> int:
     try:
-        limit = LIMIT.read(int(text) if text.isdecimal() else text)
-        LIMIT.check(limit)
+        return int(LIMIT.read(int(text) if text.isdecimal() else text))
     except UnitError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-
-    return int(limit)
 
 
 def _count(least: int, most: int) -> Callable[[str], int]:

@@ -337,22 +337,15 @@ def _number(least: int, most: int) -> Callable[[str], int]:
 def _size(setting: Setting) -> Callable[[str], int]:
     def parse(text: str) -> int:
         digits = text.strip()
-        value = (
-            int(digits)
-            if digits.isascii() and digits.isdigit() and len(digits) < 20
-            else int(setting.read(digits))
-        )
-        setting.check(value)
-        return value
+        is_plain = digits.isascii() and digits.isdigit() and len(digits) < 20
+        return int(setting.read(int(digits) if is_plain else digits))
 
     return parse
 
 
 def _duration(setting: Setting) -> Callable[[str], float]:
     def parse(text: str) -> float:
-        value = setting.read(text)
-        setting.check(value)
-        return value
+        return float(setting.read(text))
 
     return parse
 

@@ -43,13 +43,11 @@ def _parse_size(text: str) -> int:
     import attrs
 
     from ..settings.configuration import WriterConfig
-    from ..settings.units import UnitError, setting_of
+    from ..settings.units import Setting, UnitError
 
-    setting = setting_of(attrs.fields_dict(WriterConfig)["rolling_size"])
+    setting = attrs.fields_dict(WriterConfig)["rolling_size"].metadata[Setting]
     try:
-        size = setting.read(int(text) if _DIGITS.fullmatch(text) else text)
-        setting.check(size)
-        return int(size)
+        return int(setting.read(int(text) if _DIGITS.fullmatch(text) else text))
     except UnitError as error:
         raise typer.BadParameter(str(error), param_hint="--rolling-size") from error
 

@@ -1,1 +1,1 @@
-"""The configuration of a store and its service."""
+"""Configuration."""

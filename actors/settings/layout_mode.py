@@ -1,7 +1,6 @@
-"""What a store does about the legacy layout: the four ways of upgrading to chunk records.
+"""Layout modes: what a store does about segments in the legacy rolling layout.
 
-Owns: the modes and what each means to the parts that ask. Does not own: what the parts then do. The reasons
-are in docs/decisions/0009-layout-modes.md.
+docs/decisions/0009-layout-modes.md has the reasons.
 """
 
 from __future__ import annotations
@@ -11,20 +10,18 @@ from enum import Enum
 
 class LayoutMode(Enum):
     NO_UPGRADE = "no-upgrade"
-    """The legacy layout stays as it is: its segments come in by an import on demand, and nothing is ever
-    written in that layout."""
+    """The legacy layout stays: its segments are imported on demand only, and nothing is written to it."""
     CODE_ONLY_UPGRADE = "code-only-upgrade"
-    """Older segments are imported at first access, and header files are kept up to date, so that older
-    readers go on reading."""
+    """Legacy segments are imported at first access, and their header files are kept up to date so that older
+    software can go on reading."""
     LAYOUT_UPGRADE = "layout-upgrade"
-    """Older segments are imported at first access, and no header is written any more. There is no way
-    back."""
+    """Legacy segments are imported at first access and headers are no longer written. This cannot be undone."""
     INSTALL_NEW = "install-new"
-    """There is no legacy layout, and nobody looks for one."""
+    """There is no legacy layout; it is never looked up."""
 
     @property
     def imports_legacy(self) -> bool:
-        """Whether an unknown name is looked up in the legacy layout."""
+        """Whether an unknown segment name is looked up in the legacy layout."""
         return self in (LayoutMode.CODE_ONLY_UPGRADE, LayoutMode.LAYOUT_UPGRADE)
 
     @property
@@ -33,5 +30,5 @@ class LayoutMode(Enum):
 
     @property
     def needs_legacy_readers(self) -> bool:
-        """Whether it promises something to older software, which a layout upgrade has broken for good."""
+        """Whether older software must be able to read the store, which a layout upgrade rules out."""
         return self in (LayoutMode.NO_UPGRADE, LayoutMode.CODE_ONLY_UPGRADE)

@@ -1,15 +1,14 @@
-"""The units of configuration values: whole counts, sizes in bytes, durations in seconds, shares of one, and
-text.
+"""The kinds of settings: sizes in bytes, durations in seconds, counts, shares of one, text, switches and
+choices.
 
-Owns: how a value of each unit is read ("64 MiB", "30 s", "60 %"), checked against its range, and shown. Pure
-functions of their arguments. Does not own: which settings exist (``config.py``).
-
-Promise: whatever ``Setting.show_toml`` writes, ``Setting.read`` reads back as the same number.
+A setting has a default, a range and a help text. It reads a value as a file has it ("64 MiB", "30 s",
+"60 %"), checks it, and shows it: ``read`` accepts whatever ``show_toml`` writes and returns the same value.
 """
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from decimal import Decimal
 from fractions import Fraction
@@ -28,70 +27,79 @@ _SECONDS = {"ms": Fraction(1, 1000), "s": Fraction(1), "min": Fraction(60), "h":
 _SHARES = {"%": Fraction(1, 100)}
 _BITS_MAX = 64
 _WITH_UNIT = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,40})?)\s*([A-Za-z%]{1,8})")
+_TEXT = re.compile(r'[^\x00-\x20"\\\x7f]{0,255}')
 
 
 class UnitError(ValueError):
-    """A value is not of its setting's unit, or out of its range; the message says what is allowed."""
+    """A value is not of its setting's kind or is out of range; the message says what is allowed."""
+
+
+@attrs.frozen
+class Setting(ABC):
+    """One setting. A configuration's field carries it in its metadata, with this class as the key."""
+
+    default: Any
+    help: str
+
+    @property
+    @abstractmethod
+    def range(self) -> str:
+        """The allowed values and the default, for people."""
+
+    @abstractmethod
+    def check(self, value: object) -> None:
+        """Raise ``UnitError`` unless ``value`` is of the right kind and in range."""
+
+    def read(self, value: object) -> Any:
+        """The value that a TOML value stands for. Raises ``UnitError`` if it is not allowed."""
+        self.check(value)
+        return value
+
+    def show(self, value: Any) -> str:
+        return str(value)
+
+    def show_toml(self, value: Any) -> str:
+        """The value as a TOML file has it."""
+        return f'"{value}"'
 
 
 @attrs.frozen
 class Unit:
-    """How values of one kind look."""
+    """How numbers of one kind are written."""
 
     noun: str
-    whole: bool
+    is_whole: bool
     parse: Callable[[str], Fraction | None]
     """The number that a string stands for, or None if it is not of this unit."""
     show: Callable[[float], str]
 
 
 @attrs.frozen
-class Setting:
-    """What is known about one setting: it lives in its field's metadata, under this class as the key."""
-
+class NumberSetting(Setting):
     unit: Unit
-    default: float
     least: float
     most: float
-    help: str
 
     @property
     def range(self) -> str:
-        show = self.unit.show
-        return f"from {show(self.least)} to {show(self.most)}, default {show(self.default)}"
+        return f"from {self.show(self.least)} to {self.show(self.most)}, default {self.show(self.default)}"
 
-    def read(self, value: object) -> float:
-        """The number that a TOML value stands for. ``UnitError`` if it is of another kind; the range is
-        ``check``'s."""
-        if not isinstance(value, str):
-            self._check_kind(value)
-            return value if self.unit.whole else float(value)  # type: ignore[return-value, arg-type]  # _check_kind saw to it
+    def read(self, value: object) -> Any:
+        if isinstance(value, str):
+            number = self.unit.parse(value.strip())
+            if number is None:
+                raise self._refused(repr(value))
 
-        number = self.unit.parse(value.strip())
-        if number is None:
-            raise self._refused(repr(value))
+            if self.unit.is_whole and number.denominator != 1:
+                raise self._refused(f"{value!r}, which is not a whole number of bytes,")
 
-        return self._exact(number, value)
+            value = number.numerator if self.unit.is_whole else float(number)
+        self.check(value)
+        return value if self.unit.is_whole else float(value)  # type: ignore[arg-type]  # checked
 
     def check(self, value: object) -> None:
-        """Raise ``UnitError`` unless ``value`` is a number of the right kind and in range."""
-        self._check_kind(value)
-        # Written so that NaN, which compares as false, is out of range.
-        if not self.least <= value <= self.most:  # type: ignore[operator]  # _check_kind saw to it
-            raise self._refused(self.show(value) if value == value else "nan")  # type: ignore[arg-type]  # noqa: PLR0124
-
-    def show(self, value: float) -> str:
-        return self.unit.show(value)
-
-    def show_toml(self, value: float) -> str:
-        """The value as it is written in a file: bare where it is a plain number, else in quotes with its
-        unit."""
-        text = self.show(value)
-        return text if re.fullmatch(r"[0-9.]+", text) else f'"{text}"'
-
-    def _check_kind(self, value: object) -> None:
-        kinds = int if self.unit.whole else (int, float)
-        # An int beyond all ranges is refused here: it may have no float, and no text.
+        kinds = int if self.unit.is_whole else (int, float)
+        # An int with more bits than any range allows may have no float and no text, so it is not compared.
         if (
             isinstance(value, bool)
             or not isinstance(value, kinds)
@@ -99,82 +107,56 @@ class Setting:
         ):
             raise self._refused(shown(value))
 
-    def _exact(self, number: Fraction, text: str) -> float:
-        if not self.unit.whole:
-            return float(number)
+        # Written so that NaN, which compares as false, is out of range.
+        if not self.least <= value <= self.most:
+            raise self._refused(self.show(value) if value == value else "nan")  # noqa: PLR0124
 
-        if number.denominator != 1:
-            raise self._refused(f"{text!r}, which is not a whole number of bytes,")
+    def show(self, value: Any) -> str:
+        return self.unit.show(value)
 
-        return number.numerator
+    def show_toml(self, value: Any) -> str:
+        """Bare if it is a plain number, else in quotes with its unit."""
+        text = self.show(value)
+        return text if re.fullmatch(r"[0-9.]+", text) else f'"{text}"'
 
     def _refused(self, given: str) -> UnitError:
         return UnitError(f"{given} is not allowed; write {self.unit.noun}, {self.range}")
 
 
 @attrs.frozen
-class TextSetting:
-    """A setting that is a word, such as an address; it lives in its field's metadata as ``Setting`` does."""
-
-    default: str
-    help: str
+class TextSetting(Setting):
+    """A word such as an address: it stands on one line and needs no escapes in TOML."""
 
     @property
     def range(self) -> str:
         return f"default {self.show_toml(self.default)}"
 
-    def read(self, value: object) -> str:
-        """The text itself. ``UnitError`` if it is none."""
-        self.check(value)
-        return str(value)
-
     def check(self, value: object) -> None:
-        """Raise ``UnitError`` unless ``value`` is text that stands on one line and needs no escapes."""
-        if not isinstance(value, str) or not re.fullmatch(r'[^\x00-\x20"\\\x7f]{0,255}', value):
+        if not isinstance(value, str) or not _TEXT.fullmatch(value):
             raise UnitError(
                 f"{shown(value)} is not allowed; write text in quotes, without blanks, {self.range}"
             )
 
-    def show(self, value: str) -> str:
-        return value
-
-    def show_toml(self, value: str) -> str:
-        return f'"{value}"'
-
 
 @attrs.frozen
-class SwitchSetting:
-    """A setting that is on or off; it lives in its field's metadata as ``Setting`` does."""
-
-    default: bool
-    help: str
-
+class SwitchSetting(Setting):
     @property
     def range(self) -> str:
-        return f"true or false, default {self.show_toml(self.default)}"
-
-    def read(self, value: object) -> bool:
-        self.check(value)
-        return bool(value)
+        return f"true or false, default {self.show(self.default)}"
 
     def check(self, value: object) -> None:
         if not isinstance(value, bool):
             raise UnitError(f"{shown(value)} is not allowed; write {self.range}")
 
-    def show(self, value: bool) -> str:
+    def show(self, value: Any) -> str:
         return "true" if value else "false"
 
-    def show_toml(self, value: bool) -> str:
-        return self.show(value)
+    show_toml = show
 
 
 @attrs.frozen
-class ChoiceSetting:
-    """A setting that is one of a few words; it lives in its field's metadata as ``Setting`` does."""
-
-    default: str
+class ChoiceSetting(Setting):
     choices: tuple[str, ...]
-    help: str
 
     @property
     def range(self) -> str:
@@ -182,40 +164,23 @@ class ChoiceSetting:
             f"one of {', '.join(map(self.show_toml, self.choices))}, default {self.show_toml(self.default)}"
         )
 
-    def read(self, value: object) -> str:
-        """The word. ``UnitError`` if it is none of the choices."""
-        self.check(value)
-        return str(value)
-
     def check(self, value: object) -> None:
         if value not in self.choices:
             raise UnitError(f"{shown(value)} is not allowed; write {self.range}")
-
-    def show(self, value: str) -> str:
-        return value
-
-    def show_toml(self, value: str) -> str:
-        return f'"{value}"'
 
 
 def _parser(units: Mapping[str, int | Fraction]) -> Callable[[str], Fraction | None]:
     def parse(text: str) -> Fraction | None:
         match = _WITH_UNIT.fullmatch(text)
-        if match is None or match[2] not in units:
-            return None
-
-        return Fraction(match[1]) * units[match[2]]
+        return Fraction(match[1]) * units[match[2]] if match is not None and match[2] in units else None
 
     return parse
 
 
 def _show_bytes(value: float) -> str:
-    name, factor = max(
-        (unit for unit in _BYTES.items() if value and value % unit[1] == 0),
-        key=lambda unit: unit[1],
-        default=("B", 1),
-    )
-    return f"{int(value) // factor} {name}" if factor > 1 else str(int(value))
+    """With the largest unit of which it is a whole number."""
+    whole = [name for name, factor in _BYTES.items() if factor > 1 and value and value % factor == 0]
+    return f"{int(value) // _BYTES[whole[-1]]} {whole[-1]}" if whole else str(int(value))
 
 
 def _plain(value: float) -> str:
@@ -223,61 +188,37 @@ def _plain(value: float) -> str:
     return format(Decimal(repr(value)), "f").removesuffix(".0")
 
 
-def _show_seconds(value: float) -> str:
-    return f"{_plain(value)} s"
-
-
 _SIZE = Unit(
-    noun='a size such as 1048576 or "1 MiB" (units B, KiB, MiB, GiB, TiB)',
-    whole=True,
+    'a size such as 1048576 or "1 MiB" (units B, KiB, MiB, GiB, TiB)',
+    is_whole=True,
     parse=_parser(_BYTES),
     show=_show_bytes,
 )
 _DURATION = Unit(
-    noun='a duration such as 0.5 or "500 ms" (units ms, s, min, h)',
-    whole=False,
+    'a duration such as 0.5 or "500 ms" (units ms, s, min, h)',
+    is_whole=False,
     parse=_parser(_SECONDS),
-    show=_show_seconds,
+    show=lambda value: f"{_plain(value)} s",
 )
-_COUNT = Unit(noun="a whole number", whole=True, parse=_parser({}), show=str)
-_SHARE = Unit(noun='a share such as 0.6 or "60 %"', whole=False, parse=_parser(_SHARES), show=_plain)
+_COUNT = Unit("a whole number", is_whole=True, parse=_parser({}), show=str)
+_SHARE = Unit('a share such as 0.6 or "60 %"', is_whole=False, parse=_parser(_SHARES), show=_plain)
 
 
 def size(default: int, least: int, most: int, help: str) -> Setting:
     """A setting in bytes."""
-    return Setting(_SIZE, default, least, most, help)
+    return NumberSetting(default, help, _SIZE, least, most)
 
 
 def duration(default: float, least: float, most: float, help: str) -> Setting:
     """A setting in seconds."""
-    return Setting(_DURATION, default, least, most, help)
+    return NumberSetting(default, help, _DURATION, least, most)
 
 
 def count(default: int, least: int, most: int, help: str) -> Setting:
     """A setting that counts things."""
-    return Setting(_COUNT, default, least, most, help)
+    return NumberSetting(default, help, _COUNT, least, most)
 
 
 def share(default: float, least: float, most: float, help: str) -> Setting:
     """A setting that is a fraction of one."""
-    return Setting(_SHARE, default, least, most, help)
-
-
-def text(default: str, help: str) -> TextSetting:
-    """A setting that is a word."""
-    return TextSetting(default, help)
-
-
-def switch(default: bool, help: str) -> SwitchSetting:
-    """A setting that is on or off."""
-    return SwitchSetting(default, help)
-
-
-def choice(default: str, choices: tuple[str, ...], help: str) -> ChoiceSetting:
-    """A setting that is one of a few words."""
-    return ChoiceSetting(default, choices, help)
-
-
-def setting_of(field: attrs.Attribute[Any]) -> Any:
-    """The description that a configuration field carries: one of the ``...Setting`` classes above."""
-    return field.metadata[Setting]
+    return NumberSetting(default, help, _SHARE, least, most)

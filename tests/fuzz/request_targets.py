@@ -141,20 +141,15 @@ _SHARE = share(0.5, 0.0, 1.0, "A share.")
 
 
 def _size(data: bytes) -> float:
-    value = _SIZE.read(_text(data))
-    _SIZE.check(value)
-    return value
+    return float(_SIZE.read(_text(data)))
 
 
 def _duration(data: bytes) -> float:
-    value = _DURATION.read(_text(data))
-    _DURATION.check(value)
-    return value
+    return float(_DURATION.read(_text(data)))
 
 
 def _share(data: bytes) -> float:
-    value = _SHARE.read(_text(data))
-    _SHARE.check(value)
+    value = float(_SHARE.read(_text(data)))
     assert 0 <= value <= 1
     return value
 

@@ -23,7 +23,7 @@ from tierlog.actors.settings.configuration import (
     parse_config,
     render_config,
 )
-from tierlog.actors.settings.units import MiB, Setting, count, duration, setting_of, share, size
+from tierlog.actors.settings.units import MiB, Setting, count, duration, share, size
 from tierlog.storage_backends.base.errors import ConfigError
 
 
@@ -55,7 +55,7 @@ def settings() -> list[tuple[str, Setting]]:
     ]:
         if attrs.has(type(section)):
             found += [
-                (field.name, setting_of(field))
+                (field.name, field.metadata[Setting])
                 for field in attrs.fields(type(section))
                 if Setting in field.metadata
             ]
@@ -143,7 +143,18 @@ def test_a_key_like_nothing_known_points_to_the_full_list(tmp_path: Path) -> Non
 
 
 def test_a_section_given_as_a_value_is_refused(tmp_path: Path) -> None:
-    assert refusal(tmp_path, "wal = 3\n").startswith("wal is a section, not a value: write [wal]")
+    assert refusal(tmp_path, "wal = 3\n").startswith("wal is a table, not a value: write [wal]")
+
+
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "containers = 0\nwal = 3\n[writer]\nflush_age = false\nflush_byts = 1\n")
+
+    assert [part.split(" is ")[0] for part in message.split("; also ")] == [
+        "containers: 0",
+        "wal",
+        "writer.flush_age: False",
+        "there",
+    ]
 
 
 def test_a_value_of_the_wrong_kind_is_told_what_is_allowed(tmp_path: Path) -> None:
