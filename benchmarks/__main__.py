@@ -33,7 +33,7 @@ from benchmarks import (
     starting,
 )
 from benchmarks.harness import Benchmark, BenchmarkError, Result, Setting, is_interactive
-from tierlog.actors.kernel.lifecycle import first_leaf
+from tierlog.actors.kernel.exits import first_leaf
 
 MODULES = (appends, recovery, reading, history, metadata, starting, service, http_parked, s3, spark)
 BENCHMARKS = {benchmark.name: benchmark for module in MODULES for benchmark in module.BENCHMARKS}

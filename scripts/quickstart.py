@@ -64,7 +64,7 @@ from quickstart_parts.jobs import Job, client_job, spark_job
 from quickstart_parts.shares import Part, QuickstartError, Share, read_input, service_settings, split_input
 from quickstart_parts.trouble import Trouble, choose_kill_points
 from spark_java import NoJava, find_java
-from tierlog.actors.kernel.lifecycle import first_leaf
+from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.settings.units import GiB, KiB, MiB, UnitError, size
 
 LIMIT = size(32 * MiB, KiB, 64 * GiB, "How much of the input is used.")

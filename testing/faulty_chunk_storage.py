@@ -151,9 +151,6 @@ class FaultyChunkStorage(ChunkStorage):
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         return await self._call("concat", name, lambda: self.inner.concat(name, ranges))
 
-    async def truncate(self, name: str, length: int) -> None:
-        await self._call("truncate", name, lambda: self.inner.truncate(name, length))
-
     async def set_read_only(self, name: str, read_only: bool) -> None:
         await self._call("set_read_only", name, lambda: self.inner.set_read_only(name, read_only))
 

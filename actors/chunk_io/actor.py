@@ -1,18 +1,14 @@
-"""The storage-backend actor: the only holder of one ``ChunkStorage``.
+"""The storage-backend actor: the only holder of one ``ChunkStorage``. Everybody else has a ``StorageClient``,
+which is a ``ChunkStorage`` itself.
 
-Owns: the backend's open and close, the two queues and their limits, retries (through ``attempts.py``), the
-quota, the breaker, and the answers to everybody who asked. Does not own: chunk names, nor what a chunk is
-for. Others see a ``StorageClient``, which is a ``ChunkStorage`` itself.
+Rules: S3 and A12 (the only layer that retries, and only what is safe), A13 and W7 (a call past its deadline
+is answered but never abandoned: it keeps its slot until the backend returns, and counts as late), A14 (reads
+and writes apart), A15 and C6 (the quota; the store's own chunks and deletes go by the internal lane and pass
+it), A16 and S7 (the breaker).
 
-Rules upheld: A12, S3 (the only layer that retries, and only what is safe to), A13, W7
-(an operation past its deadline is answered, never abandoned: it keeps its place until the backend returns,
-and is counted as late), A14, A15 and C6 (the store's own chunks and deletes go by the internal lane and pass
-the quota), A16, S7 (the breaker).
-
-Stop order (rule A11): refuse new asks, let queue and running operations finish within ``drain_deadline``,
-answer whoever is left, cancel what still runs, close the backend. Cancelling ``run`` skips the draining, not
-the answers. Crash: nothing here is durable; an operation that was running then has an unknown outcome.
-"""
+Stop order (rule A11): refuse new calls, let queued and running ones finish within ``drain_deadline``, answer
+the rest, cancel what still runs, close the backend. Cancelling ``run`` skips the draining, not the answers.
+Crash: nothing here is durable; the outcome of a mutation that was running is unknown."""
 
 from __future__ import annotations
 
@@ -32,13 +28,14 @@ from ...storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
+from ...storage_backends.base.state_table import StateTable
 from ...storage_backends.base.statistics import counter, state
-from ..kernel.lifecycle import CLEAN_EXIT, ActorExit, ExitKind, Lifecycle, StateTable, exit_of
-from ..kernel.shutdown import finish_within
+from ..kernel.exits import CLEAN_EXIT, ActorExit, ExitKind, exit_of
+from ..kernel.task_groups import finish_within
 from ..telemetry.logging import get_logger
 from .breaker import Breaker, BreakerState, BreakerStatistics
-from .health import LastFailure, StorageHealthStatistics, trouble_of
-from .messages import Operation, PoolKind, Request, UsedSpace
+from .calls import USED_SPACE, ChunkCall, PendingCall, PoolKind
+from .health import LastFailure, StorageHealthStatistics, health_of
 from .options import StorageOptions
 from .pool import Pool, PoolStatistics
 from .quota import Quota, QuotaStatistics
@@ -55,36 +52,43 @@ class StorageState(enum.Enum):
     STOPPED = "stopped"
 
 
-STATES = StateTable(
-    StorageState,
+class StorageEvent(enum.Enum):
+    START = "start"
+    OPENED = "opened"
+    STOP = "stop"
+    END = "end"
+
+
+STATES: StateTable[StorageState, StorageEvent] = StateTable(
     {
-        StorageState.NEW: {StorageState.STARTING, StorageState.STOPPED},
-        StorageState.STARTING: {StorageState.ACTIVE, StorageState.STOPPED},
-        StorageState.ACTIVE: {StorageState.DRAINING, StorageState.STOPPED},
-        StorageState.DRAINING: {StorageState.STOPPED},
-        StorageState.STOPPED: (),
-    },
+        (StorageState.NEW, StorageEvent.START): StorageState.STARTING,
+        (StorageState.STARTING, StorageEvent.OPENED): StorageState.ACTIVE,
+        (StorageState.STARTING, StorageEvent.END): StorageState.STOPPED,
+        (StorageState.ACTIVE, StorageEvent.STOP): StorageState.DRAINING,
+        (StorageState.ACTIVE, StorageEvent.END): StorageState.STOPPED,
+        (StorageState.DRAINING, StorageEvent.END): StorageState.STOPPED,
+    }
 )
 
 
 @attrs.frozen
 class StorageActorStatistics:
-    state: str = attrs.field(metadata=state("Where the storage actor is."))
+    state: str = attrs.field(metadata=state("The storage actor's state."))
     reads: PoolStatistics
     writes: PoolStatistics
     attempts: AttemptsStatistics
     quota: QuotaStatistics
     breaker: BreakerStatistics
-    trouble: StorageHealthStatistics
+    health: StorageHealthStatistics
     backend: ChunkStorageStatistics
-    failed_at_exit: int = attrs.field(metadata=counter("Asks that were running when the actor ended."))
+    failed_at_exit: int = attrs.field(metadata=counter("Calls that were running when the actor ended."))
 
 
-def _lost(operation: Operation[Any], why: str) -> TierlogError:
-    """What to tell the asker of an operation that was begun and whose end it will not see."""
-    if operation.mutates:
-        return OutcomeUnknown(f"{operation.name}: {why}; it may still be carried out")
-    return Unavailable(f"{operation.name}: {why}; try again later")
+def _unfinished(call: ChunkCall[Any], why: str) -> TierlogError:
+    """The answer to a call that was begun and whose end its caller will not see."""
+    if call.verb.mutates:
+        return OutcomeUnknown(f"{call.name}: {why}; it may still take effect")
+    return Unavailable(f"{call.name}: {why}; try again later")
 
 
 class StorageActor:
@@ -100,33 +104,36 @@ class StorageActor:
         self._attempts = Attempts(chunks, options.attempts, options.backoff, random, self._observe)
         self._quota = Quota(options.safe_size_bytes)
         self._breaker = Breaker(options.breaker_failures, options.breaker_interval)
-        self._heard = LastFailure()
-        self._life = Lifecycle(STATES, StorageState.NEW)
-        # A dict and not a set: it is iterated at the end, in the order of arrival.
-        self._running: dict[Request, None] = {}
+        self._last_failure = LastFailure()
+        self._state = StorageState.NEW
+        self._ended: ActorExit | None = None
+        self._started = anyio.Event()
+        """Set once the actor is active, or has ended."""
+        # A dict and not a set: at the end it is iterated in the order of arrival.
+        self._running: dict[PendingCall[Any], None] = {}
         self._failed_at_exit = 0
         self._stop = anyio.Event()
 
     def __repr__(self) -> str:
         reads, writes = self._pools.values()
         return (
-            f"<StorageActor {self._life.state.value}, reads {reads!r}, writes {writes!r}, "
+            f"<StorageActor {self._state.value}, reads {reads!r}, writes {writes!r}, "
             f"{self._breaker!r}, {self._quota!r}>"
         )
 
     @property
     def state(self) -> StorageState:
-        return self._life.state
+        return self._state
 
     @property
     def capabilities(self) -> Capabilities:
         return self._chunks.capabilities
 
     @property
-    def trouble(self) -> StorageHealthStatistics:
-        """What is wrong with long-term storage now, if anything."""
-        return trouble_of(
-            self._heard,
+    def health(self) -> StorageHealthStatistics:
+        """The health of long-term storage now."""
+        return health_of(
+            self._last_failure,
             over_quota=self._quota.reason,
             failures=self._breaker.failures,
             is_open=self._breaker.state is not BreakerState.CLOSED,
@@ -138,12 +145,13 @@ class StorageActor:
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> ActorExit:
         """Open the backend, report started, serve until ``stop``, and return why it ended. An error of
         opening is raised."""
-        self._life.go(StorageState.STARTING)
+        self._step(StorageEvent.START)
         reason: BaseException = ClosedError("the storage actor was stopped")
         ended = CLEAN_EXIT
         try:
             await self._chunks.open()
-            self._life.go(StorageState.ACTIVE)
+            self._step(StorageEvent.OPENED)
+            self._started.set()
             task_status.started()
             await self._serve_until_stopped()
         except anyio.get_cancelled_exc_class():
@@ -153,29 +161,38 @@ class StorageActor:
             reason, ended = error, exit_of(error)
             raise
         finally:
-            self._end(ended, reason)
+            self._answer_everybody(reason)
+            self._step(StorageEvent.END)
+            self._ended = ended
+            self._started.set()
             if not await finish_within(self.options.drain_deadline, self._chunks.close):
                 ended = attrs.evolve(ended, detail="closing the backend did not finish within its deadline")
         return ended
 
     def stop(self) -> None:
-        """Ask ``run`` to end: new asks are refused from now on. Idempotent."""
-        if self._life.state is StorageState.ACTIVE:
-            self._life.go(StorageState.DRAINING)
+        """Ask ``run`` to end; new calls are refused from now on. Idempotent."""
+        if self._state is StorageState.ACTIVE:
+            self._step(StorageEvent.STOP)
         self._stop.set()
 
     async def wait_active(self) -> None:
-        """Wait until asks are served. Raises ``Unreachable`` if the actor has ended."""
-        await self._life.wait_for(StorageState.ACTIVE)
+        """Wait until calls are served. Raises ``ClosedError`` if the actor stops or has ended."""
+        await self._started.wait()
+        if self._state is not StorageState.ACTIVE:
+            reason = "it was stopped" if self._ended is None else str(self._ended)
+            raise ClosedError(f"the storage actor has ended: {reason}")
+
+    def _step(self, event: StorageEvent) -> None:
+        self._state = STATES.next(self._state, event)
 
     async def _serve_until_stopped(self) -> None:
-        async with anyio.create_task_group() as operations:
+        async with anyio.create_task_group() as calls:
             async with anyio.create_task_group() as loops:
                 for pool in self._pools.values():
-                    loops.start_soon(self._dispatch, pool, operations)
+                    loops.start_soon(self._dispatch, pool, calls)
                 if self._quota.is_limited:
                     loops.start_soon(self._measure_space)
-                loops.start_soon(self._sweep_now_and_then)
+                loops.start_soon(self._sweep_at_intervals)
                 await self._stop.wait()
                 with anyio.move_on_after(self.options.drain_deadline):
                     for pool in self._pools.values():
@@ -183,50 +200,45 @@ class StorageActor:
                 loops.cancel_scope.cancel()
 
             self._answer_everybody(ClosedError("the storage actor was stopped"))
-            operations.cancel_scope.cancel()
-
-    def _end(self, ended: ActorExit, reason: BaseException) -> None:
-        self._answer_everybody(reason)
-        self._life.go(StorageState.STOPPED, ended)
+            calls.cancel_scope.cancel()
 
     def _answer_everybody(self, reason: BaseException) -> None:
-        """Tell each asker the truth: queued means nothing was done, running means that it may have been."""
+        """Fail all calls: what was queued did not happen, what is running may still take effect."""
         refusal = (
             reason
             if isinstance(reason, TierlogError)
             else Unavailable(f"the storage actor ended: {reason!r}; nothing was done")
         )
         for pool in self._pools.values():
-            for request in pool.mailbox.close(refusal):
-                request.ticket.fail(refusal)
-        for request in self._running:
-            self._failed_at_exit += request.ticket.fail(_lost(request.operation, "the storage actor ended"))
+            for pending in pool.mailbox.close(refusal):
+                pending.fail(refusal)
+        for pending in self._running:
+            self._failed_at_exit += pending.fail(_unfinished(pending.call, "the storage actor ended"))
 
-    # --- asks (called by clients) ----------------------------------------------------------------
+    # --- called by clients -----------------------------------------------------------------------
 
-    def accept(self, operation: Operation[Any]) -> Pool:
-        """The pool whose mailbox takes ``operation``. Raises at once what needs no queue: ``ClosedError``,
-        ``Unavailable``, ``StorageFull``."""
-        if self._life.state is not StorageState.ACTIVE:
+    def accept(self, call: ChunkCall[Any]) -> Pool:
+        """The pool whose mailbox takes ``call``. Raises ``ClosedError``, ``Unavailable`` or ``StorageFull``
+        where no queueing can help."""
+        if self._state is not StorageState.ACTIVE:
             self._refuse()
 
-        if operation.grows:
-            self._quota.check(operation.name)
-        return self._pools[operation.pool]
+        if call.verb.grows:
+            self._quota.check(call.name)
+        return self._pools[call.verb.pool]
 
     def _refuse(self) -> None:
-        if self._life.state in {StorageState.NEW, StorageState.STARTING}:
+        if self._state in {StorageState.NEW, StorageState.STARTING}:
             raise Unavailable("the storage actor is starting; try again later")
-        raise ClosedError(f"the storage actor is {self._life.state.value}")
+        raise ClosedError(f"the storage actor is {self._state.value}")
 
     def admit(self, name: str) -> None:
-        """Ask before naming and tracking a chunk (rule S7): raises ``Unavailable`` while the breaker is open,
-        ``StorageFull`` above the quota.
+        """Check before naming and tracking a chunk (rule S7). Raises ``Unavailable`` while the breaker is
+        open, ``StorageFull`` above the quota.
 
-        ``name`` is the chunk's, or the prefix that it will have. While the storage is in trouble one caller
-        per interval passes, as the probe.
-        """
-        if self._life.state is not StorageState.ACTIVE:
+        ``name`` is the chunk's, or the prefix that it will have. While the breaker is open, one caller per
+        interval passes as the probe."""
+        if self._state is not StorageState.ACTIVE:
             self._refuse()
 
         self._quota.check(name)
@@ -237,66 +249,62 @@ class StorageActor:
                 f"{self._breaker.retry_in(now):.1f} s"
             )
 
-    def expire(self, request: Request) -> None:
-        """Answer a request whose deadline has passed, unless the answer has just come. A running one goes on
-        as late."""
-        operation, ticket = request.operation, request.ticket
-        if ticket.done:
+    def expire(self, pending: PendingCall[Any]) -> None:
+        """Answer a call whose deadline has passed, unless it was answered just now. If it is running it goes
+        on, as late."""
+        call = pending.call
+        if pending.done:
             return
 
-        if not ticket.started:
-            ticket.fail(
-                Unavailable(
-                    f"{operation.name}: still queued at its deadline; nothing was done, try again later"
-                )
+        if not pending.is_started:
+            pending.fail(
+                Unavailable(f"{call.name}: still queued at its deadline; nothing was done, try again later")
             )
             return
 
-        self._pools[operation.pool].became_late(request)
-        self._observe(operation, TimeoutError(f"{operation.name}: no answer at its deadline"))
-        ticket.fail(_lost(operation, "no answer at its deadline"))
+        self._pools[call.verb.pool].became_late(pending)
+        self._observe(call, TimeoutError(f"{call.name}: no answer at its deadline"))
+        pending.fail(_unfinished(call, "no answer at its deadline"))
 
-    # --- operations ------------------------------------------------------------------------------
+    # --- calls -----------------------------------------------------------------------------------
 
-    async def _dispatch(self, pool: Pool, operations: anyio.abc.TaskGroup) -> None:
+    async def _dispatch(self, pool: Pool, calls: anyio.abc.TaskGroup) -> None:
         while True:
-            for request in await pool.take():
-                self._running[request] = None
-                operations.start_soon(self._serve, pool, request)
+            for pending in await pool.take():
+                self._running[pending] = None
+                calls.start_soon(self._serve, pool, pending)
 
-    async def _serve(self, pool: Pool, request: Request) -> None:
-        """Carry one request out and answer it. Only its own cancellation, or what is meant for the process,
-        gets out of here."""
-        operation, ticket = request.operation, request.ticket
+    async def _serve(self, pool: Pool, pending: PendingCall[Any]) -> None:
+        """Perform one call and answer it. Only a cancellation, or what is meant for the process, leaves
+        here."""
+        call = pending.call
         try:
-            result = await self._attempts.carry_out(operation, lambda: not ticket.done)
-        except Exception as error:  # noqa: BLE001 - whatever it is belongs to whoever asked
+            result = await self._attempts.perform(call, lambda: not pending.done)
+        except Exception as error:  # noqa: BLE001 - it is the caller's, whatever it is
             pool.failed += 1
-            ticket.fail(error)
+            pending.fail(error)
         except BaseException:
-            ticket.fail(_lost(operation, "cancelled while it was running"))
+            pending.fail(_unfinished(call, "cancelled while it was running"))
             raise
         else:
-            self._count(pool, operation, operation.moved(result))
-            ticket.resolve(result)
+            moved = call.moved(result)
+            pool.done += 1
+            pool.bytes += moved
+            if call.verb.grows:
+                self._quota.add(moved)
+            pending.resolve(result)
         finally:
-            del self._running[request]
-            pool.finished(request)
+            del self._running[pending]
+            pool.finished(pending)
 
-    def _count(self, pool: Pool, operation: Operation[Any], size: int) -> None:
-        pool.done += 1
-        pool.bytes += size
-        if operation.grows:
-            self._quota.add(size)
-
-    def _observe(self, operation: Operation[Any], error: BaseException | None) -> None:
-        """Tell the breaker how an attempt ended. It guards the making of chunks, so mutations alone count:
-        reads that still work do not show that writes do."""
-        if not operation.mutates or isinstance(error, ClosedError):
+    def _observe(self, call: ChunkCall[Any], error: BaseException | None) -> None:
+        """Note how an attempt ended. The breaker guards the creation of chunks, so only mutations count:
+        reads that work do not show that writes do."""
+        if not call.verb.mutates or isinstance(error, ClosedError):
             return
 
         is_failure = isinstance(error, (Unavailable, OutcomeUnknown, TimeoutError))
-        self._heard.heard(error, grows=operation.grows, is_failure=is_failure)
+        self._last_failure.note(error, grows=call.verb.grows, is_failure=is_failure)
         if isinstance(error, StorageFull):
             return
 
@@ -306,17 +314,17 @@ class StorageActor:
             self._breaker.success(anyio.current_time())
 
     async def _measure_space(self) -> None:
-        """Measure now and then. A measurement that fails leaves the last one standing."""
+        """Measure at each interval. A measurement that fails keeps the last one."""
         while True:
             try:
-                self._quota.measure(await self._attempts.carry_out(UsedSpace(), lambda: True))
+                self._quota.measure(await self._attempts.perform(ChunkCall(USED_SPACE, ""), lambda: True))
             except (Unavailable, OutcomeUnknown):
                 self._quota.missed()
             await anyio.sleep(self.options.safe_size_interval)
 
-    async def _sweep_now_and_then(self) -> None:
-        """Opening swept. A process that lives long sweeps again, and after trouble once more at the next
-        time."""
+    async def _sweep_at_intervals(self) -> None:
+        """Sweep again in a process that lives long; opening the backend did it first. A sweep that fails
+        waits for the next interval."""
         while True:
             await anyio.sleep(self.options.sweep_interval)
             try:
@@ -326,13 +334,13 @@ class StorageActor:
 
     def statistics(self) -> StorageActorStatistics:
         return StorageActorStatistics(
-            state=self._life.state.value,
+            state=self._state.value,
             reads=self._pools[PoolKind.READ].statistics(),
             writes=self._pools[PoolKind.WRITE].statistics(),
             attempts=self._attempts.statistics(),
             quota=self._quota.statistics(),
             breaker=self._breaker.statistics(),
-            trouble=self.trouble,
+            health=self.health,
             backend=self._chunks.statistics(),
             failed_at_exit=self._failed_at_exit,
         )

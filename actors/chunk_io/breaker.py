@@ -1,23 +1,19 @@
-"""The breaker: long-term storage in trouble is a state, and nothing feeds itself meanwhile (rules A16 and
-S7).
+"""The breaker: long-term storage that keeps failing is not called, but for one probe at each interval (rules
+A16 and S7).
 
-Owns: the state machine, closed, open or probing, as a table; sync and pure, time comes in as an argument.
-Does not own: what counts as a failure (the actor says), nor the refusal (whoever would name and track a chunk
-asks first).
-
-Closed: all may pass. After ``failures_max`` failures in a row it opens: nobody passes, except one probe per
-``interval``. A probe that never reports, because its caller went away, blocks the next one for one interval
-only. Any success closes.
-"""
+Closed: all callers pass. After ``failures_max`` failures in a row it opens: nobody passes, except one probe
+per ``interval``. A probe that never reports, because its caller went away, blocks the next one for one
+interval only. Any success closes. Synchronous and pure: times are arguments, in seconds of one monotonic
+clock."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 
 import attrs
 
 from ...storage_backends.base.errors import InvalidArgument
+from ...storage_backends.base.state_table import StateTable
 from ...storage_backends.base.statistics import counter, gauge, state
 
 
@@ -27,35 +23,37 @@ class BreakerState(enum.Enum):
     PROBING = "probing"
 
 
-class Signal(enum.Enum):
+class BreakerEvent(enum.Enum):
     SUCCESS = "success"
     FAILURE = "failure"
     LIMIT = "limit"
-    """The failure that is one too many."""
+    """The last failure that is allowed in a row."""
     PROBE = "probe"
-    """Somebody is let through to try."""
+    """A caller passes to try."""
 
 
-TABLE: Mapping[tuple[BreakerState, Signal], BreakerState] = {
-    (BreakerState.CLOSED, Signal.SUCCESS): BreakerState.CLOSED,
-    (BreakerState.CLOSED, Signal.FAILURE): BreakerState.CLOSED,
-    (BreakerState.CLOSED, Signal.LIMIT): BreakerState.OPEN,
-    (BreakerState.OPEN, Signal.SUCCESS): BreakerState.CLOSED,
-    (BreakerState.OPEN, Signal.FAILURE): BreakerState.OPEN,
-    (BreakerState.OPEN, Signal.LIMIT): BreakerState.OPEN,
-    (BreakerState.OPEN, Signal.PROBE): BreakerState.PROBING,
-    (BreakerState.PROBING, Signal.SUCCESS): BreakerState.CLOSED,
-    (BreakerState.PROBING, Signal.FAILURE): BreakerState.OPEN,
-    (BreakerState.PROBING, Signal.LIMIT): BreakerState.OPEN,
-    (BreakerState.PROBING, Signal.PROBE): BreakerState.PROBING,
-}
-"""All steps. A probe in the closed state is not among them: there everybody passes."""
+STATES: StateTable[BreakerState, BreakerEvent] = StateTable(
+    {
+        (BreakerState.CLOSED, BreakerEvent.SUCCESS): BreakerState.CLOSED,
+        (BreakerState.CLOSED, BreakerEvent.FAILURE): BreakerState.CLOSED,
+        (BreakerState.CLOSED, BreakerEvent.LIMIT): BreakerState.OPEN,
+        (BreakerState.OPEN, BreakerEvent.SUCCESS): BreakerState.CLOSED,
+        (BreakerState.OPEN, BreakerEvent.FAILURE): BreakerState.OPEN,
+        (BreakerState.OPEN, BreakerEvent.LIMIT): BreakerState.OPEN,
+        (BreakerState.OPEN, BreakerEvent.PROBE): BreakerState.PROBING,
+        (BreakerState.PROBING, BreakerEvent.SUCCESS): BreakerState.CLOSED,
+        (BreakerState.PROBING, BreakerEvent.FAILURE): BreakerState.OPEN,
+        (BreakerState.PROBING, BreakerEvent.LIMIT): BreakerState.OPEN,
+        (BreakerState.PROBING, BreakerEvent.PROBE): BreakerState.PROBING,
+    }
+)
+"""A probe in the closed state is not among the steps: there everybody passes."""
 
 
 @attrs.frozen
 class BreakerStatistics:
     state: str = attrs.field(
-        metadata=state("Whether long-term storage is asked: closed (yes), open (no), half-open (one probe).")
+        metadata=state("Whether long-term storage is called: closed (yes), open (no), probing (one caller).")
     )
     failures: int = attrs.field(metadata=gauge("Failures in a row."))
     opened: int = attrs.field(metadata=counter("Times it opened, a failed probe included."))
@@ -64,8 +62,6 @@ class BreakerStatistics:
 
 
 class Breaker:
-    """See the module's head. Times are seconds of one monotonic clock."""
-
     __slots__ = (
         "_failures",
         "_failures_max",
@@ -104,8 +100,8 @@ class Breaker:
         return self._failures
 
     def admit(self, now: float) -> bool:
-        """Whether the caller may pass. In trouble the caller that passes is the probe, and should go on to
-        use the storage."""
+        """Whether the caller may pass. While the breaker is open, the caller that passes is the probe, and
+        must go on to use the storage."""
         if self._state is BreakerState.CLOSED:
             return True
 
@@ -114,7 +110,7 @@ class Breaker:
             return False
 
         self._probes += 1
-        self._step(Signal.PROBE, now)
+        self._step(BreakerEvent.PROBE, now)
         return True
 
     def retry_in(self, now: float) -> float:
@@ -123,17 +119,17 @@ class Breaker:
 
     def success(self, now: float) -> None:
         self._failures = 0
-        self._step(Signal.SUCCESS, now)
+        self._step(BreakerEvent.SUCCESS, now)
 
     def failure(self, now: float) -> None:
         self._failures += 1
-        self._step(Signal.LIMIT if self._failures >= self._failures_max else Signal.FAILURE, now)
+        self._step(BreakerEvent.LIMIT if self._failures >= self._failures_max else BreakerEvent.FAILURE, now)
 
-    def _step(self, signal: Signal, now: float) -> None:
+    def _step(self, event: BreakerEvent, now: float) -> None:
         old = self._state
-        self._state = TABLE[old, signal]
-        # A straggler's failure while open does not push the next probe away.
-        if self._state is not old or signal is Signal.PROBE:
+        self._state = STATES.next(old, event)
+        # A late failure while open must not postpone the next probe.
+        if self._state is not old or event is BreakerEvent.PROBE:
             self._since = now
             self._opened += self._state is BreakerState.OPEN
 

@@ -1,18 +1,12 @@
-"""The storage client: a ``ChunkStorage`` that asks the storage-backend actor, so that everybody else just
-sees the contract.
+"""The storage client: a ``ChunkStorage`` that calls the storage-backend actor.
 
-Owns: turning verbs into messages, the deadline of each ask, and the copy of mutable buffers. Does not own:
-anything about the backend.
-
-Cancellation: a cancelled ask leaves the actor sound. One that was still queued is dropped there; one that
-runs goes on, and a mutation's outcome is unknown. Hole 39: mutable buffers are copied here, because an
-operation may outlive its caller.
-"""
+A cancelled call leaves the actor sound: if it was still queued it is dropped, if it runs it goes on, and the
+outcome of a mutation is unknown. Mutable buffers are copied, because a call may outlive its caller."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -28,27 +22,27 @@ from ...storage_backends.base.chunk_storage import (
     check_chunk_name,
 )
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown
-from ..kernel.lifecycle import Unreachable
-from . import messages as op
+from . import calls
 from .actor import StorageActor, StorageActorStatistics
+from .calls import ChunkCall, PendingCall, Verb
 
 T = TypeVar("T")
 
 
-def _settled(buffer: Buffer) -> Buffer:
+def _immutable(buffer: Buffer) -> Buffer:
     """``buffer``, or a copy of it if its bytes could change."""
     if isinstance(buffer, bytes) or (isinstance(buffer, memoryview) and isinstance(buffer.obj, bytes)):
         return buffer
     return bytes(buffer)
 
 
-def _settle(name: str, data: Sequence[Buffer]) -> tuple[Buffer, ...]:
+def _checked(name: str, data: Sequence[Buffer]) -> tuple[Buffer, ...]:
     check_buffers(name, data)
-    return tuple(map(_settled, data))
+    return tuple(map(_immutable, data))
 
 
 class StorageClient(ChunkStorage):
-    """See the module's head. Light; make as many as there are users."""
+    """A client of ``actor``. It costs little: make one for each user."""
 
     def __init__(self, actor: StorageActor) -> None:
         self._actor = actor
@@ -62,13 +56,9 @@ class StorageClient(ChunkStorage):
         return self._actor.capabilities
 
     async def open(self) -> None:
-        """Wait until the actor serves; a closed client can be opened again. Raises ``ClosedError`` if the
-        actor has ended."""
-        try:
-            await self._actor.wait_active()
-        except Unreachable as error:
-            raise ClosedError(f"the storage actor has ended: {error}") from error
-
+        """Wait until the actor serves. A closed client can be opened again. Raises ``ClosedError`` if the
+        actor stops or has ended."""
+        await self._actor.wait_active()
         self._closed = False
 
     async def close(self) -> None:
@@ -77,58 +67,53 @@ class StorageClient(ChunkStorage):
         await anyio.lowlevel.checkpoint()
 
     def admit(self, name: str) -> None:
-        """Call this before naming and tracking a chunk (rule S7). Sync and cheap: raises ``Unavailable``
-        while long-term storage is in trouble, ``StorageFull`` above the quota. ``name``: the chunk's name or
-        its prefix."""
+        """Check before naming and tracking a chunk (rule S7), without waiting. ``name`` is the chunk's, or
+        its prefix. Raises ``Unavailable`` while the breaker is open, ``StorageFull`` above the quota."""
         self._actor.admit(name)
 
     # --- the contract ---------------------------------------------------------------------------------------
 
     async def exists(self, name: str) -> bool:
-        return await self._ask(op.Exists(name))
+        return await self._call(calls.EXISTS, name)
 
     async def info(self, name: str) -> ChunkInfo:
-        return await self._ask(op.Info(name))
+        return await self._call(calls.INFO, name)
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
-        return await self._ask(op.Read(name, offset, size))
+        return await self._call(calls.READ, name, offset, size)
 
     async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
-        """By pages, of which each is an ask with a deadline of its own."""
+        """By pages, each of which is a call with a deadline of its own."""
         options = self._actor.options
         is_last = False
         while not is_last:
-            page = await self._ask(
-                op.ListChunks(prefix, after, options.list_page, options.read_deadline / 2), check_name=False
-            )
+            arguments = (after, options.list_page, options.read_deadline / 2)
+            page = await self._send(ChunkCall(calls.LIST, prefix, arguments))
             for info in page.chunks:
                 after = info.name
                 yield info
             is_last = page.is_last
 
     async def used_space(self) -> int:
-        return await self._ask(op.UsedSpace(), check_name=False)
+        return await self._send(ChunkCall(calls.USED_SPACE, calls.SYSTEM_PREFIX))
 
     async def create(self, name: str) -> None:
-        await self._ask(op.Create(name))
+        await self._call(calls.CREATE, name)
 
     async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
-        return await self._ask(op.CreateWithContent(name, _settle(name, data)))
+        return await self._call(calls.CREATE_WITH_CONTENT, name, _checked(name, data))
 
     async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
-        return await self._ask(op.Write(name, offset, _settle(name, data)))
+        return await self._call(calls.WRITE, name, offset, _checked(name, data))
 
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
-        return await self._ask(op.Concat(name, tuple(ranges)))
+        return await self._call(calls.CONCAT, name, tuple(ranges))
 
     async def delete(self, name: str) -> None:
-        await self._ask(op.Delete(name))
-
-    async def truncate(self, name: str, length: int) -> None:
-        await self._ask(op.Truncate(name, length))
+        await self._call(calls.DELETE, name)
 
     async def set_read_only(self, name: str, read_only: bool) -> None:
-        await self._ask(op.SetReadOnly(name, read_only))
+        await self._call(calls.SET_READ_ONLY, name, read_only)
 
     def statistics(self) -> ChunkStorageStatistics:
         return self._actor.statistics().backend
@@ -136,27 +121,28 @@ class StorageClient(ChunkStorage):
     def actor_statistics(self) -> StorageActorStatistics:
         return self._actor.statistics()
 
-    # --- asking ---------------------------------------------------------------------------------------------
+    # --- calls ----------------------------------------------------------------------------------------------
 
-    async def _ask(self, operation: op.Operation[T], *, check_name: bool = True) -> T:
+    async def _call(self, verb: Verb[T], name: str, *arguments: Any) -> T:
+        check_chunk_name(name)
+        return await self._send(ChunkCall(verb, name, arguments))
+
+    async def _send(self, call: ChunkCall[T]) -> T:
         if self._closed:
             raise ClosedError("this storage client was closed")
 
-        if check_name:
-            check_chunk_name(operation.name)
-        mailbox = self._actor.accept(operation).mailbox
-        ticket: op.Ticket[T] = op.Ticket(mailbox.events)
-        request = op.Request(operation, ticket)
+        mailbox = self._actor.accept(call).mailbox
+        pending = PendingCall(call, mailbox.events)
         options = self._actor.options
-        deadline = options.write_deadline if operation.mutates else options.read_deadline
+        deadline = options.write_deadline if call.verb.mutates else options.read_deadline
         try:
             with anyio.move_on_after(deadline):
-                await mailbox.put(request, operation.size, operation.lane)
-                return await ticket.wait()
+                await mailbox.put(pending, call.size, call.lane)
+                return await pending.wait()
         except anyio.get_cancelled_exc_class():
-            # Nobody waits any more: if it is still queued, it need not be begun.
-            ticket.fail(OutcomeUnknown(f"{operation.name}: its asker was cancelled"))
+            # If it is still queued, it need not be begun.
+            pending.fail(OutcomeUnknown(f"{call.name}: its caller was cancelled"))
             raise
 
-        self._actor.expire(request)
-        return await ticket.wait()
+        self._actor.expire(pending)
+        return await pending.wait()

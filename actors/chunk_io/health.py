@@ -1,13 +1,9 @@
-"""Trouble with long-term storage as one state with a cause, for health, pages and metrics (rules A16 and S7).
+"""The health of long-term storage: one state with its cause, for probes, pages and metrics (rules A16 and
+S7).
 
-Owns: what was last heard from the backend, and the choice of the one state out of all that is known; sync and
-pure. Does not own: the breaker, the quota and the pools, which say what they know, nor anything that is done
-about trouble: appends go on into the log and the cache whatever is said here, and flushes resume by
-themselves.
-
-The order of the choice is the order of what an operator would do first: make room, then see why nothing
-answers, then why it is slow.
-"""
+Bad health stops nothing: appends go on into the log and the cache, and flushes resume by themselves. The
+order of the states is the order in which an operator acts: make room, then see why nothing answers, then why
+it is slow."""
 
 from __future__ import annotations
 
@@ -19,63 +15,65 @@ from ...storage_backends.base.errors import StorageFull
 from ...storage_backends.base.statistics import state
 
 
-class TroubleKind(enum.Enum):
-    NONE = "none"
+class StorageHealth(enum.Enum):
+    OK = "ok"
     FULL = "full"
-    """Users' chunks cannot grow: above the safe size, or the backend has no room. Reads, deletes and
+    """Users' chunks cannot grow: the safe size is exceeded, or the backend has no room. Reads, deletes and
     truncations go on."""
     UNREACHABLE = "unreachable"
-    """The breaker is open: one probe at a time is let through."""
+    """The breaker is open: one probe at a time passes."""
     SLOW = "slow"
     """Calls run past their deadline and have not returned."""
 
 
 @attrs.frozen
 class StorageHealthStatistics:
-    kind: TroubleKind = attrs.field(
-        default=TroubleKind.NONE,
-        metadata=state("Trouble with long-term storage: none, full, unreachable, slow."),
+    state: StorageHealth = attrs.field(
+        default=StorageHealth.OK,
+        metadata=state("Health of long-term storage: ok, full, unreachable, slow."),
     )
     cause: str = ""
-    """For people: what was seen, and what helps."""
+    """For people: what happened, and what helps."""
 
     def document(self) -> dict[str, str]:
-        return {"trouble": self.kind.value, "cause": self.cause}
+        return {"state": self.state.value, "cause": self.cause}
 
 
 class LastFailure:
-    """What the backend's answers said last."""
+    """What the backend's last answers say about the storage itself."""
 
-    __slots__ = ("full", "last")
+    __slots__ = ("full", "message")
 
     def __init__(self) -> None:
         self.full = ""
-        """Why the last growth was refused, until one succeeds."""
-        self.last = ""
-        """The last error that says nothing about a chunk."""
+        """Why the last growth was refused; empty again once one succeeds."""
+        self.message = ""
+        """The last error that is about the storage and not about a chunk."""
 
-    def heard(self, error: BaseException | None, *, grows: bool, is_failure: bool) -> None:
-        """How an attempt ended: ``grows`` if it would take more space, ``is_failure`` if its error is about
-        the storage itself."""
+    def note(self, error: BaseException | None, *, grows: bool, is_failure: bool) -> None:
+        """Note how an attempt ended. ``grows``: it takes space. ``is_failure``: its error is about the
+        storage itself."""
         if isinstance(error, StorageFull):
             self.full = str(error)
         elif is_failure:
-            self.last = str(error) or type(error).__name__
+            self.message = str(error) or type(error).__name__
         elif error is None and grows:
             self.full = ""
 
 
-def trouble_of(
-    heard: LastFailure, *, over_quota: str, failures: int, is_open: bool, late: int
+def health_of(
+    last: LastFailure, *, over_quota: str, failures: int, is_open: bool, late: int
 ) -> StorageHealthStatistics:
-    """``over_quota``: why growth is refused by the safe size, empty if it is not. ``failures`` in a row;
-    ``late`` calls."""
-    if over_quota or heard.full:
-        return StorageHealthStatistics(TroubleKind.FULL, over_quota or heard.full)
+    """``over_quota``: why the quota refuses growth, empty if it does not. ``failures`` in a row. ``is_open``:
+    the breaker is not closed. ``late``: calls past their deadline."""
+    if over_quota or last.full:
+        return StorageHealthStatistics(StorageHealth.FULL, over_quota or last.full)
     if is_open:
         return StorageHealthStatistics(
-            TroubleKind.UNREACHABLE, f"{failures} calls in a row failed, the last one with: {heard.last}"
+            StorageHealth.UNREACHABLE, f"{failures} calls in a row failed, the last one with: {last.message}"
         )
     if late:
-        return StorageHealthStatistics(TroubleKind.SLOW, f"{late} calls have not returned at their deadline")
+        return StorageHealthStatistics(
+            StorageHealth.SLOW, f"{late} calls have not returned at their deadline"
+        )
     return StorageHealthStatistics()

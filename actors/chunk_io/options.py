@@ -1,4 +1,4 @@
-"""What an operator can set about the storage-backend actor."""
+"""Options of the storage-backend actor."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ DEFAULT_QUEUE = MailboxOptions(
 @attrs.frozen(kw_only=True)
 class StorageOptions:
     reads_max: int = 16
-    """Reads at the same time (info, exists and list included)."""
+    """Reads at the same time, with info, exists and list."""
     writes_max: int = 8
-    """Writes at the same time (deletes included)."""
+    """Writes at the same time, with deletes."""
     queue: MailboxOptions = DEFAULT_QUEUE
     """Bounds of each of the two queues, reads and writes."""
     attempts: int = 3
-    """Tries of a repeatable operation, at least 1."""
+    """Attempts of a repeatable call, at least 1."""
     backoff: Backoff = DEFAULT_BACKOFF
     read_deadline: float = 30.0
-    """Seconds from the ask to the answer, tries included; then ``Unavailable``."""
+    """Seconds from the call to its answer, retries included; then ``Unavailable``."""
     write_deadline: float = 60.0
     """Likewise; then ``OutcomeUnknown``, or ``Unavailable`` if it was never begun."""
     list_page: int = 10_000
-    """Names that one ask for a list is answered with, at most."""
+    """Names in one page of a list, at most."""
     safe_size_bytes: int = 0
     """Users' chunks stop growing while more than this is in use; 0 for no limit."""
     safe_size_interval: float = 60.0
     """Seconds between two measurements of the space in use."""
     sweep_interval: float = 86_400.0
-    """Seconds between two sweeps of what dead processes left unfinished; opening is one too."""
+    """Seconds between two sweeps of files that dead processes left unfinished. Opening sweeps too."""
     breaker_failures: int = 5
     """Failures in a row that open the breaker."""
     breaker_interval: float = 5.0
     """Seconds between two probes while it is open."""
     drain_deadline: float = 10.0
-    """Seconds that a stop waits for what is queued and running, and again for closing the backend."""
+    """Seconds that a stop waits for queued and running calls, and again for closing the backend."""
 
     def __attrs_post_init__(self) -> None:
         if min(self.reads_max, self.writes_max, self.attempts, self.list_page) < 1:

@@ -1,40 +1,38 @@
-"""One of the two halves of the storage-backend actor, reads or writes: a bounded queue and a limit of what
-runs at the same time.
+"""Half of the storage-backend actor, reads or writes: a bounded queue and a limit of what runs at the same
+time.
 
-Owns: its mailbox, the number of running operations, and those that are late. Does not own: the operations'
-tasks (the actor's).
-
-Rule A14: reads and writes have separate queues as well as limits, so that writes that wait never stand in
-front of a read. Cancellation: a cancelled ``take`` has taken nothing.
-"""
+Rule A14: reads and writes have separate queues and limits, so that waiting writes never delay a read. A
+cancelled ``take`` has taken nothing."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import anyio
 import attrs
 
 from ...storage_backends.base.statistics import counter, gauge
 from ..kernel.mailbox import Mailbox, MailboxOptions, MailboxStatistics
-from .messages import Request
+from .calls import PendingCall
 
 _ANY_BYTES = 1 << 62
-"""A batch is bounded by the free places; its bytes are in memory already."""
+"""A batch is bounded by the free slots; its bytes are in memory already."""
 
 
 @attrs.frozen
 class PoolStatistics:
     queue: MailboxStatistics
     limit: int = attrs.field(metadata=gauge("Calls to long-term storage at the same time, at most."))
-    running: int = attrs.field(metadata=gauge("Calls under way."))
+    running: int = attrs.field(metadata=gauge("Calls running."))
     late: int = attrs.field(
         metadata=gauge(
-            "Calls that run past their deadline: answered, and in their place until the backend returns."
+            "Calls past their deadline: answered, but they keep their slot until the backend returns."
         )
     )
     went_late: int = attrs.field(metadata=counter("Calls that went past their deadline."))
     done: int = attrs.field(metadata=counter("Calls carried out with success."))
     failed: int = attrs.field(metadata=counter("Calls that failed."))
-    dropped: int = attrs.field(metadata=counter("Calls never begun, because their asker had gone."))
+    dropped: int = attrs.field(metadata=counter("Calls never begun, because their caller had gone."))
     bytes: int = attrs.field(metadata=counter("User bytes read or written with success."))
 
 
@@ -53,7 +51,7 @@ class Pool:
     )
 
     def __init__(self, limit: int, queue: MailboxOptions) -> None:
-        self.mailbox: Mailbox[Request] = Mailbox(queue)
+        self.mailbox: Mailbox[PendingCall[Any]] = Mailbox(queue)
         self.limit = limit
         self.running = 0
         self.done = 0
@@ -67,30 +65,30 @@ class Pool:
     def __repr__(self) -> str:
         return f"<Pool {self.running}/{self.limit} running, {self._late} late, {len(self.mailbox)} queued>"
 
-    async def take(self) -> list[Request]:
-        """Wait for a free place and a request; what is returned counts as running until ``finished``."""
+    async def take(self) -> list[PendingCall[Any]]:
+        """Wait for a free slot and a call. What is returned counts as running until ``finished``."""
         while True:
             while self.running >= self.limit:
                 await self._wait_freed()
 
             batch = await self.mailbox.drain(self.limit - self.running, _ANY_BYTES)
-            wanted = [request for request in batch if not request.ticket.done]
+            wanted = [pending for pending in batch if not pending.done]
             self._dropped += len(batch) - len(wanted)
-            for request in wanted:
-                request.ticket.started = True
+            for pending in wanted:
+                pending.is_started = True
             self.running += len(wanted)
             if wanted:
                 return wanted
             self._notify()
 
-    def became_late(self, request: Request) -> None:
-        request.ticket.late = True
+    def became_late(self, pending: PendingCall[Any]) -> None:
+        pending.is_late = True
         self._late += 1
         self._went_late += 1
 
-    def finished(self, request: Request) -> None:
+    def finished(self, pending: PendingCall[Any]) -> None:
         self.running -= 1
-        self._late -= request.ticket.late
+        self._late -= pending.is_late
         self._notify()
 
     @property

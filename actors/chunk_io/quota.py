@@ -1,11 +1,8 @@
 """The quota: users' chunks stop growing while the storage holds more than its safe size (rule A15).
 
-Owns: the comparison; sync and pure. Does not own: measuring (the actor polls ``used_space``), nor the lane of
-an operation.
-
 Between two measurements the bytes written since are added, so that a burst cannot run far past the limit. The
-store's own chunks are exempt, as are reads and deletes: they are what makes space (rule C6).
-"""
+store's own chunks, reads and deletes are exempt: they make space (rule C6). Synchronous and pure; the actor
+measures."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ import attrs
 
 from ...storage_backends.base.errors import StorageFull
 from ...storage_backends.base.statistics import counter, gauge
-from .messages import SYSTEM_PREFIX
+from .calls import SYSTEM_PREFIX
 
 
 @attrs.frozen
@@ -23,7 +20,7 @@ class QuotaStatistics:
     )
     used_bytes: int = attrs.field(metadata=gauge("Space in use: last measured, and what was written since."))
     measured: int = attrs.field(metadata=counter("Measurements that succeeded."))
-    missed: int = attrs.field(metadata=counter("Measurements that failed: the last good one stands."))
+    missed: int = attrs.field(metadata=counter("Measurements that failed; the last good one is kept."))
     refused: int = attrs.field(metadata=counter("Writes refused because of the limit."))
 
 
@@ -46,7 +43,7 @@ class Quota:
 
     @property
     def reason(self) -> str:
-        """Why users are refused now; empty if they are not."""
+        """Why users' chunks may not grow now; empty if they may."""
         if not self._safe_size or self._used < self._safe_size:
             return ""
 
@@ -56,7 +53,7 @@ class Quota:
         )
 
     def measure(self, used_bytes: int) -> None:
-        """Note what the backend says is in use."""
+        """Note the space in use, as the backend measured it."""
         self._used = used_bytes
         self._measured += 1
 
@@ -69,7 +66,7 @@ class Quota:
         self._used += size_bytes
 
     def check(self, name: str) -> None:
-        """Raise ``StorageFull`` if the chunk ``name`` may not be made or grow now."""
+        """Raise ``StorageFull`` if the chunk ``name`` may not be created or grow now."""
         if self.reason and not name.startswith(SYSTEM_PREFIX):
             self._refused += 1
             raise StorageFull(self.reason)

@@ -70,19 +70,17 @@ def _shown(status: dict[str, Any]) -> RenderableType:
         output.table(_HOST_COLUMNS, [_host_row(host) for host in status["hosts"]]),
         Text(),
         output.table(_CONTAINER_COLUMNS, [_container_row(place) for place in status["containers"]]),
-        *_troubles(status),
+        *_unhealthy(status),
     )
 
 
-def _troubles(status: dict[str, Any]) -> list[RenderableType]:
-    """A line for each host that has trouble with long-term storage."""
+def _unhealthy(status: dict[str, Any]) -> list[RenderableType]:
+    """A line for each host that cannot use long-term storage as usual."""
     from rich.text import Text
 
     told = [(host["id"], host["storage"]) for host in status["hosts"] if host["storage"]["cause"]]
     lines = [
-        Text.assemble(
-            f"\n{host}: long-term storage is ", (storage["trouble"], "red"), f": {storage['cause']}"
-        )
+        Text.assemble(f"\n{host}: long-term storage is ", (storage["state"], "red"), f": {storage['cause']}")
         for host, storage in told
     ]
     return list(lines)
@@ -90,8 +88,8 @@ def _troubles(status: dict[str, Any]) -> list[RenderableType]:
 
 def _host_row(host: dict[str, Any]) -> tuple[Any, ...]:
     held = ", ".join(map(str, host["containers"])) or "none"
-    lag, trouble = f"{host['lag_seconds'] * 1000:.0f} ms", host["storage"]["trouble"]
-    return (host["id"], host["phase"], host["pid"], held, lag, trouble, host["starts"], host["last_exit"])
+    lag, health = f"{host['lag_seconds'] * 1000:.0f} ms", host["storage"]["state"]
+    return (host["id"], host["phase"], host["pid"], held, lag, health, host["starts"], host["last_exit"])
 
 
 def _container_row(place: dict[str, Any]) -> tuple[Any, ...]:

@@ -46,7 +46,7 @@ from ..gc.collector import Collector, CollectorOptions
 from ..kernel.mailbox import Lane, Mailbox, MailboxOptions
 from ..kernel.one_shot import Answer, EventSource
 from ..kernel.reply import Reply, fail_all
-from ..kernel.shutdown import finish_within
+from ..kernel.task_groups import finish_within
 from ..legacy_rolling.header_updates import HeaderKeeper
 from ..legacy_rolling.legacy_segments import LegacySegments
 from ..read.append_starts import AppendStarts

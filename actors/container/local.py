@@ -20,7 +20,7 @@ import attrs
 
 from ...storage_backends.base.errors import ClosedError, NotOwner, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter, label, state
-from ..kernel.lifecycle import CLEAN_EXIT, ActorExit, ExitKind, exit_of, first_leaf
+from ..kernel.exits import CLEAN_EXIT, ActorExit, ExitKind, exit_of, first_leaf
 from ..kernel.supervision import RestartPolicy, SupervisionEvent, supervise
 from ..telemetry.logging import get_logger
 from .container import Container

@@ -23,7 +23,7 @@ import attrs
 
 from ...storage_backends.base.errors import InvalidArgument
 from .backoff import Backoff
-from .lifecycle import RESTARTABLE, ActorExit, exit_of
+from .exits import RESTARTABLE, ActorExit, exit_of
 
 DEFAULT_BACKOFF = Backoff(first=0.1, maximum=30.0)
 

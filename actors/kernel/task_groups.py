@@ -1,26 +1,26 @@
-"""Task groups that belong to a body: of an app, or of a caller that must not learn that there are tasks.
-
-Owns: ``body_group``. Does not own: how the tasks end; the body says so before it ends
-(``cancel_scope.cancel``, or a stop that they obey).
-
-A task group wraps whatever is raised in it into an exception group, also what its body raised. Somebody who
-runs a body for others has to give them their own exception back as it was. Cancellation: passes, after the
-tasks have ended.
-"""
+"""Structured concurrency in the three forms that the library needs beside anyio's own."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 import anyio
 import anyio.abc
 
+from ...storage_backends.base.errors import TierlogError
+
+T = TypeVar("T")
+
 
 @asynccontextmanager
 async def body_group() -> AsyncIterator[anyio.abc.TaskGroup]:
-    """A task group; what the body raises comes out unwrapped, when all tasks have ended. What a task raises
-    comes in a group."""
+    """A task group for a body that belongs to the caller.
+
+    A plain task group wraps the body's own exception into a group. Here the body's exception comes out as it
+    was raised, after all tasks have ended; what a task raises comes in a group. The body ends the tasks
+    itself (``cancel_scope.cancel``, or a stop that they obey)."""
     failure: BaseException | None = None
     async with anyio.create_task_group() as tasks:
         try:
@@ -30,3 +30,34 @@ async def body_group() -> AsyncIterator[anyio.abc.TaskGroup]:
 
     if failure is not None:
         raise failure
+
+
+async def work_through(items: Iterable[T], count: int, act: Callable[[T], Awaitable[None]]) -> None:
+    """Call ``act`` on each item, at most ``count`` at the same time, starting in order.
+
+    The first ``TierlogError`` cancels the others and is raised by itself, not in a group.
+    """
+    pending = iter(items)
+    errors: list[TierlogError] = []
+
+    async def work() -> None:
+        for item in pending:
+            try:
+                await act(item)
+            except TierlogError as error:
+                errors.append(error)
+                tasks.cancel_scope.cancel()
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(count):
+            tasks.start_soon(work)
+    if errors:
+        raise errors[0]
+
+
+async def finish_within(seconds: float, clean_up: Callable[[], Awaitable[object]]) -> bool:
+    """Run ``clean_up``, shielded from cancellation, for at most ``seconds``. Returns whether it finished; its
+    exceptions pass (rule A11)."""
+    with anyio.move_on_after(seconds, shield=True) as scope:
+        await clean_up()
+    return not scope.cancelled_caught

@@ -22,7 +22,7 @@ from hashlib import blake2b
 
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ChunkExists, DataCorruption, InvalidArgument
-from ..kernel.worker_pool import work_through
+from ..kernel.task_groups import work_through
 from .header import segment_of_file
 
 MARKS = "_system/imports/"

@@ -35,7 +35,7 @@ from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.segments.transaction import decode_record
 from ..container.segments import SegmentState
 from ..container.state import ContainerState
-from ..kernel.worker_pool import work_through
+from ..kernel.task_groups import work_through
 from ..legacy_rolling.imported_record import imported_key
 from .backup_objects import (
     BACKUPS,

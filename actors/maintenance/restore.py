@@ -52,7 +52,7 @@ from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk
 from ..folder.identity import StoreIdentity, create_identity
 from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import RESTORE_TEMPORARY, STORE_TEMPORARY, StoreFolder, list_files, run_program
-from ..kernel.worker_pool import work_through
+from ..kernel.task_groups import work_through
 from ..legacy_rolling.imported_record import ImportedRecord, imported_key
 from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode

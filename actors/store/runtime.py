@@ -21,7 +21,7 @@ import attrs
 
 from ...journal.log.contract import DurableDataLog
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import TierlogError
+from ...storage_backends.base.errors import ClosedError, TierlogError
 from ...storage_backends.base.transactions import LEASE_MAX, STAGED_MAX
 from ...storage_backends.base.world import World
 from ..chunk_io.actor import StorageActor
@@ -32,7 +32,6 @@ from ..container.claims import Identity
 from ..container.container import Container, ContainerOptions
 from ..container.local import LocalContainer, RemoteContainer
 from ..folder.identity import StoreIdentity
-from ..kernel.lifecycle import Unreachable
 from ..kernel.supervision import RestartPolicy
 from ..kernel.task_groups import body_group
 from ..telemetry.tracing import SpanHook
@@ -153,7 +152,7 @@ class ContainerRuntime:
     @property
     def storage_health(self) -> StorageHealthStatistics:
         """The health of long-term storage, as this process sees it."""
-        return self._actor.trouble
+        return self._actor.health
 
     def container(self, index: int) -> LocalContainer | RemoteContainer:
         return self._containers[index]
@@ -187,7 +186,7 @@ class ContainerRuntime:
         in a group."""
         try:
             await self._actor.wait_active()
-        except Unreachable:
+        except ClosedError:
             await self._storage_ended.wait()
             if self._not_opened is None:
                 raise

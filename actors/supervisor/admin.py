@@ -62,8 +62,8 @@ AdminCall = HttpCall[AdminContext]
 
 
 async def health(call: AdminCall) -> Answer:
-    troubles = call.server.supervisor.view().storage_troubles()
-    return document({"status": "ok", "storage_troubles": troubles})
+    unhealthy = call.server.supervisor.view().unhealthy_storage()
+    return document({"status": "ok", "unhealthy_storage": unhealthy})
 
 
 async def ready(call: AdminCall) -> Answer:

@@ -107,7 +107,7 @@ _STATUS = _object(
         "containers": _LIST,
     }
 )
-_HEALTH = _object({"status": TEXT, "storage_troubles": {"type": "object"}})
+_HEALTH = _object({"status": TEXT, "unhealthy_storage": {"type": "object"}})
 _READY = _object(
     {"ready": _FLAG, "draining": _FLAG, "containers_not_served": {"type": "array", "items": NUMBER}}
 )

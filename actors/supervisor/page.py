@@ -64,12 +64,12 @@ def status_page(status: dict[str, Any], escape: Callable[[str], str]) -> str:
 
 def _host_row(host: dict[str, Any]) -> dict[str, Any]:
     storage = host["storage"]
-    told = f"{storage['trouble']}: {storage['cause']}" if storage["cause"] else storage["trouble"]
+    health = f"{storage['state']}: {storage['cause']}" if storage["cause"] else storage["state"]
     return {
         **host,
         "lag_ms": round(host["lag_seconds"] * 1000),
         "containers": len(host["containers"]),
-        "storage": told,
+        "storage": health,
     }
 
 

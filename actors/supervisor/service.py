@@ -29,7 +29,7 @@ from ..folder.lock_files import SUPERVISOR
 from ..folder.paths import StoreFolder, live_owners
 from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..kernel.backoff import Backoff
-from ..kernel.lifecycle import first_leaf
+from ..kernel.exits import first_leaf
 from ..kernel.task_groups import body_group
 from ..settings.configuration import ServerConfig, StoreConfig
 from ..store.opening import announced, identify, system_world

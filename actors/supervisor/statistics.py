@@ -25,7 +25,7 @@ Facts = Mapping[str, Any]
 """What a host's last heartbeats told about one container."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
 _RECENT_MAX = 20
-NO_TROUBLE = "none"
+_HEALTHY = "ok"
 
 
 @attrs.frozen
@@ -37,7 +37,7 @@ class SupervisedHostStatistics:
     containers: int = attrs.field(metadata=gauge("Containers that it was ordered to serve."))
     lag_seconds: float = attrs.field(metadata=gauge("How late its event loop runs."))
     storage: str = attrs.field(
-        metadata=state("Its trouble with long-term storage: none, full, unreachable, slow.")
+        metadata=state("Health of long-term storage as it sees it: ok, full, unreachable, slow.")
     )
     starts: int = attrs.field(metadata=counter("Processes started for it."))
     exits: int = attrs.field(metadata=counter("Ends of its processes that nobody asked for."))
@@ -117,14 +117,13 @@ class HostFacts:
     containers: Mapping[int, Facts] = attrs.field(factory=dict)
     """By the last heartbeat that told."""
     storage: Mapping[str, str] = attrs.field(factory=lambda: storage_facts(None))
-    """Likewise: the trouble with long-term storage and its cause."""
+    """Likewise: the health of long-term storage and its cause."""
 
 
 def storage_facts(told: object) -> dict[str, str]:
-    """What a heartbeat says about long-term storage; of an older host, which says nothing, that there is no
-    trouble."""
+    """The health of long-term storage out of a heartbeat; what is missing counts as healthy."""
     found = told if isinstance(told, dict) else {}
-    return {"trouble": str(found.get("trouble", NO_TROUBLE)), "cause": str(found.get("cause", ""))}
+    return {"state": str(found.get("state", _HEALTHY)), "cause": str(found.get("cause", ""))}
 
 
 def container_map(fleet: Fleet, version: int) -> ContainerMap:
@@ -183,20 +182,20 @@ class View:
             self.term, self.fleet.failovers, serving, self.map_version, self.lag, hosts, places
         )
 
-    def storage_troubles(self) -> dict[str, dict[str, str]]:
-        """The trouble with long-term storage of each host that serves and has some."""
+    def unhealthy_storage(self) -> dict[str, dict[str, str]]:
+        """The health of long-term storage by host, of the hosts that serve and see it unhealthy."""
         serving = [host for host in self.fleet.hosts.values() if host.phase is HostPhase.SERVING]
-        troubles = {host.id: dict(self.facts[host.id].storage) for host in serving}
-        return {host: told for host, told in troubles.items() if told["trouble"] != NO_TROUBLE}
+        health = {host.id: dict(self.facts[host.id].storage) for host in serving}
+        return {host: storage for host, storage in health.items() if storage["state"] != _HEALTHY}
 
     def _held(self, host: Host) -> list[int]:
         return [place.index for place in self.fleet.places if place.host == host.id]
 
     def _host_statistics(self, host: Host) -> SupervisedHostStatistics:
         facts = self.facts[host.id]
-        held, trouble = len(self._held(host)), facts.storage["trouble"]
+        held, health = len(self._held(host)), facts.storage["state"]
         return SupervisedHostStatistics(
-            host.id, host.phase.value, held, host.lag, trouble, facts.starts, facts.exits
+            host.id, host.phase.value, held, host.lag, health, facts.starts, facts.exits
         )
 
     def _host(self, host: Host) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from chaos_parts.service import PATIENCE, ChaosError, OwnService, Service, proce
 from chaos_parts.tail import Tails
 from chaos_parts.takeovers import Takeovers, Window
 from chaos_parts.verdict import Verdict
-from tierlog.actors.kernel.lifecycle import leaves
+from tierlog.actors.kernel.exits import leaves
 
 POOLED = 45.0
 """Seconds. A client keeps idle connections for 30 s, and looks at their age when it is used."""

@@ -19,7 +19,7 @@ import cattrs
 
 from chaos_parts.spark_session import in_short
 from quickstart_parts.shares import Part, Piece, Share
-from tierlog.actors.kernel.lifecycle import first_leaf
+from tierlog.actors.kernel.exits import first_leaf
 
 Answer = dict[str, Any]
 ANSWER_BYTES_MAX = 16 << 20

@@ -35,10 +35,8 @@ Verb by verb, with the errors that are its own:
   may come several times, and a range may be empty, but there is at least one. Like a creation, and
   ``ChunkNotFound`` names a missing source, ``BadChunkOffset(expected=length, given=end of the range)`` a
   short one. If several errors apply, it raises any of them.
-* ``truncate`` keeps the first ``length`` bytes. ``ChunkNotFound``, ``ChunkReadOnly``; ``BadChunkOffset`` if
-  it has fewer.
-* ``set_read_only`` makes a chunk refuse ``write`` and ``truncate``, or accept them again; it is read,
-  concatenated and deleted as before. ``ChunkNotFound``. Saying it twice is fine. How far other instances heed
+* ``set_read_only`` makes a chunk refuse ``write``, or accept it again; it is read, concatenated and deleted
+  as before. ``ChunkNotFound``. Saying it twice is fine. How far other instances heed
   it is the backend's matter: it guards against mistakes only.
 * ``list`` gives each chunk once, in the order of the names' characters. ``prefix`` is the beginning of a
   name's text, of any length, and need not end at a ``/``; one that no name has gives nothing. A chunk created
@@ -131,8 +129,6 @@ class Capabilities:
     """``create``, and ``write`` at the end of an existing chunk. Without it every write is a new chunk."""
     concat: bool
     """``concat`` works natively or by copying, without consuming its sources."""
-    truncate: bool = False
-    """``truncate`` works. Nothing here needs it: a chunk's garbage tail is never read."""
     reads_are_durable: bool = False
     """What a read shows survives any crash, as in an object store. A file system shows its page cache: a
     chunk whose creation had an unknown outcome may be seen now and be gone after a power loss, so seeing it
@@ -236,10 +232,6 @@ class ChunkStorage(ABC):
     @abstractmethod
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         """Make the new chunk ``name`` out of ``ranges``, in order; returns its length."""
-
-    @abstractmethod
-    async def truncate(self, name: str, length: int) -> None:
-        """Keep the first ``length`` bytes."""
 
     @abstractmethod
     async def set_read_only(self, name: str, read_only: bool) -> None: ...

@@ -50,7 +50,7 @@ from ..base.errors import (
 )
 
 LOOKS = ("open", "close", "exists", "info", "read", "list", "used_space", "sweep")
-MUTATIONS = ("create", "create_with_content", "write", "delete", "concat", "truncate", "set_read_only")
+MUTATIONS = ("create", "create_with_content", "write", "delete", "concat", "set_read_only")
 """The verbs whose outcome is unknown after an error that nobody foresaw."""
 ERRORS = (
     ChunkNotFound,
@@ -209,17 +209,6 @@ class BaseChunkStorage(ChunkStorage):
         return size
 
     @final
-    async def truncate(self, name: str, length: int) -> None:
-        with _Call(self, "truncate", name):
-            self._check(name, length)
-            if not self.capabilities.truncate:
-                raise Unsupported(
-                    f"this chunk storage cannot truncate chunk {name}; copy what is to stay into a new chunk"
-                )
-
-            await self._truncate(name, length)
-
-    @final
     async def set_read_only(self, name: str, read_only: bool) -> None:
         with _Call(self, "set_read_only", name):
             self._check(name)
@@ -295,10 +284,6 @@ class BaseChunkStorage(ChunkStorage):
     async def _concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         """Needed with the concat capability."""
         raise _unsupported("concat", name)
-
-    async def _truncate(self, name: str, length: int) -> None:
-        """Needed with the truncate capability."""
-        raise _unsupported("truncate", name)
 
     @abstractmethod
     async def _set_read_only(self, name: str, read_only: bool) -> None: ...

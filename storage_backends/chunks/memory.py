@@ -40,14 +40,11 @@ class MemoryChunkStorage(BaseChunkStorage):
         *,
         append: bool = True,
         concat: bool = True,
-        truncate: bool = False,
         reads_are_durable: bool = True,
     ) -> None:
         super().__init__()
         self.state = MemoryChunkState() if state is None else state
-        self._capabilities = Capabilities(
-            append=append, concat=concat, truncate=truncate, reads_are_durable=reads_are_durable
-        )
+        self._capabilities = Capabilities(append=append, concat=concat, reads_are_durable=reads_are_durable)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -92,14 +89,6 @@ class MemoryChunkStorage(BaseChunkStorage):
     async def _concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         await checkpoint()
         return self._add(name, bytearray(b"".join(map(self._range, ranges))))
-
-    async def _truncate(self, name: str, length: int) -> None:
-        await checkpoint()
-        chunk = self._writable(name)
-        if length > len(chunk.data):
-            raise bad_offset(name, len(chunk.data), length)
-
-        del chunk.data[length:]
 
     async def _set_read_only(self, name: str, read_only: bool) -> None:
         await checkpoint()

@@ -1,4 +1,4 @@
-"""``create``, ``write``, ``truncate`` and ``set_read_only``: chunks that change."""
+"""``create``, ``write`` and ``set_read_only``: chunks that change."""
 
 from __future__ import annotations
 
@@ -107,42 +107,6 @@ class AppendConformance(ChunkSuite):
 
         assert await storage.read("a", 0, 9) == b"abc"
 
-    # --- truncate -------------------------------------------------------------------------------------------
-
-    @pytest.mark.parametrize("length", [0, 1, 2, 3])
-    async def test_truncate_keeps_the_first_bytes(self, storage: ChunkStorage, length: int) -> None:
-        if await self.can_truncate(storage):
-            await storage.create_with_content("a", [b"abc"])
-            await storage.truncate("a", length)
-            assert await storage.info("a") == ChunkInfo("a", length)
-            assert await storage.read("a", 0, 9) == b"abc"[:length]
-
-    async def test_truncate_never_makes_a_chunk_longer(self, storage: ChunkStorage) -> None:
-        if await self.can_truncate(storage):
-            await storage.create_with_content("a", [b"abc"])
-            with pytest.raises(BadChunkOffset) as caught:
-                await storage.truncate("a", 4)
-            assert (caught.value.expected, caught.value.given) == (3, 4)
-            assert (await storage.info("a")).length == 3
-
-    async def test_truncating_a_missing_chunk_names_it(self, storage: ChunkStorage) -> None:
-        if await self.can_truncate(storage):
-            with pytest.raises(ChunkNotFound) as caught:
-                await storage.truncate("a/missing", 0)
-            assert caught.value.chunk == "a/missing"
-
-    async def test_truncating_to_a_negative_length_is_refused(self, storage: ChunkStorage) -> None:
-        await storage.create_with_content("a", [b"abc"])
-        with pytest.raises(InvalidArgument):
-            await storage.truncate("a", -1)
-
-    async def test_a_truncated_chunk_grows_from_its_new_end(self, storage: ChunkStorage) -> None:
-        if await self.can_truncate(storage) and storage.capabilities.append:
-            await storage.create_with_content("a", [b"abc"])
-            await storage.truncate("a", 1)
-            assert await storage.write("a", 1, [b"X"]) == 2
-            assert await storage.read("a", 0, 9) == b"aX"
-
     # --- read-only ------------------------------------------------------------------------------------------
 
     async def test_a_read_only_chunk_refuses_writes_until_it_is_writable_again(
@@ -158,14 +122,6 @@ class AppendConformance(ChunkSuite):
 
             await storage.set_read_only("a", False)
             assert await storage.write("a", 3, [b"d"]) == 4
-
-    async def test_a_read_only_chunk_refuses_truncation(self, storage: ChunkStorage) -> None:
-        if await self.can_truncate(storage):
-            await storage.create_with_content("a", [b"abc"])
-            await storage.set_read_only("a", True)
-            with pytest.raises(ChunkReadOnly):
-                await storage.truncate("a", 1)
-            assert (await storage.info("a")).length == 3
 
     async def test_a_read_only_chunk_is_read_and_deleted_like_any(self, storage: ChunkStorage) -> None:
         await storage.create_with_content("a", [b"abc"])

@@ -43,24 +43,11 @@ class CapabilityConformance(ChunkSuite):
         assert await works(storage.concat("joined", [ChunkRange("a", 0, 2)])) is promised
         assert await names_in(storage) == (["a", "joined"] if promised else ["a"])
 
-    async def test_truncate_works_exactly_with_its_flag(self, storage: ChunkStorage) -> None:
-        promised = storage.capabilities.truncate
-        await storage.create_with_content("a", [b"abc"])
-
-        assert await works(storage.truncate("a", 1)) is promised
-        assert await storage.read("a", 0, 9) == (b"a" if promised else b"abc")
-
     async def test_what_is_unsupported_is_so_whatever_is_there(self, storage: ChunkStorage) -> None:
         """A missing capability says nothing about the chunk: callers decide by the flag, not by trying."""
-        able = storage.capabilities
-        calls = [
-            (able.append, storage.write("missing", 0, [])),
-            (able.truncate, storage.truncate("missing", 0)),
-        ]
-        for promised, call in calls:
-            with pytest.raises(Exception) as caught:
-                await call
-            assert isinstance(caught.value, Unsupported) is not promised
+        with pytest.raises(Exception) as caught:
+            await storage.write("missing", 0, [])
+        assert isinstance(caught.value, Unsupported) is not storage.capabilities.append
 
     async def test_flags_are_the_same_closed_and_open(self, tmp_path: Path) -> None:
         storage = self.make(tmp_path)

@@ -53,7 +53,6 @@ BY_CAPABILITY: dict[str, Callable[[ChunkStorage, str], Awaitable[object]]] = {
     "create": lambda storage, name: storage.create(name),
     "write": lambda storage, name: storage.write(name, 0, [b"x"]),
     "concat": lambda storage, name: storage.concat(name, [ChunkRange("source", 0, 1)]),
-    "truncate": lambda storage, name: storage.truncate(name, 0),
 }
 VERBS = {**LOOKS, **MUTATIONS, **BY_CAPABILITY}
 """Each verb about one name."""
@@ -105,14 +104,4 @@ class ChunkSuite:
         with pytest.raises(Unsupported):
             await storage.concat("refused-too", [ChunkRange("refused", 0, 3)])
         assert await names_in(storage, "refused") == ["refused"]
-        return False
-
-    async def can_truncate(self, storage: ChunkStorage) -> bool:
-        if storage.capabilities.truncate:
-            return True
-
-        await storage.create_with_content("refused", [b"abc"])
-        with pytest.raises(Unsupported):
-            await storage.truncate("refused", 1)
-        assert await storage.read("refused", 0, 9) == b"abc"
         return False

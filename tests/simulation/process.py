@@ -19,7 +19,7 @@ import anyio
 import trio
 
 from tierlog.actors.container.container import Container
-from tierlog.actors.kernel.lifecycle import first_leaf, leaves
+from tierlog.actors.kernel.exits import first_leaf, leaves
 from tierlog.actors.store.store import SegmentStore
 
 from .file_layer import SimulatedFiles

@@ -19,7 +19,7 @@ import anyio
 import attrs
 import trio
 
-from tierlog.actors.kernel.lifecycle import leaves
+from tierlog.actors.kernel.exits import leaves
 from tierlog.journal.operations.transaction_image import TransactionStatus
 
 from . import plan as plans

@@ -173,9 +173,6 @@ class ServiceChunks(ChunkStorage):
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
         return await self._call("concat", name, len(ranges), lambda: self._inner.concat(name, ranges))
 
-    async def truncate(self, name: str, length: int) -> None:
-        await self._call("truncate", name, length, lambda: self._inner.truncate(name, length))
-
     async def set_read_only(self, name: str, read_only: bool) -> None:
         await self._call("set_read_only", name, 0, lambda: self._inner.set_read_only(name, read_only))
 

@@ -30,7 +30,7 @@ from typing import Self
 
 import attrs
 
-from tierlog.actors.kernel.lifecycle import first_leaf
+from tierlog.actors.kernel.exits import first_leaf
 
 from .run import Verdict
 

@@ -24,7 +24,7 @@ from tierlog.actors.container.claims import Identity
 from tierlog.actors.container.container import Container, ContainerOptions
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.gc.collector import CollectorOptions
-from tierlog.actors.kernel.lifecycle import first_leaf
+from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.memory import MemoryLogService

@@ -25,7 +25,7 @@ from tierlog.actors.container.admission import AdmissionOptions
 from tierlog.actors.container.checkpoint import CheckpointOptions
 from tierlog.actors.container.container import Container, ContainerOptions
 from tierlog.actors.gc.collector import CollectorOptions
-from tierlog.actors.kernel.lifecycle import leaves
+from tierlog.actors.kernel.exits import leaves
 from tierlog.actors.legacy_rolling.header import HEADER_SUFFIX
 from tierlog.actors.settings.configuration import StorageConfig, StoreConfig, SupervisionConfig
 from tierlog.actors.store import opening as node

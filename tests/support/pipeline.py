@@ -12,7 +12,7 @@ import attrs
 from support.container_parts import Parts
 from tierlog.actors.container.pipeline import Pipeline, PipelineOptions
 from tierlog.actors.container.requests import Request
-from tierlog.actors.kernel.lifecycle import first_leaf
+from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.kernel.mailbox import Lane, Mailbox
 from tierlog.actors.kernel.reply import Reply
 from tierlog.journal.group import decode_group

@@ -17,7 +17,7 @@ from tierlog.actors.chunk_io.actor import StorageActor
 from tierlog.actors.chunk_io.client import StorageClient
 from tierlog.actors.chunk_io.options import StorageOptions
 from tierlog.actors.kernel.backoff import Backoff
-from tierlog.actors.kernel.lifecycle import ActorExit
+from tierlog.actors.kernel.exits import ActorExit
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
 

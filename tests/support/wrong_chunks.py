@@ -31,7 +31,7 @@ class Right(FaultyChunkStorage):
     """All of the contract, through a wrapper without faults. ``memory`` is what lies below it."""
 
     def __init__(self, state: MemoryChunkState) -> None:
-        self.memory = MemoryChunkStorage(state, truncate=True)
+        self.memory = MemoryChunkStorage(state)
         super().__init__(self.memory)
 
     async def all_of(self, prefix: str, after: str = "") -> list[ChunkInfo]:
@@ -258,20 +258,6 @@ class ConcatDropsRepeatedSources(Right):
         return await super().concat(name, list(dict.fromkeys(ranges)))
 
 
-class TruncateLengthens(Right):
-    async def truncate(self, name: str, length: int) -> None:
-        if self.has(name) and length > len(self.chunk(name).data):
-            self.chunk(name).data += bytes(length - len(self.chunk(name).data))
-        await super().truncate(name, length)
-
-
-class TruncateForgetsReadOnly(Right):
-    async def truncate(self, name: str, length: int) -> None:
-        if self.has(name):
-            self.chunk(name).read_only = False
-        await super().truncate(name, length)
-
-
 class NormalizesNames(Right):
     async def read(self, name: str, offset: int, size: int) -> bytes:
         return await super().read(name.replace("//", "/").removesuffix("/"), offset, size)
@@ -427,15 +413,11 @@ class Lying(Right):
 
 
 class HidesAppend(Lying):
-    told = Capabilities(append=False, concat=True, truncate=True)
+    told = Capabilities(append=False, concat=True)
 
 
 class HidesConcat(Lying):
-    told = Capabilities(append=True, concat=False, truncate=True)
-
-
-class HidesTruncate(Lying):
-    told = Capabilities(append=True, concat=True, truncate=False)
+    told = Capabilities(append=True, concat=False)
 
 
 class Promising(Right):
@@ -453,25 +435,19 @@ class Promising(Right):
 class PromisesAppend(Promising):
     def __init__(self, state: MemoryChunkState) -> None:
         super().__init__(state)
-        self.inner = self.memory = MemoryChunkStorage(state, append=False, truncate=True)
+        self.inner = self.memory = MemoryChunkStorage(state, append=False)
 
 
 class PromisesConcat(Promising):
     def __init__(self, state: MemoryChunkState) -> None:
         super().__init__(state)
-        self.inner = self.memory = MemoryChunkStorage(state, concat=False, truncate=True)
-
-
-class PromisesTruncate(Promising):
-    def __init__(self, state: MemoryChunkState) -> None:
-        super().__init__(state)
-        self.inner = self.memory = MemoryChunkStorage(state)
+        self.inner = self.memory = MemoryChunkStorage(state, concat=False)
 
 
 class ChangesItsMind(Right):
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(append=True, concat=True, truncate=True, reads_are_durable=self.memory._is_open)
+        return Capabilities(append=True, concat=True, reads_are_durable=self.memory._is_open)
 
 
 def wrong_storages(kind: type[Right] = Right) -> Iterator[type[Right]]:

@@ -20,8 +20,8 @@ from .call import Answer, Call, document
 
 async def health(call: Call) -> Answer:
     storage = call.server.store.statistics().storage
-    trouble = StorageHealthStatistics() if storage is None else storage.trouble
-    return document({"alive": True, "storage": trouble.document()})
+    health = StorageHealthStatistics() if storage is None else storage.health
+    return document({"alive": True, "storage": health.document()})
 
 
 async def ready(call: Call) -> Answer:

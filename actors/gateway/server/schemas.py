@@ -183,7 +183,7 @@ SCHEMAS: dict[str, Schema] = {
             ),
         }
     ),
-    "Health": _object({"alive": _BOOLEAN, "storage": _object({"trouble": TEXT, "cause": TEXT})}),
+    "Health": _object({"alive": _BOOLEAN, "storage": _object({"state": TEXT, "cause": TEXT})}),
     "Status": _object(
         {
             "ready": _BOOLEAN,

@@ -9,10 +9,11 @@ import attrs
 import pytest
 
 from support.scripted_chunks import Crash, Hang
+from support.state_tables import check_table
 from support.storage_stage import DOWN, OPTIONS, Stage, stage, virtual_time
-from tierlog.actors.chunk_io.actor import STATES, StorageState
+from tierlog.actors.chunk_io.actor import STATES, StorageEvent, StorageState
 from tierlog.actors.kernel.backoff import Backoff
-from tierlog.actors.kernel.lifecycle import ActorExit, ExitKind
+from tierlog.actors.kernel.exits import ActorExit, ExitKind
 from tierlog.actors.kernel.mailbox import LaneBounds, MailboxOptions
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkRange
@@ -403,6 +404,7 @@ async def test_before_the_start_asks_are_refused_as_unavailable() -> None:
 
 
 def test_the_stop_order_is_in_the_table() -> None:
+    check_table(STATES, StorageState.NEW, StorageEvent)
     assert STATES.reachable(StorageState.DRAINING) == {StorageState.DRAINING, StorageState.STOPPED}
     assert all(StorageState.STOPPED in STATES.reachable(state) for state in StorageState)
 

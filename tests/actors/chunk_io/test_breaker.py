@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from tierlog.actors.chunk_io.breaker import TABLE, Breaker, BreakerState, Signal
+from support.state_tables import check_table
+from tierlog.actors.chunk_io.breaker import STATES, Breaker, BreakerEvent, BreakerState
 from tierlog.storage_backends.base.errors import InvalidArgument
 
 
@@ -18,12 +19,12 @@ def opened(failures: int = 3, interval: float = 5.0) -> Breaker:
     return breaker
 
 
-def test_the_table_names_every_step_that_can_come() -> None:
-    """In the closed state everybody passes, so that nobody is a probe there."""
-    assert set(itertools.product(BreakerState, Signal)) - set(TABLE) == {(BreakerState.CLOSED, Signal.PROBE)}
-    assert {state for (_, signal), state in TABLE.items() if signal is Signal.SUCCESS} == {
-        BreakerState.CLOSED
-    }
+def test_the_table() -> None:
+    """In the closed state everybody passes, so nobody is a probe."""
+    check_table(STATES, BreakerState.CLOSED, BreakerEvent)
+    steps = set(itertools.product(BreakerState, BreakerEvent))
+    assert steps - set(STATES.steps) == {(BreakerState.CLOSED, BreakerEvent.PROBE)}
+    assert {STATES.next(state, BreakerEvent.SUCCESS) for state in BreakerState} == {BreakerState.CLOSED}
 
 
 def test_it_opens_after_failures_in_a_row() -> None:

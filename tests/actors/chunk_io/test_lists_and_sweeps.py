@@ -13,7 +13,7 @@ import pytest
 from support.storage_stage import DOWN, OPTIONS, stage, virtual_time
 from tierlog.actors.chunk_io.actor import StorageActor
 from tierlog.actors.chunk_io.client import StorageClient
-from tierlog.actors.kernel.lifecycle import ExitKind
+from tierlog.actors.kernel.exits import ExitKind
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind

@@ -11,9 +11,9 @@ import pytest
 from trio.testing import MockClock
 
 from tierlog.actors.kernel.backoff import Backoff
-from tierlog.actors.kernel.lifecycle import CLEAN_EXIT, ActorExit, ExitKind
-from tierlog.actors.kernel.shutdown import finish_within
+from tierlog.actors.kernel.exits import CLEAN_EXIT, ActorExit, ExitKind
 from tierlog.actors.kernel.supervision import RestartPolicy, SupervisionEvent, SupervisionStep, supervise
+from tierlog.actors.kernel.task_groups import finish_within
 from tierlog.storage_backends.base.errors import InvalidArgument, NotOwner, Unavailable
 
 pytestmark = pytest.mark.anyio

@@ -20,7 +20,7 @@ from support.container_world import (
 from support.stores import make
 from tierlog import StoreMismatch
 from tierlog.actors.container.claims import claim_name, claim_prefix
-from tierlog.actors.kernel.lifecycle import first_leaf
+from tierlog.actors.kernel.exits import first_leaf
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind
 

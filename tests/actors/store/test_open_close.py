@@ -24,7 +24,7 @@ from support.container_world import ContainerWorld, read_all, virtual_time
 from support.stores import CONFIG, config, follow, make
 from tierlog import ClosedError, NotOwner, OutcomeUnknown, SegmentStore, Unavailable
 from tierlog.actors.container.state import ContainerState
-from tierlog.actors.kernel.lifecycle import first_leaf
+from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.settings.configuration import SupervisionConfig, TimeoutsConfig
 from tierlog.journal.operations.append import Append
 from tierlog.storage_backends.base.files import IoCall, Open, Sync, Write

@@ -16,7 +16,7 @@ import tierlog
 from support.container_world import read_all, virtual_time
 from support.stores import config, make
 from tierlog import SegmentStore, StorageFull, Throttled
-from tierlog.actors.chunk_io.health import TroubleKind
+from tierlog.actors.chunk_io.health import StorageHealth
 from tierlog.actors.settings.configuration import CacheConfig, GcConfig, StorageConfig, WriterConfig
 from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, FaultyChunkStorage, every
@@ -43,10 +43,10 @@ async def opened(chunks: FaultyChunkStorage, settings: tierlog.StoreConfig) -> A
         yield store
 
 
-def trouble(store: SegmentStore) -> TroubleKind:
+def health(store: SegmentStore) -> StorageHealth:
     storage = store.statistics().storage
     assert storage is not None
-    return storage.trouble.kind
+    return storage.health.state
 
 
 async def fill(store: SegmentStore, name: str, error: type[tierlog.TierlogError]) -> int:
@@ -68,7 +68,7 @@ async def test_a15_above_the_safe_size_users_are_refused_in_the_end_and_what_mak
         for name in ("old", "older", "cut", "s"):
             await make(store, name, bytes(1 * MIB))
         await store.flush()
-        assert trouble(store) is TroubleKind.FULL
+        assert health(store) is StorageHealth.FULL
 
         acked = await fill(store, "s", StorageFull)
         assert acked >= 2 * MIB, "the cache takes what long-term storage does not"
@@ -84,7 +84,7 @@ async def test_a15_above_the_safe_size_users_are_refused_in_the_end_and_what_mak
 
         # Nobody does anything more: garbage is collected, the space is measured, the flush goes through.
         await anyio.sleep(300)
-        assert trouble(store) is TroubleKind.NONE
+        assert health(store) is StorageHealth.OK
         assert (await store.segment_info("s")).flushed_length == 1 * MIB + acked
         assert await store.append("s", b"more") == 1 * MIB + acked
 
@@ -99,12 +99,12 @@ async def test_a_backend_without_room_is_full_until_something_can_be_written_aga
         await store.append("s", bytes(400 * KIB))
         with pytest.raises(StorageFull):
             await store.flush()
-        assert trouble(store) is TroubleKind.FULL
+        assert health(store) is StorageHealth.FULL
         await fill(store, "s", StorageFull)
 
         chunks.script = None
         await anyio.sleep(60)
-        assert trouble(store) is TroubleKind.NONE
+        assert health(store) is StorageHealth.OK
         info = await store.segment_info("s")
         assert info.flushed_length == info.length
         await store.append("s", b"more")
@@ -126,10 +126,10 @@ async def test_a_store_opens_on_a_backend_without_room_so_that_somebody_can_make
         assert await read_all(store, "s") == b"first"
         assert await store.append("s", b"more") == 5
         await store.delete_segment("old")
-        assert trouble(store) is TroubleKind.FULL
+        assert health(store) is StorageHealth.FULL
         chunks.script = None
         await anyio.sleep(60)
-        assert trouble(store) is TroubleKind.NONE
+        assert health(store) is StorageHealth.OK
         assert (await store.segment_info("s")).flushed_length == 9
 
 
@@ -141,10 +141,10 @@ async def test_s7_while_long_term_storage_is_away_appends_go_on_until_the_cache_
     async with opened(chunks, UNLIMITED) as store:
         await make(store, "s", bytes(400 * KIB))
         await anyio.sleep(120)
-        assert trouble(store) is TroubleKind.UNREACHABLE
+        assert health(store) is StorageHealth.UNREACHABLE
         storage = store.statistics().storage
         assert storage is not None
-        assert "cannot be reached" in storage.trouble.cause
+        assert "cannot be reached" in storage.health.cause
 
         acked = 400 * KIB + await fill(store, "s", Throttled)
         assert acked > 4 * MIB
@@ -152,7 +152,7 @@ async def test_s7_while_long_term_storage_is_away_appends_go_on_until_the_cache_
 
         chunks.script = None
         await anyio.sleep(120)
-        assert trouble(store) is TroubleKind.NONE
+        assert health(store) is StorageHealth.OK
         assert (await store.segment_info("s")).flushed_length == acked
         assert await store.append("s", b"more") == acked
 
@@ -169,12 +169,12 @@ async def test_a_call_that_does_not_return_is_slowness_until_it_does() -> None:
         chunks.script = lambda call: next(hanging, None) if call.verb in GROWTH else None
         with pytest.raises(tierlog.OutcomeUnknown):
             await store.flush()
-        assert trouble(store) is TroubleKind.SLOW
+        assert health(store) is StorageHealth.SLOW
         assert await store.append("s", b"y") == 1
 
         back.set()
         await anyio.sleep(60)
-        assert trouble(store) is TroubleKind.NONE
+        assert health(store) is StorageHealth.OK
         assert (await store.segment_info("s")).flushed_length == 2
 
 
@@ -188,12 +188,12 @@ async def test_a15_a_truncation_makes_room_also_where_the_segment_has_bytes_that
             await store.append("s", bytes(1 * MIB))
         await store.flush()
         await store.append("s", bytes(100 * KIB))
-        assert trouble(store) is TroubleKind.FULL
+        assert health(store) is StorageHealth.FULL
         with pytest.raises(StorageFull):
             await store.flush()
 
         await store.truncate_segment("s", 3 * MIB)
         await anyio.sleep(300)
-        assert trouble(store) is TroubleKind.NONE
+        assert health(store) is StorageHealth.OK
         info = await store.segment_info("s")
         assert (info.start_offset, info.flushed_length) == (3 * MIB, 4 * MIB + 100 * KIB)

@@ -45,7 +45,7 @@ def problem(answer: httpx.Response) -> dict[str, Any]:
 
 
 def test_health_and_readiness(service: Service) -> None:
-    assert service.client.get("/health").json() == {"status": "ok", "storage_troubles": {}}
+    assert service.client.get("/health").json() == {"status": "ok", "unhealthy_storage": {}}
     answer = service.client.get("/ready")
     assert (answer.status_code, answer.json()) == (
         200,

@@ -41,10 +41,10 @@ def test_s7_a_chunk_root_that_goes_away_is_told_and_waited_for(folder: Path, tmp
         client.append(name, b"meanwhile;")
 
         told = wait_until(
-            lambda: service.client.get("/health").json()["storage_troubles"],
+            lambda: service.client.get("/health").json()["unhealthy_storage"],
             "the supervisor tells of the trouble",
         )
-        assert told["host-0"]["trouble"] == "unreachable"
+        assert told["host-0"]["state"] == "unreachable"
         assert "unmounted?" in told["host-0"]["cause"]
         host = service.host("host-0")
         assert host["storage"] == told["host-0"]
@@ -69,7 +69,7 @@ def test_s7_a_chunk_root_that_goes_away_is_told_and_waited_for(folder: Path, tmp
             lambda: client.segment_info(name).flushed_length == 23, "what was taken meanwhile is flushed"
         )
         wait_until(
-            lambda: not service.client.get("/health").json()["storage_troubles"], "the trouble is over"
+            lambda: not service.client.get("/health").json()["unhealthy_storage"], "the trouble is over"
         )
-        assert service.host("host-0")["storage"] == {"trouble": "none", "cause": ""}
+        assert service.host("host-0")["storage"] == {"state": "ok", "cause": ""}
         assert service.stop() == 0

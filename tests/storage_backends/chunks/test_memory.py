@@ -37,4 +37,4 @@ class TestMemoryLikeAnObjectStore(ChunkStorageConformance):
 @pytest.mark.one_loop
 class TestMemoryWithEveryCapability(ChunkStorageConformance):
     def make(self, folder: Path) -> MemoryChunkStorage:
-        return MemoryChunkStorage(PLACES.state(folder), truncate=True)
+        return MemoryChunkStorage(PLACES.state(folder))

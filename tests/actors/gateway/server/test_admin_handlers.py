@@ -50,7 +50,7 @@ async def test_h14_an_id_that_logs_should_not_hold_is_replaced(served: Service, 
 async def test_health_and_readiness_of_a_store_that_serves(served: Service) -> None:
     assert (await served.http.get("/health")).json() == {
         "alive": True,
-        "storage": {"trouble": "none", "cause": ""},
+        "storage": {"state": "ok", "cause": ""},
     }
     response = await served.http.get("/ready")
     status = documents.parse_status(response.content)

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 RAW = {"Content-Type": "application/octet-stream"}
 APPEND = b"POST /v1/segments/a/append HTTP/1.1\r\nhost: x\r\ncontent-type: application/octet-stream\r\n"
-WELL = b'{"alive":true,"storage":{"trouble":"none","cause":""}}'
+WELL = b'{"alive":true,"storage":{"state":"ok","cause":""}}'
 HEALTH = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n"
 LAST = b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
 TAIL = b"GET /v1/segments/a/tail?wait=60 HTTP/1.1\r\nhost: x\r\n\r\n"

@@ -37,7 +37,7 @@ async def test_trouble_and_its_end_are_told_over_http(tmp_path: Path) -> None:
         await client.create_segment("s")
         assert await client.append("s", b"before;") == 0
         with anyio.fail_after(20):
-            while (await served.http.get("/health")).json()["storage"]["trouble"] != "unreachable":
+            while (await served.http.get("/health")).json()["storage"]["state"] != "unreachable":
                 with pytest.raises(Unavailable):
                     await store.flush()
 
@@ -46,7 +46,8 @@ async def test_trouble_and_its_end_are_told_over_http(tmp_path: Path) -> None:
         assert "cannot be reached" in told["storage"]["cause"]
         assert (await served.http.get("/ready")).status_code == 200, "it answers all that it is asked"
         assert (
-            'tierlog_storage_trouble_kind{kind="unreachable"} 1.0' in (await served.http.get("/metrics")).text
+            'tierlog_storage_health_state{state="unreachable"} 1.0'
+            in (await served.http.get("/metrics")).text
         )
         assert await client.append("s", b"meanwhile") == 7
         assert await client.read("s", 0, 100) == b"before;meanwhile"
@@ -55,4 +56,4 @@ async def test_trouble_and_its_end_are_told_over_http(tmp_path: Path) -> None:
         with anyio.fail_after(20):
             while (await client.segment_info("s")).flushed_length < 16:
                 await anyio.sleep(0.01)
-        assert (await served.http.get("/health")).json()["storage"] == {"trouble": "none", "cause": ""}
+        assert (await served.http.get("/health")).json()["storage"] == {"state": "ok", "cause": ""}

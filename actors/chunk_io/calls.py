@@ -1,0 +1,172 @@
+"""Calls of the verbs of ``ChunkStorage`` as messages: one message, and one table of what differs between
+verbs.
+
+Rule S3: ``retry`` is ``NEVER`` for every verb whose repetition could change anything twice.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, Generic, TypeVar
+
+import anyio
+import attrs
+
+from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
+from ..kernel.mailbox import Lane
+from ..kernel.one_shot import EventSource
+from ..kernel.reply import Reply
+
+T = TypeVar("T")
+
+SYSTEM_PREFIX = "_system/"
+"""Chunks of the store itself. They make space and keep the store recoverable, so no quota stops them (rule
+C6)."""
+
+
+class PoolKind(enum.Enum):
+    """Which limit and which queue a call falls under."""
+
+    READ = "read"
+    WRITE = "write"
+
+
+class Retry(enum.Enum):
+    """What may follow ``Unavailable`` or ``OutcomeUnknown``."""
+
+    NEVER = "never"
+    """The error is raised at once."""
+    REPEAT = "repeat"
+    """The call changes nothing: repeat it."""
+    DELETE = "delete"
+    """Repeat it. Not found after an unknown outcome means success: names are never used twice."""
+    CREATE = "create"
+    """Conditional: repeat it. After an unknown outcome read the chunk back first."""
+
+
+@attrs.frozen(kw_only=True)
+class Verb(Generic[T]):
+    """What the actor has to know about a verb; ``T`` is its result."""
+
+    name: str
+    """Of the method of ``ChunkStorage``."""
+    pool: PoolKind = PoolKind.READ
+    retry: Retry = Retry.REPEAT
+    grows: bool = False
+    """It takes space: the quota and the breaker guard these."""
+    carries: int | None = None
+    """Which argument is the data, if any."""
+    result_bytes: Callable[[T], int] | None = None
+    """The user bytes that a call moved, by its result; without it, the bytes that it carries."""
+    act: Callable[..., Awaitable[T]] | None = None
+    """How it is performed, where it is not simply the method: takes the storage, the name and the
+    arguments."""
+
+    @property
+    def mutates(self) -> bool:
+        return self.pool is PoolKind.WRITE
+
+
+@attrs.frozen
+class ListedPage:
+    chunks: Sequence[ChunkInfo]
+    is_last: bool
+
+
+async def _list_page(chunks: ChunkStorage, prefix: str, after: str, limit: int, seconds: float) -> ListedPage:
+    """The next ``limit`` names behind ``after``. A page is one answer, repeated as a whole or not at all. It
+    ends after ``seconds`` with what it has, so that a slow list progresses and fails only if no name
+    comes."""
+    ends = anyio.current_time() + seconds
+    page = []
+    # A generator that is left half-run would be ended by the event loop at some later time.
+    async with aclosing(chunks.list(prefix, after)) as infos:
+        async for info in infos:
+            page.append(info)
+            if len(page) >= limit or anyio.current_time() >= ends:
+                return ListedPage(page, is_last=False)
+
+    return ListedPage(page, is_last=True)
+
+
+async def _used_space(chunks: ChunkStorage, _: str) -> int:
+    return await chunks.used_space()
+
+
+_WRITE = PoolKind.WRITE
+
+EXISTS: Verb[bool] = Verb(name="exists")
+INFO: Verb[ChunkInfo] = Verb(name="info")
+READ: Verb[bytes] = Verb(name="read", result_bytes=len)
+LIST: Verb[ListedPage] = Verb(name="list", act=_list_page)
+USED_SPACE: Verb[int] = Verb(name="used_space", act=_used_space)
+CREATE: Verb[None] = Verb(name="create", pool=_WRITE, retry=Retry.NEVER, grows=True)
+CREATE_WITH_CONTENT: Verb[int] = Verb(
+    name="create_with_content", pool=_WRITE, retry=Retry.CREATE, grows=True, carries=0
+)
+WRITE: Verb[int] = Verb(name="write", pool=_WRITE, retry=Retry.NEVER, grows=True, carries=1)
+CONCAT: Verb[int] = Verb(name="concat", pool=_WRITE, retry=Retry.NEVER, grows=True, result_bytes=int)
+DELETE: Verb[None] = Verb(name="delete", pool=_WRITE, retry=Retry.DELETE)
+SET_READ_ONLY: Verb[None] = Verb(name="set_read_only", pool=_WRITE, retry=Retry.NEVER)
+
+VERBS: Sequence[Verb[Any]] = (
+    EXISTS,
+    INFO,
+    READ,
+    LIST,
+    USED_SPACE,
+    CREATE,
+    CREATE_WITH_CONTENT,
+    WRITE,
+    CONCAT,
+    DELETE,
+    SET_READ_ONLY,
+)
+
+
+@attrs.frozen
+class ChunkCall(Generic[T]):
+    """One call. ``name`` is the chunk's, or the prefix of a list."""
+
+    verb: Verb[T]
+    name: str
+    arguments: tuple[Any, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Payload bytes that the call carries."""
+        return 0 if self.verb.carries is None else sum(map(len, self.arguments[self.verb.carries]))
+
+    def moved(self, result: T) -> int:
+        """User bytes that were read or written."""
+        measure = self.verb.result_bytes
+        return self.size if measure is None else measure(result)
+
+    @property
+    def lane(self) -> Lane:
+        """Deletes make space, so they too go by the internal lane, whatever the name."""
+        is_internal = self.verb is DELETE or self.name.startswith(SYSTEM_PREFIX)
+        return Lane.INTERNAL if is_internal else Lane.NORMAL
+
+    async def perform(self, chunks: ChunkStorage) -> T:
+        act = self.verb.act
+        if act is not None:
+            return await act(chunks, self.name, *self.arguments)
+        result: T = await getattr(chunks, self.verb.name)(self.name, *self.arguments)
+        return result
+
+
+class PendingCall(Reply[T]):
+    """A call in the actor's mailbox or running, and the slot for its answer."""
+
+    __slots__ = ("call", "is_late", "is_started")
+
+    def __init__(self, call: ChunkCall[T], events: EventSource | None = None) -> None:
+        super().__init__(events)
+        self.call = call
+        self.is_started = False
+        """Before that, nothing can have happened."""
+        self.is_late = False
+        """Its deadline passed while it was running."""
