@@ -1,7 +1,7 @@
 """``scripts/simulate``: its options, and the campaign, replay or mutation score that they ask for.
 
-Exit codes: 0 nothing found, 1 a violation, 2 wrong usage, 130 Ctrl-C, after a verdict over the seeds run until
-then and with all processes ended.
+Exit codes: 0 nothing found, 1 a violation, 2 wrong usage, 130 Ctrl-C, after a verdict over the seeds run
+until then and with all processes ended.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tierlog.actors.cli.running import fail
 
 from .campaign import SEED_SECONDS_MAX, Terms, fresh_base, processors, run_campaign
 from .mutants.catalogue import CATALOGUE
-from .mutants.report import show_score
 from .mutants.score import Terms as ScoreTerms
+from .mutants.score import show_score
 from .replay import ReplayOptions, replay
 from .report import OPERATIONS, CampaignReport
 from .run import run_seed
@@ -30,7 +30,7 @@ from .workers import Runner, WorkersCannotStart
 
 FOUND_NOTHING, FOUND, INTERRUPTED = 0, 1, 130
 SHRINK_SECONDS = 60.0
-MUTANT_SEEDS = 2000
+MUTANT_SEEDS = 300
 """For each mutant, if no number is given."""
 _DEFAULT_MINUTES = 1.0
 

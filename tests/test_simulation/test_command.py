@@ -136,7 +136,7 @@ def test_wrong_usage_is_told_in_one_line(words: str, says: str, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    "options, first, count", [({}, 0, 2000), ({"count": 7}, 0, 7), ({"seeds": (5, 3)}, 5, 3)]
+    "options, first, count", [({}, 0, 300), ({"count": 7}, 0, 7), ({"seeds": (5, 3)}, 5, 3)]
 )
 def test_mutants_all_run_the_same_seeds(
     options: dict[str, Any], first: int, count: int, simulate: Simulate, monkeypatch: pytest.MonkeyPatch

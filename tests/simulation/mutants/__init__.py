@@ -1,1 +1,1 @@
-"""Planted protocol bugs, and the share of them that the simulator finds: its mutation score."""
+"""Planted bugs: each breaks one rule of the protocols, and the simulator must notice."""

@@ -1,32 +1,507 @@
-"""All planted bugs, by name.
-
-Owns: the list, and that no two bugs have one name. The bugs are in the files beside this one, by protocol;
-each of those says what is left out and why: a bug that nobody could ever notice is none.
+"""The planted bugs, by protocol. Each breaks one rule in its behaviour; those that another rule makes harmless
+are left out, because no run could tell the difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Generator
+from typing import Any
 
-from .catalogue_chunked import CHUNKED
-from .catalogue_container import CONTAINER
-from .catalogue_defrag import DEFRAG
-from .catalogue_flush import FLUSH
-from .catalogue_gc import GC
-from .catalogue_legacy import OLDER
-from .catalogue_recovery import RECOVERY
-from .catalogue_transactions import TRANSACTIONS
-from .catalogue_wal import WAL
-from .mutant import Mutant
+import anyio
+import attrs
+
+from tierlog.actors.container import decisions, transactions
+from tierlog.actors.container.checkpoint import Checkpointer
+from tierlog.actors.container.container import Container
+from tierlog.actors.container.leases import Leases
+from tierlog.actors.container.pipeline import Pipeline
+from tierlog.actors.container.segments import SegmentState, SegmentTable
+from tierlog.actors.container.state import ContainerState, Snapshot
+from tierlog.actors.flush.aggregation import capture
+from tierlog.actors.flush.segment_flusher import SegmentFlusher
+from tierlog.actors.flush.writer import StorageWriter
+from tierlog.actors.gc import rules as gc_rules
+from tierlog.actors.gc.collector import Collector
+from tierlog.actors.legacy_rolling import legacy_segments
+from tierlog.journal.log import local_open
+from tierlog.journal.log.local import LocalLog
+from tierlog.journal.log.local_history import HistoryReader, WalFile
+from tierlog.journal.registers import local as registers
+from tierlog.storage_backends.base.errors import OutOfOrder
+from tierlog.storage_backends.base.files import IoCall, Sync, SyncFolder
+from tierlog.storage_backends.base.ids import segment_id
+from tierlog.storage_backends.base.transactions import StagedPart
+from tierlog.storage_backends.chunks import filesystem_programs
+from tierlog.storage_backends.segments.core import Core
+from tierlog.storage_backends.segments.operations import deferred_work, join_chunks
+from tierlog.storage_backends.segments.operations import read as reading
+from tierlog.storage_backends.segments.operations.join_chunks import Source
+from tierlog.storage_backends.segments.segment_transaction import SegmentTransaction
+
+from .planting import CATALOGUE, Planter, mutant
+
+__all__ = ["CATALOGUE"]
+
+_Program = Generator[IoCall, Any, Any]
 
 
-def _by_name(mutants: Iterable[Mutant]) -> dict[str, Mutant]:
-    found: dict[str, Mutant] = {}
-    for mutant in mutants:
-        if mutant.name in found:
-            raise ValueError(f"two mutants are called {mutant.name}")
-        found[mutant.name] = mutant
-    return found
+def _rerouted(program: _Program, perform: Callable[[IoCall], _Program]) -> _Program:
+    """The same I/O program, with each of its calls made by ``perform``."""
+    answer: Any = None
+    error: Exception | None = None
+    try:
+        while True:
+            call = program.send(answer) if error is None else program.throw(error)
+            answer = error = None
+            try:
+                answer = yield from perform(call)
+            except Exception as failed:  # noqa: BLE001 - whatever it is, it is the program's
+                error = failed
+    except StopIteration as end:
+        return end.value
 
 
-CATALOGUE = _by_name((*WAL, *CONTAINER, *CHUNKED, *DEFRAG, *FLUSH, *GC, *OLDER, *RECOVERY, *TRANSACTIONS))
+def _without(program: _Program, *kinds: type[IoCall]) -> _Program:
+    """The same I/O program without its calls of these kinds."""
+
+    def perform(call: IoCall) -> _Program:
+        if not isinstance(call, kinds):
+            return (yield call)
+
+    return _rerouted(program, perform)
+
+
+def _trying_twice(program: _Program, kind: type[IoCall]) -> _Program:
+    """The same I/O program, which makes a failed call of this kind once more."""
+
+    def perform(call: IoCall) -> _Program:
+        try:
+            return (yield call)
+        except OSError:
+            if not isinstance(call, kind):
+                raise
+        return (yield call)
+
+    return _rerouted(program, perform)
+
+
+# --- the write-ahead log --------------------------------------------------------------------------
+
+
+@mutant("W1")
+def ack_before_sync(plant: Planter) -> None:
+    """An append is acked while its bytes are in the page cache only, and a power loss takes them."""
+    plant(LocalLog._append, lambda append, self, group: _without(append(self, group), Sync))
+
+
+@mutant("W1")
+def fenced_owner_acks(plant: Planter) -> None:
+    """A frozen owner wakes up and acks appends that its successor has never seen."""
+
+    def confirm(original: Callable[..., Any], *arguments: Any) -> _Program:
+        yield from ()
+
+    plant(registers.confirm_epoch, confirm)
+
+
+@mutant("W4")
+def last_group_is_not_logged_again(plant: Planter) -> None:
+    """An opener trusts the last group in the page cache and answers from it; a power loss takes it away."""
+    plant(
+        local_open.take_over,
+        lambda original, context, register, epoch, history, names: original(
+            context, register, epoch, attrs.evolve(history, last=None), names
+        ),
+    )
+
+
+@mutant("W4")
+def seals_are_not_obeyed(plant: Planter) -> None:
+    """What a zombie wrote to its file after the take-over comes to life in the next recovery."""
+
+    def read_part(original: Any, self: HistoryReader, seal: Any, successor: WalFile) -> _Program:
+        content = yield from self._load(seal.file)
+        if content is None or content.header is None:
+            return (yield from original(self, seal, successor))
+        found = self._scan(content, content.header, len(content.data))
+        return WalFile(content.header, found.frames, found.end), content.data
+
+    plant(HistoryReader._read_part, read_part)
+
+
+@mutant("W5")
+def unflushed_bytes_do_not_hold_the_log(plant: Planter) -> None:
+    """A checkpoint truncates the log although older groups hold bytes that are nowhere else."""
+    plant(Checkpointer._lowest_needed_group, lambda original, self, begin_group: begin_group)
+
+
+@mutant("W6")
+def failed_sync_is_retried(plant: Planter) -> None:
+    """The second sync finds clean pages and succeeds, and what was acked never reached the disk."""
+    plant(LocalLog._append, lambda append, self, group: _trying_twice(append(self, group), Sync))
+
+
+@mutant("W8")
+def no_claim_is_made(plant: Planter) -> None:
+    """An owner writes to long-term storage without a claim, so that a copied folder would not notice it."""
+
+    async def place(original: Any, self: Container, epoch: int) -> int:
+        self._claimed = True
+        return epoch
+
+    plant(Container._place_claim, place)
+
+
+# --- the container --------------------------------------------------------------------------------
+
+
+@mutant("C1")
+def append_is_answered_before_the_log(plant: Planter) -> None:
+    """An append is acked before it is handed to the log, and a crash takes it."""
+
+    async def append(original: Any, self: Pipeline, group: Any) -> int:
+        group.answer(self._log.next_group)
+        number: int = await original(self, group)
+        return number
+
+    plant(Pipeline._append, append)
+
+
+@mutant("C1")
+def queries_and_refusals_are_answered_before_the_log(plant: Planter) -> None:
+    """A retry is called a duplicate, or a call is refused, by what never becomes durable."""
+
+    def step(original: Any, self: Pipeline, batch: Any) -> None:
+        original(self, batch)
+        for reply, answer in self._building.looks:
+            reply.resolve(answer)
+        for reply, error in self._building.errors:
+            reply.fail(error)
+
+    plant(Pipeline._step_all, step)
+
+
+@mutant("C1")
+def zombie_answers_reads(plant: Planter) -> None:
+    """An owner that was succeeded answers reads and questions from its old state."""
+    plant(LocalLog.check_owner, lambda original, self: None)
+
+
+@mutant("C1")
+def tails_are_not_woken(plant: Planter) -> None:
+    """A reader at the end of a segment waits for ever, though bytes came or the segment was sealed."""
+    plant(SegmentState.wake, lambda original, self: None)
+
+
+@mutant("C2")
+def segment_ids_are_used_again(plant: Planter) -> None:
+    """Two owners give one id to different segments."""
+    plant(ContainerState.next_segment_id, lambda original, self: segment_id(1, original(self) & 0xFFFF_FFFF))
+
+
+@mutant("C3")
+def repeats_are_applied(plant: Planter) -> None:
+    """A retry of an acked event is in the segment twice."""
+    plant(
+        decisions._is_repeat,
+        lambda original, segment, request, known: original(segment, request, known) and False,
+    )
+
+
+@mutant("C3")
+def gaps_in_event_numbers_are_applied(plant: Planter) -> None:
+    """An event overtakes its predecessor, which is then acked as a duplicate and is nowhere."""
+
+    def is_repeat(original: Any, segment: Any, request: Any, known: Any) -> bool:
+        try:
+            return bool(original(segment, request, known))
+        except OutOfOrder:
+            return False
+
+    plant(decisions._is_repeat, is_repeat)
+
+
+@mutant("C6")
+def pipeline_waits_for_memory(plant: Planter) -> None:
+    """The pipeline waits for memory that only a flush frees, whose commit waits behind it."""
+
+    async def append(original: Any, self: Pipeline, group: Any) -> int:
+        while self._publisher._cache.pinned_bytes > 2 * self._publisher._due_bytes:
+            await anyio.sleep(1.0)
+        number: int = await original(self, group)
+        return number
+
+    plant(Pipeline._append, append)
+
+
+@mutant("C7")
+def checkpoint_is_not_fixed_at_its_begin(plant: Planter) -> None:
+    """A checkpoint shows a segment as it is when it is encoded, and recovery applies an operation twice."""
+    plant(Snapshot.before_change, lambda original, self, segment: None)
+
+
+@mutant("C9")
+def evicted_segment_forgets_its_record(plant: Planter) -> None:
+    """A segment that comes back seems to have nothing in long-term storage."""
+    plant(ContainerState.load_record, lambda original, self, segment: None)
+
+
+# --- chunked segments -----------------------------------------------------------------------------
+
+
+@mutant("S2")
+def chunk_names_are_used_again(plant: Planter) -> None:
+    """A new owner takes a chunk name that an earlier one may have used or may still write to."""
+    plant(
+        Core.new_chunk_name, lambda original, self, segment, offset: f"{self.prefix}{segment:016x}/{1:016x}-0"
+    )
+
+
+@mutant("S2")
+def chunk_is_not_synced(plant: Planter) -> None:
+    """A chunk counts as stored, the log is truncated, and a power loss empties the chunk."""
+    plant(
+        filesystem_programs.publish,
+        lambda publish, *arguments: _without(publish(*arguments), Sync, SyncFolder),
+    )
+
+
+@mutant("S3")
+def chunk_of_another_owner_is_appended_to(plant: Planter) -> None:
+    """A new owner appends to a chunk that the owner before it may still write to."""
+
+    def room(original: Any, self: SegmentTransaction, segment: Any, chunk: Any) -> int:
+        able = self.core.chunks.capabilities.append
+        return max(0, segment.rolling_size - chunk.length) if able else 0
+
+    plant(SegmentTransaction.room, room)
+
+
+@mutant("S4, F2")
+def chunks_are_deleted_before_the_commit(plant: Planter) -> None:
+    """A crash before the commit of a truncation or a join leaves a segment with a hole."""
+
+    async def drop(original: Any, self: SegmentTransaction, record: Any) -> None:
+        await original(self, record)
+        await self.core.chunks.delete(record.name)
+
+    plant(SegmentTransaction.drop_chunk, drop)
+
+
+@mutant("S5")
+def checksums_are_not_verified(plant: Planter) -> None:
+    """Damage in long-term storage is handed to readers as data."""
+    plant(reading._verify, lambda original, request, data: None)
+
+
+@mutant("S8")
+def chunks_are_joined_in_the_wrong_order(plant: Planter) -> None:
+    """The bytes of a joined chunk are those of its sources, the last one first."""
+    plant(
+        join_chunks._make_chunk,
+        lambda original, txn, start, sources: original(txn, start, sources[::-1]),
+    )
+
+
+@mutant("S10")
+def relocation_moves_the_dead_part(plant: Planter) -> None:
+    """What was truncated is moved to the new chunk in the place of what was not."""
+
+    def replace(original: Any, txn: Any, segment: Any, before: Any, start: int, sources: Any) -> Any:
+        moved = [Source(s.record, s.record.length - s.skip) if s.skip else s for s in sources]
+        return original(txn, segment, before, start, moved)
+
+    plant(join_chunks.replace, replace)
+
+
+@mutant("S11")
+def deferred_work_is_forgotten(plant: Planter) -> None:
+    """What a delete, a truncation or a merge left to be done is never done, and chunks stay for ever."""
+    plant(deferred_work._write_down, lambda original, txn, stored, left: original(txn, stored, None))
+
+
+@mutant("S14")
+def name_is_imported_twice(plant: Planter) -> None:
+    """A segment of the legacy layout that was imported and deleted comes back at the next access."""
+    plant(
+        legacy_segments.decide_import,
+        lambda original, state, request: _without_mark(original(state, request)),
+    )
+
+
+def _without_mark(decision: Any) -> Any:
+    op, answer = decision
+    kept = tuple(record for record in op.records if "imported" not in record[0])
+    return op._replace(records=kept), answer
+
+
+# --- flush cycles ---------------------------------------------------------------------------------
+
+
+@mutant("F1")
+def seals_and_truncations_are_not_flushed(plant: Planter) -> None:
+    """Truncated chunks are never freed, and no sealed segment can be merged in long-term storage."""
+
+    async def finish(original: Any, self: SegmentFlusher, txn: Any, plan: Any) -> None:
+        pass
+
+    plant(SegmentFlusher._finish, finish)
+
+
+@mutant("F3")
+def merge_sources_are_not_flushed_with_their_target(plant: Planter) -> None:
+    """The target of a merge can never be flushed, because its sources are not."""
+    plant(
+        StorageWriter._capture,
+        lambda original, self, wanted: {segment.sid: capture(segment) for segment in wanted},
+    )
+
+
+@mutant("F4")
+def failed_flush_is_reported_as_done(plant: Planter) -> None:
+    """Flush returns although a segment could not be flushed."""
+
+    async def flush(original: Any, self: StorageWriter, plans: Any) -> Any:
+        await original(self, plans)
+        return {}
+
+    plant(StorageWriter._flush_to, flush)
+
+
+@mutant("F5")
+def internal_operations_make_a_cycle_due(plant: Planter) -> None:
+    """What a flush cycle logs makes the next cycle due: an idle store never rests."""
+
+    def apply(original: Any, self: ContainerState, op: Any) -> None:
+        original(self, op)
+        self.client_sequence = self.sequence
+
+    plant(ContainerState.apply, apply)
+
+
+# --- garbage --------------------------------------------------------------------------------------
+
+
+@mutant("G1")
+def references_are_ignored(plant: Planter) -> None:
+    """A new owner deletes chunks of earlier owners that segments are made of."""
+    plant(
+        gc_rules.orphans,
+        lambda original, listed, *, epoch, referenced: original(listed, epoch=epoch, referenced=()),
+    )
+    plant(
+        gc_rules.is_ready,
+        lambda original, garbage, **known: original(garbage, **{**known, "referenced": ()}),
+    )
+
+
+@mutant("G2")
+def orphans_are_not_looked_for(plant: Planter) -> None:
+    """Chunks and claims that a dead owner left behind stay for ever."""
+
+    async def find(original: Any, self: Collector) -> bool:
+        return True
+
+    plant(Collector._find_orphans, find)
+
+
+# --- transactions ---------------------------------------------------------------------------------
+
+
+@mutant("T1")
+def staged_segments_are_listed(plant: Planter) -> None:
+    """A listing shows segments that nobody may use, and that vanish."""
+    plant(SegmentTable.listed, lambda original, self, prefix: self.names(prefix))
+
+
+@mutant("T2")
+def parts_are_committed_in_the_wrong_order(plant: Planter) -> None:
+    """The bytes of a transaction are in another order than its driver asked for."""
+    plant(
+        transactions._commit,
+        lambda original, state, target, record, parts, token: original(
+            state, target, record, list(parts)[::-1], token
+        ),
+    )
+
+
+@mutant("T3")
+def part_lengths_are_not_checked(plant: Planter) -> None:
+    """Bytes that a second attempt appended after its task had reported are committed with it."""
+
+    def commit(original: Any, state: Any, target: Any, record: Any, parts: Any, token: Any) -> Any:
+        staged = state.transactions.staged(record)
+        actual = [
+            StagedPart(part.name, state.segments.by_id[staged[part.name]].length)
+            if part.name in staged
+            else part
+            for part in parts
+        ]
+        return original(state, target, record, actual, token)
+
+    plant(transactions._commit, commit)
+
+
+@mutant("T4")
+def committed_epochs_are_not_remembered(plant: Planter) -> None:
+    """A replay of a committed batch under another transaction id is not recognized."""
+    plant(transactions._is_reached, lambda original, target, token: False)
+
+
+@mutant("T5")
+def tombstone_is_forgotten_at_once(plant: Planter) -> None:
+    """A zombie's begin after the commit opens a new transaction."""
+
+    def bury(original: Any, self: Leases, key: Any, now: float) -> None:
+        tombstone, self._tombstone = self._tombstone, 0.0
+        original(self, key, now)
+        self._tombstone = tombstone
+
+    plant(Leases._bury, bury)
+
+
+@mutant("T6")
+def abort_before_begin_is_not_remembered(plant: Planter) -> None:
+    """An abort that overtook its begin does nothing, and the transaction stays open."""
+
+    def abort(original: Any, state: Any, request: Any) -> Any:
+        known = transactions._look(state, request)[1]
+        op, answer = original(state, request)
+        return (None if known is None else op), answer
+
+    plant(transactions.decide_abort, abort)
+
+
+@mutant("T7")
+def lease_ends_early(plant: Planter) -> None:
+    """A transaction is aborted before the time that its driver was granted."""
+
+    def watch(original: Any, self: Leases, key: Any, now: float) -> None:
+        original(self, key, now)
+        if key in self._open:
+            self._open[key].deadline -= self._open[key].record.lease / 2000
+
+    plant(Leases._watch, watch)
+
+
+@mutant("T8")
+def sealed_segment_grows_by_a_commit(plant: Planter) -> None:
+    """A segment that was sealed for ever grows by a commit."""
+
+    def commit(original: Any, state: Any, request: Any) -> Any:
+        target = state.segments.find(request.target)
+        if target is None:
+            return original(state, request)
+        sealed, target.sealed = target.sealed, False
+        try:
+            return original(state, request)
+        finally:
+            target.sealed = sealed
+
+    plant(transactions.decide_commit_transaction, commit)
+
+
+@mutant("T9")
+def leases_never_end(plant: Planter) -> None:
+    """What a driver that died had staged is kept for ever."""
+    plant(Leases._look_again, lambda original, self, watch, now: None)

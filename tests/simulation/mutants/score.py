@@ -1,41 +1,32 @@
-"""The mutation score: how many of the planted bugs the simulator finds, and in how many seeds.
+"""The mutation score: how many of the planted bugs the simulator finds, in how many seeds.
 
-Owns: which mutant runs which seeds, when one counts as caught, and the tally. Does not own: processes
-(``child.py``), copies (``apply.py``), what is printed (``report.py``).
+Each mutant runs the same seeds, in worker processes of its own, until one fails. A failing seed counts only
+if the product without a bug passes it; otherwise that is a finding about the product, and the mutant goes on.
 
-First the original runs some seeds. If it fails one, there is no score: a simulator that fails without a bug
-proves nothing by failing with one. Then the mutants run in rounds, each with more seeds than the one before,
-so that early on something is known of every mutant. A seed that fails counts only if the original passes that
-very seed; otherwise it is noted, and the mutant goes on behind it.
-
-Several mutants run at once, each on a copy of its own. Time that is over, or Ctrl-C, ends it at any moment;
-what is known stays true.
+Exit codes: 0 the goal is reached, 1 it is not, 130 Ctrl-C; what was known until then is printed.
 """
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from enum import StrEnum
-from pathlib import Path
+import json
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
 
-import anyio
 import attrs
 
-from .apply import PackageCopy
-from .child import Command, Finding, Outcome, Slice, run_child, simulator
-from .mutant import Mutant, UnsoundMutant
+from tierlog.actors.cli import output
+
+from ..report import first_line, replay_command
+from ..run import Verdict, run_seed
+from ..workers import Crew, Job, Runner
+from .catalogue import CATALOGUE
+from .planting import Mutant
 
 GOAL = 0.95
-ROUNDS = (10, 40, 150, 500)
-"""Seeds of the first rounds; the last one takes the rest."""
-
-
-class Fate(StrEnum):
-    WAITING = "waiting"
-    CAUGHT = "caught"
-    SURVIVED = "survived"
-    BROKEN = "broken"
+SEED_SECONDS_MAX = 60.0
+REACHED, NOT_REACHED, INTERRUPTED = 0, 1, 130
+_VIOLATION_CHARACTERS = 90
 
 
 @attrs.frozen
@@ -43,18 +34,15 @@ class Terms:
     """What a score is about."""
 
     mutants: Sequence[Mutant]
-    first: int = 0
+    first: int
     """The first seed."""
-    seeds: int = 2000
-    """For each mutant."""
-    seconds: float | None = None
+    seeds: int
+    """For each mutant, at most."""
+    seconds: float | None
     """For all of it; None: no end but that of the seeds."""
-    original_seeds: int = 50
-    jobs: int = 1
+    jobs: int
     operations: int = 200
-    command: Command = simulator
-    source: Path | None = None
-    """The package to copy; None: the one that runs."""
+    runner: Runner = run_seed
 
 
 @attrs.define
@@ -62,138 +50,129 @@ class Result:
     """What is known of one mutant."""
 
     mutant: Mutant
-    fate: Fate = Fate.WAITING
     seeds: int = 0
     """Run so far; of a caught one, those it took."""
-    seed: int | None = None
-    text: str = ""
-    """The violation, or what a broken one said."""
+    caught_by: Verdict | None = None
     seconds: float = 0.0
 
     @property
-    def first_line(self) -> str:
-        return self.text.split("\n", 1)[0]
+    def violation(self) -> str:
+        return "" if self.caught_by is None else first_line(self.caught_by.violation)
 
 
 @attrs.define
 class Score:
     results: list[Result]
-    original: Outcome | None = None
-    """How the original did in its seeds; None: not known yet."""
-    original_fails: dict[int, str] = attrs.Factory(dict)
-    """Seeds that failed a mutant and the original too, and how: each is a finding about the original."""
+    sound_fails: dict[int, str] = attrs.Factory(dict)
+    """Seeds that fail without a bug, and how."""
     interrupted: bool = False
 
-    def count(self, fate: Fate) -> int:
-        return sum(result.fate is fate for result in self.results)
+    @property
+    def caught(self) -> int:
+        return sum(result.caught_by is not None for result in self.results)
 
     @property
     def share(self) -> float:
-        """Caught of all: one that is broken or was not run to its end is not caught."""
-        return self.count(Fate.CAUGHT) / len(self.results) if self.results else 0.0
+        return self.caught / len(self.results)
 
     @property
-    def is_meaningful(self) -> bool:
-        return self.original is not None and self.original.finding is Finding.NOTHING
-
-    @property
-    def is_reached(self) -> bool:
-        return self.is_meaningful and self.share >= GOAL
+    def exit_code(self) -> int:
+        if self.interrupted:
+            return INTERRUPTED
+        return REACHED if self.share >= GOAL and not self.sound_fails else NOT_REACHED
 
 
-Heard = Callable[[Score, Result | None], None]
-"""Told whenever more is known; of which mutant, or None of the original."""
+def run_planted(runner: Runner, name: str, seed: int, **options: object) -> Verdict:
+    """One seed, with a bug planted in this process."""
+    with CATALOGUE[name].planted():
+        return runner(seed, **options)
 
 
-def run_score(terms: Terms, heard: Heard) -> Score:
-    """Run all of it; Ctrl-C ends it, and the score so far says that it was interrupted."""
+def show_score(terms: Terms, *, quiet: bool = False, as_json: bool = False) -> int:
+    """Run all of it and print it; returns the exit code."""
     score = Score([Result(mutant) for mutant in terms.mutants])
+    end = None if terms.seconds is None else time.monotonic() + terms.seconds
     try:
-        with tempfile.TemporaryDirectory(prefix="tierlog-mutants-") as folder:
-            anyio.run(_Scoring(terms, score, heard, Path(folder)).run)
+        with Crew(terms.runner, 1, SEED_SECONDS_MAX) as sound:
+            for result in score.results:
+                _run(terms, score, result, sound, end)
+                if as_json:
+                    output.print_lines([json.dumps(_record(result), ensure_ascii=False)])
+                elif not quiet:
+                    output.print_lines([_line(result)])
     except KeyboardInterrupt:
         score.interrupted = True
-    return score
+    _print_end(score, as_json=as_json)
+    return score.exit_code
 
 
-class _Scoring:
-    def __init__(self, terms: Terms, score: Score, heard: Heard, folder: Path) -> None:
-        self._terms = terms
-        self._score = score
-        self._heard = heard
-        self._folder = folder
-        self._original = PackageCopy(folder / "original", terms.source)
-        self._end: float | None = None
-        self._verdicts: dict[int, Outcome] = {}
-        """Of the original, by seed."""
+def _run(terms: Terms, score: Score, result: Result, sound: Crew, end: float | None) -> None:
+    begin = time.monotonic()
+    runner = partial(run_planted, terms.runner, result.mutant.name)
+    with Crew(runner, terms.jobs, SEED_SECONDS_MAX) as crew:
+        for verdict in crew.run(_jobs(terms, end)):
+            result.seeds += 1
+            if verdict.violation is not None and _passes(sound, Job(verdict.seed, terms.operations), score):
+                result.caught_by = verdict
+                break
+    result.seconds = time.monotonic() - begin
 
-    async def run(self) -> None:
-        if self._terms.seconds is not None:
-            self._end = anyio.current_time() + self._terms.seconds
-        terms, score = self._terms, self._score
-        score.original = await self._child(
-            self._original, Slice(terms.first, terms.original_seeds, self._left(), terms.operations)
-        )
-        self._heard(score, None)
-        if not score.is_meaningful:
+
+def _jobs(terms: Terms, end: float | None) -> Iterator[Job]:
+    for seed in range(terms.first, terms.first + terms.seeds):
+        if end is not None and time.monotonic() >= end:
             return
-
-        copies = [PackageCopy(self._folder / f"copy-{number}", terms.source) for number in range(terms.jobs)]
-        for wanted in _rounds(terms.seeds):
-            pending = iter([result for result in score.results if result.fate is Fate.WAITING])
-            async with anyio.create_task_group() as tasks:
-                for copy in copies:
-                    tasks.start_soon(self._work, copy, pending, wanted)
-
-    async def _work(self, copy: PackageCopy, pending: Iterator[Result], wanted: int) -> None:
-        for result in pending:
-            if self._left() == 0:
-                return
-            begin = anyio.current_time()
-            await self._go_on(copy, result, wanted)
-            result.seconds += anyio.current_time() - begin
-            self._heard(self._score, result)
-
-    async def _go_on(self, copy: PackageCopy, result: Result, wanted: int) -> None:
-        """Until ``wanted`` seeds have run in all, or its fate is known."""
-        try:
-            with copy.planted(result.mutant):
-                while result.fate is Fate.WAITING and result.seeds < wanted and self._left() != 0:
-                    first = self._terms.first + result.seeds
-                    part = Slice(first, wanted - result.seeds, self._left(), self._terms.operations)
-                    await self._take(result, await self._child(copy, part))
-        except UnsoundMutant as error:
-            result.fate, result.text = Fate.BROKEN, str(error)
-        if result.fate is Fate.WAITING and result.seeds >= self._terms.seeds:
-            result.fate = Fate.SURVIVED
-
-    async def _take(self, result: Result, outcome: Outcome) -> None:
-        result.seeds += outcome.seeds_run
-        if outcome.finding is Finding.BROKEN or (
-            outcome.finding is Finding.NOTHING and not outcome.seeds_run and self._left() != 0
-        ):
-            result.fate, result.text = Fate.BROKEN, outcome.text or "it ran no seed"
-        elif outcome.seed is not None and await self._passes(outcome.seed):
-            result.fate, result.seed, result.text = Fate.CAUGHT, outcome.seed, outcome.text
-
-    async def _passes(self, seed: int) -> bool:
-        """Whether the original passes the seed: only then a failure is the mutant's."""
-        if seed not in self._verdicts:
-            self._verdicts[seed] = await self._child(
-                self._original, Slice(seed, 1, None, self._terms.operations)
-            )
-        verdict = self._verdicts[seed]
-        if verdict.finding is not Finding.NOTHING:
-            self._score.original_fails[seed] = verdict.text.split("\n", 1)[0]
-        return verdict.finding is Finding.NOTHING
-
-    async def _child(self, copy: PackageCopy, part: Slice) -> Outcome:
-        return await run_child(self._terms.command, copy.package, part)
-
-    def _left(self) -> float | None:
-        """Seconds; None: no limit."""
-        return None if self._end is None else max(0.0, self._end - anyio.current_time())
+        yield Job(seed, terms.operations)
 
 
-def _rounds(seeds: int) -> list[int]:
-    return [*(count for count in ROUNDS if count < seeds), seeds]
+def _passes(sound: Crew, job: Job, score: Score) -> bool:
+    verdict = sound.run_one(job)
+    if verdict.violation is not None:
+        score.sound_fails[job.seed] = first_line(verdict.violation)
+    return verdict.violation is None
+
+
+# --- what is printed ------------------------------------------------------------------------------
+
+
+def _record(result: Result) -> dict[str, object]:
+    caught = result.caught_by
+    return {
+        "mutant": result.mutant.name,
+        "rule": result.mutant.rule,
+        "story": result.mutant.story,
+        "caught": caught is not None,
+        "seeds": result.seeds,
+        "seed": None if caught is None else caught.seed,
+        "violation": None if caught is None else caught.violation,
+        "seconds": round(result.seconds, 1),
+    }
+
+
+def _line(result: Result) -> str:
+    found = result.violation[:_VIOLATION_CHARACTERS] or f"NOT CAUGHT: {result.mutant.story}"
+    name, rule = result.mutant.name, result.mutant.rule
+    return f"{rule:7} {name:52} {result.seeds:5,} seeds {result.seconds:5,.0f} s  {found}"
+
+
+def _print_end(score: Score, *, as_json: bool) -> None:
+    if as_json:
+        summary = {
+            "score": round(score.share, 4),
+            "goal": GOAL,
+            "caught": score.caught,
+            "mutants": len(score.results),
+            "fails_without_a_bug": {str(seed): line for seed, line in sorted(score.sound_fails.items())},
+            "interrupted": score.interrupted,
+        }
+        output.print_lines([json.dumps(summary, ensure_ascii=False)])
+        return
+
+    lines = [
+        f"seed {seed} fails without a bug: {line}\n  replay it: {replay_command(seed)}"
+        for seed, line in sorted(score.sound_fails.items())
+    ]
+    lines += ["interrupted; until then:"] if score.interrupted else []
+    total = len(score.results)
+    lines.append(f"{score.caught} of {total} planted bugs caught: {score.share:.1%} (the goal is {GOAL:.0%})")
+    output.print_lines(lines)
