@@ -176,21 +176,3 @@ def test_spark_would_find_the_installed_door_and_other_packages_are_not_in_its_w
 
 def test_the_installed_command_answers(installed: Path, tmp_path: Path) -> None:
     assert "segment" in run(installed / "tierlog", "--help", cwd=tmp_path)
-
-
-def test_the_installed_simulator_needs_its_extra_and_nothing_else(
-    installed: Path, distributions: Path, tmp_path: Path
-) -> None:
-    """The last test of the module: it adds to the environment."""
-    (wheel,) = distributions.glob("*.whl")
-    simulate = [str(installed / "tierlog"), "simulate", "--seeds", "1:2", "--operations", "20"]
-    without = subprocess.run(
-        simulate, cwd=tmp_path, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
-    )
-
-    assert (without.returncode, without.stderr.count("\n")) == (1, 1)
-    assert "'tierlog[simulate]'" in without.stderr
-
-    install(installed, f"{wheel}[simulate]")
-
-    assert run(*simulate, cwd=tmp_path).endswith("\n0 violations\n")

@@ -1,4 +1,4 @@
-"""The planted bugs, by protocol. Each breaks one rule in its behaviour; those that another rule makes harmless
+"""The planted bugs, by protocol. Each breaks one rule in its behaviour. Bugs that another rule makes harmless
 are left out, because no run could tell the difference.
 """
 
@@ -23,6 +23,7 @@ from tierlog.actors.flush.writer import StorageWriter
 from tierlog.actors.gc import rules as gc_rules
 from tierlog.actors.gc.collector import Collector
 from tierlog.actors.legacy_rolling import legacy_segments
+from tierlog.actors.legacy_rolling.imported_record import imported_key
 from tierlog.journal.log import local_open
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_history import HistoryReader, WalFile
@@ -331,7 +332,7 @@ def name_is_imported_twice(plant: Planter) -> None:
 
 def _without_mark(decision: Any) -> Any:
     op, answer = decision
-    kept = tuple(record for record in op.records if "imported" not in record[0])
+    kept = tuple(record for record in op.records if not record[0].startswith(imported_key("")))
     return op._replace(records=kept), answer
 
 
