@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -10,31 +11,18 @@ from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunk
 from tierlog.testing.chunk_conformance import ChunkStorageConformance
 
 
-class MemoryPlaces:
-    """One state per folder, so that a second instance sees what the first one made."""
-
-    def __init__(self) -> None:
-        self._states: dict[Path, MemoryChunkState] = {}
-
-    def state(self, folder: Path) -> MemoryChunkState:
-        return self._states.setdefault(folder, MemoryChunkState())
-
-
-PLACES = MemoryPlaces()
+@lru_cache(maxsize=4)
+def state_in(folder: Path) -> MemoryChunkState:
+    """What stands for the content of ``folder``: a second instance sees what the first one wrote."""
+    return MemoryChunkState()
 
 
 class TestMemory(ChunkStorageConformance):
     def make(self, folder: Path) -> MemoryChunkStorage:
-        return MemoryChunkStorage(PLACES.state(folder))
+        return MemoryChunkStorage(state_in(folder))
 
 
 @pytest.mark.one_loop
 class TestMemoryLikeAnObjectStore(ChunkStorageConformance):
     def make(self, folder: Path) -> MemoryChunkStorage:
-        return MemoryChunkStorage(PLACES.state(folder), append=False, concat=False)
-
-
-@pytest.mark.one_loop
-class TestMemoryWithEveryCapability(ChunkStorageConformance):
-    def make(self, folder: Path) -> MemoryChunkStorage:
-        return MemoryChunkStorage(PLACES.state(folder))
+        return MemoryChunkStorage(state_in(folder), append=False, concat=False)
