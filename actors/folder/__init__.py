@@ -1,1 +1,1 @@
-"""A store's data folder: paths, identity, lock files, where its chunks are, and the version of its layout."""
+"""The data folder: paths, identity, lock files, chunk location and layout version."""

@@ -1,21 +1,19 @@
-"""Where a store's chunks are: in its own folder, or in a bucket; and the chunk storage that goes there.
+"""Where a store's chunks are: in its own folder (``lts/``) or in a bucket.
 
-Owns: the record of the place, ``wal/chunks``, the comparison with the configuration, and the choice of the
-implementation. Does not own: what the implementations do, nor who opens them.
+The location is fixed when the folder is made, because a log is useless without the chunks that it refers to.
+It is recorded in ``wal/chunks`` before the identity is written; a configuration that names another location
+is refused with ``StoreMismatch``. Read-only views, the doctor and stores opened without a configuration use
+the record. How the location is reached (endpoint, region) may change: a configuration that names the location
+updates the record.
 
-A store's chunks stay where they were begun: a log that refers to chunks elsewhere is worth nothing. So the
-place is written down when the folder is made, before its identity is, and another one in the configuration is
-``StoreMismatch`` ever after. Views, the doctor and openings without a configuration find the chunks by the
-record. How the place is reached (endpoint, region) may change: a configuration that names the place is
-followed, and noted.
-
-A folder without the record keeps its chunks in ``lts/``. The record is TOML and holds no secrets.
+A folder without a record keeps its chunks in ``lts/``. The record is TOML and contains no secrets.
 """
 
 from __future__ import annotations
 
 import tomllib
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -42,6 +40,9 @@ from ..settings.configuration import S3Config, StoreConfig
 from .identity import read_identity
 from .paths import StoreFolder, run_program
 
+if TYPE_CHECKING:
+    from ...storage_backends.chunks.s3_requests import S3Options
+
 
 @attrs.frozen
 class ChunkLocation:
@@ -50,59 +51,72 @@ class ChunkLocation:
     s3: S3Config = attrs.field(factory=S3Config)
 
     def shown(self, folder: StoreFolder) -> str:
-        """What stands before a chunk's name in messages."""
+        """The prefix of chunk names in messages."""
         return self.chunks.rstrip("/") or folder.chunks
 
 
 async def resolve_location(
     files: Files, folder: StoreFolder, config: StoreConfig, world: World
 ) -> ChunkLocation:
-    """For an owner: the place of an existing store, or the configured one for a new store, which is written
-    down."""
-    asked = ChunkLocation(config.chunks, config.s3)
-    return await run_program(files, _settle(folder, asked, f".chunks-{world.new_id()}"), folder.wal)
+    """For an owner: the recorded location, or the configured one if the store is new, which is then recorded.
+
+    Raises ``StoreMismatch`` if the configuration names another location than the record.
+    """
+    configured = ChunkLocation(config.chunks, config.s3)
+    return await run_program(files, _resolve(folder, configured, f".chunks-{world.new_id()}"), folder.wal)
 
 
 async def recorded_location(files: Files, folder: StoreFolder) -> ChunkLocation:
-    """For a reader: the place that the folder's record names."""
+    """For a reader: the location in the folder's record."""
     return await run_program(files, _read(folder), folder.wal) or ChunkLocation()
 
 
-def make_chunk_storage(place: ChunkLocation, files: Files, folder: StoreFolder, world: World) -> ChunkStorage:
-    """For an owner, not open yet. ``ConfigError`` if what S3 needs is not installed."""
-    if not place.chunks:
+def make_chunk_storage(
+    location: ChunkLocation, files: Files, folder: StoreFolder, world: World
+) -> ChunkStorage:
+    """The chunk storage of an owner, not open yet. Raises ``ConfigError`` if what S3 needs is not
+    installed."""
+    if not location.chunks:
         return FileSystemChunkStorage(files, folder.chunks, world)
 
-    _require_s3(place)
+    _require_s3(location)
     from ...storage_backends.chunks.s3 import S3ChunkStorage
-    from ...storage_backends.chunks.s3_requests import S3Options
 
-    return S3ChunkStorage(parse_location(place.chunks), S3Options(**attrs.asdict(place.s3)), world)
+    return S3ChunkStorage(parse_location(location.chunks), _s3_options(location), world)
 
 
-def make_chunk_reader(place: ChunkLocation, files: Files, folder: StoreFolder, world: World) -> ChunkStorage:
-    """As ``make_chunk_storage``, for somebody who changes nothing."""
-    if not place.chunks:
+def make_chunk_reader(
+    location: ChunkLocation, files: Files, folder: StoreFolder, world: World
+) -> ChunkStorage:
+    """The chunk storage of a reader, which changes nothing; otherwise as ``make_chunk_storage``."""
+    if not location.chunks:
         return FileSystemChunkReader(files, folder.chunks, world)
 
-    _require_s3(place)
+    _require_s3(location)
     from ...storage_backends.chunks.s3_reader import S3ChunkReader
-    from ...storage_backends.chunks.s3_requests import S3Options
 
-    return S3ChunkReader(parse_location(place.chunks), S3Options(**attrs.asdict(place.s3)), world)
+    return S3ChunkReader(parse_location(location.chunks), _s3_options(location), world)
 
 
-async def check_location(place: ChunkLocation, files: Files, folder: StoreFolder, world: World) -> None:
-    """Raise what would keep an owner from opening it: said once and at once, by whoever starts the owners."""
-    if place.chunks:
-        storage = make_chunk_reader(place, files, folder, world)
+async def check_location(location: ChunkLocation, files: Files, folder: StoreFolder, world: World) -> None:
+    """Raise what would keep an owner from opening the location, so that a service reports it once."""
+    if location.chunks:
+        storage = make_chunk_reader(location, files, folder, world)
         await storage.open()
         await storage.close()
 
 
-def _require_s3(place: ChunkLocation) -> None:
+def _s3_options(location: ChunkLocation) -> S3Options:
+    from ...storage_backends.chunks.s3_requests import S3Options
+
+    return S3Options(**attrs.asdict(location.s3))
+
+
+def _require_s3(location: ChunkLocation) -> None:
     if find_spec("aiobotocore") is None:
-        raise ConfigError(f"long-term storage in {place.chunks} needs aiobotocore: pip install 'tierlog[s3]'")
+        raise ConfigError(
+            f"long-term storage in {location.chunks} needs aiobotocore: pip install 'tierlog[s3]'"
+        )
 
 
 # --- the record ---------------------------------------------------------------------------------
@@ -112,28 +126,28 @@ def _path(folder: StoreFolder) -> str:
     return f"{folder.wal}/chunks"
 
 
-def _settle(folder: StoreFolder, asked: ChunkLocation, temporary: str) -> Program[ChunkLocation]:
+def _resolve(folder: StoreFolder, configured: ChunkLocation, temporary: str) -> Program[ChunkLocation]:
     is_new = (yield from read_identity(folder.wal)) is None
-    found = yield from _read(folder)
-    settled = asked if is_new else _reconciled(folder, found or ChunkLocation(), asked)
-    if settled != (found or ChunkLocation()):
-        yield from _write(folder, settled, temporary)
-    return settled
+    recorded = (yield from _read(folder)) or ChunkLocation()
+    location = configured if is_new else _decide(folder, recorded, configured)
+    if location != recorded:
+        yield from _write(folder, location, temporary)
+    return location
 
 
-def _reconciled(folder: StoreFolder, found: ChunkLocation, asked: ChunkLocation) -> ChunkLocation:
-    """Decide sync: what an existing store goes on with."""
-    if not asked.chunks:
-        return found
+def _decide(folder: StoreFolder, recorded: ChunkLocation, configured: ChunkLocation) -> ChunkLocation:
+    """The location of an existing store."""
+    if not configured.chunks:
+        return recorded
 
-    if asked.chunks.rstrip("/") != found.chunks.rstrip("/"):
+    if configured.chunks.rstrip("/") != recorded.chunks.rstrip("/"):
         raise StoreMismatch(
-            f"the chunks of {folder.path} are in {found.shown(folder)}, not in {asked.chunks}: correct "
-            f"`chunks` in the configuration, or "
-            "name another data folder; the place is fixed when a folder is made"
+            f"the chunks of {folder.path} are in {recorded.shown(folder)}, not in {configured.chunks}: "
+            f"correct `chunks` in the configuration or name another data folder; the location is fixed when "
+            f"a folder is made"
         )
 
-    return asked
+    return configured
 
 
 def _read(folder: StoreFolder) -> Program[ChunkLocation | None]:
@@ -148,40 +162,40 @@ def _read(folder: StoreFolder) -> Program[ChunkLocation | None]:
     return _decode(data, _path(folder))
 
 
-def _write(folder: StoreFolder, place: ChunkLocation, temporary: str) -> Program[None]:
+def _write(folder: StoreFolder, location: ChunkLocation, temporary: str) -> Program[None]:
     path = f"{folder.wal}/{temporary}"
     yield MakeFolder(folder.wal)
     handle = yield Open(path, write=True, create=True)
-    yield Write(handle, 0, [_encode(place)])
+    yield Write(handle, 0, [_encode(location)])
     yield Sync(handle)
     yield Close(handle)
     yield Rename(path, _path(folder))
     yield SyncFolder(folder.wal)
 
 
-def _encode(place: ChunkLocation) -> bytes:
+def _encode(location: ChunkLocation) -> bytes:
     lines = [
         "# Where the chunks of this store are. Fixed; `tierlog` writes it.",
-        f'chunks = "{place.chunks}"',
+        f'chunks = "{location.chunks}"',
     ]
-    lines += [f"{field.name} = {_toml(getattr(place.s3, field.name))}" for field in attrs.fields(S3Config)]
+    lines += [f"{field.name} = {_toml(getattr(location.s3, field.name))}" for field in attrs.fields(S3Config)]
     return ("\n".join(lines) + "\n").encode()
 
 
 def _toml(value: str | bool | int) -> str:
-    # A setting's text needs no escapes (config_units.TextSetting).
+    # The text of a setting needs no escapes (``TextSetting``).
     return f'"{value}"' if isinstance(value, str) else str(value).lower()
 
 
 def _decode(data: bytes, path: str) -> ChunkLocation:
     try:
         fields = tomllib.loads(data.decode())
-        place = ChunkLocation(str(fields.pop("chunks")), S3Config(**fields))
-        if place.chunks:
-            parse_location(place.chunks)
-    except (ValueError, KeyError, TypeError, RecursionError) as error:  # Deep nests are beyond the parser.
+        location = ChunkLocation(str(fields.pop("chunks")), S3Config(**fields))
+        if location.chunks:
+            parse_location(location.chunks)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # deep nesting
         raise DataCorruption(
-            f"the record of where the chunks are is damaged ({error}): restore it from a backup", file=path
+            f"the record of the chunk location is damaged ({error}): restore it from a backup", file=path
         ) from error
 
-    return place
+    return location

@@ -1,10 +1,7 @@
-"""The store's identity file, ``wal/store``: who this folder is, and how many containers it was made with.
+"""The identity of a store, ``wal/store``: store id, log id, and the fixed number of containers.
 
-Owns: the record, its encoding and the programs that create and read it. Does not own: claims in long-term
-storage (``container/claim.py``).
-
-It is written once, whole, by the file layer's link protocol (temporary name, sync, link, sync of the folder)
-and never changed. A newer format version is refused and left untouched.
+It is written once and whole (temporary name, sync, link, sync of the folder) and never changes. A newer
+format version is refused and left untouched.
 
 Layout: ``magic u32, version u16, store id 16 bytes, log id 16 bytes, containers u32, created u64
 (milliseconds since 1970), CRC32C u32``.
@@ -42,7 +39,7 @@ _BYTES = 4 + 2 + 16 + 16 + 4 + 8 + 4
 class StoreIdentity:
     store_id: bytes
     log_id: bytes
-    """Of this folder's logs; each container's own is derived from it."""
+    """Each container's log id is derived from it."""
     containers: int
     created_ms: int
     """Wall time, for display."""
@@ -58,7 +55,8 @@ def encode(identity: StoreIdentity) -> bytes:
 
 
 def decode(data: bytes, path: str) -> StoreIdentity:
-    """``StoreMismatch`` for a newer version, ``DataCorruption`` for anything that is not a whole identity."""
+    """Raises ``StoreMismatch`` for a newer version, ``DataCorruption`` for anything else but a whole
+    identity."""
     if (
         len(data) >= 6
         and int.from_bytes(data[:4], "big") == _MAGIC
@@ -66,8 +64,8 @@ def decode(data: bytes, path: str) -> StoreIdentity:
     ):
         version = int.from_bytes(data[4:6], "big")
         raise StoreMismatch(
-            f"{path}: the folder has format version {version}, this tierlog knows {FORMAT_VERSION}: use a "
-            f"newer tierlog"
+            f"{path}: the folder has format version {version}, this tierlog reads up to {FORMAT_VERSION}: "
+            f"use a newer tierlog"
         )
 
     if len(data) != _BYTES or crc32c(data[:-4]) != int.from_bytes(data[-4:], "big"):
@@ -75,14 +73,13 @@ def decode(data: bytes, path: str) -> StoreIdentity:
 
     fields = Decoder(data[:-4])
     if fields.u32() != _MAGIC or fields.u16() != FORMAT_VERSION:
-        raise DataCorruption("this is not a store's identity", file=path, offset=0)
+        raise DataCorruption("this is not the identity of a store", file=path, offset=0)
 
     return StoreIdentity(bytes(fields.raw(16)), bytes(fields.raw(16)), fields.u32(), fields.u64())
 
 
 def read_identity(folder: str) -> Program[StoreIdentity | None]:
-    """The identity in ``folder``, or None if the folder holds no store. A folder with logs but without it is
-    refused."""
+    """The identity in ``folder``, or None if there is no store. Logs without an identity are refused."""
     path = f"{folder}/store"
     try:
         handle = yield Open(path)
@@ -103,21 +100,21 @@ def _refuse_orphaned_logs(folder: str) -> Program[None]:
 
     if any(entry.is_folder and entry.name.isdigit() for entry in entries):
         raise DataCorruption(
-            "the store's identity is missing beside its logs: restore it from a backup",
+            "the store's identity is missing although there are logs: restore it from a backup",
             file=f"{folder}/store",
             offset=0,
         )
 
 
 def create_identity(folder: str, identity: StoreIdentity, temporary: str) -> Program[StoreIdentity]:
-    """Make the folder a store. Of two processes that try, one wins; both return the winner's identity."""
+    """Make the folder a store. If two processes try, one wins, and both return the winner's identity."""
     path = f"{folder}/store"
     yield MakeFolder(folder)
     handle = yield Open(f"{folder}/{temporary}", write=True, create=True)
     yield Write(handle, 0, [encode(identity)])
     yield Sync(handle)
     yield Close(handle)
-    # If the other process won, its identity is read below; it may have swept our file.
+    # If another process won, its identity is read below; it may have removed our temporary file.
     with suppress(FileExistsError, FileNotFoundError):
         yield Link(f"{folder}/{temporary}", path)
     with suppress(FileNotFoundError):

@@ -1,11 +1,7 @@
-"""Who has a data folder open: one locked file for each opening, in ``wal/owners``.
+"""Lock files: one locked file in ``wal/owners`` for each process that has the data folder open.
 
-Owns: the files and their meaning. It is information for people and for the command line, never a fence: the
-log's epoch alone decides who owns a container, and a second opening of an embedded store simply fences the
-first.
-
-A file is locked as long as its process lives; an unlocked one is left over and is swept by the next opening.
-Nothing here is durable.
+They inform people and the command line and fence nothing: only the log's epoch decides who owns a container.
+A file stays locked while its process lives; the next opening removes unlocked ones. Nothing here is durable.
 """
 
 from __future__ import annotations
@@ -30,12 +26,12 @@ from ...storage_backends.base.files import (
 
 _FILE_BYTES_MAX = 4096
 SUPERVISOR = "supervisor"
-"""The role of who serves the folder through its hosts."""
+"""The role of the process that serves the folder through its hosts."""
 
 
 @attrs.frozen
 class Owner:
-    """One opening."""
+    """A process that has the folder open."""
 
     owner_id: str
     pid: int
@@ -44,37 +40,37 @@ class Owner:
     """Wall time, for display."""
     alive: bool = True
     role: str = ""
-    """What it opened the folder as: a host's id, ``SUPERVISOR``, or nothing for an app or a command."""
+    """A host's id or ``SUPERVISOR``; empty for an app or a command."""
     url: str = ""
-    """Where it serves the whole folder, if it does."""
+    """Where it serves the folder; empty if it does not."""
 
 
 def create_lock_file(folder: str, owner: Owner) -> Program[FileHandle]:
-    """Say that ``owner`` has the folder open, and sweep what dead ones left. The handle keeps it said."""
+    """Create the locked file of ``owner`` and remove those of dead processes. The lock lives as long as the
+    handle."""
     yield MakeFolder(folder)
-    for left in (yield from list_owners(folder)):
-        if not left.alive:
-            with suppress(FileNotFoundError):  # another opening swept it first
-                yield Unlink(f"{folder}/{left.owner_id}")
+    for other in (yield from list_owners(folder)):
+        if not other.alive:
+            with suppress(FileNotFoundError):  # another opening removed it first
+                yield Unlink(f"{folder}/{other.owner_id}")
 
     handle: FileHandle = yield Open(f"{folder}/{owner.owner_id}", write=True, create=True)
-    # Somebody who lists the owners may hold it for a moment.
+    # A process that lists the owners may hold the lock for a moment.
     yield Lock(handle)
     yield Write(handle, 0, [encode_owner(owner)])
     return handle
 
 
 def remove_lock_file(folder: str, owner: Owner, handle: FileHandle) -> Program[None]:
-    """Take the announcement back."""
     try:
-        with suppress(FileNotFoundError):  # swept by an opening that listed it before it was locked
+        with suppress(FileNotFoundError):  # removed by an opening that listed it before it was locked
             yield Unlink(f"{folder}/{owner.owner_id}")
     finally:
         yield Close(handle)
 
 
 def list_owners(folder: str) -> Program[list[Owner]]:
-    """Everybody who said so, dead or alive."""
+    """The processes with a lock file, dead or alive."""
     try:
         entries = yield ListFolder(folder)
     except FileNotFoundError:
@@ -93,7 +89,7 @@ def _inspect(folder: str, name: str) -> Program[Owner | None]:
     try:
         handle = yield Open(f"{folder}/{name}")
     except FileNotFoundError:
-        return None  # withdrawn meanwhile
+        return None  # closed meanwhile
 
     free = yield Lock(handle, wait=False)
     data = yield Read(handle, 0, _FILE_BYTES_MAX)
@@ -102,33 +98,27 @@ def _inspect(folder: str, name: str) -> Program[Owner | None]:
 
 
 def encode_owner(owner: Owner) -> bytes:
-    said = {
+    fields = {
         "pid": owner.pid,
         "host": owner.host,
         "since_ms": owner.since_ms,
         "role": owner.role,
         "url": owner.url,
     }
-    return json.dumps(said).encode()
+    return json.dumps(fields).encode()
 
 
 def decode_owner(name: str, data: bytes, *, alive: bool) -> Owner:
-    """The owner that the file ``name`` tells of; an unknown one if a crash tore it, or it is not written
+    """The owner in the file ``name``; an unknown one if a crash tore the file, or if it is not written
     yet."""
     try:
-        said = json.loads(data)
-        pid, host, since_ms, role, url = (
-            said["pid"],
-            said["host"],
-            said["since_ms"],
-            said.get("role", ""),
-            said.get("url", ""),
-        )
+        fields = json.loads(data)
+        pid, host, since_ms = fields["pid"], fields["host"], fields["since_ms"]
+        role, url = fields.get("role", ""), fields.get("url", "")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Owner(name, 0, "unknown", 0, alive=alive)
 
-    # Numbers that fit into 64 bits and text that can be printed: whatever else JSON can say, nobody said it
-    # here.
+    # No process writes other types, or numbers of more than 64 bits: such a file is damaged.
     numbers = (
         type(pid) is int
         and type(since_ms) is int

@@ -1,8 +1,6 @@
-"""A store's data folder: where its parts lie, and the questions that need no open store.
+"""The layout of a data folder, and what can be learned from it without opening the store.
 
-Owns: the layout (``wal/`` with the identity, the owners and one log folder a container; ``lts/``), the check
-of a path, and the mapping of ``OSError`` for the small programs that read these files. Does not own: what the
-files hold (``identity.py``, ``presence.py``, the logs).
+``wal/`` has the identity, the lock files and one log folder for each container; ``lts/`` has the chunks.
 """
 
 from __future__ import annotations
@@ -19,10 +17,10 @@ from .identity import StoreIdentity, read_identity
 from .lock_files import Owner, list_owners
 
 RESTORE_TEMPORARY = ".restoring-"
-"""What the name of a folder begins with in which a restore builds logs."""
+"""The prefix of folders in which a restore builds logs."""
 STORE_TEMPORARY, LAYOUT_TEMPORARY = ".store-", ".layout-"
-"""What names in ``wal/`` begin with under which the identity and the mark of the layout are written before
-they are linked."""
+"""The prefixes in ``wal/`` of the files that become the identity and the layout version when they are
+linked."""
 
 
 @attrs.frozen
@@ -45,7 +43,7 @@ class StoreFolder:
 
 
 def check_path(path: object) -> StoreFolder:
-    """The folder at ``path``, which may be relative and need not exist."""
+    """The folder at ``path``, which may be relative and need not exist. Raises ``InvalidArgument``."""
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
         raise InvalidArgument(f"a data folder is a path, not {path!r}")
 
@@ -53,7 +51,8 @@ def check_path(path: object) -> StoreFolder:
 
 
 async def run_program(files: Files, program: Program[T], path: str) -> T:
-    """Drive ``program``; an ``OSError`` becomes ``StorageFull`` or ``Unavailable`` with ``path`` in it."""
+    """Run ``program``. An ``OSError`` is raised as ``StorageFull`` or ``Unavailable`` with ``path`` in the
+    message."""
     try:
         return await files.run(program)
     except OSError as error:
@@ -62,7 +61,7 @@ async def run_program(files: Files, program: Program[T], path: str) -> T:
 
 
 def list_files(folder: str) -> Program[tuple[FolderEntry, ...]]:
-    """What lies in ``folder``, sorted by name; nothing if it is missing."""
+    """The entries of ``folder``, sorted by name; none if the folder is missing."""
     try:
         entries = yield ListFolder(folder)
     except FileNotFoundError:
@@ -72,21 +71,21 @@ def list_files(folder: str) -> Program[tuple[FolderEntry, ...]]:
 
 
 def remove_empty_restore_folders(folder: StoreFolder) -> Program[None]:
-    """Remove what is left of a restore that ended right after its last step: its folder, without the logs
-    (rule S17)."""
+    """Remove the empty folder of a restore that crashed right after its last step (rule S17)."""
     for entry in (yield from list_files(folder.path)):
         if entry.is_folder and entry.name.startswith(RESTORE_TEMPORARY):
             try:
                 yield RemoveFolder(f"{folder.path}/{entry.name}")
             except OSError:
-                continue  # it has something in it: the next restore judges that
+                continue  # not empty: the next restore removes it
 
 
 def remove_temporary_files(folder: StoreFolder) -> Program[None]:
-    """Remove what openings left that ended while they made the identity or the mark of the layout. The folder
-    has its identity already.
+    """Remove the temporary files of openings that crashed while they wrote the identity or the layout
+    version. The folder has its identity already.
 
-    One that still makes them may lose its file too: it finds the identity there, and tries the mark again.
+    An opening that is still at it may lose its file too: it then finds the identity, and writes the layout
+    version again.
     """
     for entry in (yield from list_files(folder.wal)):
         if entry.name.startswith((STORE_TEMPORARY, LAYOUT_TEMPORARY)):
@@ -95,7 +94,7 @@ def remove_temporary_files(folder: StoreFolder) -> Program[None]:
 
 
 async def existing_identity(files: Files, folder: StoreFolder) -> StoreIdentity:
-    """Whose folder this is. ``InvalidArgument`` if there is no store in it; reads only."""
+    """The identity of the store in ``folder``. Raises ``InvalidArgument`` if there is none."""
     return await run_program(files, _existing_identity(folder), folder.path)
 
 
@@ -115,7 +114,7 @@ def _existing_identity(folder: StoreFolder) -> Program[StoreIdentity]:
 
 
 async def live_owners(files: Files, folder: StoreFolder) -> list[Owner]:
-    """Who has the folder open now."""
+    """The processes that have the folder open now."""
     return [
         owner for owner in await run_program(files, list_owners(folder.owners), folder.owners) if owner.alive
     ]

@@ -328,12 +328,12 @@ class StoreOpener:
         return chunks
 
     async def _own_chunks(self) -> ChunkStorage:
-        """The place where this folder's chunks are."""
-        place = await resolve_location(self._files, self._folder, self._config, self._world)
+        """The chunk storage at this folder's chunk location."""
+        location = await resolve_location(self._files, self._folder, self._config, self._world)
         if await run_program(self._files, read_identity(self._folder.wal), self._folder.wal) is None:
-            # Nothing refers to the place yet, so that a wrong one can still be corrected.
-            await check_location(place, self._files, self._folder, self._world)
-        return make_chunk_storage(place, self._files, self._folder, self._world)
+            # The folder is not made yet: a wrong location can still be corrected.
+            await check_location(location, self._files, self._folder, self._world)
+        return make_chunk_storage(location, self._files, self._folder, self._world)
 
     async def _settle_layout(self) -> None:
         await run_program(self._files, remove_empty_restore_folders(self._folder), self._folder.path)

@@ -78,8 +78,8 @@ async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress
     stay closed."""
     with bind(options.address, options.port) as listener:
         files, world = LocalFiles(), system_world()
-        place = await resolve_location(files, options.folder, options.config, world)
-        await check_location(place, files, options.folder, world)
+        location = await resolve_location(files, options.folder, options.config, world)
+        await check_location(location, files, options.folder, world)
         identity = await identify(files, options.folder.wal, options.containers, options.config, world)
         async with claim_term(files, options.folder, identity) as term:
             orphans = await _find_orphans(files, options)

@@ -79,8 +79,8 @@ async def leave_legacy_segments(disk: SimulatedDisk) -> None:
 
 
 async def upgraded(store: SegmentStore, oracle: Oracle) -> None:
-    """As ``work_done``, once all older segments were met. Their files are as they were, and nothing half-made is
-    left beside the logs."""
+    """As ``work_done``, once all older segments were met. Their files are as they were, and nothing half-made
+    is left beside the logs."""
     disk = disk_of(store)
     left = [name for name in disk.folder(WAL).names if name.startswith(".")]
     assert not left, f"an opening left {left}"
@@ -102,7 +102,7 @@ async def _check_other_modes(disk: SimulatedDisk, oracle: Oracle) -> None:
     """A store with the mark was opened just now: after a power loss too there is no way back, and all that
     was imported is there."""
     limits = Upgrade(first=1)
-    with pytest.raises(StoreMismatch, match="upgraded for good"):
+    with pytest.raises(StoreMismatch, match="was upgraded"):
         async with opened(
             SimulatedFiles(after(disk, "none", disk.random), interleave=False), WAY_BACK, limits
         ):

@@ -68,7 +68,7 @@ def test_a_newer_format_is_refused_as_such() -> None:
 
 @pytest.mark.parametrize("head", [b"NOPE\x00\x01", bytes.fromhex(GOLDEN)[:4] + b"\x00\x00"])
 def test_a_file_of_another_kind_is_refused(head: bytes) -> None:
-    with pytest.raises(DataCorruption, match="not a store's identity"):
+    with pytest.raises(DataCorruption, match="not the identity of a store"):
         decode(signed(head + bytes.fromhex(GOLDEN)[6:-4]), "store")
 
 

@@ -1,4 +1,4 @@
-"""Who has a folder open: announced, listed, swept."""
+"""Lock files: created, listed, removed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def test_owners_are_listed_while_they_live(tmp_path: Path) -> None:
     assert list(Path(folder).iterdir()) == []
 
 
-async def test_who_serves_the_folder_says_where(tmp_path: Path) -> None:
+async def test_the_lock_file_of_a_service_has_its_url(tmp_path: Path) -> None:
     folder, files = f"{tmp_path}/owners", LocalFiles()
     served = Owner("c" * 32, 300, "host", 1_700_000_000_002, role=SUPERVISOR, url="http://127.0.0.1:8470")
     handle = await files.run(create_lock_file(folder, served))
@@ -43,7 +43,7 @@ async def test_who_serves_the_folder_says_where(tmp_path: Path) -> None:
     await files.run(remove_lock_file(folder, served, handle))
 
 
-async def test_what_a_dead_owner_left_is_shown_as_dead_and_swept_by_the_next(tmp_path: Path) -> None:
+async def test_a_dead_process_is_listed_as_dead_and_the_next_opening_removes_its_file(tmp_path: Path) -> None:
     """The lock goes with the process; the file stays."""
     folder, files = f"{tmp_path}/owners", LocalFiles()
     handle = await files.run(create_lock_file(folder, FIRST))
@@ -57,7 +57,7 @@ async def test_what_a_dead_owner_left_is_shown_as_dead_and_swept_by_the_next(tmp
 
 
 def closing(handle: FileHandle) -> Program[None]:
-    """What the end of a process does to its descriptors."""
+    """The end of a process closes its descriptors."""
     yield Close(handle)
 
 

@@ -129,7 +129,7 @@ async def test_there_is_no_way_back_from_a_layout_upgrade(tmp_path: Path, mode: 
     async with open_store(tmp_path, config=config("layout-upgrade")):
         pass
 
-    with pytest.raises(StoreMismatch, match=f"upgraded for good, layout = '{mode}'"):
+    with pytest.raises(StoreMismatch, match=f"cannot be undone; layout = '{mode}'"):
         async with open_store(tmp_path, config=config(mode)):
             pass
     for onward in ("install-new", "layout-upgrade"):
@@ -142,7 +142,7 @@ async def test_a_damaged_mark_is_no_missing_mark(tmp_path: Path) -> None:
         pass
     (tmp_path / "wal" / "layout").write_bytes(b"")
 
-    with pytest.raises(DataCorruption, match="mark of the layout upgrade"):
+    with pytest.raises(DataCorruption, match="layout version is damaged"):
         async with open_store(tmp_path, config=config("no-upgrade")):
             pass
 

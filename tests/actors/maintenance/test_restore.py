@@ -375,6 +375,6 @@ async def test_a_layout_upgrade_and_imported_names_stay_what_they_were(tmp_path:
         assert await store.read("app/old", 0, 10) == b"012345"
         with pytest.raises(SegmentNotFound):
             await store.read("app/gone", 0, 1)
-    with pytest.raises(StoreMismatch, match="upgraded for good"):
+    with pytest.raises(StoreMismatch, match="was upgraded"):
         async with open_store(tmp_path, config=attrs.evolve(EAGER, layout="code-only-upgrade")):
             pass

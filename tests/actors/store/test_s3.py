@@ -191,7 +191,7 @@ async def test_the_place_is_fixed_when_a_folder_is_made(server: S3Server, tmp_pa
 
     elsewhere = attrs.evolve(settings(server), chunks=f"s3://{BUCKET}/elsewhere")
     for folder, asked in (("bucket", elsewhere), ("folder", settings(server))):
-        with pytest.raises(StoreMismatch, match="the place is fixed when a folder is made"):
+        with pytest.raises(StoreMismatch, match="the location is fixed when a folder is made"):
             async with open_store(tmp_path / folder, config=asked):
                 pass
 
@@ -232,7 +232,7 @@ async def test_the_record_of_the_place_holds_no_secret_and_damage_is_told(
     assert "secret" not in record.read_text()
 
     record.write_text(record.read_text().replace("s3://", "s3:/"))
-    with pytest.raises(DataCorruption, match="record of where the chunks are"):
+    with pytest.raises(DataCorruption, match="record of the chunk location"):
         async with open_store(tmp_path, config=config()):
             pass
 
