@@ -32,7 +32,7 @@ import attrs
 from ...storage_backends.base.errors import TierlogError
 from ..gateway.server.app import gateway_of, make_app
 from ..gateway.server.listener import ServerAddress, bind, serve_http
-from ..gateway.wire.documents import ContainerAssignment, ContainerMap
+from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
 from ..settings.configuration import StoreConfig, load_config
 from ..store.opening import open_host, system_world
 from ..store.runtime import ContainerRuntime

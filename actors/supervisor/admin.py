@@ -1,43 +1,84 @@
-"""The supervisor's HTTP side: what operators, clients and scrapers ask it.
-
-Owns: the endpoints' handlers, the redirect of data requests to the host that has the container. Does not own:
-any decision (``fleet.py``), the table of endpoints (``admin_app.py``), the status page's look (``page.py``),
-the form of maps and problems (``gateway/wire``), limits, request ids and spans (``gateway/server``, which
-serves this table as it serves a host's).
+"""The supervisor's HTTP application: what operators, clients and scrapers ask it, served as a host's endpoints are
+(``gateway/server``).
 
 Every change is a POST, and refused when a page of another site sends it: a browser on this machine reaches
 this port too. A long poll for the map ends with a change, with its time, with its client or with the server.
-Data never passes through here; two requests that concern all hosts (the list of segments, the flush) are put
-to each of them.
+Data never passes through here: requests for a segment are redirected to the host that has its container, and
+requests that concern all hosts (the lists, the flush) are sent to each of them.
 """
 
 from __future__ import annotations
 
 import html
+import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import anyio
+from msgspec import Struct
+from starlette.applications import Starlette
 
-from ...storage_backends.base.errors import InvalidArgument, NotOwner, Unavailable
+from ...storage_backends.base.errors import (
+    InvalidArgument,
+    NotOwner,
+    Throttled,
+    TierlogError,
+    Unavailable,
+)
 from ...storage_backends.base.names import check_segment_name, container_of
 from ...storage_backends.base.world import World
-from ..gateway.server.call import Answer, HttpCall, document
+from ..gateway.server.admin_handlers import HTML, SCRAPE
+from ..gateway.server.app import app_of
+from ..gateway.server.call import Answer, HttpCall, json_answer
 from ..gateway.server.context import ServerContext, ServerLimits
-from ..gateway.wire import documents, paths
-from ..gateway.wire.documents import JSON_TYPE, map_document
-from ..gateway.wire.errors import CrossOrigin, NoSuchPath
+from ..gateway.server.endpoint import BODY_ERRORS, Endpoint, Parameter, Success, endpoint, endpoints_of
+from ..gateway.server.tails import Wait
+from ..gateway.wire import paths
+from ..gateway.wire.bodies import (
+    JSON_TYPE,
+    ContainerMap,
+    Empty,
+    Move,
+    Nothing,
+    Number,
+    SegmentNames,
+    Transactions,
+)
+from ..gateway.wire.errors import Conflict, CrossOrigin, NoSuchContainer, NoSuchHost, NoSuchPath
 from ..telemetry.metrics import CONTENT_TYPE
 from ..telemetry.tracing import Tracing
 from .page import status_page
 from .phases import AssignmentPhase
 from .supervisor import Supervisor
 
-_ASK_SECONDS = 30.0
+LIMITS = ServerLimits(json_bytes=64 << 10)
+"""A command is a name at most."""
+_REQUEST_SECONDS = 30.0
+
+
+class Status(Struct):
+    term: Number
+    ready: bool
+    stopping: bool
+    map_version: Number
+    hosts: list[dict[str, Any]]
+    containers: list[dict[str, Any]]
+
+
+class SupervisorHealth(Struct):
+    status: str
+    unhealthy_storage: dict[str, Any]
+
+
+class Readiness(Struct):
+    ready: bool
+    draining: bool
+    containers_not_served: list[Number]
 
 
 class AdminContext(ServerContext):
-    """What the endpoints share: the supervisor."""
+    """The supervisor, for its endpoints."""
 
     def __init__(
         self,
@@ -54,51 +95,96 @@ class AdminContext(ServerContext):
     def status(self) -> dict[str, Any]:
         return {**self._facts, **self.supervisor.view().document()}
 
+    def check_origin(self, headers: Mapping[bytes, bytes]) -> None:
+        # A browser sends an empty POST to any server without asking it first.
+        origin = headers.get(b"origin")
+        if origin is not None and urlsplit(origin).netloc != headers.get(b"host"):
+            raise CrossOrigin(f"a page of {origin.decode('latin-1')} may not send commands here")
+
 
 AdminCall = HttpCall[AdminContext]
 
 
-# --- looking ------------------------------------------------------------------------------------
+def make_admin_app(
+    supervisor: Supervisor,
+    facts: dict[str, Any],
+    world: World,
+    *,
+    limits: ServerLimits = LIMITS,
+    tracing: Tracing | None = None,
+) -> Starlette:
+    """The application. ``facts``: what the status has besides what the supervisor knows (store, folder, ...)."""
+    context = AdminContext(supervisor, facts, world, limits, tracing)
+    endpoints = endpoints_of(sys.modules[__name__])
+    return app_of(context, endpoints, "tierlog supervisor", "Hosts, containers and which host serves which.")
 
 
-async def health(call: AdminCall) -> Answer:
-    unhealthy = call.server.supervisor.view().unhealthy_storage()
-    return document({"status": "ok", "unhealthy_storage": unhealthy})
+# --- status -------------------------------------------------------------------------------------
 
 
+@endpoint("GET", "/", "page", successes=(HTML,))
+async def page(call: AdminCall) -> Answer:
+    """The status as a page."""
+    return Answer(200, status_page(call.server.status(), html.escape).encode(), "text/html; charset=utf-8")
+
+
+@endpoint("GET", paths.HEALTH, "health")
+async def health(call: AdminCall) -> SupervisorHealth:
+    """Whether the supervisor is alive, and the health of the hosts' long-term storage."""
+    return SupervisorHealth("ok", call.server.supervisor.view().unhealthy_storage())
+
+
+@endpoint(
+    "GET",
+    paths.READY,
+    "ready",
+    successes=(
+        Success(200, "Every container is served.", JSON_TYPE, Readiness),
+        Success(503, "Not all are.", JSON_TYPE, Readiness),
+    ),
+)
 async def ready(call: AdminCall) -> Answer:
+    """Whether every container is served."""
     supervisor = call.server.supervisor
     missing = [place.index for place in supervisor.fleet.places if place.phase is not AssignmentPhase.SERVING]
-    told = {
-        "ready": supervisor.is_ready,
-        "draining": supervisor.is_stopping,
-        "containers_not_served": missing,
-    }
-    return document(told, 200 if supervisor.is_ready else 503)
+    found = Readiness(supervisor.is_ready, supervisor.is_stopping, missing)
+    return json_answer(found, 200 if supervisor.is_ready else 503)
 
 
+@endpoint("GET", paths.METRICS, "metrics", successes=(SCRAPE,))
 async def metrics(call: AdminCall) -> Answer:
+    """All metrics, in Prometheus' text format."""
     supervisor = call.server.supervisor
     text = call.server.metrics.render(lambda: (supervisor.view().statistics(),), supervisor.failover_times)
     return Answer(200, text, CONTENT_TYPE)
 
 
+@endpoint("GET", "/v1/status", "status", successes=(Success(200, "The status.", JSON_TYPE, Status),))
 async def status(call: AdminCall) -> Answer:
-    return document(call.server.status())
+    """Hosts, containers, failovers."""
+    return json_answer(call.server.status())
 
 
-async def page(call: AdminCall) -> Answer:
-    return Answer(200, status_page(call.server.status(), html.escape).encode(), "text/html; charset=utf-8")
-
-
-async def containers(call: AdminCall) -> Answer:
-    """The map; with ``after`` only once its version is another, or after ``wait`` seconds."""
-    front = call.server
-    query = call.query(after="a version", wait="seconds")
-    wait = paths.query_seconds(query, "wait", front.limits.wait_default, front.limits.wait_max)
-    if "after" in query and not front.draining:
+@endpoint(
+    "GET",
+    paths.CONTAINERS,
+    "containers",
+    Throttled,
+    is_tail=True,
+    help="The map.",
+    parameters=(
+        Parameter("after", Number, "Wait until the map has another version than this."),
+        Parameter("wait", Wait, "Seconds that a long poll waits; 30 by default."),
+    ),
+)
+async def containers(call: AdminCall) -> ContainerMap:
+    """The container map; with `after` as a long poll."""
+    server = call.server
+    query = call.query()
+    wait = paths.query_seconds(query, "wait", server.limits.wait_default, server.limits.wait_max)
+    if "after" in query and not server.draining:
         await _wait_for_change(call, paths.query_number(query, "after", 0), wait)
-    return document(map_document(front.supervisor.map()))
+    return server.supervisor.map()
 
 
 async def _wait_for_change(call: AdminCall, known: int, seconds: float) -> None:
@@ -110,53 +196,53 @@ async def _wait_for_change(call: AdminCall, known: int, seconds: float) -> None:
                 await supervisor.changed.wait()
 
 
-# --- orders -------------------------------------------------------------------------------------
+# --- commands -----------------------------------------------------------------------------------
 
 
-async def move(call: AdminCall) -> Answer:
-    body = documents.read_request(await _order_body(call), ("host",))
-    call.server.supervisor.move(_container(call), documents.request_member(body, "host", str))
-    return _taken(call)
+def _command(path: str, operation: str, *errors: type[TierlogError]) -> Callable[[Any], Endpoint]:
+    accepted = Success(202, "The command was accepted; the status shows its progress.", JSON_TYPE, Status)
+    return endpoint(
+        "POST", path, operation, CrossOrigin, Throttled, *BODY_ERRORS[:-1], *errors, successes=(accepted,)
+    )
 
 
-async def open_container(call: AdminCall) -> Answer:
-    documents.parse_nothing(await _order_body(call))
+@_command(f"{paths.CONTAINERS}/{{container}}/move", "move", NoSuchContainer, NoSuchHost, Conflict)
+async def move(call: AdminCall, body: Move) -> Answer:
+    """Move a container to another host."""
+    call.server.supervisor.move(_container(call), body.host)
+    return _accepted(call)
+
+
+@_command(f"{paths.CONTAINERS}/{{container}}/open", "open", NoSuchContainer)
+async def open_container(call: AdminCall, body: Nothing) -> Answer:
+    """Open a quarantined container again."""
     call.server.supervisor.release(_container(call))
-    return _taken(call)
+    return _accepted(call)
 
 
-async def drain(call: AdminCall) -> Answer:
-    documents.parse_nothing(await _order_body(call))
+@_command("/v1/hosts/{host}/drain", "drain", NoSuchHost)
+async def drain(call: AdminCall, body: Nothing) -> Answer:
+    """Move a host's containers to others, and restart it."""
     call.server.supervisor.drain(call.scope["path_params"]["host"])
-    return _taken(call)
+    return _accepted(call)
 
 
-async def start(call: AdminCall) -> Answer:
-    documents.parse_nothing(await _order_body(call))
+@_command("/v1/hosts/{host}/start", "start", NoSuchHost)
+async def start(call: AdminCall, body: Nothing) -> Answer:
+    """Start a host that was given up."""
     call.server.supervisor.start(call.scope["path_params"]["host"])
-    return _taken(call)
+    return _accepted(call)
 
 
-async def roll(call: AdminCall) -> Answer:
-    documents.parse_nothing(await _order_body(call))
+@_command("/v1/roll", "roll")
+async def roll(call: AdminCall, body: Nothing) -> Answer:
+    """Restart every host, one after the other."""
     call.server.supervisor.roll()
-    return _taken(call)
+    return _accepted(call)
 
 
-async def _order_body(call: AdminCall) -> bytes:
-    """The body of an order, which has no query. A browser sends an empty one to any server without asking it
-    first, hence the check."""
-    origin = call.header("Origin")
-    if origin is not None and urlsplit(origin).netloc != call.header("Host"):
-        raise CrossOrigin(f"a page of {origin} may not give orders here")
-
-    call.query()
-    return await call.body(JSON_TYPE, call.server.limits.json_bytes)
-
-
-def _taken(call: AdminCall) -> Answer:
-    """The order was taken; the status tells how it goes."""
-    return document(call.server.status(), 202)
+def _accepted(call: AdminCall) -> Answer:
+    return json_answer(call.server.status(), 202)
 
 
 def _container(call: AdminCall) -> int:
@@ -169,7 +255,57 @@ def _container(call: AdminCall) -> int:
 # --- data ---------------------------------------------------------------------------------------
 
 
-async def redirect(call: AdminCall) -> Answer:
+@endpoint(
+    "GET",
+    paths.SEGMENTS,
+    "list",
+    Throttled,
+    help="The answer.",
+    parameters=(Parameter("prefix", str, "A prefix of the names."),),
+)
+async def segments(call: AdminCall) -> SegmentNames:
+    """The names of all hosts' segments, sorted. Every path below redirects (307) to the host that has the
+    container."""
+    prefix = paths.query_text(call.query().get("prefix", ""))
+    answers = await _ask_all(call.server.supervisor, "GET", paths.list_path(prefix))
+    return SegmentNames(sorted({name for answer in answers for name in answer["segments"]}))
+
+
+@endpoint(
+    "GET",
+    paths.TRANSACTIONS,
+    "list-transactions",
+    Throttled,
+    parameters=(Parameter("prefix", str, "A prefix of the names of their targets."),),
+    successes=(Success(200, "The answer.", JSON_TYPE, Transactions),),
+)
+async def transactions(call: AdminCall) -> Answer:
+    """The transactions of all hosts, sorted by target and id."""
+    prefix = paths.query_text(call.query().get("prefix", ""))
+    answers = await _ask_all(call.server.supervisor, "GET", paths.transactions_path(prefix))
+    found = {
+        (info["target"], info["transaction_id"]): info
+        for answer in answers
+        for info in answer["transactions"]
+    }
+    return json_answer({"transactions": [found[key] for key in sorted(found)]})
+
+
+@endpoint("POST", paths.FLUSH, "flush", CrossOrigin, Throttled, *BODY_ERRORS)
+async def flush(call: AdminCall, body: Nothing) -> Empty:
+    """Flush every container."""
+    await _ask_all(call.server.supervisor, "POST", paths.FLUSH)
+    return Empty()
+
+
+@endpoint("POST", paths.BATCH, "batch", NotOwner, Throttled)
+async def batch(call: AdminCall) -> None:
+    """Always refused: batches go to the hosts that the container map names."""
+    # Clients send a batch here while they know no owner of its containers; they then refresh the map (rule H13).
+    raise NotOwner("the supervisor serves no container: ask it for the container map")
+
+
+async def _redirect(call: AdminCall) -> Answer:
     """To the host that has the segment's container."""
     path: str = call.scope["path"]
     found = paths.split_segment_path(path)
@@ -189,43 +325,18 @@ async def redirect(call: AdminCall) -> Answer:
     return Answer(307, headers={"Location": target})
 
 
+redirect_get = endpoint(
+    "GET", f"{paths.SEGMENTS}/{{rest:path}}", "redirect-get", successes=(), is_documented=False
+)(_redirect)
+redirect_post = endpoint(
+    "POST", f"{paths.SEGMENTS}/{{rest:path}}", "redirect-post", successes=(), is_documented=False
+)(_redirect)
+
+
 def _unserved(supervisor: Supervisor, index: int) -> Unavailable:
     place = supervisor.fleet.places[index]
     reason = f": {place.reason}" if place.reason else ""
     return Unavailable(f"container {index} is {place.phase.value}{reason}")
-
-
-async def segments(call: AdminCall) -> Answer:
-    """All names, of all hosts."""
-    prefix = paths.query_text(call.query(prefix="what the names begin with").get("prefix", ""))
-    answers = await _ask_all(call.server.supervisor, "GET", paths.list_path(prefix))
-    return document({"segments": sorted({name for answer in answers for name in answer["segments"]})})
-
-
-async def transactions(call: AdminCall) -> Answer:
-    """All known ones, of all hosts."""
-    prefix = paths.query_text(
-        call.query(prefix="what the names of their targets begin with").get("prefix", "")
-    )
-    answers = await _ask_all(call.server.supervisor, "GET", paths.transactions_path(prefix))
-    found = {
-        (info["target"], info["transaction_id"]): info
-        for answer in answers
-        for info in answer["transactions"]
-    }
-    return document({"transactions": [found[key] for key in sorted(found)]})
-
-
-async def batch(call: AdminCall) -> Answer:
-    """Clients send a batch here while they know no owner of its containers. Nothing is applied, and they look
-    at the map (H13)."""
-    raise NotOwner("the supervisor serves no container: ask it for the container map")
-
-
-async def flush(call: AdminCall) -> Answer:
-    documents.parse_nothing(await _order_body(call))
-    await _ask_all(call.server.supervisor, "POST", paths.FLUSH)
-    return document({})
 
 
 async def _ask_all(supervisor: Supervisor, method: str, path: str) -> list[dict[str, Any]]:
@@ -240,7 +351,7 @@ async def _ask_all(supervisor: Supervisor, method: str, path: str) -> list[dict[
 
     answers: list[dict[str, Any]] = []
     async with (
-        httpx.AsyncClient(timeout=_ASK_SECONDS, trust_env=False) as client,
+        httpx.AsyncClient(timeout=_REQUEST_SECONDS, trust_env=False) as client,
         anyio.create_task_group() as tasks,
     ):
         for url in sorted({place.url for place in places if place.url is not None}):

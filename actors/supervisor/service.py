@@ -35,7 +35,7 @@ from ..settings.configuration import ServerConfig, StoreConfig
 from ..store.opening import announced, identify, system_world
 from ..telemetry.logging import get_logger
 from ..telemetry.opentelemetry import tracing_of_process
-from .admin_app import make_admin_app
+from .admin import make_admin_app
 from .control.channel import control_path
 from .fleet import FleetOptions
 from .supervisor import Supervisor, SupervisorOptions

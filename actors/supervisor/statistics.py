@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from ...storage_backends.base.statistics import counter, gauge, label, state
-from ..gateway.wire.documents import ContainerAssignment, ContainerMap
+from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
 from .fleet import Fleet
 from .phases import AssignmentPhase, HostPhase
 from .placement import Assignment, Host

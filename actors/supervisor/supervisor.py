@@ -25,7 +25,7 @@ import anyio
 import anyio.abc
 import attrs
 
-from ..gateway.wire.documents import ContainerMap
+from ..gateway.wire.bodies import ContainerMap
 from ..gateway.wire.errors import Conflict, NoSuchContainer, NoSuchHost
 from ..telemetry.logging import get_logger
 from .commands import CloseContainer, Command, DrainHost, KillHost, OpenContainer, SpawnHost

@@ -12,10 +12,11 @@ a replay after a lost reply commits nothing twice.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from enum import Enum
+from typing import Annotated
 
 import attrs
+from msgspec import Meta
 
 from .errors import InvalidArgument, shown
 from .segments import ATTRIBUTE_MAX, ATTRIBUTE_NAME_BYTES_MAX
@@ -95,9 +96,9 @@ class TransactionInfo:
     target: str
     state: TransactionState
     token: TransactionToken | None
-    lease: float
+    lease: Annotated[float, Meta(ge=0)]
     """Seconds without an append to a staged segment after which an open transaction is aborted."""
-    expires_in: float
+    expires_in: Annotated[float, Meta(ge=0)]
     """Seconds until the lease of an open transaction ends if nothing is appended, or until an ended one is
     forgotten."""
     reason: str
@@ -106,7 +107,7 @@ class TransactionInfo:
     """Where its bytes begin in the target, once committed; None if that is not known any more."""
     length: int
     """Bytes committed; of an open one, bytes staged."""
-    staged: Sequence[StagedPart] = ()
+    staged: tuple[StagedPart, ...] = ()
     """The staged segments of an open one."""
 
 

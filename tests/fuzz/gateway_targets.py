@@ -7,10 +7,13 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import attrs
+import msgspec
+
 from fuzz.target import Target
 from tierlog.actors.gateway.client import requests as client_requests
 from tierlog.actors.gateway.client.requests import Response
-from tierlog.actors.gateway.wire import batch, documents, errors, headers, paths, ranges, transactions
+from tierlog.actors.gateway.wire import batch, bodies, errors, headers, paths, ranges
 from tierlog.actors.settings.configuration import ServerConfig
 from tierlog.actors.supervisor.service import listen_of
 from tierlog.actors.supervisor.term import _pid
@@ -56,83 +59,36 @@ def _dump(document: object) -> bytes:
 # --- bodies of requests -------------------------------------------------------------------------
 
 
-def _request(
-    name: str, parse: Callable[[bytes], Any], write: Callable[[Any], bytes], *examples: bytes
-) -> Target:
+def _request(*examples: bodies.RequestBody) -> Target:
+    kind = type(examples[0])
     return Target(
-        f"{name} request",
-        parse,
-        examples,
+        f"{kind.__name__.lower()} request",
+        lambda data: bodies.decode_request(data, kind),
+        [bodies.encode_json(example) for example in examples],
         errors=(InvalidArgument,),
-        encode=write,
+        encode=bodies.encode_json,
         canonical=False,  # JSON has blanks
         hostile=_HOSTILE_JSON,
         bytes_per_byte=4096,
     )
 
 
-def _nothing(data: bytes) -> bool:
-    documents.parse_nothing(data)
-    return True
-
-
-_MERGE = documents.merge_document(["a#1", "a#2"], _UPDATES)
-_REQUESTS = [
-    _request(
-        "create",
-        lambda data: (documents.parse_create(data),),
-        lambda size: documents.create_document(*size),
-        b"",
-        b'{"rolling_size": 5}',
-    ),
-    _request(
-        "truncate", documents.parse_truncate, documents.truncate_document, documents.truncate_document(5)
-    ),
-    _request("merge", documents.parse_merge, lambda found: documents.merge_document(*found), _MERGE),
-    _request(
-        "attributes",
-        documents.parse_attributes,
-        documents.attributes_document,
-        documents.attributes_document(_UPDATES),
-    ),
-    _request(
-        "expire writers",
-        documents.parse_expire_writers,
-        documents.expire_writers_document,
-        documents.expire_writers_document([b"w", b"\xff "]),
-    ),
-    _request("empty", _nothing, lambda found: b"{}", b"", b"{}"),
-]
-
 _TOKEN = TransactionToken("größe", 5)
 _PARTS = (StagedPart("a#txn.t-1.p0", 5), StagedPart("größe#txn.t-1.p1", 0))
-_TRANSACTION_REQUESTS = [
+_REQUESTS = [
+    _request(bodies.Create(), bodies.Create(5)),
+    _request(bodies.Truncate(5)),
+    _request(bodies.Merge(["a#1", "a#2"], bodies.update_bodies(_UPDATES))),
+    _request(bodies.Attributes(bodies.update_bodies(_UPDATES))),
+    _request(bodies.ExpireWriters(["w", "%FF%20"])),
+    _request(bodies.Nothing()),
+    _request(bodies.Move("host-1")),
+    _request(bodies.Begin("t-1", bodies.token_body(_TOKEN), 60.5), bodies.Begin("t", lease=5)),
+    _request(bodies.Stage("t-1", "p0")),
     _request(
-        "begin",
-        transactions.parse_begin,
-        transactions.begin_document,
-        transactions.begin_document(transactions.Begin("t-1", _TOKEN, 60.5)),
-        b'{"transaction_id": "t", "lease": 5}',
+        bodies.Commit("t-1", bodies.part_bodies(_PARTS), bodies.token_body(_TOKEN)), bodies.Commit("t", [])
     ),
-    _request(
-        "stage",
-        transactions.parse_stage,
-        lambda f: transactions.stage_document(*f),
-        transactions.stage_document("t-1", "p0"),
-    ),
-    _request(
-        "commit",
-        transactions.parse_commit,
-        transactions.commit_document,
-        transactions.commit_document(transactions.Commit("t-1", _PARTS, _TOKEN)),
-        transactions.commit_document(transactions.Commit("t", ())),
-    ),
-    _request(
-        "abort",
-        transactions.parse_abort,
-        lambda f: transactions.abort_document(*f),
-        transactions.abort_document("t", "größe"),
-    ),
+    _request(bodies.Abort("t", "größe")),
 ]
 
 # --- headers, queries, ranges --------------------------------------------------------------------
@@ -148,7 +104,7 @@ def _written_headers(found: headers.AppendHeaders) -> bytes:
     return "\n".join(f"{name}: {value}" for name, value in headers.append_headers(found).items()).encode()
 
 
-_QUERY = {"offset": "", "wait": "", "stream": "", "writer_id": "", "prefix": "", "transaction_id": ""}
+_QUERY = ["offset", "wait", "stream", "writer_id", "prefix", "transaction_id"]
 
 
 def _query(data: bytes) -> tuple[object, ...]:
@@ -231,13 +187,6 @@ _HEADERS = [
         canonical=False,
     ),
     Target(
-        "flag header",
-        lambda data: headers.parse_flag(data.decode("latin-1")),
-        [b"true", b"false"],
-        (),
-        lambda f: str(f).lower().encode(),
-    ),
-    Target(
         "request id",
         lambda data: headers.is_request_id(data.decode("latin-1")) or None,
         [b"a-1"],
@@ -289,13 +238,18 @@ _BATCHES = [
 # --- answers -------------------------------------------------------------------------------------
 
 
-def _answer(name: str, parse: Callable[[bytes], Any], *documents_: object) -> Target:
-    examples = [_dump(document) for document in documents_]
+def _answer(kind: Any, *examples: object, decode: Callable[[bytes], Any] | None = None) -> Target:
     return Target(
-        f"{name} answer",
-        parse,
-        examples,
-        errors=(ValueError, json.JSONDecodeError, UnicodeDecodeError),
+        f"{kind.__name__} answer",
+        decode or (lambda data: bodies.decode_answer(data, kind)),
+        [bodies.encode_json(example) for example in examples],
+        errors=(
+            ValueError,
+            json.JSONDecodeError,
+            msgspec.DecodeError,
+            msgspec.ValidationError,
+            UnicodeDecodeError,
+        ),
         hostile=_HOSTILE_JSON,
     )
 
@@ -313,40 +267,31 @@ def _problem(data: bytes) -> TierlogError:
 
 _INFO = SegmentInfo("a", 1, 10, 0, True, {"txn": 5}, 10, 0)
 _PROBLEM = errors.problem_document(BadOffset("not there", segment="a", expected=5, given=6))
-_STATUS = documents.HostStatus(True, False, (documents.ContainerStatus(0, "active"),))
-_MAP = documents.ContainerMap(
-    3,
-    (documents.ContainerAssignment(0, "http://127.0.0.1:1", 5), documents.ContainerAssignment(1, None, None)),
+_MAP = bodies.ContainerMap(
+    3, (bodies.ContainerAssignment(0, "http://127.0.0.1:1", 5), bodies.ContainerAssignment(1, None, None))
 )
-_TRANSACTION = transactions.transaction_document(
-    TransactionInfo("t-1", "a", TransactionState.OPEN, _TOKEN, 60.0, 12.5, "", None, 5, _PARTS)
-)
+_OPEN = TransactionInfo("t-1", "a", TransactionState.OPEN, _TOKEN, 60.0, 12.5, "", None, 5, _PARTS)
 _ANSWERS = [
-    _answer("info", documents.parse_info, documents.info_document(_INFO)),
-    _answer("map", documents.parse_map, documents.map_document(_MAP)),
-    _answer("status", documents.parse_status, documents.status_document(_STATUS)),
-    _answer("offset", lambda data: (documents.parse_offset(data),), {"offset": 5}, {"offset": None}),
-    _answer("event number", lambda data: (documents.parse_event_number(data),), {"event_number": 5}),
-    _answer("length", documents.parse_length, {"length": 5}),
-    _answer("merged", documents.parse_merged, {"offset": 5}),
-    _answer("known", documents.parse_known, {"known": 5}),
-    _answer("append starts", documents.parse_append_starts, {"append_starts": [0, 5]}),
-    _answer("values", documents.parse_values, {"attributes": {"txn": 5}}),
-    _answer("names", documents.parse_names, {"segments": ["a", "b"]}),
+    _answer(SegmentInfo, _INFO),
+    _answer(bodies.ContainerMap, _MAP, decode=bodies.decode_map),
+    _answer(bodies.HostStatus, bodies.HostStatus(True, False, (bodies.ContainerStatus(0, "active"),))),
+    _answer(bodies.Appended, bodies.Appended(5), bodies.Appended(None)),
+    _answer(bodies.EventNumber, bodies.EventNumber(5)),
+    _answer(bodies.Length, bodies.Length(5)),
+    _answer(bodies.Merged, bodies.Merged(5)),
+    _answer(bodies.KnownWriters, bodies.KnownWriters(5)),
+    _answer(bodies.AppendStarts, bodies.AppendStarts([0, 5])),
+    _answer(bodies.AttributeValues, bodies.AttributeValues({"txn": 5})),
+    _answer(bodies.SegmentNames, bodies.SegmentNames(["a", "b"])),
+    _answer(TransactionInfo, _OPEN, attrs.evolve(_OPEN, token=None, offset=5)),
+    _answer(bodies.Transactions, bodies.Transactions([_OPEN])),
+    _answer(bodies.Staged, bodies.Staged("a#txn.t-1.p0")),
+    _answer(CommitResult, CommitResult(True, 5, 7)),
     _answer(
-        "transaction",
-        transactions.parse_transaction,
-        _TRANSACTION,
-        {**_TRANSACTION, "token": None, "offset": 5},
+        batch.Results,
+        {"results": [5, None, _PROBLEM]},
+        decode=lambda data: batch.decode_outcomes(data, 3),
     ),
-    _answer("transactions", transactions.parse_transactions, {"transactions": [_TRANSACTION]}),
-    _answer("staged", transactions.parse_staged, {"segment": "a#txn.t-1.p0"}),
-    _answer(
-        "commit",
-        transactions.parse_commit_result,
-        transactions.commit_result_document(CommitResult(True, 5, 7)),
-    ),
-    _answer("batch", lambda data: batch.decode_outcomes(data, 3), {"results": [5, None, _PROBLEM]}),
     Target(
         "problem",
         _problem,
@@ -393,4 +338,4 @@ _SERVICE = [
     ),
 ]
 
-GATEWAY_TARGETS = [*_SERVICE, *_REQUESTS, *_TRANSACTION_REQUESTS, *_HEADERS, *_BATCHES, *_ANSWERS]
+GATEWAY_TARGETS = [*_SERVICE, *_REQUESTS, *_HEADERS, *_BATCHES, *_ANSWERS]

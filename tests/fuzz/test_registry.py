@@ -35,7 +35,7 @@ BUILDERS = {"Decoder", "hex_number", "expect"}
 
 EXEMPT = {
     "actors/gateway/server/app.py "
-    "_Nowhere.__call__": "matches a path that the server has split already; asked over HTTP in "
+    "_NotFound.__call__": "matches a path that the server has split already; asked over HTTP in "
     "gateway_server",
     "actors/gateway/server/call.py "
     "HttpCall._check_size": "part of a call; asked over HTTP in gateway_server/test_requests.py",

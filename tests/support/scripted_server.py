@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 
 import attrs
 
-from tierlog.actors.gateway.wire.documents import ContainerAssignment, ContainerMap, dump, map_document
+from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap, encode_json
 from tierlog.actors.gateway.wire.errors import to_problem
 
 MAP_PATH = "/v1/containers"
@@ -143,7 +143,7 @@ class ScriptedServer:
     def _decide(self, method: str, path: str, headers: Mapping[str, str], body: bytes) -> Act:
         if path == MAP_PATH and self.map is not None:
             self.map_requests += 1
-            return Answer(200, dump(map_document(self.map)), {"Content-Type": "application/json"})
+            return Answer(200, encode_json(self.map), {"Content-Type": "application/json"})
 
         with self._lock:
             received = Received(len(self.received), method, path, headers, body)

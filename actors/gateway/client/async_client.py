@@ -36,15 +36,14 @@ from ...kernel.one_shot import EventSource
 from ...kernel.task_groups import body_group
 from ...telemetry.tracing import Tracing
 from ..wire.batch import Outcome
-from ..wire.documents import HostStatus
-from . import attempts, requests, transactions
+from ..wire.bodies import HostStatus
+from . import attempts, requests
 from .appends import Appender
 from .attempts import ClientContext, Pause, Program, RefreshMap, Send
 from .coalescer import checked_items, told
-from .requests import Response, TransportFailure
+from .requests import POLL_SECONDS, Response, TailCursor, TransportFailure
 from .spans import TracingPool, around
 from .statistics import ClientStatistics
-from .tailing import POLL_SECONDS, TailCursor
 from .transport import AsyncTransport
 
 T = TypeVar("T")
@@ -208,11 +207,11 @@ class Client:
         lease: float = LEASE_DEFAULT,
     ) -> TransactionInfo:
         """As ``SegmentStore.begin_transaction``."""
-        return await self._run(transactions.begin_transaction(target, transaction_id, token, lease))
+        return await self._run(requests.begin_transaction(target, transaction_id, token, lease))
 
     async def stage_segment(self, target: str, transaction_id: str, part: str) -> str:
         """As ``SegmentStore.stage_segment``: the name to append to."""
-        return await self._run(transactions.stage_segment(target, transaction_id, part))
+        return await self._run(requests.stage_segment(target, transaction_id, part))
 
     async def commit_transaction(
         self,
@@ -223,21 +222,21 @@ class Client:
     ) -> CommitResult:
         """As ``SegmentStore.commit_transaction``. Sent again after a lost answer: the same transaction is
         committed once."""
-        return await self._run(transactions.commit_transaction(target, transaction_id, parts, token))
+        return await self._run(requests.commit_transaction(target, transaction_id, parts, token))
 
     async def abort_transaction(self, target: str, transaction_id: str, reason: str = "") -> TransactionInfo:
         """As ``SegmentStore.abort_transaction``."""
-        return await self._run(transactions.abort_transaction(target, transaction_id, reason))
+        return await self._run(requests.abort_transaction(target, transaction_id, reason))
 
     async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
         """As ``SegmentStore.transaction_info``."""
-        return await self._run(transactions.transaction_info(target, transaction_id))
+        return await self._run(requests.transaction_info(target, transaction_id))
 
     async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
         """As ``SegmentStore.list_transactions``: those on all hosts whose target begins with ``prefix``,
         sorted."""
         self._check()
-        return await self._drive(transactions.list_transactions(self._context, prefix))
+        return await self._drive(attempts.list_transactions(self._context, prefix))
 
     # --- the whole store -------------------------------------------------------------------------
 
@@ -248,7 +247,7 @@ class Client:
 
     async def health(self) -> HostStatus:
         """What the server at the client's URL says of itself: whether all that it serves answers."""
-        return await self._run(requests.ready())
+        return await self._run(requests.host_status())
 
     def statistics(self) -> ClientStatistics:
         """A frozen snapshot of what this client did."""

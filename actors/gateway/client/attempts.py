@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import attrs
 
 from ....storage_backends.base.errors import TierlogError, Unavailable
+from ....storage_backends.base.transactions import TransactionInfo
 from ..wire.errors import OwnedElsewhere
 from . import requests
 from .container_map import ContainerMapCache
@@ -127,7 +128,7 @@ def follows_hint(map: ContainerMapCache, container: int, error: TierlogError) ->
 def refresh_map(context: ClientContext, seconds: float) -> Program[None]:
     """Ask the given URL, and if that is silent every host that is known: each tells what it serves itself.
     Raises nothing: who wanted a newer map goes on with the old one."""
-    map, call = context.map, requests.containers()
+    map, call = context.map, requests.container_map()
     give_up = context.clock() + seconds
     for url in map.sources:
         left = give_up - context.clock()
@@ -233,3 +234,15 @@ def list_segments(context: ClientContext, prefix: str) -> Program[list[str]]:
     return sorted(
         name for containers, names in found for name in names if context.map.container_of(name) in containers
     )
+
+
+def list_transactions(context: ClientContext, prefix: str) -> Program[list[TransactionInfo]]:
+    """Of all hosts. A host's answer counts for its own containers only."""
+    found = yield from call_all_hosts(context, requests.list_transactions(prefix))
+    infos = [
+        info
+        for containers, answered in found
+        for info in answered
+        if context.map.container_of(info.target) in containers
+    ]
+    return sorted(infos, key=lambda info: (info.target, info.transaction_id))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from ....storage_backends.base.errors import TierlogError
 from ....storage_backends.base.names import container_of
-from ..wire.documents import ContainerAssignment, ContainerMap
+from ..wire.bodies import ContainerAssignment, ContainerMap
 
 
 class ContainerMapCache:

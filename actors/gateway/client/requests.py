@@ -9,7 +9,7 @@ A limit that only the server knows (the largest append, the most attributes) is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import attrs
@@ -23,6 +23,8 @@ from ....storage_backends.base.arguments import (
     check_many,
     check_offset,
     check_size,
+    checked_parts,
+    checked_token,
     checked_updates,
     event_identity,
     joined_events,
@@ -33,19 +35,40 @@ from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import InvalidArgument, OutcomeUnknown, Unavailable
 from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
-from ..wire import documents, paths
+from ....storage_backends.base.transactions import (
+    CommitResult,
+    StagedPart,
+    TransactionInfo,
+    TransactionToken,
+    check_lease,
+    check_transaction_id,
+    staged_name,
+)
+from ..wire import bodies, paths
 from ..wire.batch import BATCH_TYPE, BatchItem, Outcome, decode_outcomes, encode_batch
-from ..wire.documents import JSON_TYPE, ContainerMap, HostStatus
+from ..wire.bodies import (
+    JSON_TYPE,
+    Appended,
+    ContainerMap,
+    Empty,
+    HostStatus,
+    Nothing,
+    decode_answer,
+    encode_json,
+)
 from ..wire.errors import PROBLEM_TYPE, RangeNotSatisfiable, from_problem, no_such_answer, retry_after
-from ..wire.headers import SEALED, AppendHeaders, append_headers
+from ..wire.headers import SEALED, AppendHeaders, append_headers, writer_text
 from ..wire.paths import Verb
 from ..wire.ranges import parse_content_range, range_header
 from .retries import Failure, Kind, Repeat, kind_of
 
 T = TypeVar("T")
+A = TypeVar("A")
 BYTES_TYPE = "application/octet-stream"
 APPEND_BYTES_MAX = 32 << 20
 """The most that a configuration can let one append have."""
+POLL_SECONDS = 20.0
+"""Seconds that a server may hold a poll of ``tail`` without bytes."""
 WAIT_MAX = 60.0
 """Seconds that a server holds a poll back at most."""
 _REDIRECTS = (301, 302, 303, 307, 308)
@@ -206,7 +229,7 @@ def append(item: BatchItem) -> Call[list[Outcome]]:
     )
     headers = (("Content-Type", BYTES_TYPE), *append_headers(numbers).items())
     request = Request("POST", paths.segment_path(item.name, Verb.APPEND), bytes(item.data), headers)
-    return Call(request, repeat_of(item), lambda response: [documents.parse_offset(response.body)])
+    return Call(request, repeat_of(item), lambda response: [decode_answer(response.body, Appended).offset])
 
 
 def batch(items: Sequence[BatchItem]) -> Call[list[Outcome]]:
@@ -220,63 +243,107 @@ def batch(items: Sequence[BatchItem]) -> Call[list[Outcome]]:
 
 def create_segment(name: str, rolling_size: int | None) -> Call[None]:
     size = None if rolling_size is None else check_int("rolling_size", rolling_size, 1, 1 << 40)
-    return post(name, Verb.CREATE, documents.create_document(size), _nothing, Repeat.CREATES, 201)
+    return _post(name, Verb.CREATE, bodies.Create(size), Empty, _nothing, Repeat.CREATES, 201)
 
 
 def seal_segment(name: str) -> Call[int]:
-    return post(name, Verb.SEAL, b"{}", lambda response: documents.parse_length(response.body), Repeat.SEALS)
+    return _post(name, Verb.SEAL, Nothing(), bodies.Length, lambda answer: answer.length, Repeat.SEALS)
 
 
 def truncate_segment(name: str, offset: int) -> Call[None]:
-    return post(name, Verb.TRUNCATE, documents.truncate_document(check_offset(offset)), _nothing)
+    return _post(name, Verb.TRUNCATE, bodies.Truncate(check_offset(offset)), Empty, _nothing)
 
 
 def delete_segment(name: str) -> Call[None]:
-    return post(name, Verb.DELETE, b"{}", _nothing)
+    return _post(name, Verb.DELETE, Nothing(), Empty, _nothing)
 
 
 def merge_segments(
     target: str, sources: Sequence[str], attribute_updates: Sequence[AttributeUpdate]
 ) -> Call[int]:
-    names = tuple(check_many("sources", sources))
+    names = list(check_many("sources", sources))
     for name in names:
         check_segment_name(name)
 
-    document = documents.merge_document(names, checked_updates(attribute_updates))
-    return post(target, Verb.MERGE, document, lambda response: documents.parse_merged(response.body))
+    body = bodies.Merge(names, bodies.update_bodies(checked_updates(attribute_updates)))
+    return _post(target, Verb.MERGE, body, bodies.Merged, lambda answer: answer.offset)
 
 
 def update_attributes(name: str, updates: Sequence[AttributeUpdate]) -> Call[dict[str, int]]:
-    wanted = checked_updates(updates)
+    wanted = bodies.update_bodies(checked_updates(updates))
     if not wanted:
         raise InvalidArgument("update_attributes takes at least one AttributeUpdate")
 
-    return post(
-        name,
-        Verb.ATTRIBUTES,
-        documents.attributes_document(wanted),
-        lambda response: documents.parse_values(response.body),
-    )
+    body = bodies.Attributes(wanted)
+    return _post(name, Verb.ATTRIBUTES, body, bodies.AttributeValues, lambda answer: answer.attributes)
 
 
 def expire_writers(name: str, writer_ids: Iterable[WriterId]) -> Call[int]:
-    writers = tuple(
-        required_writer(writer, "expire_writers") for writer in check_many("writer_ids", writer_ids)
-    )
+    writers = [
+        writer_text(required_writer(writer, "expire_writers"))
+        for writer in check_many("writer_ids", writer_ids)
+    ]
     if not writers:
         raise InvalidArgument("expire_writers takes at least one writer id")
 
-    return post(
-        name,
-        Verb.EXPIRE_WRITERS,
-        documents.expire_writers_document(writers),
-        lambda response: documents.parse_known(response.body),
-    )
+    body = bodies.ExpireWriters(writers)
+    return _post(name, Verb.EXPIRE_WRITERS, body, bodies.KnownWriters, lambda answer: answer.known)
 
 
 def flush() -> Call[None]:
-    """Of one host. What it does could be done at any time: a repeat is harmless."""
-    return Call(Request("POST", paths.FLUSH, b"{}", _JSON), Repeat.READS, _nothing)
+    """Of one host. A repeat is harmless: a flush changes nothing that a caller could see."""
+    request = Request("POST", paths.FLUSH, encode_json(Nothing()), _JSON)
+    return Call(request, Repeat.READS, _answer(Empty, _nothing))
+
+
+# --- transactions (rule H17) ----------------------------------------------------------------------
+
+
+def begin_transaction(
+    target: str, transaction_id: str, token: TransactionToken | None, lease: float
+) -> Call[TransactionInfo]:
+    body = bodies.Begin(
+        check_transaction_id(transaction_id), bodies.token_body(checked_token(token)), check_lease(lease)
+    )
+    return _post(target, Verb.BEGIN_TRANSACTION, body, TransactionInfo, _itself, Repeat.SETTLES)
+
+
+def stage_segment(target: str, transaction_id: str, part: str) -> Call[str]:
+    staged_name(target, transaction_id, part)
+    body = bodies.Stage(transaction_id, part)
+    return _post(
+        target, Verb.STAGE_SEGMENT, body, bodies.Staged, lambda answer: answer.segment, Repeat.SETTLES
+    )
+
+
+def commit_transaction(
+    target: str, transaction_id: str, parts: Sequence[StagedPart], token: TransactionToken | None
+) -> Call[CommitResult]:
+    chosen = bodies.part_bodies(checked_parts(parts))
+    body = bodies.Commit(
+        check_transaction_id(transaction_id), chosen, bodies.token_body(checked_token(token))
+    )
+    return _post(target, Verb.COMMIT_TRANSACTION, body, CommitResult, _itself, Repeat.COMMITS)
+
+
+def abort_transaction(target: str, transaction_id: str, reason: str) -> Call[TransactionInfo]:
+    if not isinstance(reason, str):
+        raise InvalidArgument(f"a reason is a str, not {type(reason).__name__}")
+
+    body = bodies.Abort(check_transaction_id(transaction_id), reason)
+    return _post(target, Verb.ABORT_TRANSACTION, body, TransactionInfo, _itself, Repeat.SETTLES)
+
+
+def transaction_info(target: str, transaction_id: str) -> Call[TransactionInfo]:
+    check_segment_name(target)
+    path = paths.transaction_info_path(target, check_transaction_id(transaction_id))
+    return _get(path, target, TransactionInfo, _itself)
+
+
+def list_transactions(prefix: str) -> Call[list[TransactionInfo]]:
+    """Of one host."""
+    request = _listing(paths.transactions_path, prefix)
+    return Call(request, Repeat.READS, _answer(bodies.Transactions, lambda answer: answer.transactions))
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -349,61 +416,57 @@ def poll(name: str, offset: int, wait: float) -> Call[PollResult]:
     )
 
 
+class TailCursor:
+    """A tail made of long polls: its position, and the cut into blocks of at most the caller's size.
+
+    Long polls and not one endless stream: each has a deadline, so a peer that is gone is noticed, and each goes
+    to where the container is by then.
+    """
+
+    def __init__(self, offset: int, block_size: int) -> None:
+        self.position = offset
+        self._block_size = block_size
+        self.is_over = False
+
+    def take(self, result: PollResult) -> Iterator[bytes]:
+        """The blocks of one answer. The position moves when a block is taken."""
+        self.is_over = result.sealed
+        for start in range(0, len(result.block), self._block_size):
+            block = result.block[start : start + self._block_size]
+            self.position += len(block)
+            yield block
+
+
 def segment_info(name: str) -> Call[SegmentInfo]:
-    return _get(name, Verb.INFO, lambda response: documents.parse_info(response.body))
+    check_segment_name(name)
+    return _get(paths.segment_path(name, Verb.INFO), name, SegmentInfo, _itself)
 
 
 def last_event_number(name: str, writer_id: WriterId) -> Call[int | None]:
     check_segment_name(name)
     path = paths.last_event_number_path(name, required_writer(writer_id, "last_event_number"))
-    return Call(
-        Request("GET", path), Repeat.READS, lambda response: documents.parse_event_number(response.body), name
-    )
+    return _get(path, name, bodies.EventNumber, lambda answer: answer.event_number)
 
 
 def append_starts(name: str, start: int, end: int) -> Call[list[int]]:
     check_segment_name(name)
     path = paths.append_starts_path(name, check_offset(start, "start"), check_offset(end, "end"))
-    return Call(
-        Request("GET", path),
-        Repeat.READS,
-        lambda response: documents.parse_append_starts(response.body),
-        name,
-    )
+    return _get(path, name, bodies.AppendStarts, lambda answer: answer.append_starts)
 
 
 def list_segments(prefix: str) -> Call[list[str]]:
     """Of one host."""
-    return Call(
-        listing(paths.list_path, prefix), Repeat.READS, lambda response: documents.parse_names(response.body)
-    )
+    request = _listing(paths.list_path, prefix)
+    return Call(request, Repeat.READS, _answer(bodies.SegmentNames, lambda answer: answer.segments))
 
 
-def listing(path_of: Callable[[str], str], prefix: str) -> Request:
-    """The request for what begins with ``prefix``."""
-    if not isinstance(prefix, str):
-        raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
-
-    try:
-        return Request("GET", path_of(prefix))
-    except UnicodeEncodeError:
-        # No name has a lone surrogate; one that is in no name either finds the same.
-        return Request("GET", path_of("\0"))
+def container_map() -> Call[ContainerMap]:
+    request = Request("GET", paths.CONTAINERS)
+    return Call(request, Repeat.READS, lambda response: bodies.decode_map(response.body))
 
 
-def containers() -> Call[ContainerMap]:
-    return Call(
-        Request("GET", paths.CONTAINERS), Repeat.READS, lambda response: documents.parse_map(response.body)
-    )
-
-
-def ready() -> Call[HostStatus]:
-    return Call(
-        Request("GET", paths.READY),
-        Repeat.READS,
-        lambda response: documents.parse_status(response.body),
-        statuses=(200, 503),
-    )
+def host_status() -> Call[HostStatus]:
+    return Call(Request("GET", paths.READY), Repeat.READS, _answer(HostStatus, _itself), statuses=(200, 503))
 
 
 # --- inside -------------------------------------------------------------------------------------
@@ -411,24 +474,42 @@ def ready() -> Call[HostStatus]:
 _JSON = (("Content-Type", JSON_TYPE),)
 
 
-def post(
+def _post(
     name: str,
     verb: Verb,
-    body: bytes,
-    parse: Callable[[Response], T],
+    body: bodies.RequestBody,
+    kind: type[A],
+    value: Callable[[A], T],
     repeat: Repeat = Repeat.NEVER,
     status: int = 200,
 ) -> Call[T]:
     check_segment_name(name)
-    return Call(
-        Request("POST", paths.segment_path(name, verb), body, _JSON), repeat, parse, name, statuses=(status,)
-    )
+    request = Request("POST", paths.segment_path(name, verb), encode_json(body), _JSON)
+    return Call(request, repeat, _answer(kind, value), name, statuses=(status,))
 
 
-def _get(name: str, verb: Verb, parse: Callable[[Response], T]) -> Call[T]:
-    check_segment_name(name)
-    return Call(Request("GET", paths.segment_path(name, verb)), Repeat.READS, parse, name)
+def _get(path: str, name: str, kind: type[A], value: Callable[[A], T]) -> Call[T]:
+    return Call(Request("GET", path), Repeat.READS, _answer(kind, value), name)
 
 
-def _nothing(response: Response) -> None:
-    documents.load_answer(response.body)
+def _answer(kind: type[A], value: Callable[[A], T]) -> Callable[[Response], T]:
+    return lambda response: value(decode_answer(response.body, kind))
+
+
+def _itself(answer: T) -> T:
+    return answer
+
+
+def _nothing(answer: Empty) -> None:
+    pass
+
+
+def _listing(path_of: Callable[[str], str], prefix: str) -> Request:
+    if not isinstance(prefix, str):
+        raise InvalidArgument(f"prefix is a str, not {type(prefix).__name__}")
+
+    try:
+        return Request("GET", path_of(prefix))
+    except UnicodeEncodeError:
+        # No name has a lone surrogate; another text that is in no name finds the same.
+        return Request("GET", path_of("\0"))

@@ -32,14 +32,13 @@ from ...kernel.fork_guard import forks
 from ...kernel.one_shot import EventSource
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
-from ..wire.documents import HostStatus
-from . import attempts, requests, transactions
+from ..wire.bodies import HostStatus
+from . import attempts, requests
 from .attempts import ClientContext, Pause, Program, RefreshMap, Send
 from .coalescer import AppendCall, Batch, BatchResult, Coalescer, checked_items, told
-from .requests import Response, TransportFailure
+from .requests import POLL_SECONDS, Response, TailCursor, TransportFailure
 from .spans import SyncTracingPool, around, around_appends
 from .statistics import ClientStatistics
-from .tailing import POLL_SECONDS, TailCursor
 from .transport import SyncTransport
 
 T = TypeVar("T")
@@ -167,10 +166,10 @@ class SyncClient:
         token: TransactionToken | None = None,
         lease: float = LEASE_DEFAULT,
     ) -> TransactionInfo:
-        return self._run(transactions.begin_transaction(target, transaction_id, token, lease))
+        return self._run(requests.begin_transaction(target, transaction_id, token, lease))
 
     def stage_segment(self, target: str, transaction_id: str, part: str) -> str:
-        return self._run(transactions.stage_segment(target, transaction_id, part))
+        return self._run(requests.stage_segment(target, transaction_id, part))
 
     def commit_transaction(
         self,
@@ -179,17 +178,17 @@ class SyncClient:
         parts: Sequence[StagedPart],
         token: TransactionToken | None = None,
     ) -> CommitResult:
-        return self._run(transactions.commit_transaction(target, transaction_id, parts, token))
+        return self._run(requests.commit_transaction(target, transaction_id, parts, token))
 
     def abort_transaction(self, target: str, transaction_id: str, reason: str = "") -> TransactionInfo:
-        return self._run(transactions.abort_transaction(target, transaction_id, reason))
+        return self._run(requests.abort_transaction(target, transaction_id, reason))
 
     def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
-        return self._run(transactions.transaction_info(target, transaction_id))
+        return self._run(requests.transaction_info(target, transaction_id))
 
     def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
         self._check()
-        return self._drive(transactions.list_transactions(self._context, prefix))
+        return self._drive(attempts.list_transactions(self._context, prefix))
 
     # --- the whole store -------------------------------------------------------------------------
 
@@ -198,7 +197,7 @@ class SyncClient:
         self._drive(attempts.call_all_hosts(self._context, requests.flush()))
 
     def health(self) -> HostStatus:
-        return self._run(requests.ready())
+        return self._run(requests.host_status())
 
     def statistics(self) -> ClientStatistics:
         return ClientStatistics(

@@ -1,11 +1,8 @@
-"""What operators and their tools ask a server: is it alive, is it ready, what does it count, who serves what.
+"""What operators and their tools ask a server: health, readiness, metrics, the container map, and a small page.
 
-Owns: these answers, and the small page on ``/``. Does not own: the numbers (the store and ``traffic.py``
-count), nor the map of containers (whoever knows the other hosts gives it).
-
-``/health`` says that the event loop turns: a process that recovers is alive. It also names trouble with
-long-term storage and its cause, which is no reason to end a process: appends go on, and flushes resume by
-themselves (rule S7). ``/ready`` says that all that is served here answers.
+``/health`` means that the event loop runs: a process that recovers is alive. It also names the health of
+long-term storage, which is no reason to end a process: appends go on, and flushes resume by themselves (rule
+S7). ``/ready`` means that every container that is served here is active.
 """
 
 from __future__ import annotations
@@ -14,32 +11,55 @@ from html import escape
 
 from ...chunk_io.health import StorageHealthStatistics
 from ...telemetry.metrics import CONTENT_TYPE
-from ..wire.documents import map_document, status_document
-from .call import Answer, Call, document
+from ..wire import paths
+from ..wire.bodies import JSON_TYPE, ContainerMap, Health, HostStatus, StorageHealth
+from .call import Answer, Call, json_answer
+from .endpoint import Success, endpoint
+
+HTML = Success(200, "HTML.", "text/html; charset=utf-8", str)
+SCRAPE = Success(200, "One scrape.", CONTENT_TYPE, str)
 
 
-async def health(call: Call) -> Answer:
-    storage = call.server.store.statistics().storage
-    health = StorageHealthStatistics() if storage is None else storage.health
-    return document({"alive": True, "storage": health.document()})
-
-
-async def ready(call: Call) -> Answer:
-    status = call.server.status()
-    return document(status_document(status), 200 if status.ready else 503)
-
-
-async def metrics(call: Call) -> Answer:
-    gateway = call.server
-    return Answer(200, gateway.metrics.render(lambda: (gateway.store.statistics(),)), CONTENT_TYPE)
-
-
-async def containers(call: Call) -> Answer:
+@endpoint("GET", paths.CONTAINERS, "containers", help="The answer.")
+async def containers(call: Call) -> ContainerMap:
+    """Which host serves which container."""
     call.query()
-    return document(map_document(call.server.container_map()))
+    return call.server.container_map()
 
 
+@endpoint("GET", paths.HEALTH, "health")
+async def health(call: Call) -> Health:
+    """Whether the process is alive."""
+    storage = call.server.store.statistics().storage
+    found = StorageHealthStatistics() if storage is None else storage.health
+    return Health(alive=True, storage=StorageHealth(**found.document()))
+
+
+@endpoint(
+    "GET",
+    paths.READY,
+    "ready",
+    successes=(
+        Success(200, "Every container is active.", JSON_TYPE, HostStatus),
+        Success(503, "Not yet, or not any more.", JSON_TYPE, HostStatus),
+    ),
+)
+async def ready(call: Call) -> Answer:
+    """Whether every container that is served here is active."""
+    status = call.server.status()
+    return json_answer(status, 200 if status.ready else 503)
+
+
+@endpoint("GET", paths.METRICS, "metrics", successes=(SCRAPE,))
+async def metrics(call: Call) -> Answer:
+    """All metrics, in Prometheus' text format."""
+    server = call.server
+    return Answer(200, server.metrics.render(lambda: (server.store.statistics(),)), CONTENT_TYPE)
+
+
+@endpoint("GET", "/", "page", successes=(HTML,))
 async def page(call: Call) -> Answer:
+    """The status as a page."""
     status = call.server.status()
     rows = "".join(
         f"<tr><td>{container.container}</td><td>{escape(container.state)}</td></tr>"

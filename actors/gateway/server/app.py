@@ -1,9 +1,5 @@
-"""A Starlette application: routes from a table of endpoints, problems for everything else; and the one over a
-store.
-
-Owns: how the table, the middleware and the answers to unknown paths come together. Does not own: any
-endpoint, nor the process that runs the application (``running.py``).
-"""
+"""Starlette applications made of endpoints: the one over a store, and others with a table of their own. Paths
+that no endpoint has are answered with problems."""
 
 from __future__ import annotations
 
@@ -19,16 +15,18 @@ from starlette.routing import Match, Route
 from ....storage_backends.base.world import World
 from ...telemetry.tracing import Tracing
 from ..wire import paths
-from ..wire.documents import ContainerMap, dump
+from ..wire.bodies import JSON_TYPE, ContainerMap, encode_json
 from ..wire.errors import MethodNotAllowed, NoSuchPath
-from .call import Answer, Disconnected, F, HttpCall, Receive, Scope, Send
+from . import admin_handlers, read_handlers, tails, transaction_handlers, write_handlers
+from .call import Answer, Disconnected, HttpCall, Receive, Scope, Send
 from .context import ServerContext, ServerLimits
-from .endpoint import EndpointApp, EndpointOf, Success, problem_answer
-from .endpoints import ENDPOINTS
+from .endpoint import Endpoint, EndpointApp, Success, endpoint, endpoints_of, problem_answer
 from .gateway import Gateway, Store
 from .middleware import RequestMiddleware
 from .openapi import openapi_document
-from .request_metrics import Operation
+from .request_metrics import OperationCounts
+
+ENDPOINTS = endpoints_of(write_handlers, read_handlers, tails, transaction_handlers, admin_handlers)
 
 VERSION = "1"
 """Of the interface: the ``v1`` of its paths."""
@@ -43,12 +41,12 @@ def make_app(
     owner_of: Callable[[int], str | None] | None = None,
     tracing: Tracing | None = None,
 ) -> Starlette:
-    """The application. ``app.state.gateway`` is its ``Gateway``: ``drain()`` before the server stops,
-    ``status()``, ``tails``.
+    """The application over ``store``; ``gateway_of`` returns its ``Gateway``, whose ``drain()`` is called before
+    the server stops.
 
-    ``container_map``: what ``/v1/containers`` says; without it, that all containers are here.
-    ``owner_of(container)``: the URL of the host that serves a container of others, if it is known here.
-    ``tracing`` is told of every request.
+    ``container_map``: the answer of ``/v1/containers``; by default all containers are here. ``owner_of(index)``:
+    the URL of the host that serves another container, if it is known here. ``tracing`` gets a span for every
+    request.
     """
     gateway = Gateway(store, world, limits or ServerLimits(), container_map, owner_of, tracing)
     return app_of(
@@ -56,21 +54,20 @@ def make_app(
     )
 
 
-def app_of(front: F, endpoints: Sequence[EndpointOf[F]], title: str, summary: str) -> Starlette:
-    """The application of a table of endpoints, with its OpenAPI document, which has the title and the
-    summary."""
+def app_of(context: ServerContext, endpoints: Sequence[Endpoint], title: str, summary: str) -> Starlette:
+    """An application of these endpoints and of the OpenAPI document that describes them."""
     table = (*endpoints, _openapi_endpoint(endpoints, title, summary))
-    routes = [_route(front, endpoint) for endpoint in table]
-    app = Starlette(routes=routes, middleware=[Middleware(cast(Any, RequestMiddleware), gateway=front)])
+    routes = [_route(context, endpoint) for endpoint in table]
+    app = Starlette(routes=routes, middleware=[Middleware(cast(Any, RequestMiddleware), gateway=context)])
     app.router.redirect_slashes = False
-    app.router.default = cast(Any, _Nowhere(front, routes))
-    app.state.gateway = front
+    app.router.default = cast(Any, _NotFound(context, routes))
+    app.state.gateway = context
     return app
 
 
 def context_of(app: Starlette) -> ServerContext:
-    front: ServerContext = app.state.gateway
-    return front
+    context: ServerContext = app.state.gateway
+    return context
 
 
 def gateway_of(app: Starlette) -> Gateway:
@@ -78,21 +75,22 @@ def gateway_of(app: Starlette) -> Gateway:
     return gateway
 
 
-def _openapi_endpoint(endpoints: Sequence[EndpointOf[F]], title: str, summary: str) -> EndpointOf[F]:
+def _openapi_endpoint(endpoints: Sequence[Endpoint], title: str, summary: str) -> Endpoint:
     body: list[bytes] = []
 
-    async def openapi(call: HttpCall[F]) -> Answer:
+    async def openapi(call: HttpCall[ServerContext]) -> Answer:
+        """This document."""
         if not body:
-            body.append(dump(openapi_document((*endpoints, endpoint), VERSION, title, summary)))
+            body.append(encode_json(openapi_document((*endpoints, made), VERSION, title, summary)))
         return Answer(200, body[0])
 
-    success = Success(200, "This document.", "application/json", {"type": "object"})
-    endpoint = EndpointOf[F]("openapi", "GET", paths.OPENAPI, openapi, "This document.", (success,))
-    return endpoint
+    success = Success(200, "This document.", JSON_TYPE, dict[str, Any])
+    made = endpoint("GET", paths.OPENAPI, "openapi", successes=(success,))(openapi)
+    return made
 
 
 class _OneMethod(Route):
-    """A route that matches its own method only: what is left goes to ``_Nowhere``, which knows all methods of
+    """A route that matches its own method only: what is left goes to ``_NotFound``, which knows all methods of
     a path."""
 
     def matches(self, scope: Any) -> tuple[Match, Any]:
@@ -100,19 +98,19 @@ class _OneMethod(Route):
         return (match, child) if match is Match.FULL else (Match.NONE, {})
 
 
-def _route(front: F, endpoint: EndpointOf[F]) -> Route:
+def _route(context: ServerContext, endpoint: Endpoint) -> Route:
     route = _OneMethod(
-        endpoint.path, EndpointApp(front, endpoint), methods=[endpoint.method], name=endpoint.operation
+        endpoint.path, EndpointApp(context, endpoint), methods=[endpoint.method], name=endpoint.operation
     )
     route.methods = {endpoint.method}
     return route
 
 
 @attrs.frozen
-class _Nowhere:
+class _NotFound:
     """Answers what no route matches: 405 if the path exists, else 404."""
 
-    front: ServerContext
+    context: ServerContext
     routes: list[Route]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,7 +128,7 @@ class _Nowhere:
             if allowed
             else NoSuchPath(f"{shown}: there is nothing here; {paths.OPENAPI} lists what there is")
         )
-        call = HttpCall(self.front, Operation(), {**scope, "path_params": {}}, receive, send)
+        call = HttpCall(self.context, OperationCounts(), {**scope, "path_params": {}}, receive, send)
         with suppress(Disconnected):
             await call.answer(problem_answer(scope, error))
 

@@ -11,29 +11,33 @@ client that goes away raises ``Disconnected``, which nobody answers.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 import anyio
 import attrs
+from msgspec import Meta
 
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import InvalidArgument, shown
-from ..wire.documents import JSON_TYPE, dump
+from ..wire.bodies import JSON_TYPE, decode_request, encode_json
 from ..wire.errors import RequestTimeout, TooLarge, UnsupportedMediaType
 from ..wire.paths import parse_query
 from .context import ServerContext
 from .gateway import Gateway
 from .large_body import LARGE_BYTES, LargeBody
-from .request_metrics import Operation
+from .request_metrics import OperationCounts
 
 Scope = Mapping[str, Any]
 Receive = Callable[[], Awaitable[Mapping[str, Any]]]
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 BYTES_TYPE = "application/octet-stream"
-F = TypeVar("F", bound=ServerContext)
+RAW = Annotated[str, Meta(extra_json_schema={"format": "binary"})]
+"""Bytes, in schemas."""
+S = TypeVar("S", bound=ServerContext)
+B = TypeVar("B")
 
 
 class Disconnected(Exception):
@@ -48,20 +52,39 @@ class Answer:
     headers: Mapping[str, str] = attrs.field(factory=dict)
 
 
-def document(value: object, status: int = 200) -> Answer:
-    return Answer(status, dump(value))
+def json_answer(value: object, status: int = 200) -> Answer:
+    return Answer(status, encode_json(value))
 
 
-class HttpCall(Generic[F]):
-    """``F``: what the server has for its endpoints."""
+class HttpCall(Generic[S]):
+    """``S``: what the server's endpoints share."""
 
-    __slots__ = ("_receive", "_reserved", "_send", "name", "operation", "scope", "server", "started")
+    __slots__ = (
+        "_query_names",
+        "_receive",
+        "_reserved",
+        "_send",
+        "counts",
+        "name",
+        "scope",
+        "server",
+        "started",
+    )
 
-    def __init__(self, server: F, operation: Operation, scope: Scope, receive: Receive, send: Send) -> None:
+    def __init__(
+        self,
+        server: S,
+        counts: OperationCounts,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        query_names: Sequence[str] = (),
+    ) -> None:
         self.server = server
-        self.operation = operation
+        self.counts = counts
         self.scope = scope
         self._receive = receive
+        self._query_names = query_names
         self._send = send
         self._reserved = 0
         self.started = False
@@ -80,8 +103,14 @@ class HttpCall(Generic[F]):
 
         return values[0].decode("latin-1") if values else None
 
-    def query(self, **allowed: str) -> dict[str, str]:
-        return parse_query(self.scope["query_string"], allowed)
+    def query(self) -> dict[str, str]:
+        """The parameters, which are among the endpoint's."""
+        return parse_query(self.scope["query_string"], self._query_names)
+
+    async def json_body(self, kind: type[B], maximum: int) -> B:
+        """The body of an endpoint that takes JSON and no query."""
+        self.query()
+        return decode_request(await self.body(JSON_TYPE, maximum), kind)
 
     async def body(self, content_type: str, maximum: int) -> bytes:
         """The whole body, which has ``content_type`` unless it is empty, and at most ``maximum`` bytes."""
@@ -107,7 +136,7 @@ class HttpCall(Generic[F]):
         if body.is_lost:
             raise Disconnected
 
-        self.operation.request_bytes += body.received
+        self.counts.request_bytes += body.received
         return body.taken()
 
     async def each_piece(self, content_type: str, maximum: int, take: Callable[[bytes], object]) -> None:
@@ -136,7 +165,7 @@ class HttpCall(Generic[F]):
         if scope.cancelled_caught:
             raise self._too_slow()
 
-        self.operation.request_bytes += size
+        self.counts.request_bytes += size
 
     def _deadline(self, arrived: float, begun: float, size: int) -> float:
         """Each byte buys time: a body that drips in must not hold its room for hours."""
@@ -242,7 +271,7 @@ class HttpCall(Generic[F]):
 
     async def block(self, data: Buffer, *, more: bool) -> None:
         """One block of the body; waits while the client does not read."""
-        self.operation.response_bytes += len(data)
+        self.counts.response_bytes += len(data)
         await self._tell({"type": "http.response.body", "body": data, "more_body": more})
 
     async def _tell(self, message: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ back; it never queues.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import anyio
@@ -21,7 +21,7 @@ from ....storage_backends.base.errors import Throttled, Unavailable
 from ....storage_backends.base.world import World
 from ...telemetry.tracing import Tracing
 from ..wire.batch import ITEMS_MAX
-from ..wire.transactions import COMMIT_BYTES_MAX
+from ..wire.bodies import COMMIT_BYTES_MAX
 from .request_metrics import RequestMetrics
 
 
@@ -78,9 +78,12 @@ class ServerContext:
         which costs a turn of the interpreter's lock beside busy threads."""
         return f"{self._server_id}-{next(self._request_ids)}"
 
-    def told(self, error: BaseException, name: str | None) -> BaseException:
-        """``error`` about the segment ``name``, with what this server knows besides."""
+    def located(self, error: BaseException, name: str | None) -> BaseException:
+        """``error`` about the segment ``name``, with the owner's URL if this server knows it."""
         return error
+
+    def check_origin(self, headers: Mapping[bytes, bytes]) -> None:
+        """Raises ``CrossOrigin`` if a page of another site sent this change, and this server cares."""
 
     # --- admission -------------------------------------------------------------------------------
 

@@ -1,47 +1,67 @@
-"""One row of the table of endpoints, and the ASGI application that it becomes.
+"""Endpoints: a decorator makes one out of a handler, with its route and everything that the OpenAPI document
+says about it (rule H16), and ``EndpointApp`` serves it.
 
-Owns: what is known of an endpoint (its route, its handler, and everything that the OpenAPI document says
-about it), and what happens around a handler: admission, the end of the call, and errors as problems. Does not
-own: the handlers, nor the document's form (``openapi.py``).
-
-A handler returns an ``Answer``, or sends one itself and returns None. What it raises becomes a problem if the
-answer has not begun. Otherwise nothing true can be said any more: the connection breaks, so that no reader
-takes half an answer for a whole one (rule H10).
+A handler's annotations say which JSON body it takes and with which it answers, its docstring what it does. A
+handler of raw bytes takes the call alone, and returns an ``Answer``, or sends one itself and returns None. What
+a handler raises becomes a problem if the answer has not begun. Otherwise the connection breaks, so that no
+reader takes half an answer for a whole one (rule H10).
 """
 
 from __future__ import annotations
 
+import inspect
+import typing
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Generic
+from types import ModuleType
+from typing import Any, Generic, TypeVar
 
 import attrs
+import msgspec
 
-from ....storage_backends.base.errors import InvalidArgument, TierlogError, Unavailable
+from ....storage_backends.base.errors import (
+    InvalidArgument,
+    NotOwner,
+    OutcomeUnknown,
+    SegmentNotFound,
+    Throttled,
+    TierlogError,
+    Unavailable,
+)
 from ...telemetry.logging import get_logger
-from ..wire.errors import PROBLEM_TYPE, RequestTimeout, TooLarge, to_problem
-from .call import Answer, Call, Disconnected, F, HttpCall, Receive, Scope, Send
-from .gateway import Gateway
+from ..wire import paths
+from ..wire.bodies import JSON_TYPE, encode_json
+from ..wire.errors import PROBLEM_TYPE, RequestTimeout, TooLarge, UnsupportedMediaType, to_problem
+from ..wire.paths import Verb
+from .call import Answer, Disconnected, HttpCall, Receive, S, Scope, Send
 
 _log = get_logger("gateway")
 
-Handler = Callable[[Call], Awaitable[Answer | None]]
-Schema = Mapping[str, Any]
+Errors = tuple[type[TierlogError], ...]
+Handler = TypeVar("Handler", bound=Callable[..., Awaitable[Any]])
+COMMON_ERRORS: Errors = (InvalidArgument, Unavailable)
+"""Every endpoint may answer with these."""
+BODY_ERRORS: Errors = (TooLarge, UnsupportedMediaType, RequestTimeout, OutcomeUnknown)
+SEGMENT_ERRORS: Errors = (NotOwner, Throttled, SegmentNotFound)
 
 
 @attrs.frozen
 class Parameter:
+    """Of the query, or a header."""
+
     name: str
-    place: str
-    """``query`` or ``header``."""
-    schema: Schema
+    type: Any
+    """From which the schema is made."""
     help: str
+    place: str = "query"
     required: bool = False
 
 
 @attrs.frozen
 class Body:
+    """``type``: from which the schema is made."""
+
     content_type: str
-    schema: Schema
+    type: Any
     required: bool = True
 
 
@@ -50,56 +70,115 @@ class Success:
     status: int
     help: str
     content_type: str | None = None
-    schema: Schema | None = None
+    type: Any = None
     headers: Mapping[str, str] = attrs.field(factory=dict)
-    """Names, and what each says."""
+    """Names and descriptions."""
 
 
 @attrs.frozen
-class EndpointOf(Generic[F]):
+class Endpoint:
     operation: str
     """Its name in the OpenAPI document and in metrics."""
     method: str
     path: str
-    handler: Callable[[HttpCall[F]], Awaitable[Answer | None]]
+    handler: Callable[..., Awaitable[Any]]
     help: str
     successes: tuple[Success, ...]
     parameters: tuple[Parameter, ...] = ()
     body: Body | None = None
-    errors: tuple[type[TierlogError], ...] = ()
-    """Beside those that every endpoint may answer with."""
-    tail: bool = False
+    errors: Errors = ()
+    """Beside ``COMMON_ERRORS``."""
+    is_tail: bool = False
     """It waits at tails, which have a bound of their own."""
-    described: bool = True
-    """False for what only leads to another server, whose document has it."""
+    is_documented: bool = True
+    """False for what only redirects to another server, whose document has it."""
+    body_limit: str = "json_bytes"
+    """The field of ``ServerLimits`` that bounds a JSON body."""
+
+    @property
+    def query_names(self) -> list[str]:
+        return [parameter.name for parameter in self.parameters if parameter.place == "query"]
 
 
-Endpoint = EndpointOf[Gateway]
+def endpoint(
+    method: str,
+    path: str,
+    operation: str,
+    *errors: type[TierlogError],
+    status: int = 200,
+    help: str = "Done.",
+    successes: tuple[Success, ...] = (),
+    parameters: tuple[Parameter, ...] = (),
+    body: Body | None = None,
+    **more: Any,
+) -> Callable[[Callable[..., Awaitable[Any]]], Endpoint]:
+    """Make an endpoint out of a handler.
+
+    ``status`` and ``help`` describe its success, unless ``successes`` do. ``body``: of a handler that reads the
+    body itself.
+    """
+
+    def decorate(handler: Callable[..., Awaitable[Any]]) -> Endpoint:
+        hints = typing.get_type_hints(handler, include_extras=True)
+        returned = hints.get("return")
+        is_json = isinstance(returned, type) and not issubclass(returned, (Answer, type(None)))
+        answers = (Success(status, help, JSON_TYPE, returned),) if is_json else successes
+        json_body = hints.get("body")
+        if json_body is None:
+            given = body
+        else:
+            is_required = any(field.required for field in msgspec.structs.fields(json_body))
+            given = Body(JSON_TYPE, json_body, is_required)
+        text = " ".join((inspect.getdoc(handler) or "").split())
+        return Endpoint(operation, method, path, handler, text, answers, parameters, given, errors, **more)
+
+    return decorate
 
 
-class EndpointApp(Generic[F]):
+def verb(
+    verb: Verb, *errors: type[TierlogError], **more: Any
+) -> Callable[[Callable[..., Awaitable[Any]]], Endpoint]:
+    """The endpoint of a verb of one segment."""
+    path = f"{paths.SEGMENTS}/{{name:path}}/{verb.value}"
+    if verb.method == "GET":
+        return endpoint("GET", path, verb.value, *SEGMENT_ERRORS, *errors, **more)
+
+    more.setdefault("help", "Done, and durable.")
+    return endpoint("POST", path, verb.value, *SEGMENT_ERRORS, *BODY_ERRORS, *errors, **more)
+
+
+def endpoints_of(*modules: ModuleType) -> tuple[Endpoint, ...]:
+    """All that the modules define."""
+    return tuple(
+        found for module in modules for found in vars(module).values() if isinstance(found, Endpoint)
+    )
+
+
+class EndpointApp(Generic[S]):
     """An endpoint of one server."""
 
-    def __init__(self, server: F, endpoint: EndpointOf[F]) -> None:
+    def __init__(self, server: S, endpoint: Endpoint) -> None:
         self.server = server
         self.endpoint = endpoint
-        self._operation = server.metrics.operation(endpoint.operation)
+        self._counts = server.metrics.operation(endpoint.operation)
         self._route = endpoint.path.replace(":path}", "}")
+        body = endpoint.body
+        self._json_body = body.type if body is not None and body.content_type == JSON_TYPE else None
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         scope["tierlog.operation"] = self.endpoint.operation
         scope["tierlog.route"] = self._route
-        call = HttpCall(self.server, self._operation, scope, receive, send)
-        self._operation.in_flight += 1
+        call = HttpCall(self.server, self._counts, scope, receive, send, self.endpoint.query_names)
+        self._counts.in_flight += 1
         try:
             await self._answer(call)
         except Disconnected:
             scope["tierlog.disconnected"] = True
         finally:
-            self._operation.in_flight -= 1
+            self._counts.in_flight -= 1
             call.release()
 
-    async def _answer(self, call: HttpCall[F]) -> None:
+    async def _answer(self, call: HttpCall[S]) -> None:
         try:
             answer = await self._handle(call)
             if answer is not None:
@@ -109,21 +188,34 @@ class EndpointApp(Generic[F]):
         except Exception as error:  # noqa: BLE001 - every error has an answer
             await self._refuse(call, error)
 
-    async def _handle(self, call: HttpCall[F]) -> Answer | None:
-        if self.endpoint.tail:
-            return await self.endpoint.handler(call)
+    async def _handle(self, call: HttpCall[S]) -> Answer | None:
+        if self.endpoint.is_tail:
+            return await self._call_handler(call)
 
         with self.server.request():
-            return await self.endpoint.handler(call)
+            return await self._call_handler(call)
 
-    async def _refuse(self, call: HttpCall[F], error: Exception) -> None:
+    async def _call_handler(self, call: HttpCall[S]) -> Answer | None:
+        endpoint = self.endpoint
+        if self._json_body is None:
+            found = await endpoint.handler(call)
+        else:
+            self.server.check_origin(dict(call.scope["headers"]))
+            limit = getattr(self.server.limits, endpoint.body_limit)
+            found = await endpoint.handler(call, await call.json_body(self._json_body, limit))
+        if found is None or isinstance(found, Answer):
+            return found
+
+        return Answer(endpoint.successes[0].status, encode_json(found))
+
+    async def _refuse(self, call: HttpCall[S], error: Exception) -> None:
         if call.started:
-            _log.warning("answer_broken_off", operation=self.endpoint.operation, error=repr(error))
+            _log.warning("answer_aborted", operation=self.endpoint.operation, error=repr(error))
             return
 
         if not isinstance(error, TierlogError):
             _log.error("unexpected_error", operation=self.endpoint.operation, exc_info=error)
-        await call.answer(problem_answer(call.scope, self.server.told(error, call.name or None)))
+        await call.answer(problem_answer(call.scope, self.server.located(error, call.name or None)))
 
 
 def problem_answer(scope: Scope, error: BaseException) -> Answer:
@@ -131,9 +223,5 @@ def problem_answer(scope: Scope, error: BaseException) -> Answer:
     document = {**problem.document, "request_id": scope.get("tierlog.request_id", "")}
     headers = {name: value for name, value in problem.headers.items() if name != "Content-Type"}
     if isinstance(error, TooLarge | RequestTimeout):
-        headers["Connection"] = "close"  # the rest of the body may be on its way, and is no request
+        headers["Connection"] = "close"  # the rest of the body may be under way, and is no request
     return Answer(problem.status, attrs.evolve(problem, document=document).body(), PROBLEM_TYPE, headers)
-
-
-COMMON_ERRORS: tuple[type[TierlogError], ...] = (InvalidArgument, Unavailable)
-"""What every endpoint may answer with."""

@@ -22,7 +22,7 @@ from ....storage_backends.base.transactions import (
 from ....storage_backends.base.world import World
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
-from ..wire.documents import ContainerAssignment, ContainerMap, ContainerStatus, HostStatus
+from ..wire.bodies import ContainerAssignment, ContainerMap, ContainerStatus, HostStatus
 from ..wire.errors import OwnedElsewhere
 from .context import ServerContext, ServerLimits
 
@@ -101,7 +101,7 @@ class Gateway(ServerContext):
         self.container_map = container_map or self._own_map
         self._owner_of = owner_of
 
-    def told(self, error: BaseException, name: str | None) -> BaseException:
+    def located(self, error: BaseException, name: str | None) -> BaseException:
         """``error``, with the owner's URL if another host owns the segment and this one knows which."""
         if type(error) is NotOwner and name is not None and self._owner_of is not None:
             owner = self._owner_of(self.store.container_of(name))

@@ -1,121 +1,128 @@
-"""The OpenAPI 3.1 document, made from the table of endpoints (rule H16). Pure.
-
-Owns: the document's form. Does not own: the table (``endpoints.py``), the schemas (``schemas.py``), nor which
-error has which status.
-"""
+"""The OpenAPI 3.1 document, made from the endpoints and the types of their bodies and parameters (rule H16)."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
 
 from ....storage_backends.base.errors import TierlogError
-from ..wire.errors import Row, row_of
+from ..wire.bodies import SegmentName, described
+from ..wire.errors import PROBLEM_TYPE, ProblemDocument, Row, row_of
 from ..wire.headers import REQUEST_ID
-from .endpoint import COMMON_ERRORS, EndpointOf, Parameter, Success
-from .schemas import NAME, PROBLEM_CONTENT, SCHEMAS, TEXT, Schema
+from .endpoint import COMMON_ERRORS, Endpoint, Parameter, Success
 
 _PLACEHOLDER = re.compile(r"\{(\w+)(?::\w+)?\}")
-_NAME_HELP = (
-    "The segment's name, percent-encoded. It may have slashes: the last component of the path is "
-    "always the verb. A # is written as %23."
-)
-
-
-_PLACES: dict[str, tuple[str, Schema]] = {
-    "name": (_NAME_HELP, NAME),
-    "container": ("The container's number.", {"type": "integer", "minimum": 0, "maximum": 999_999_999}),
-    "host": ("The host's id.", {"type": "string", "pattern": "^host-[0-9]{1,9}$"}),
+_PATH_PARAMETERS = {
+    "name": Parameter(
+        "name",
+        SegmentName,
+        "The segment's name, percent-encoded. It may have slashes: the last component of the path is always "
+        "the verb. A # is written as %23.",
+        "path",
+        required=True,
+    ),
+    "container": Parameter(
+        "container",
+        Annotated[int, Meta(ge=0, le=999_999_999)],
+        "The container's number.",
+        "path",
+        required=True,
+    ),
+    "host": Parameter(
+        "host", Annotated[str, described("^host-[0-9]{1,9}$")], "The host's id.", "path", required=True
+    ),
 }
-"""What stands in paths."""
+_REQUEST_ID = Parameter(
+    REQUEST_ID,
+    str,
+    "An id for logs, of up to 128 plain characters; the answer repeats it. Made if it is left out.",
+    "header",
+)
+Schema = dict[str, Any]
 
 
-def openapi_document(
-    endpoints: Sequence[EndpointOf[Any]], version: str, title: str, summary: str
-) -> dict[str, Any]:
+def openapi_document(endpoints: Sequence[Endpoint], version: str, title: str, summary: str) -> dict[str, Any]:
     """One path for each endpoint, with every answer that it can give."""
+    documented = [endpoint for endpoint in endpoints if endpoint.is_documented]
+    types = [ProblemDocument, *(kind for endpoint in documented for kind in _types(endpoint))]
+    found, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    # Annotated types are not hashable; each is one object, though.
+    schemas = {id(kind): schema for kind, schema in zip(types, found, strict=True)}
+
+    def schema_of(kind: Any) -> Schema:
+        return schemas[id(kind)]
+
     return {
         "openapi": "3.1.0",
         "info": {"title": title, "version": version, "summary": summary},
         "paths": {
-            _PLACEHOLDER.sub(r"{\1}", e.path): {e.method.lower(): _operation(e)}
-            for e in endpoints
-            if e.described
+            _PLACEHOLDER.sub(r"{\1}", endpoint.path): {
+                endpoint.method.lower(): _operation(endpoint, schema_of)
+            }
+            for endpoint in documented
         },
-        "components": {"schemas": SCHEMAS},
+        "components": {"schemas": components},
     }
 
 
-def _operation(endpoint: EndpointOf[Any]) -> dict[str, Any]:
+def _parameters(endpoint: Endpoint) -> list[Parameter]:
+    in_path = [_PATH_PARAMETERS[name] for name in _PLACEHOLDER.findall(endpoint.path)]
+    return [*in_path, *endpoint.parameters, _REQUEST_ID]
+
+
+def _types(endpoint: Endpoint) -> list[Any]:
+    body = [] if endpoint.body is None else [endpoint.body.type]
+    successes = [success.type for success in endpoint.successes if success.type is not None]
+    return [*body, *successes, *(parameter.type for parameter in _parameters(endpoint))]
+
+
+def _operation(endpoint: Endpoint, schema_of: Callable[[Any], Schema]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": endpoint.operation,
         "summary": endpoint.help,
         "parameters": [
-            *_path_parameters(endpoint.path),
-            *map(_parameter, endpoint.parameters),
-            _parameter(_REQUEST_ID),
+            {
+                "name": parameter.name,
+                "in": parameter.place,
+                "required": parameter.required,
+                "description": parameter.help,
+                "schema": schema_of(parameter.type),
+            }
+            for parameter in _parameters(endpoint)
         ],
-        "responses": _responses(endpoint),
+        "responses": _responses(endpoint, schema_of),
     }
     if endpoint.body is not None:
-        content = {endpoint.body.content_type: {"schema": endpoint.body.schema}}
+        content = {endpoint.body.content_type: {"schema": schema_of(endpoint.body.type)}}
         operation["requestBody"] = {"required": endpoint.body.required, "content": content}
     return operation
 
 
-_REQUEST_ID = Parameter(
-    REQUEST_ID,
-    "header",
-    TEXT,
-    "An id for logs, of up to 128 plain characters; the answer has it too. Made where it is left out.",
-)
-
-
-def _path_parameters(path: str) -> list[dict[str, Any]]:
-    found = [(name, *_PLACES[name]) for name in _PLACEHOLDER.findall(path)]
-    return [
-        {"name": name, "in": "path", "required": True, "description": help, "schema": schema}
-        for name, help, schema in found
-    ]
-
-
-def _parameter(parameter: Parameter) -> dict[str, Any]:
-    return {
-        "name": parameter.name,
-        "in": parameter.place,
-        "required": parameter.required,
-        "description": parameter.help,
-        "schema": parameter.schema,
-    }
-
-
-def _responses(endpoint: EndpointOf[Any]) -> dict[str, Any]:
-    responses = {str(success.status): _success(success) for success in endpoint.successes}
+def _responses(endpoint: Endpoint, schema_of: Callable[[Any], Schema]) -> dict[str, Any]:
+    problem = {PROBLEM_TYPE: {"schema": schema_of(ProblemDocument)}}
+    responses = {str(success.status): _success(success, schema_of) for success in endpoint.successes}
     for status, rows in sorted(_by_status((*COMMON_ERRORS, *endpoint.errors)).items()):
-        codes = ", ".join(
-            sorted({row.kind.code for row in rows} | ({"internal"} if status == 500 else set()))
-        )
-        refusal: dict[str, Any] = {"description": f"Refused: {codes}.", "content": dict(PROBLEM_CONTENT)}
-        if str(status) in responses:  # /ready says 503 in its own words, and may still fail
-            responses[str(status)]["content"] = {
-                **responses[str(status)].get("content", {}),
-                **refusal["content"],
-            }
-        else:
-            responses[str(status)] = refusal
+        codes = {row.kind.code for row in rows} | ({"internal"} if status == 500 else set())
+        # The 503 of /ready is a success too, and may still be a failure.
+        response = responses.setdefault(str(status), {"description": f"Refused: {', '.join(sorted(codes))}."})
+        response["content"] = {**response.get("content", {}), **problem}
 
-    responses.setdefault("500", {"description": "Refused: internal.", "content": dict(PROBLEM_CONTENT)})
+    responses.setdefault("500", {"description": "Refused: internal.", "content": problem})
     return responses
 
 
-def _success(success: Success) -> dict[str, Any]:
+def _success(success: Success, schema_of: Callable[[Any], Schema]) -> dict[str, Any]:
     response: dict[str, Any] = {"description": success.help}
     if success.content_type is not None:
-        response["content"] = {success.content_type: {"schema": success.schema or {}}}
+        response["content"] = {success.content_type: {"schema": schema_of(success.type)}}
     if success.headers:
         response["headers"] = {
-            name: {"description": help, "schema": TEXT} for name, help in success.headers.items()
+            name: {"description": help, "schema": {"type": "string"}}
+            for name, help in success.headers.items()
         }
     return response
 

@@ -1,28 +1,65 @@
 """The verbs that read: bytes in ranges, and what a segment is.
 
-Owns: how a range becomes a stream of blocks. Does not own: the meaning of ranges (``wire/ranges.py``) nor the
-bytes (the store).
-
 A stream reads one block, sends it, and reads the next when the client took it: a slow reader costs about two
-blocks, and the windows that they are views of (rule H10). Its end is the tail at the time of the request. The
-segment it began with is the one it ends with: if the name means another segment meanwhile (deleted and
-created again), the connection breaks before the last block. A client that goes away ends its stream at once.
+blocks, and the windows of long-term storage that they are views of (rule H10). Its end is the tail at the time
+of the request. If the name comes to mean another segment meanwhile (deleted and created again), the connection
+breaks before the last block. A client that disconnects ends its stream at once.
 """
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from ....storage_backends.base.arguments import OFFSET_MAX
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import SegmentNotFound
+from ....storage_backends.base.errors import (
+    DataCorruption,
+    NotOwner,
+    SegmentNotFound,
+    SegmentTruncated,
+    Throttled,
+)
 from ....storage_backends.base.segments import SegmentInfo
 from ..wire import headers as names
-from ..wire.documents import info_document
-from ..wire.paths import query_number, query_text, query_writer
+from ..wire import paths
+from ..wire.bodies import AppendStarts, EventNumber, Offset, SegmentNames, described
+from ..wire.errors import RangeNotSatisfiable
+from ..wire.headers import WRITER_ID_BYTES_MAX
+from ..wire.paths import Verb, query_number, query_text, query_writer
 from ..wire.ranges import Extent, parse_range, resolve_range
-from .call import BYTES_TYPE, Answer, Call, document
+from .call import BYTES_TYPE, RAW, Answer, Call
+from .endpoint import Parameter, Success, endpoint, verb
+
+_RANGE = Annotated[str, described(r"^bytes=([0-9]{1,18}-([0-9]{1,18})?|-[0-9]{1,18})$")]
+_WRITER_IN_QUERY = Annotated[str, described(f"^[!-~]{{1,{WRITER_ID_BYTES_MAX}}}$")]
+"""Without the ``%XX``, which are the query's own way to write bytes."""
+_HEADERS = {
+    names.OFFSET: "The offset of the first byte of the answer.",
+    names.LENGTH: "The segment's length.",
+    names.START_OFFSET: "The first offset that can be read.",
+    names.SEALED: "true if the length is final.",
+}
 
 
+@verb(
+    Verb.BYTES,
+    SegmentTruncated,
+    RangeNotSatisfiable,
+    DataCorruption,
+    parameters=(Parameter("Range", _RANGE, "bytes=a-b, bytes=a- or bytes=-n.", "header"),),
+    successes=(
+        Success(200, "All bytes that can be read.", BYTES_TYPE, RAW, _HEADERS),
+        Success(
+            206,
+            "The range.",
+            BYTES_TYPE,
+            RAW,
+            {**_HEADERS, "Content-Range": "The range of the answer, and the length."},
+        ),
+    ),
+)
 async def read_bytes(call: Call) -> Answer | None:
+    """The bytes of the segment, all or a range."""
     call.query()
     text = call.header("Range")
     wanted = None if text is None else parse_range(text)
@@ -92,23 +129,50 @@ async def _check_same(call: Call, info: SegmentInfo) -> None:
         raise SegmentNotFound(f"{call.name!r} became another segment while it was read", segment=call.name)
 
 
-async def info(call: Call) -> Answer:
+@verb(Verb.INFO, help="The answer.")
+async def info(call: Call) -> SegmentInfo:
+    """Length, start, seal, attributes and more, at one moment."""
     call.query()
-    return document(info_document(await call.server.store.segment_info(call.name)))
+    return await call.server.store.segment_info(call.name)
 
 
-async def last_event_number(call: Call) -> Answer:
-    writer = query_writer(call.query(writer_id="the writer"))
-    return document({"event_number": await call.server.store.last_event_number(call.name, writer)})
+@verb(
+    Verb.LAST_EVENT_NUMBER,
+    help="The answer.",
+    parameters=(Parameter("writer_id", _WRITER_IN_QUERY, "The writer.", required=True),),
+)
+async def last_event_number(call: Call) -> EventNumber:
+    """The number of a writer's latest event in the segment: where the writer continues."""
+    writer = query_writer(call.query())
+    return EventNumber(await call.server.store.last_event_number(call.name, writer))
 
 
-async def append_starts(call: Call) -> Answer:
-    values = call.query(start="where to begin", end="where to stop")
+@verb(
+    Verb.APPEND_STARTS,
+    help="The answer.",
+    parameters=(
+        Parameter("start", Offset, "The first offset to consider; 0 by default."),
+        Parameter("end", Offset, "The offset to stop before; the segment's length by default."),
+    ),
+)
+async def append_starts(call: Call) -> AppendStarts:
+    """Offsets at which appends begin, about one for each MiB, at most 4,096: where the segment can be divided
+    among readers."""
+    values = call.query()
     start, end = query_number(values, "start", 0), query_number(values, "end", OFFSET_MAX)
-    return document({"append_starts": await call.server.store.append_starts(call.name, start, end)})
+    return AppendStarts(await call.server.store.append_starts(call.name, start, end))
 
 
-async def list_segments(call: Call) -> Answer:
-    """Of the containers that are served here."""
-    prefix = query_text(call.query(prefix="what the names begin with").get("prefix", ""))
-    return document({"segments": await call.server.store.list_segments(prefix)})
+@endpoint(
+    "GET",
+    paths.SEGMENTS,
+    "list",
+    NotOwner,
+    Throttled,
+    help="The answer.",
+    parameters=(Parameter("prefix", str, "A prefix of the names."),),
+)
+async def list_segments(call: Call) -> SegmentNames:
+    """Names of segments, sorted, of the containers that this server has."""
+    prefix = query_text(call.query().get("prefix", ""))
+    return SegmentNames(await call.server.store.list_segments(prefix))

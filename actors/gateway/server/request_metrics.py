@@ -27,7 +27,7 @@ BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 
 
 @attrs.define
-class Operation:
+class OperationCounts:
     """The numbers of one endpoint."""
 
     in_flight: int = 0
@@ -41,12 +41,12 @@ class Operation:
 
 class RequestMetrics:
     def __init__(self) -> None:
-        self._operations: dict[str, Operation] = {}
+        self._operations: dict[str, OperationCounts] = {}
 
-    def operation(self, name: str) -> Operation:
+    def operation(self, name: str) -> OperationCounts:
         found = self._operations.get(name)
         if found is None:
-            found = self._operations[name] = Operation()
+            found = self._operations[name] = OperationCounts()
         return found
 
     def note(self, name: str, method: str, status: int, seconds: float) -> None:

@@ -1,30 +1,56 @@
 """Following a segment's tail: a long poll, and a stream (rule H11).
 
-Owns: how a reader waits for bytes that do not exist yet, and how such a wait ends: with bytes, with the seal,
-with its time, with its client, or with the server. Does not own: the waiting itself (the container wakes its
-readers).
-
 A long poll answers 200 with one block, or 204 when there is none: then ``Tierlog-Sealed`` says whether there
-will ever be one. A stream sends blocks until the segment is sealed and read through, or the server stops:
-both end it cleanly, and one long poll at the next offset tells which. Anything else breaks it. A parked
-reader is two small tasks; a slow one holds one block.
+will ever be one. A stream sends blocks until the segment is sealed and read through, or the server stops: both
+end it cleanly, and one long poll at the next offset tells which. Anything else breaks it. A parked reader is
+two small tasks; a slow one holds one block.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import Annotated
 
 import anyio
 
+from ....storage_backends.base.errors import DataCorruption, SegmentTruncated
 from ..wire import headers as names
-from ..wire.paths import query_flag, query_number, query_seconds
-from .call import BYTES_TYPE, Answer, Call
+from ..wire.bodies import Offset, described
+from ..wire.paths import Verb, query_flag, query_number, query_seconds
+from .call import BYTES_TYPE, RAW, Answer, Call
+from .endpoint import Parameter, Success, verb
+
+Wait = Annotated[str, described(r"^([0-5]?[0-9](\.[0-9]{1,3})?|60(\.0{1,3})?)$")]
+"""Seconds, from 0 to 60. A pattern says what a number with ``multipleOf`` cannot: which of its spellings are
+read (rule H4)."""
 
 
+@verb(
+    Verb.TAIL,
+    SegmentTruncated,
+    DataCorruption,
+    is_tail=True,
+    parameters=(
+        Parameter("offset", Offset, "The offset to begin at; 0 by default."),
+        Parameter("wait", Wait, "Seconds that a long poll waits; 30 by default."),
+        Parameter("stream", bool, "Send all blocks in one answer, as they arrive."),
+    ),
+    successes=(
+        Success(
+            200, "The next block, or a stream of them.", BYTES_TYPE, RAW, {names.OFFSET: "Of the first byte."}
+        ),
+        Success(
+            204,
+            "No bytes in time, or none ever again.",
+            headers={names.SEALED: "true if there will never be any."},
+        ),
+    ),
+)
 async def tail(call: Call) -> Answer | None:
+    """Bytes from an offset on, waiting for those that do not exist yet."""
     limits = call.server.limits
-    query = call.query(offset="where to begin", wait="seconds", stream="true for a stream")
+    query = call.query()
     offset = query_number(query, "offset", 0)
     wait = query_seconds(query, "wait", limits.wait_default, limits.wait_max)
     if query_flag(query, "stream"):
@@ -55,9 +81,7 @@ async def _poll(call: Call, offset: int, wait: float) -> Answer:
 
 
 async def _stream(call: Call, offset: int) -> None:
-    await call.server.store.read(
-        call.name, offset, 1
-    )  # what is wrong from the start gets an answer of its own
+    await call.server.store.read(call.name, offset, 1)  # an error here still gets an answer of its own
     async with call.while_connected() as scope:
         with call.server.parked(scope):
             await call.begin(

@@ -1,56 +1,81 @@
-"""The verbs of transactions (rule H17).
-
-Owns: how each request becomes one call of the store, and its answer. Does not own: what the verbs do (the
-store), nor the bodies' form (``wire/transactions.py``). An answer means that the change is durable; a repeat
-of a request changes nothing more and is answered again.
-"""
+"""The verbs of transactions (rule H17). An answer means that the change is durable; a repeat of a request
+changes nothing more and gets the same answer."""
 
 from __future__ import annotations
 
-from ..wire import transactions
-from ..wire.documents import JSON_TYPE
-from ..wire.paths import query_text, query_transaction
-from .call import Answer, Call, document
-from .write_handlers import json_body
+from ....storage_backends.base.errors import (
+    BadOffset,
+    NotOwner,
+    SegmentSealed,
+    StorageFull,
+    Throttled,
+    TransactionEnded,
+    TransactionNotFound,
+)
+from ....storage_backends.base.transactions import CommitResult, StagedPart, TransactionInfo
+from ..wire import paths
+from ..wire.bodies import Abort, Begin, Commit, Stage, Staged, TransactionId, Transactions, token_value
+from ..wire.paths import Verb, query_text, query_transaction
+from .call import Call
+from .endpoint import Parameter, endpoint, verb
 
 
-async def begin(call: Call) -> Answer:
-    begin = transactions.parse_begin(await json_body(call))
-    info = await call.server.store.begin_transaction(
-        call.name, begin.transaction_id, token=begin.token, lease=begin.lease
-    )
-    return document(transactions.transaction_document(info))
-
-
-async def stage(call: Call) -> Answer:
-    transaction_id, part = transactions.parse_stage(await json_body(call))
-    return document({"segment": await call.server.store.stage_segment(call.name, transaction_id, part)})
-
-
-async def commit(call: Call) -> Answer:
-    call.query()
-    commit = transactions.parse_commit(await call.body(JSON_TYPE, call.server.limits.commit_bytes))
-    result = await call.server.store.commit_transaction(
-        call.name, commit.transaction_id, commit.parts, token=commit.token
-    )
-    return document(transactions.commit_result_document(result))
-
-
-async def abort(call: Call) -> Answer:
-    transaction_id, reason = transactions.parse_abort(await json_body(call))
-    info = await call.server.store.abort_transaction(call.name, transaction_id, reason=reason)
-    return document(transactions.transaction_document(info))
-
-
-async def info(call: Call) -> Answer:
-    transaction_id = query_transaction(call.query(transaction_id="which one"))
-    return document(
-        transactions.transaction_document(await call.server.store.transaction_info(call.name, transaction_id))
+@verb(Verb.BEGIN_TRANSACTION, TransactionEnded, StorageFull)
+async def begin(call: Call, body: Begin) -> TransactionInfo:
+    """Begin a transaction, or find the one with this id; its state tells what is left to do."""
+    return await call.server.store.begin_transaction(
+        call.name, body.transaction_id, token=token_value(body.token), lease=body.lease
     )
 
 
-async def list_transactions(call: Call) -> Answer:
-    """Of the containers that are served here."""
-    prefix = query_text(call.query(prefix="what the names of their targets begin with").get("prefix", ""))
-    found = await call.server.store.list_transactions(prefix)
-    return document({"transactions": [transactions.transaction_document(info) for info in found]})
+@verb(Verb.STAGE_SEGMENT, TransactionEnded, StorageFull, TransactionNotFound)
+async def stage(call: Call, body: Stage) -> Staged:
+    """Create the staged segment of a part, or find it. Append to it under the name in the answer."""
+    return Staged(await call.server.store.stage_segment(call.name, body.transaction_id, body.part))
+
+
+@verb(
+    Verb.COMMIT_TRANSACTION,
+    TransactionEnded,
+    StorageFull,
+    TransactionNotFound,
+    SegmentSealed,
+    BadOffset,
+    body_limit="commit_bytes",
+)
+async def commit(call: Call, body: Commit) -> CommitResult:
+    """Move staged segments to this one's tail and end the transaction, all or nothing."""
+    parts = [StagedPart(part.name, part.length) for part in body.parts]
+    return await call.server.store.commit_transaction(
+        call.name, body.transaction_id, parts, token=token_value(body.token)
+    )
+
+
+@verb(Verb.ABORT_TRANSACTION, TransactionEnded, StorageFull)
+async def abort(call: Call, body: Abort) -> TransactionInfo:
+    """Drop what is staged and end the transaction; a committed one stays committed."""
+    return await call.server.store.abort_transaction(call.name, body.transaction_id, reason=body.reason)
+
+
+@verb(
+    Verb.TRANSACTION_INFO,
+    TransactionNotFound,
+    parameters=(Parameter("transaction_id", TransactionId, "The transaction's id.", required=True),),
+)
+async def info(call: Call) -> TransactionInfo:
+    """The state of a transaction."""
+    return await call.server.store.transaction_info(call.name, query_transaction(call.query()))
+
+
+@endpoint(
+    "GET",
+    paths.TRANSACTIONS,
+    "list-transactions",
+    NotOwner,
+    Throttled,
+    parameters=(Parameter("prefix", str, "A prefix of the names of their targets."),),
+)
+async def list_transactions(call: Call) -> Transactions:
+    """Open and ended transactions of the containers that this server has."""
+    prefix = query_text(call.query().get("prefix", ""))
+    return Transactions(await call.server.store.list_transactions(prefix))

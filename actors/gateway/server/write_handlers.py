@@ -1,25 +1,89 @@
-"""The verbs that change one segment, and the batch of appends to many.
+"""The verbs that change one segment, and the batch of appends to many. An answer means that the change is
+durable.
 
-Owns: how each request becomes one call of the store, and its answer. Does not own: what the verbs do (the
-store), what the bodies look like (``wire/documents.py``, ``wire/batch.py``). An answer means that the change
-is durable.
-
-A batch is decoded while it comes in, and offered to the store once it is complete: one that is malformed or
+A batch is decoded while it is received, and given to the store once it is complete: one that is malformed or
 cut off has no effect (rule H7).
 """
 
 from __future__ import annotations
 
-from ..wire import documents
-from ..wire.batch import BATCH_TYPE, BatchDecoder, BatchItem, BatchLimits, encode_outcomes
-from ..wire.documents import JSON_TYPE
-from ..wire.headers import parse_append_headers
-from .call import BYTES_TYPE, Answer, Call, document
+from ....storage_backends.base.errors import (
+    AttributeConflict,
+    BadOffset,
+    NotOwner,
+    OutOfOrder,
+    SegmentExists,
+    SegmentNotSealed,
+    SegmentSealed,
+    StorageFull,
+    Throttled,
+    TransactionEnded,
+    TransactionNotFound,
+    UnknownWriter,
+)
+from ..wire import headers, paths
+from ..wire.batch import BATCH_TYPE, BatchDecoder, BatchItem, BatchLimits, Results, encode_outcomes
+from ..wire.bodies import (
+    JSON_TYPE,
+    Appended,
+    Attributes,
+    AttributeValues,
+    Create,
+    Empty,
+    ExpireWriters,
+    KnownWriters,
+    Length,
+    Merge,
+    Merged,
+    Nothing,
+    Number,
+    Offset,
+    PreviousNumber,
+    Truncate,
+    WriterId,
+    update_values,
+)
+from ..wire.paths import Verb
+from .call import BYTES_TYPE, RAW, Answer, Call, json_answer
+from .endpoint import BODY_ERRORS, Body, Parameter, Success, endpoint, verb
 
 
+@verb(
+    Verb.APPEND,
+    SegmentSealed,
+    BadOffset,
+    OutOfOrder,
+    UnknownWriter,
+    StorageFull,
+    TransactionEnded,
+    TransactionNotFound,
+    body=Body(BYTES_TYPE, RAW, required=False),
+    successes=(
+        Success(200, "Durable at this offset; null for a repeat of an older append.", JSON_TYPE, Appended),
+    ),
+    parameters=(
+        Parameter(
+            headers.WRITER_ID, WriterId, "Makes the append idempotent, with its event number.", "header"
+        ),
+        Parameter(
+            headers.EVENT_NUMBER,
+            Number,
+            "The event's number; a repeat of an applied number changes nothing.",
+            "header",
+        ),
+        Parameter(
+            headers.PREVIOUS_EVENT_NUMBER,
+            PreviousNumber,
+            "The number of the writer's previous event, if numbers are not contiguous.",
+            "header",
+        ),
+        Parameter(headers.EXPECTED_OFFSET, Offset, "Append only if the segment is this long.", "header"),
+    ),
+)
 async def append(call: Call) -> Answer:
+    """Append the body's bytes. Answers once they are durable."""
     call.query()
-    identity = parse_append_headers(call.scope["headers"])
+    identity = headers.parse_append_headers(call.scope["headers"])
     store = call.server.store
     data = await call.body(BYTES_TYPE, store.append_bytes_max)
     offset = await store.append(
@@ -30,72 +94,88 @@ async def append(call: Call) -> Answer:
         previous_event_number=identity.previous_event_number,
         expected_offset=identity.expected_offset,
     )
-    return document({"offset": offset})
+    return json_answer(Appended(offset))
 
 
+@endpoint(
+    "POST",
+    paths.BATCH,
+    "batch",
+    Throttled,
+    *BODY_ERRORS,
+    body=Body(BATCH_TYPE, RAW),
+    successes=(Success(200, "One result for each append, in order.", JSON_TYPE, Results),),
+)
 async def batch(call: Call) -> Answer:
+    """Append to many segments, each append with its own outcome; those to one segment in order."""
     call.query()
-    gateway = call.server
-    decoder = BatchDecoder(BatchLimits(gateway.limits.batch_items, gateway.store.append_bytes_max))
+    server = call.server
+    decoder = BatchDecoder(BatchLimits(server.limits.batch_items, server.store.append_bytes_max))
     items: list[BatchItem] = []
     await call.each_piece(
-        BATCH_TYPE, gateway.limits.batch_bytes, lambda piece: items.extend(decoder.feed(piece))
+        BATCH_TYPE, server.limits.batch_bytes, lambda piece: items.extend(decoder.feed(piece))
     )
     decoder.finish()
-    outcomes = await gateway.store.append_each(items)
-    told = [
-        gateway.told(o, item.name) if isinstance(o, Exception) else o
-        for o, item in zip(outcomes, items, strict=True)
-    ]
-    return Answer(200, encode_outcomes(told))
+    outcomes = await server.store.append_each(items)
+    return Answer(
+        200,
+        encode_outcomes(
+            server.located(outcome, item.name) if isinstance(outcome, Exception) else outcome
+            for outcome, item in zip(outcomes, items, strict=True)
+        ),
+    )
 
 
-async def create(call: Call) -> Answer:
-    size = documents.parse_create(await json_body(call))
-    await call.server.store.create_segment(call.name, rolling_size=size)
-    return document({}, 201)
+@verb(Verb.CREATE, SegmentExists, status=201)
+async def create(call: Call, body: Create) -> Empty:
+    """Create an empty segment."""
+    await call.server.store.create_segment(call.name, rolling_size=body.rolling_size)
+    return Empty()
 
 
-async def seal(call: Call) -> Answer:
-    documents.parse_nothing(await json_body(call))
-    return document({"length": await call.server.store.seal_segment(call.name)})
+@verb(Verb.SEAL)
+async def seal(call: Call, body: Nothing) -> Length:
+    """Refuse appends from now on."""
+    return Length(await call.server.store.seal_segment(call.name))
 
 
-async def truncate(call: Call) -> Answer:
-    offset = documents.parse_truncate(await json_body(call))
-    await call.server.store.truncate_segment(call.name, offset)
-    return document({})
+@verb(Verb.TRUNCATE, BadOffset)
+async def truncate(call: Call, body: Truncate) -> Empty:
+    """Drop the bytes before an offset."""
+    await call.server.store.truncate_segment(call.name, body.offset)
+    return Empty()
 
 
-async def delete(call: Call) -> Answer:
-    documents.parse_nothing(await json_body(call))
+@verb(Verb.DELETE)
+async def delete(call: Call, body: Nothing) -> Empty:
+    """Delete the segment."""
     await call.server.store.delete_segment(call.name)
-    return document({})
+    return Empty()
 
 
-async def merge(call: Call) -> Answer:
-    sources, updates = documents.parse_merge(await json_body(call))
-    offset = await call.server.store.merge_segments(call.name, sources, attribute_updates=updates)
-    return document({"offset": offset})
+@verb(Verb.MERGE, SegmentSealed, SegmentNotSealed, AttributeConflict)
+async def merge(call: Call, body: Merge) -> Merged:
+    """Move sealed segments to this one's tail, all or none."""
+    updates = update_values(body.attribute_updates)
+    return Merged(await call.server.store.merge_segments(call.name, body.sources, attribute_updates=updates))
 
 
-async def attributes(call: Call) -> Answer:
-    updates = documents.parse_attributes(await json_body(call))
-    return document({"attributes": await call.server.store.update_attributes(call.name, updates)})
+@verb(Verb.ATTRIBUTES, AttributeConflict)
+async def attributes(call: Call, body: Attributes) -> AttributeValues:
+    """Change attributes, all or none."""
+    values = await call.server.store.update_attributes(call.name, update_values(body.updates))
+    return AttributeValues(values)
 
 
-async def expire_writers(call: Call) -> Answer:
-    writers = documents.parse_expire_writers(await json_body(call))
-    return document({"known": await call.server.store.expire_writers(call.name, writers)})
+@verb(Verb.EXPIRE_WRITERS)
+async def expire_writers(call: Call, body: ExpireWriters) -> KnownWriters:
+    """Forget the event numbers of writers."""
+    writers = [headers.parse_writer("a writer id", text) for text in body.writer_ids]
+    return KnownWriters(await call.server.store.expire_writers(call.name, writers))
 
 
-async def flush(call: Call) -> Answer:
-    documents.parse_nothing(await json_body(call))
+@endpoint("POST", paths.FLUSH, "flush", NotOwner, Throttled, *BODY_ERRORS)
+async def flush(call: Call, body: Nothing) -> Empty:
+    """Flush all containers: answers once everything that was durable is in long-term storage too."""
     await call.server.store.flush()
-    return document({})
-
-
-async def json_body(call: Call) -> bytes:
-    """The body of a verb that takes JSON and no query."""
-    call.query()
-    return await call.body(JSON_TYPE, call.server.limits.json_bytes)
+    return Empty()

@@ -28,13 +28,15 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 import attrs
+from msgspec import Meta, Struct
 
 from ....storage_backends.base.checksum import Buffer
 from ....storage_backends.base.errors import InvalidArgument, OutcomeUnknown, TierlogError
 from ....storage_backends.base.names import check_segment_name
-from .errors import TooLarge, from_document, problem_document
+from .errors import ProblemDocument, TooLarge, from_document, problem_document
 from .headers import NUMBER_MAX, WRITER_ID_BYTES_MAX
 
 BATCH_TYPE = "application/x-tierlog-batch"
@@ -292,6 +294,12 @@ def _check_item(
 
 Outcome = int | TierlogError | None
 """Of one item: its offset, None for an older duplicate, or why it was not applied."""
+
+
+class Results(Struct, frozen=True):
+    """The answer to a batch."""
+
+    results: list[Annotated[int, Meta(ge=0, le=NUMBER_MAX)] | ProblemDocument | None]
 
 
 def encode_outcomes(outcomes: Iterable[int | BaseException | None]) -> bytes:

@@ -17,9 +17,11 @@ import enum
 import json
 import math
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import attrs
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ....storage_backends.base.errors import (
     AttributeConflict,
@@ -253,6 +255,19 @@ _TITLES = {
 }
 
 
+class ProblemDocument(Struct, frozen=True, omit_defaults=True):
+    """The members that every problem has. Those of the error's class come on top."""
+
+    type: str
+    title: str
+    status: Annotated[int, Meta(ge=400, le=599)]
+    detail: str
+    code: str
+    retry: RetryHint
+    retry_after: Annotated[float, Meta(ge=0)] | UnsetType = UNSET
+    request_id: str | UnsetType = UNSET
+
+
 @attrs.frozen
 class Problem:
     """An error as it travels."""
@@ -281,21 +296,18 @@ def problem_document(error: BaseException) -> dict[str, Any]:
     row = row_of(error)
     if row is None:
         # A bug of the server. Its text is for the server's log, not for strangers.
-        return _document(
-            "internal",
-            "An unexpected error",
-            500,
-            "the server failed; its log says more",
-            RetryHint.IDENTIFIED,
-        )
-
-    document = _document(row.kind.code, _TITLES[row.kind], row.status, str(error), row.retry)
-    if row.retry is RetryHint.LATER:
-        document["retry_after"] = row.pause
-    if row.message != "detail":
-        document[row.message] = getattr(error, row.message)
-    for name in row.fields:
-        document[name] = getattr(error, name)
+        code, title, status, retry = "internal", "An unexpected error", 500, RetryHint.IDENTIFIED
+        detail = "the server failed; its log says more"
+    else:
+        code, title, status, retry = row.kind.code, _TITLES[row.kind], row.status, row.retry
+        detail = str(error)
+    pause = row.pause if row is not None and row.retry is RetryHint.LATER else UNSET
+    document: dict[str, Any] = msgspec.to_builtins(
+        ProblemDocument(TYPE_PREFIX + code, title, status, detail, code, retry, pause)
+    )
+    if row is not None:
+        members = row.fields if row.message == "detail" else (row.message, *row.fields)
+        document.update((name, getattr(error, name)) for name in members)
     return document
 
 
@@ -374,17 +386,6 @@ def retry_after(headers: Mapping[str, str], body: bytes = b"") -> float | None:
 
 
 # --- inside -------------------------------------------------------------------------------------
-
-
-def _document(code: str, title: str, status: int, detail: str, retry: RetryHint) -> dict[str, Any]:
-    return {
-        "type": TYPE_PREFIX + code,
-        "title": title,
-        "status": status,
-        "detail": detail,
-        "code": code,
-        "retry": retry.value,
-    }
 
 
 def _is_valid(document: Mapping[str, object], name: str) -> bool:

@@ -33,12 +33,10 @@ LENGTH = "Tierlog-Length"
 START_OFFSET = "Tierlog-Start-Offset"
 SEALED = "Tierlog-Sealed"
 """``true`` or ``false``, at the same moment."""
-OWNER = "Tierlog-Owner"
 REQUEST_ID = "X-Request-Id"
 
 NUMBER_MAX = (1 << 63) - 1
 WRITER_ID_BYTES_MAX = 64
-REQUEST_ID_MAX = 128
 
 _DIGITS = re.compile(r"[0-9]{1,19}")
 _WRITER = re.compile(r"(?:[A-Za-z0-9._~-]|%[0-9A-Fa-f]{2})+")
@@ -120,11 +118,6 @@ def parse_number(what: str, text: str) -> int:
             return value
 
     raise InvalidArgument(f"{what} is a decimal number from 0 to {NUMBER_MAX}, not {shown(text)}")
-
-
-def parse_flag(text: str) -> bool | None:
-    """``true`` or ``false``; None for anything else."""
-    return {"true": True, "false": False}.get(text)
 
 
 def writer_text(writer: bytes) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote, unquote_to_bytes
 
 from ....storage_backends.base.errors import InvalidArgument, shown
@@ -117,26 +117,21 @@ def split_segment_path(path: str) -> tuple[str, str] | None:
 # --- queries ------------------------------------------------------------------------------------
 
 
-def parse_query(query: bytes, allowed: Mapping[str, str]) -> dict[str, str]:
-    """The parameters of a query, still percent-encoded. A parameter twice, or one that is not ``allowed``, is
-    ``InvalidArgument``.
-
-    ``allowed``: names, and what each is for; unknown ones are refused because a misspelt ``wait`` would
-    silently mean the default.
-    """
+def parse_query(query: bytes, allowed: Sequence[str]) -> dict[str, str]:
+    """The parameters of a query, still percent-encoded. A repeated parameter, or one that is not ``allowed``,
+    raises ``InvalidArgument``: a misspelt ``wait`` would silently mean the default."""
     values: dict[str, str] = {}
     for part in query.decode("latin-1").split("&"):
         if not part:
             continue
 
         name, _, value = part.partition("=")
-        if name not in allowed or name in values:
-            problem = (
-                "is given twice"
-                if name in values
-                else f"is not one of this path's ({', '.join(allowed) or 'it takes none'})"
-            )
-            raise InvalidArgument(f"query parameter {shown(name)} {problem}")
+        if name in values:
+            raise InvalidArgument(f"query parameter {shown(name)} is given twice")
+
+        if name not in allowed:
+            known = ", ".join(allowed) or "none"
+            raise InvalidArgument(f"query parameter {shown(name)} is unknown; this path takes: {known}")
 
         values[name] = value
 

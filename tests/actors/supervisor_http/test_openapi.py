@@ -14,7 +14,7 @@ from support.obedient_hosts import ObedientSupervisor
 from support.schema_fuzz import findings
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
-from tierlog.actors.supervisor.admin_app import make_admin_app
+from tierlog.actors.supervisor.admin import make_admin_app
 
 DEPENDENT = {"batch": ["421"]}  # nobody's owner is here
 

@@ -13,7 +13,7 @@ from support.obedient_hosts import ObedientSupervisor
 from tierlog.actors.cli.running import ask_service
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
-from tierlog.actors.supervisor.admin_app import make_admin_app
+from tierlog.actors.supervisor.admin import make_admin_app
 
 pytestmark = pytest.mark.anyio
 

@@ -17,7 +17,7 @@ import tierlog
 from support.scripted_server import Answer, Received, json_answer, scripted
 from support.service import service
 from tierlog import Client, ClosedError, SegmentStore, SyncClient
-from tierlog.actors.gateway.wire.documents import ContainerAssignment, ContainerMap
+from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap
 from tierlog.storage_backends.base.names import container_of
 
 pytestmark = pytest.mark.anyio

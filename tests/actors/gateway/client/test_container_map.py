@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from random import Random
 
 from tierlog.actors.gateway.client.attempts import ClientContext, Send, refresh_map
 from tierlog.actors.gateway.client.container_map import ContainerMapCache
 from tierlog.actors.gateway.client.requests import Response, TransportFailure
-from tierlog.actors.gateway.wire.documents import ContainerAssignment, ContainerMap, map_document
+from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap, encode_json
 
 BASE, ONE, TWO = "http://supervisor", "http://one", "http://two"
 
@@ -58,7 +57,7 @@ def asked(cache: ContainerMapCache, answers: dict[str, ContainerMap]) -> list[st
             effect = program.send(
                 TransportFailure(sent=True, reason="silent")
                 if found is None
-                else Response(200, {}, json.dumps(map_document(found)).encode())
+                else Response(200, {}, encode_json(found))
             )
     except StopIteration:
         return urls

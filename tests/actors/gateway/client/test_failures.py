@@ -28,7 +28,7 @@ from support.scripted_server import (
     scripted,
 )
 from tierlog import BadOffset, OutcomeUnknown, SegmentExists, Throttled, Unavailable
-from tierlog.actors.gateway.wire.documents import ContainerAssignment, ContainerMap
+from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap
 from tierlog.actors.gateway.wire.errors import OwnedElsewhere
 
 pytestmark = pytest.mark.anyio

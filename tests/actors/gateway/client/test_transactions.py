@@ -24,9 +24,8 @@ from tierlog import (
     TransactionEnded,
     TransactionNotFound,
 )
-from tierlog.actors.gateway.wire.documents import ContainerAssignment, ContainerMap
+from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap, Transactions, encode_json
 from tierlog.actors.gateway.wire.errors import OwnedElsewhere
-from tierlog.actors.gateway.wire.transactions import transaction_document
 from tierlog.storage_backends.base.names import container_of
 from tierlog.storage_backends.base.transactions import TransactionInfo, TransactionState, TransactionToken
 
@@ -47,7 +46,7 @@ def info(
     return TransactionInfo(transaction, target, state, None, 60.0, 59.0, "", None, 0)
 
 
-INFO = json_answer(transaction_document(info()))
+INFO = Answer(200, encode_json(info()))
 VERBS: dict[str, tuple[Verb, Answer]] = {
     "begin-transaction": (lambda c: c.begin_transaction("s", "t", token=TransactionToken("w", 1)), INFO),
     "stage-segment": (lambda c: c.stage_segment("s", "t", "p"), json_answer({"segment": "s#txn.t.p"})),
@@ -211,7 +210,7 @@ def host_of(*containers: int) -> Callable[[Received], Answer]:
         if container_of(target, 2) in containers
         for transaction in ("b", "a")
     ]
-    return lambda received: json_answer({"transactions": [transaction_document(each) for each in found]})
+    return lambda received: Answer(200, encode_json(Transactions(found)))
 
 
 async def test_transactions_of_all_hosts_are_listed_once(door: Door) -> None:

@@ -14,10 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from support.http_server import Service, Wrapped, everything, serving, until
 from tierlog import open_store
-from tierlog.actors.gateway.server.app import gateway_of, make_app
-from tierlog.actors.gateway.server.endpoints import ENDPOINTS
+from tierlog.actors.gateway.server.app import ENDPOINTS, gateway_of, make_app
 from tierlog.actors.gateway.server.listener import bind, serve_http
-from tierlog.actors.gateway.wire import documents
+from tierlog.actors.gateway.wire import bodies
 from tierlog.actors.gateway.wire.paths import Verb
 from tierlog.actors.store.opening import system_world
 
@@ -53,7 +52,7 @@ async def test_health_and_readiness_of_a_store_that_serves(served: Service) -> N
         "storage": {"state": "ok", "cause": ""},
     }
     response = await served.http.get("/ready")
-    status = documents.parse_status(response.content)
+    status = bodies.decode_answer(response.content, bodies.HostStatus)
 
     assert response.status_code == 200
     assert status.ready
@@ -77,7 +76,7 @@ async def test_a_store_that_recovers_is_alive_and_not_ready(tmp_path: Path) -> N
         page = await served.http.get("/")
 
     assert response.status_code == 503
-    assert documents.parse_status(response.content).containers[0].state == "recovering"
+    assert bodies.decode_answer(response.content, bodies.HostStatus).containers[0].state == "recovering"
     assert "not ready" in page.text
 
 
@@ -156,12 +155,12 @@ def operations_of(document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any
 @pytest.mark.parametrize(
     "path, schema",
     [
-        ("/v1/segments/a/info", "Info"),
-        ("/v1/segments", "Names"),
-        ("/v1/containers", "Map"),
-        ("/ready", "Status"),
+        ("/v1/segments/a/info", "SegmentInfo"),
+        ("/v1/segments", "SegmentNames"),
+        ("/v1/containers", "ContainerMap"),
+        ("/ready", "HostStatus"),
         ("/health", "Health"),
-        ("/v1/segments/b/info", "Problem"),
+        ("/v1/segments/b/info", "ProblemDocument"),
         ("/v1/segments/a/last-event-number?writer_id=w", "EventNumber"),
     ],
 )

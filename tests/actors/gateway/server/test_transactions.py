@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from support.http_server import Service, Wrapped, service, serving
 from tierlog import open_store
 from tierlog.actors.gateway.server.app import ServerLimits
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, decode_outcomes, encode_batch
-from tierlog.actors.gateway.wire.documents import JSON_TYPE, dump
+from tierlog.actors.gateway.wire.bodies import JSON_TYPE
 from tierlog.actors.gateway.wire.errors import from_problem
 from tierlog.storage_backends.base.errors import NotOwner, TransactionEnded
 
@@ -32,7 +33,7 @@ VERBS: dict[str, dict[str, Any]] = {
 
 async def ask(served: Service, verb: str, **body: Any) -> httpx.Response:
     return await served.http.post(
-        f"/v1/segments/app/events/{verb}", content=dump(body), headers={"Content-Type": JSON_TYPE}
+        f"/v1/segments/app/events/{verb}", content=json.dumps(body), headers={"Content-Type": JSON_TYPE}
     )
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from support.http_server import Service, Wrapped, service, serving
 from tierlog import open_store
-from tierlog.actors.gateway.wire import documents
+from tierlog.actors.gateway.wire import bodies
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, decode_outcomes, encode_batch
-from tierlog.actors.gateway.wire.documents import ContainerAssignment, ContainerMap
+from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap
 from tierlog.actors.gateway.wire.errors import OwnedElsewhere, from_problem
 from tierlog.storage_backends.base.errors import (
     BadOffset,
@@ -25,6 +25,7 @@ from tierlog.storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
+from tierlog.storage_backends.base.segments import SegmentInfo
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +64,7 @@ async def test_a_segment_s_life(served: Service) -> None:
     ).json() == {"attributes": {"x": 3}}
     assert (await post(served, "/v1/segments/a/seal")).json() == {"length": 11}
 
-    info = documents.parse_info((await served.http.get("/v1/segments/a/info")).content)
+    info = bodies.decode_answer((await served.http.get("/v1/segments/a/info")).content, SegmentInfo)
 
     assert info == await served.store.segment_info("a")
     assert (info.start_offset, info.length, info.sealed, dict(info.attributes)) == (6, 11, True, {"x": 3})
@@ -329,11 +330,11 @@ async def test_an_unexpected_error_is_a_problem_without_its_text(
 async def test_the_container_map_is_the_given_one(tmp_path: Path) -> None:
     known = ContainerMap(3, (ContainerAssignment(0, "http://other", 8),))
     async with service(tmp_path, container_map=lambda: known) as served:
-        assert documents.parse_map((await served.http.get("/v1/containers")).content) == known
+        assert bodies.decode_map((await served.http.get("/v1/containers")).content) == known
 
 
 async def test_a_single_host_says_that_everything_is_here(served: Service) -> None:
-    found = documents.parse_map((await served.http.get("/v1/containers")).content)
+    found = bodies.decode_map((await served.http.get("/v1/containers")).content)
 
     assert [(place.container, place.url, place.epoch) for place in found.containers] == [
         (0, None, 1),

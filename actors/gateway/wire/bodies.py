@@ -1,0 +1,305 @@
+"""The JSON bodies of requests and answers: one type for each, which decodes, encodes and validates it, and from
+which its JSON Schema is made (rule H8).
+
+Bodies of requests are read strictly: an unknown or repeated member, a missing one or one of another type raises
+``InvalidArgument``, which names the member. Bodies of answers are read leniently: members that a newer server
+added are ignored; a missing one, or one of another type, raises ``ValueError``.
+
+Ranges of numbers are checked here. The grammar of names, ids and writers is only described here; whoever uses
+the value checks it, with a better message than a pattern could give.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ....storage_backends.base.arguments import OFFSET_MAX
+from ....storage_backends.base.errors import InvalidArgument
+from ....storage_backends.base.names import NAME_BYTES_MAX, SYSTEM_SCOPE
+from ....storage_backends.base.segments import (
+    ATTRIBUTE_MAX,
+    ATTRIBUTE_MIN,
+    ATTRIBUTE_NAME_BYTES_MAX,
+    AttributeUpdate,
+    AttributeUpdateKind,
+)
+from ....storage_backends.base.transactions import (
+    LEASE_DEFAULT,
+    LEASE_MAX,
+    LEASE_MIN,
+    PART_NAME_MAX,
+    PARTS_MAX,
+    TRANSACTION_ID_MAX,
+    WRITER_ATTRIBUTE,
+    StagedPart,
+    TransactionInfo,
+    TransactionToken,
+)
+from .headers import NUMBER_MAX, WRITER_ID_BYTES_MAX
+
+T = TypeVar("T")
+JSON_TYPE = "application/json"
+COMMIT_BYTES_MAX = 10 << 20
+"""Bytes of the body of a commit: room for the most parts, with the longest names."""
+
+
+# --- members ------------------------------------------------------------------------------------
+
+
+def described(pattern: str, **more: object) -> Meta:
+    """Text whose grammar stands in the schema and is checked elsewhere."""
+    return Meta(extra_json_schema={"pattern": pattern, **more})
+
+
+# Letters and digits of every script are word characters in a name, as in ``base/names.py``.
+_COMPONENT = r"[\w.\-#=@+~$:]+"
+_DOTS = r"(?!\.{1,2}(/|$))"
+_TOKEN_WRITER_MAX = ATTRIBUTE_NAME_BYTES_MAX - len(WRITER_ATTRIBUTE)
+
+Number = Annotated[int, Meta(ge=0, le=NUMBER_MAX)]
+Offset = Annotated[int, Meta(ge=0, le=OFFSET_MAX)]
+PreviousNumber = Annotated[int, Meta(ge=-1, le=NUMBER_MAX)]
+SignedNumber = Annotated[int, Meta(ge=ATTRIBUTE_MIN, le=ATTRIBUTE_MAX)]
+SegmentName = Annotated[
+    str,
+    described(
+        rf"^(?!{SYSTEM_SCOPE[:-1]}(/|$)){_DOTS}{_COMPONENT}(/{_DOTS}{_COMPONENT})*$", maxLength=NAME_BYTES_MAX
+    ),
+]
+WriterId = Annotated[str, described(f"^([A-Za-z0-9._~-]|%[0-9A-Fa-f]{{2}}){{1,{WRITER_ID_BYTES_MAX}}}$")]
+TransactionId = Annotated[str, described(f"^[A-Za-z0-9_.:-]{{1,{TRANSACTION_ID_MAX}}}$")]
+
+
+# --- requests: no other members are taken --------------------------------------------------------
+
+
+class RequestBody(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    pass
+
+
+class Nothing(RequestBody, frozen=True):
+    """The body of a verb without arguments: empty, or an empty object."""
+
+
+class Create(RequestBody, frozen=True):
+    rolling_size: Annotated[int, Meta(ge=1, le=1 << 40)] | None = None
+
+
+class Truncate(RequestBody, frozen=True):
+    offset: Offset
+
+
+class Update(RequestBody, frozen=True):
+    name: Annotated[str, Meta(min_length=1, max_length=ATTRIBUTE_NAME_BYTES_MAX)]
+    value: SignedNumber
+    kind: AttributeUpdateKind = AttributeUpdateKind.REPLACE
+    expected: SignedNumber | None = None
+
+
+class Merge(RequestBody, frozen=True):
+    sources: Annotated[list[SegmentName], Meta(min_length=1)]
+    attribute_updates: list[Update] = []
+
+
+class Attributes(RequestBody, frozen=True):
+    updates: Annotated[list[Update], Meta(min_length=1)]
+
+
+class ExpireWriters(RequestBody, frozen=True):
+    writer_ids: Annotated[list[WriterId], Meta(min_length=1)]
+
+
+class Token(RequestBody, frozen=True):
+    # Any printable text is taken; the schema describes the part of it that a length in characters can.
+    writer: Annotated[str, described(f"^[!-~]{{1,{_TOKEN_WRITER_MAX}}}$")]
+    epoch: Annotated[int, Meta(ge=0, le=ATTRIBUTE_MAX)]
+
+
+class Part(RequestBody, frozen=True):
+    name: SegmentName
+    length: Number
+
+
+class Begin(RequestBody, frozen=True):
+    transaction_id: TransactionId
+    token: Token | UnsetType = UNSET
+    lease: Annotated[float, Meta(ge=LEASE_MIN, le=LEASE_MAX)] = LEASE_DEFAULT
+
+
+class Stage(RequestBody, frozen=True):
+    transaction_id: TransactionId
+    part: Annotated[str, described(f"^[A-Za-z0-9_-]{{1,{PART_NAME_MAX}}}$")]
+
+
+class Commit(RequestBody, frozen=True):
+    transaction_id: TransactionId
+    parts: Annotated[list[Part], Meta(max_length=PARTS_MAX)]
+    token: Token | UnsetType = UNSET
+
+
+class Abort(RequestBody, frozen=True):
+    transaction_id: TransactionId
+    reason: Annotated[str, Meta(max_length=1_000)] = ""
+
+
+class Move(RequestBody, frozen=True):
+    host: str
+
+
+def decode_request(body: bytes, kind: type[T]) -> T:
+    """An empty body stands for an empty object."""
+    body = body or b"{}"
+    try:
+        value = msgspec.json.decode(body, type=kind)
+        json.loads(body, object_pairs_hook=_refuse_repeated)  # msgspec would take the last of them
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"the body: {error}") from error
+
+    return value
+
+
+def _refuse_repeated(pairs: list[tuple[str, Any]]) -> None:
+    names = [name for name, _ in pairs]
+    if len(set(names)) != len(names):
+        raise ValueError(f"a member is given twice among {', '.join(names)[:200]}")
+
+
+def update_bodies(updates: Sequence[AttributeUpdate]) -> list[Update]:
+    return [Update(each.name, each.value, each.kind, each.expected) for each in updates]
+
+
+def update_values(bodies: Sequence[Update]) -> list[AttributeUpdate]:
+    return [AttributeUpdate(each.name, each.value, each.kind, each.expected) for each in bodies]
+
+
+def token_body(token: TransactionToken | None) -> Token | UnsetType:
+    return UNSET if token is None else Token(token.writer, token.epoch)
+
+
+def token_value(body: Token | UnsetType) -> TransactionToken | None:
+    return None if isinstance(body, UnsetType) else TransactionToken(body.writer, body.epoch)
+
+
+def part_bodies(parts: Sequence[StagedPart]) -> list[Part]:
+    """Raises ``InvalidArgument`` if a member is of another type or out of its range."""
+    try:
+        return msgspec.convert(parts, list[Part], from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"parts: {error}") from error
+
+
+# --- answers: later versions may add members -----------------------------------------------------
+
+
+class Empty(Struct, frozen=True):
+    pass
+
+
+class Appended(Struct, frozen=True):
+    offset: Number | None
+    """None for a duplicate of an older append."""
+
+
+class Merged(Struct, frozen=True):
+    offset: Number
+
+
+class Length(Struct, frozen=True):
+    length: Number
+
+
+class AttributeValues(Struct, frozen=True):
+    attributes: dict[str, SignedNumber]
+
+
+class KnownWriters(Struct, frozen=True):
+    known: Number
+
+
+class EventNumber(Struct, frozen=True):
+    event_number: Number | None
+
+
+class AppendStarts(Struct, frozen=True):
+    append_starts: list[Number]
+
+
+class SegmentNames(Struct, frozen=True):
+    segments: list[SegmentName]
+
+
+class Staged(Struct, frozen=True):
+    segment: SegmentName
+
+
+class Transactions(Struct, frozen=True):
+    transactions: list[TransactionInfo]
+
+
+class ContainerAssignment(Struct, frozen=True):
+    """Which host serves one container."""
+
+    container: Number
+    url: str | None
+    """The base URL of the host; None while no host serves the container, or none is known."""
+    epoch: Number | None
+    """The epoch of the owner, if it is known. Of two maps the one with the larger epoch is right about this
+    container."""
+
+
+class ContainerMap(Struct, frozen=True):
+    """Which host serves which container: all of them, in order."""
+
+    version: Number
+    """Rises with each change that the server makes; not comparable between servers."""
+    containers: tuple[ContainerAssignment, ...]
+
+
+class ContainerStatus(Struct, frozen=True):
+    container: Number
+    state: str
+    """``active``, ``starting``, ``recovering``, or how it ended."""
+
+
+class HostStatus(Struct, frozen=True):
+    """The answer of ``/ready``: whether everything that this process serves is available."""
+
+    ready: bool
+    draining: bool
+    """The process is about to stop."""
+    containers: tuple[ContainerStatus, ...]
+
+
+class StorageHealth(Struct, frozen=True):
+    state: str
+    cause: str
+
+
+class Health(Struct, frozen=True):
+    alive: bool
+    storage: StorageHealth
+
+
+def encode_json(value: object) -> bytes:
+    return msgspec.json.encode(value)
+
+
+def decode_answer(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+
+
+def decode_map(body: bytes) -> ContainerMap:
+    found = decode_answer(body, ContainerMap)
+    numbers = [each.container for each in found.containers]
+    if not numbers or numbers != list(range(len(numbers))):
+        raise ValueError("a container map lists every container once, in order")
+
+    return found
