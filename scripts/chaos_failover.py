@@ -18,7 +18,7 @@ leaves nothing behind.
 
 import sys
 
-from chaos_parts.environment import run
+from chaos_parts.bootstrap import run
 
 if __name__ == "__main__":
     sys.exit(run("failover", __doc__))

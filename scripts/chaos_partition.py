@@ -17,7 +17,7 @@ nothing behind.
 
 import sys
 
-from chaos_parts.environment import run
+from chaos_parts.bootstrap import run
 
 if __name__ == "__main__":
     sys.exit(run("partition", __doc__))

@@ -23,7 +23,7 @@ Exit status: 0 if all holds, 1 if not, 2 for wrong arguments, 130 after Ctrl-C, 
 
 import sys
 
-from chaos_parts.environment import run
+from chaos_parts.bootstrap import run
 
 if __name__ == "__main__":
     sys.exit(run("spark", __doc__))

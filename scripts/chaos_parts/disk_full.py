@@ -1,9 +1,18 @@
-"""Full disks: nearly full, quite full, and free again. `scripts/chaos_disk_full.py` is its command."""
+"""Full disks: below the low-water mark, to the last byte, and free again. `scripts/chaos_disk_full.py` is the
+command.
+
+The disk is a tmpfs of its own, which needs root, or a user namespace in which one is root. The machine's own disk
+is never filled.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import signal
+import subprocess
+import tempfile
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -12,28 +21,68 @@ from pathlib import Path
 import anyio
 
 import tierlog
-from chaos_parts.campaign import Run
-from chaos_parts.disk import LOW_WATER, SmallDisk
-from chaos_parts.ledger import Told
-from chaos_parts.options import Options
-from chaos_parts.program import free_port, run_script, settings
-from chaos_parts.raw import RawStore
+from chaos_parts.campaign import Options, Run
+from chaos_parts.command_line import run_script, settings
+from chaos_parts.http_store import HttpStore
+from chaos_parts.ledger import Outcome
+from chaos_parts.processes import RunError, free_port
 from chaos_parts.service import OwnService
+from tierlog.actors.settings.units import MiB
 
-_REFUSAL_LIMIT = 15.0
-_ABOVE_NOTHING = 2 << 20
-_AGAIN = 0.1
+SIZE = 384 * MiB
+LOW_WATER = 24 * MiB
+_REJECTION_LIMIT = 15.0
+_BELOW_LOW_WATER = 2 * MiB
+_REFILL_SECONDS = 0.1
 _SMALL = """
 [wal]
 low_water = "{low_water} B"
-# A log looks at the disk's free space each time that it has filled the blocks it had set aside, at most a
-# file's size: so soon.
+# A log checks the free space when it has used the blocks that it reserved, at most a file's size.
 file_size = "128 KiB"
 
 [writer]
 flush_bytes = "1 MiB"
 flush_age = "2 s"
 """
+
+
+class SmallDisk:
+    def __init__(self) -> None:
+        """Raises ``RunError`` if nothing can be mounted here."""
+        self.folder = Path(tempfile.mkdtemp(prefix="tierlog-chaos-disk-"))
+        self._filler = self.folder / "filler"
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(self.folder)]
+        done = subprocess.run(mount, capture_output=True, text=True, check=False)
+        if done.returncode:
+            self.folder.rmdir()
+            raise RunError(
+                f"no small disk can be mounted: {done.stderr.strip()}; be root, or run this under `unshare "
+                f"--user --map-root-user --mount`"
+            )
+
+    @property
+    def free(self) -> int:
+        found = os.statvfs(self.folder)
+        return found.f_bavail * found.f_frsize
+
+    def fill(self, leave: int) -> None:
+        """Until at most ``leave`` bytes are free."""
+        with self._filler.open("ab") as stream:
+            while (size := self.free - leave) > 0:
+                try:
+                    os.posix_fallocate(stream.fileno(), stream.tell(), size)
+                except OSError as error:
+                    if error.errno != errno.ENOSPC:
+                        raise
+                    continue  # The service took some of it first.
+                stream.seek(0, os.SEEK_END)
+
+    def release(self) -> None:
+        self._filler.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        subprocess.run(["umount", "--lazy", str(self.folder)], check=False)
+        self.folder.rmdir()
 
 
 class SmallDiskService(OwnService):
@@ -53,9 +102,9 @@ class SmallDiskService(OwnService):
         )
 
     def keep(self, folder: Path) -> None:
-        """The disk is gone when this ends: copy what shall outlast it."""
-        if self.folder_path.exists():
-            shutil.copytree(self.folder_path, folder / "data")
+        """The disk is removed at the end, so copy the data."""
+        if self.folder.exists():
+            shutil.copytree(self.folder, folder / "data")
 
     def close(self) -> None:
         super().close()
@@ -68,67 +117,61 @@ class DiskFull:
         yield
 
     async def round(self, run: Run) -> None:
-        """Fill, see appends refused and reads go on, perhaps lose a host meanwhile, free, see all resume."""
+        """Fill; appends are rejected and reads go on; a host may be killed; free; all containers ack again."""
         assert isinstance(run.service, SmallDiskService)
         disk = run.service.disk
         await run.service.settled()
-        quite = run.random.random() < 0.5
-        run.did("disk quite full" if quite else "disk below low water")
+        full = run.random.random() < 0.5
+        run.begin_fault("disk full" if full else "disk below low water")
         since = time.monotonic()
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_keep_full, disk, 0 if quite else LOW_WATER - _ABOVE_NOTHING)
-                await self._await_refusals(run, since)
+                tasks.start_soon(_keep_full, disk, 0 if full else LOW_WATER - _BELOW_LOW_WATER)
+                await self._await_rejections(run, since)
                 tasks.cancel_scope.cancel()
             await self._read(run)
             await anyio.sleep(run.random.uniform(0, 1.0))
             if run.random.random() < 0.3:
-                await self._lose_host(run)
+                await self._kill_host(run)
         finally:
             disk.release()
         await run.acks_again(
             range(run.service.containers), time.monotonic(), "disk free again, until the first ack"
         )
 
-    async def _await_refusals(self, run: Run, since: float) -> None:
-        wait = await run.ledger.first_told(Told.FULL, range(run.service.containers), since, _REFUSAL_LIMIT)
-        run.verdict.sample(
-            "disk filled, until appends are refused as StorageFull"
-        ).values += wait.seconds.values()
+    async def _await_rejections(self, run: Run, since: float) -> None:
+        wait = await run.ledger.first(Outcome.FULL, range(run.service.containers), since, _REJECTION_LIMIT)
+        samples = run.report.samples_of("disk filled, until appends are rejected as StorageFull")
+        samples.values += wait.seconds.values()
         for container in sorted(wait.missing):
-            run.broken(
-                f"round {run.verdict.rounds + 1}: container {container} refused nothing within "
-                f"{_REFUSAL_LIMIT:g} s of a full disk"
+            run.violated_in_round(
+                f"container {container} rejected nothing within {_REJECTION_LIMIT:g} s of a full disk"
             )
 
     async def _read(self, run: Run) -> None:
         """Every segment can be read from its beginning."""
-        async with RawStore(run.service.data_url) as store:
+        async with HttpStore(run.service.data_url) as store:
             for segment in run.segments:
                 try:
                     block = await anext(store.read_blocks(segment))
                 except tierlog.TierlogError as error:
-                    run.broken(
-                        f"round {run.verdict.rounds + 1}: {segment} cannot be read while the disk is full: "
-                        f"{error}"
-                    )
+                    run.violated_in_round(f"{segment} cannot be read while the disk is full: {error}")
                 else:
-                    run.verdict.count("bytes read while full", len(block))
+                    run.report.count("bytes read while full", len(block))
 
-    async def _lose_host(self, run: Run) -> None:
-        """Somebody else opens its containers on a full disk; or as soon as there is space."""
+    async def _kill_host(self, run: Run) -> None:
+        """Another host opens its containers on the full disk, or when there is space again."""
         victim = run.random.choice(await run.service.hosts())
-        run.did("SIGKILL of a host on a full disk")
-        run.service.hit(victim, signal.SIGKILL)
+        run.begin_fault("SIGKILL of a host on a full disk")
+        run.service.send_signal(victim, signal.SIGKILL)
         await anyio.sleep(run.random.uniform(0, 1.5))
 
 
 async def _keep_full(disk: SmallDisk, leave: int) -> None:
-    """Also what flushes and checkpoints of the service free is taken, or there would be room again for a
-    while."""
+    """Flushes and checkpoints free space, which is taken again."""
     while True:
         disk.fill(leave)
-        await anyio.sleep(_AGAIN)
+        await anyio.sleep(_REFILL_SECONDS)
 
 
 def main(text: str, arguments: Sequence[str]) -> int:

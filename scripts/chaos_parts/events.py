@@ -1,9 +1,6 @@
-"""What the writers write: events that say who wrote them and which one it is, and that can be checked without
-asking anybody.
+"""The events that writers append: one line with writer, number, padding length, CRC-32, and the padding.
 
-Owns: the bytes of an event, and taking a segment's bytes apart again. An event is one line: writer, number,
-length of the filling, CRC-32 of all that, the filling. Its bytes follow from writer and number alone, so a
-reader knows every byte that should be there.
+All bytes of an event follow from its writer and number, so a reader knows every byte that must be there.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import attrs
 
 _HEAD = re.compile(rb"([a-z0-9.]{1,40}) ([0-9]{1,12}) ([0-9]{1,6}) ([0-9a-f]{8}) ")
 _HEAD_MAX = 80
-_FILLING = bytes(range(33, 127)) * 800
+_PADDING = bytes(range(33, 127)) * 800
 _SHORT, _PAGE, _LONG = 200, 4_096, 60_000
 
 
@@ -36,17 +33,17 @@ class Event:
 
 
 def event_bytes(writer: str, number: int) -> bytes:
-    """The event: mostly short, now and then a page, rarely several."""
+    """The event: mostly short, sometimes 4 KiB, rarely 60 kB."""
     chance = zlib.crc32(b"%s/%d" % (writer.encode(), number))
     size = _LONG if chance % 997 == 0 else _PAGE if chance % 31 == 0 else chance % _SHORT
     start = chance % 94
-    filling = _FILLING[start : start + size]
+    padding = _PADDING[start : start + size]
     head = b"%s %d %d" % (writer.encode(), number, size)
-    return b"%s %08x %s\n" % (head, zlib.crc32(filling, zlib.crc32(head)), filling)
+    return b"%s %08x %s\n" % (head, zlib.crc32(padding, zlib.crc32(head)), padding)
 
 
 class EventReader:
-    """Takes blocks of a segment, gives events. ``TornError`` where there is none."""
+    """Parses a segment block by block. Raises ``TornError`` where no event begins."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -68,12 +65,12 @@ class EventReader:
         self.offset += at
 
     def finish(self) -> None:
-        """The segment ends here."""
+        """The segment ends here. Raises ``TornError`` within an event."""
         if self._rest:
             raise TornError(self.offset, self._rest)
 
     def _end(self, data: bytes, at: int) -> int | None:
-        """Where the event at ``at`` ends; None if that is not there yet."""
+        """Where the event at ``at`` ends; None if that comes with a later block."""
         head = _HEAD.match(data, at)
         if head is None:
             if len(data) - at >= _HEAD_MAX or b"\n" in data[at:]:

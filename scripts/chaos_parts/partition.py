@@ -1,9 +1,8 @@
-"""Broken networks: a proxy between clients, hosts and supervisor. `scripts/chaos_partition.py` is its
-command.
+"""Network faults: a proxy between clients, hosts and supervisor. `scripts/chaos_partition.py` is the command.
 
-Owns: where the proxies stand. Clients know the supervisor and the hosts by addresses of 127.0.0.2, where the
-proxies listen; the real ones listen at the same ports of 127.0.0.1. The control socket is renamed as soon as
-the supervisor listens on it, and a proxy takes its place.
+Clients know the supervisor and the hosts by addresses of 127.0.0.2, where the proxies listen; the processes listen
+on the same ports of 127.0.0.1. The control socket is renamed as soon as the supervisor listens on it, and a proxy
+takes its place.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from pathlib import Path
 
 import anyio
 
-from chaos_parts.campaign import Run
-from chaos_parts.options import Options
-from chaos_parts.program import free_port, run_script, settings
-from chaos_parts.proxy import Link, Trouble, free_ports
-from chaos_parts.service import PATIENCE, ChaosError, OwnService
+from chaos_parts.campaign import Options, Run
+from chaos_parts.command_line import run_script, settings
+from chaos_parts.processes import PATIENCE, RunError, free_port
+from chaos_parts.proxy import Link, LinkFault, free_ports
+from chaos_parts.service import OwnService
 
 _REAL, _SHOWN = "127.0.0.1", "127.0.0.2"
 _PORTS_FROM = 20_000
-_LOOK = 0.002
+_POLL = 0.002
 
 
 class ProxiedService(OwnService):
@@ -54,28 +53,27 @@ class ProxiedService(OwnService):
         return [self.supervisor_link, *self.host_links, *control]
 
     @asynccontextmanager
-    async def between(self) -> AsyncIterator[None]:
+    async def started(self) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             for link in (self.supervisor_link, *self.host_links):
                 await stack.enter_async_context(link)
             self.start()
-            path = await self._listening_control()
+            path = await self._control_socket()
             real = path.with_name("real")
             path.rename(real)
             stack.callback(real.unlink, missing_ok=True)
             self.control_link = await stack.enter_async_context(Link("control", str(path), str(real)))
             yield
 
-    async def _listening_control(self) -> Path:
-        """The control socket, once the supervisor listens on it: the first host takes far longer to find
-        it."""
+    async def _control_socket(self) -> Path:
+        """The control socket, once the supervisor listens on it; the first host connects much later."""
         with anyio.move_on_after(PATIENCE):
             while True:
                 for path in self.runtime.glob("tierlog-*/*"):
                     if _listens(path):
                         return path
-                await anyio.sleep(_LOOK)
-        raise ChaosError(f"no supervisor within {PATIENCE:g} s: see {self.log}")
+                await anyio.sleep(_POLL)
+        raise RunError(f"no supervisor within {PATIENCE:g} s: see {self.log}")
 
 
 def _listens(path: Path) -> bool:
@@ -93,14 +91,14 @@ class Partition:
         yield
 
     async def round(self, run: Run) -> None:
-        """Trouble on some links for a while; when it is over every container must ack again."""
+        """A fault on some links for a while. When it ends every container must ack again."""
         service = run.service
         assert isinstance(service, ProxiedService)
         await service.settled()
         await anyio.sleep(run.random.uniform(0, 0.3))
         try:
-            what = self._spoil(run, service)
-            run.did(what)
+            fault = self._inject(run, service)
+            run.begin_fault(fault)
             await anyio.sleep(run.random.choice((0.1, 0.5, 1.0, 2.0)) * run.random.uniform(0.5, 1.5))
         finally:
             for link in service.links:
@@ -108,24 +106,23 @@ class Partition:
         await run.acks_again(
             range(service.containers),
             time.monotonic(),
-            f"healed ({what.partition(' ')[0]}), until the first ack",
+            f"healed ({fault.partition(' ')[0]}), until the first ack",
         )
 
-    def _spoil(self, run: Run, service: ProxiedService) -> str:
+    def _inject(self, run: Run, service: ProxiedService) -> str:
         random = run.random
         links = random.choice(
             ([service.supervisor_link], [random.choice(service.host_links)], service.host_links, None)
         )
         if links is None:
-            return self._spoil_control(run, service)
+            return self._inject_control(run, service)
 
         kind = random.choice(("cut", "silent", "slow", "thin", "doubled", "broken"))
         for link in links:
             if kind in ("doubled", "broken"):
-                link.set(
-                    Trouble(cut=True)
-                )  # So that there are new connections to be doubled, or that broke but once.
-            link.set(self._troubles(random.uniform(0.005, 0.2))[kind])
+                # Both are about new connections.
+                link.set(LinkFault(cut=True))
+            link.set(self._faults(random.uniform(0.005, 0.2))[kind])
         whose = (
             "the supervisor's link"
             if links == [service.supervisor_link]
@@ -135,25 +132,26 @@ class Partition:
         )
         return f"{kind} {whose}"
 
-    def _troubles(self, delay: float) -> dict[str, Trouble]:
+    @staticmethod
+    def _faults(delay: float) -> dict[str, LinkFault]:
         return {
-            "cut": Trouble(cut=True),
-            "silent": Trouble(silent=True),
-            "slow": Trouble(delay=delay),
-            "thin": Trouble(rate=20_000),
-            "doubled": Trouble(duplicate=True),
-            "broken": Trouble(),
+            "cut": LinkFault(cut=True),
+            "silent": LinkFault(silent=True),
+            "slow": LinkFault(delay=delay),
+            "thin": LinkFault(rate=20_000),
+            "doubled": LinkFault(duplicate=True),
+            "broken": LinkFault(),
         }
 
-    def _spoil_control(self, run: Run, service: ProxiedService) -> str:
-        """Between a host, or all of them, and the supervisor. Clients see all of them."""
+    def _inject_control(self, run: Run, service: ProxiedService) -> str:
+        """Between the supervisor and one host, or all; clients reach all of them."""
         assert service.control_link is not None
         kind = run.random.choice(("cut", "silent", "slow"))
-        trouble = self._troubles(run.random.uniform(0.005, 0.2))[kind]
+        fault = self._faults(run.random.uniform(0.005, 0.2))[kind]
         if run.random.random() < 0.6:
-            service.control_link.spoil_one(trouble, run.random)
+            service.control_link.set_one(fault, run.random)
             return f"{kind} control of a host"
-        service.control_link.set(trouble)
+        service.control_link.set(fault)
         return f"{kind} control of all hosts"
 
 

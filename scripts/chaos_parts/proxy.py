@@ -1,20 +1,15 @@
-"""A proxy of our own that stands between two processes and can spoil what passes: TCP, or Unix sockets.
+"""A proxy between two processes that injects network faults: TCP, or Unix sockets.
 
-Owns: its listening sockets and every connection through them. Does not own: when what is spoilt
-(``partition.py``). Needs asyncio.
-
-A link's trouble holds at once, for the connections that there are and for new ones, or for one connection
-alone:
+A link's fault holds at once, for its existing and new connections, or for one connection alone:
 
 - cut: connections are reset, new ones too
-- silent: nothing passes, and nobody is told; what was sent waits, as it does in a network that drops packets
-  until it heals
-- delay: each piece is held back so long, in both directions
+- silent: nothing passes and no side is told; what was sent waits, as in a network that drops packets until it heals
+- delay: each piece is delayed by so many seconds, in both directions
 - rate: bytes a second, in each direction of each connection
-- duplicate: what a client sends on a new connection arrives at two connections; only the answers of the first
+- duplicate: what a client sends on a new connection arrives at two connections; only the answers of the first one
   come back
 
-Closing a proxy resets what passes through it. A target that refuses resets its client.
+Closing a proxy resets its connections. A target that refuses a connection resets its client. Needs asyncio.
 """
 
 from __future__ import annotations
@@ -39,7 +34,7 @@ _BROKEN = (ConnectionError, OSError, TimeoutError)
 
 
 @attrs.frozen(kw_only=True)
-class Trouble:
+class LinkFault:
     """What a link does to its connections; nothing by default."""
 
     cut: bool = False
@@ -49,24 +44,24 @@ class Trouble:
     duplicate: bool = False
 
 
-NO_TROUBLE = Trouble()
+NO_FAULT = LinkFault()
 
 
-class Passage:
+class Connection:
     """One client's connection, and where it leads."""
 
-    def __init__(self, client: asyncio.StreamWriter, trouble: Trouble) -> None:
+    def __init__(self, client: asyncio.StreamWriter, fault: LinkFault) -> None:
         self.client = client
         self.targets: list[asyncio.StreamWriter] = []
-        self.trouble = trouble
+        self.fault = fault
         self.flows = asyncio.Event()
-        self.set(trouble)
+        self.set(fault)
 
-    def set(self, trouble: Trouble) -> None:
-        self.trouble = trouble
-        if trouble.cut:
+    def set(self, fault: LinkFault) -> None:
+        self.fault = fault
+        if fault.cut:
             self.reset()
-        if trouble.silent:
+        if fault.silent:
             self.flows.clear()
         else:
             self.flows.set()
@@ -76,8 +71,8 @@ class Passage:
             reset(writer)
 
     async def hold(self, size: int) -> None:
-        """As long as the trouble says. A silence that begins meanwhile holds it as well."""
-        seconds = self.trouble.delay + (size / self.trouble.rate if self.trouble.rate else 0.0)
+        """Wait for the fault's delay and rate, and while it is silent."""
+        seconds = self.fault.delay + (size / self.fault.rate if self.fault.rate else 0.0)
         if seconds:
             await asyncio.sleep(seconds)
         await self.flows.wait()
@@ -92,8 +87,8 @@ class Link:
         self.accepted = 0
         self.bytes = 0
         self._listen = listen
-        self._trouble = NO_TROUBLE
-        self._passages: list[Passage] = []
+        self._fault = NO_FAULT
+        self._connections: list[Connection] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
 
@@ -109,8 +104,8 @@ class Link:
     ) -> None:
         assert self._server is not None
         self._server.close()
-        for passage in list(self._passages):
-            passage.reset()
+        for connection in list(self._connections):
+            connection.reset()
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -121,7 +116,7 @@ class Link:
 
     @property
     def address(self) -> Address:
-        """Where it listens; with the real port if the system chose it."""
+        """Where it listens, with the actual port."""
         if isinstance(self._listen, str):
             return self._listen
         assert self._server is not None
@@ -130,76 +125,76 @@ class Link:
 
     @property
     def connections(self) -> int:
-        return len(self._passages)
+        return len(self._connections)
 
     @property
-    def trouble(self) -> Trouble:
-        return self._trouble
+    def fault(self) -> LinkFault:
+        return self._fault
 
-    def set(self, trouble: Trouble) -> None:
-        """From now on."""
-        self._trouble = trouble
-        for passage in list(self._passages):
-            passage.set(trouble)
+    def set(self, fault: LinkFault) -> None:
+        """For all connections from now on."""
+        self._fault = fault
+        for connection in list(self._connections):
+            connection.set(fault)
 
-    def spoil_one(self, trouble: Trouble, random: Random) -> bool:
-        """Only one of the connections that there are; new ones pass. Whether there was one."""
-        if not self._passages:
+    def set_one(self, fault: LinkFault, random: Random) -> bool:
+        """For one existing connection; returns whether there was one."""
+        if not self._connections:
             return False
-        random.choice(self._passages).set(trouble)
+        random.choice(self._connections).set(fault)
         return True
 
     def heal(self) -> None:
-        self.set(NO_TROUBLE)
+        self.set(NO_FAULT)
 
     # --- inside ----------------------------------------------------------------------------------
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
-        passage = Passage(writer, self._trouble)
-        self._passages.append(passage)
-        self._start(self._carry(passage, reader))
+        connection = Connection(writer, self._fault)
+        self._connections.append(connection)
+        self._start(self._carry(connection, reader))
 
     def _start(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _carry(self, passage: Passage, reader: asyncio.StreamReader) -> None:
+    async def _carry(self, connection: Connection, reader: asyncio.StreamReader) -> None:
         try:
-            await self._pass(passage, reader)
+            await self._pass(connection, reader)
         except _BROKEN:
-            pass  # One side is gone: the other one learns it below.
+            pass  # One side is gone; the reset below tells the other one.
         finally:
-            self._passages.remove(passage)
-            passage.reset()
+            self._connections.remove(connection)
+            connection.reset()
 
-    async def _pass(self, passage: Passage, reader: asyncio.StreamReader) -> None:
+    async def _pass(self, connection: Connection, reader: asyncio.StreamReader) -> None:
         """Carry bytes in both directions until both have ended."""
-        if passage.trouble.cut:
+        if connection.fault.cut:
             return
 
-        await passage.flows.wait()
+        await connection.flows.wait()
         answers, target = await _connect(self.target)
-        passage.targets.append(target)
-        if passage.trouble.duplicate:
-            await self._add_shadow(passage)
+        connection.targets.append(target)
+        if connection.fault.duplicate:
+            await self._add_shadow(connection)
         await _both(
-            lambda: self._pump(passage, reader, passage.targets),
-            lambda: self._pump(passage, answers, [passage.client]),
+            lambda: self._pump(connection, reader, connection.targets),
+            lambda: self._pump(connection, answers, [connection.client]),
         )
 
-    async def _add_shadow(self, passage: Passage) -> None:
-        """A second connection to the target; what it answers is read and thrown away."""
+    async def _add_shadow(self, connection: Connection) -> None:
+        """A second connection to the target, whose answers are dropped."""
         answers, shadow = await _connect(self.target)
-        passage.targets.append(shadow)
+        connection.targets.append(shadow)
         self._start(_swallow(answers))
 
     async def _pump(
-        self, passage: Passage, reader: asyncio.StreamReader, writers: Sequence[asyncio.StreamWriter]
+        self, connection: Connection, reader: asyncio.StreamReader, writers: Sequence[asyncio.StreamWriter]
     ) -> None:
         while data := await reader.read(_PIECE):
-            await passage.hold(len(data))
+            await connection.hold(len(data))
             self.bytes += len(data)
             for writer in writers:
                 if writer.transport.is_closing():
@@ -207,7 +202,7 @@ class Link:
                 writer.write(data)
             for writer in writers:
                 await writer.drain()
-        await passage.flows.wait()
+        await connection.flows.wait()
         for writer in writers:
             if not writer.transport.is_closing():
                 writer.write_eof()
@@ -237,7 +232,7 @@ async def _connect(target: Address) -> tuple[asyncio.StreamReader, asyncio.Strea
 
 
 def reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection hard: the other side gets a reset instead of an end."""
+    """Close a connection with a reset."""
     if writer.transport.is_closing():
         return
 

@@ -1,11 +1,7 @@
 """The service under attack: a supervisor that is started here, or one that runs already.
 
-Owns: the supervisor's process, its restart, its end; what its status says; the signals that hit it and its
-hosts. Does not own: when what is hit (the scripts), nor the writers.
-
-Signals go to one process id at a time, which the status names, and which is checked to be a process of this
-service first. On the way out everything of ours is ended, stopped processes too: nothing is left, whatever
-happened.
+Signals go to one process at a time. Its id comes from the service's status, and is checked to belong to this
+service first. Whatever happens, all processes of a service that was started here are ended, stopped ones too.
 """
 
 from __future__ import annotations
@@ -17,29 +13,24 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import anyio
 import attrs
+import httpx
 
-from chaos_parts.raw import Admin
+from chaos_parts.processes import PATIENCE, POLL, RunError, is_process_of, kill_process, processes_of
 
-PATIENCE = 30.0
-"""Seconds after which something that should have happened counts as broken."""
-_LOOK = 0.01
+_REQUEST_TIMEOUT = 10.0
 _SHORT_PATH = 48
-
-
-class ChaosError(Exception):
-    """The run cannot be made, or the service did not come back. The message says what to look at."""
 
 
 @attrs.frozen
 class Victim:
-    """A process that may be hit."""
+    """A process to send signals to."""
 
     name: str
     pid: int
@@ -47,50 +38,62 @@ class Victim:
 
 
 class Service:
-    """A running service, as the scripts see it."""
+    """A running service."""
+
+    is_ours = False
+    """Whether the supervisor may be killed, because it can be restarted from here."""
 
     def __init__(self, url: str, *, pids_from: Path | None = None) -> None:
         self.url = url
         self.patience = PATIENCE
         """Seconds that it may take to settle."""
         self.data_url = url
-        """What writers and readers are given."""
-        self.admin = Admin(url)
+        """The URL for writers and readers."""
+        self._client = httpx.AsyncClient(base_url=url, timeout=_REQUEST_TIMEOUT, trust_env=False)
         self._pids_from = pids_from
-        self.folder: Path | None = None
+        self.folder = Path()
+        """The data; known after ``inspect``."""
         self.containers = 0
 
-    is_ours = False
-    """Whether the supervisor may be killed, because it is started again from here."""
+    async def aclose(self) -> None:
+        await self._client.aclose()
 
-    async def learn(self) -> None:
-        """Read what does not change. ``ChaosError`` if there is no such service, or not on this machine."""
+    async def status(self) -> dict[str, Any] | None:
+        """The supervisor's status; None while it does not answer."""
+        try:
+            answer = await self._client.get("/v1/status")
+            document = answer.json() if answer.is_success else None
+        except (httpx.TransportError, ValueError):
+            return None
+        return document if isinstance(document, dict) else None
+
+    async def inspect(self) -> None:
+        """Read what does not change. Raises ``RunError`` if there is no such service on this machine."""
         status = await self.wait_for(lambda status: status["ready"], "every container is served")
         self.folder = Path(status["folder"])
         self.containers = len(status["containers"])
         for victim in await self.hosts():
             if not is_process_of(victim.pid, self.folder):
-                raise ChaosError(
-                    f"process {victim.pid} is not {victim.name} of {self.folder} here: run this on the "
-                    f"service's machine, "
-                    "or name the processes with --pids-from"
+                raise RunError(
+                    f"process {victim.pid} is not {victim.name} of {self.folder} here: run this on the service's "
+                    "machine, or name the processes with --pids-from"
                 )
 
-    async def wait_for(self, holds: Any, what: str) -> dict[str, Any]:
-        """The first status for which ``holds``. ``ChaosError`` if there is none in time."""
+    async def wait_for(self, holds: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
+        """The first status for which ``holds``. Raises ``RunError`` after ``patience``."""
         status, limit = None, self.patience
         with anyio.move_on_after(limit):
             while True:
-                status = await self.admin.status()
+                status = await self.status()
                 if status is not None and holds(status):
                     return status
-                await anyio.sleep(_LOOK)
-        raise ChaosError(
-            f"not within {limit:g} s: {what}; the last status was {_short(status)}{self.last_words()}"
+                await anyio.sleep(POLL)
+        raise RunError(
+            f"not within {limit:g} s: {what}; the last status was {_summary(status)}{self.exit_reason()}"
         )
 
     async def settled(self) -> dict[str, Any]:
-        """Every host serves its share again."""
+        """The status when all hosts serve and have their share of the containers."""
         return await self.wait_for(_is_balanced, "every host serves its share")
 
     async def hosts(self) -> list[Victim]:
@@ -105,20 +108,26 @@ class Service:
             if host["phase"] == "serving"
         ]
 
+    async def owner(self, container: int) -> Victim:
+        """The host that serves the container. Raises ``RunError`` if there is none."""
+        for host in await self.hosts():
+            if container in host.containers:
+                return host
+        raise RunError(f"no host serves container {container}")
+
     async def supervisor(self) -> Victim:
         status = await self.wait_for(lambda status: True, "the supervisor answers")
         return Victim("supervisor", self._known_pids().get("supervisor", status["pid"]))
 
     def _known_pids(self) -> dict[str, int]:
-        """Lines of a name and a process id; read anew each time, because hosts are replaced."""
+        """Lines of a name and a process id, read again each time because hosts are replaced."""
         if self._pids_from is None:
             return {}
         pairs = [line.split() for line in self._pids_from.read_text().splitlines() if line.strip()]
         return {name: int(pid) for name, pid in pairs}
 
-    def hit(self, victim: Victim, number: signal.Signals) -> bool:
-        """Send a signal; whether the process was there."""
-        assert self.folder is not None
+    def send_signal(self, victim: Victim, number: signal.Signals) -> bool:
+        """Returns whether the process was there."""
         if self._pids_from is None and not is_process_of(victim.pid, self.folder):
             return False
         try:
@@ -128,39 +137,42 @@ class Service:
         return True
 
     async def restart_supervisor(self) -> None:
-        raise ChaosError("a service that was not started here cannot be started again")
+        raise RunError("a service that was not started here cannot be restarted")
 
     def keep(self, folder: Path) -> None:
-        """Put into ``folder`` what is worth keeping and does not lie there."""
+        """Copy into ``folder`` what ``close`` would remove and a user may want to see."""
 
     def close(self) -> None:
-        """Everything that was made for it is gone."""
+        """Remove everything that was made for the service outside of its workplace."""
 
     def log_lines(self) -> Iterator[str]:
-        """What its processes logged; nothing if that is not known."""
+        """The log of its processes, if it is known."""
         return iter(())
 
-    def last_words(self) -> str:
-        """What a complaint about it has to add: how it ended, if it did and that is known."""
+    def exit_reason(self) -> str:
+        """What an error message adds if the supervisor has ended."""
         return ""
 
 
 class OwnService(Service):
-    """One that is started here, on a folder of ours."""
+    """A service that is started here, on a folder of ours."""
 
     is_ours = True
 
     def __init__(
         self, folder: Path, workplace: Path, *, hosts: int, containers: int, config: str, port: int
     ) -> None:
-        """``folder``: the data. ``workplace``: where the log and the configuration are put."""
+        """``folder`` holds the data, ``workplace`` the log and the configuration."""
         super().__init__(f"http://127.0.0.1:{port}")
         self.folder = folder
         self.containers = containers
         self.log = workplace / "service.log"
         settings = workplace / "service.toml"
         settings.write_text(config)
-        self.runtime = Path(tempfile.mkdtemp(prefix="tlc-", dir=_short_parent()))
+        # The paths of sockets have about 100 bytes, so a deep temporary folder is no place for them.
+        usual = tempfile.gettempdir()
+        parent = usual if len(usual) <= _SHORT_PATH else "/tmp"
+        self.runtime = Path(tempfile.mkdtemp(prefix="tlc-", dir=parent))
         self._command = [sys.executable, "-P", "-m", "tierlog.actors.cli", "serve", str(folder)]
         self._command += [f"--listen=127.0.0.1:{port}", f"--hosts={hosts}"]
         self._command += [f"--containers={containers}", f"--config={settings}"]
@@ -168,29 +180,28 @@ class OwnService(Service):
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
+        """Start it, wait until it has settled, and stop it after the body; kill it if anything fails."""
         try:
-            async with self.between():
+            async with self.started():
                 await self.settled()
                 yield
                 await self.stop()
         finally:
             with anyio.CancelScope(shield=True):
-                await self._end_everything()
+                await self._kill_everything()
 
     @asynccontextmanager
-    async def between(self) -> AsyncIterator[None]:
-        """Start it, with what shall stand between its parts while it runs: nothing here."""
+    async def started(self) -> AsyncIterator[None]:
+        """Start it. A subclass puts proxies between its processes."""
         self.start()
         yield
 
     def close(self) -> None:
-        """Remove what lies outside of the workplace."""
         shutil.rmtree(self.runtime, ignore_errors=True)
 
     def start(self) -> None:
         with self.log.open("ab") as log:
-            # A session of its own: Ctrl-C in a terminal reaches the script alone, which then ends the
-            # service.
+            # In a session of its own: Ctrl-C in a terminal reaches the script alone, which ends the service.
             self._process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.DEVNULL,
@@ -207,57 +218,45 @@ class OwnService(Service):
         return self._process.pid
 
     async def restart_supervisor(self) -> None:
-        """It was killed: start the next one. The hosts are found again."""
+        """Start the next one after a kill. It takes over the running hosts."""
         assert self._process is not None
         await anyio.to_thread.run_sync(self._process.wait)
         self.start()
 
     async def stop(self) -> None:
-        """The clean end. ``ChaosError`` if it is none."""
+        """Shut it down. Raises ``RunError`` if that fails or takes too long."""
         assert self._process is not None
-        for pid in processes_of(self.folder_path):
+        for pid in processes_of(self.folder):
             os.kill(pid, signal.SIGCONT)
         self._process.terminate()
         with anyio.move_on_after(PATIENCE):
             code = await anyio.to_thread.run_sync(self._process.wait, abandon_on_cancel=True)
             if code == 0:
                 return
-            raise ChaosError(f"the supervisor ended with exit status {code}: see {self.log}")
-        raise ChaosError(f"the service did not stop within {PATIENCE:g} s: see {self.log}")
+            raise RunError(f"the supervisor ended with exit status {code}: see {self.log}")
+        raise RunError(f"the service did not stop within {PATIENCE:g} s: see {self.log}")
 
-    @property
-    def folder_path(self) -> Path:
-        assert self.folder is not None
-        return self.folder
-
-    async def _end_everything(self) -> None:
+    async def _kill_everything(self) -> None:
         if self._process is not None:
             self._process.kill()
             self._process.wait()
         with anyio.move_on_after(PATIENCE):
-            while left := processes_of(self.folder_path):
+            while left := processes_of(self.folder):
                 for pid in left:
                     kill_process(pid)
-                await anyio.sleep(_LOOK)
+                await anyio.sleep(POLL)
 
     def log_lines(self) -> Iterator[str]:
         with self.log.open(errors="replace") as stream:
             yield from stream
 
-    def last_words(self) -> str:
+    def exit_reason(self) -> str:
         code = None if self._process is None else self._process.poll()
         if code is None:
             return ""
 
-        [said] = deque(self.log_lines(), maxlen=1) or ["nothing"]
-        return f"; the supervisor has ended with exit status {code}, and its last line is: {said.strip()}"
-
-
-def _short_parent() -> str:
-    """Where folders for sockets are made, whose paths have about 100 bytes in all: the temporary folder,
-    unless it lies deep."""
-    usual = tempfile.gettempdir()
-    return usual if len(usual) <= _SHORT_PATH else "/tmp"
+        [last] = deque(self.log_lines(), maxlen=1) or ["nothing"]
+        return f"; the supervisor has ended with exit status {code}, and its last line is: {last.strip()}"
 
 
 def _is_balanced(status: dict[str, Any]) -> bool:
@@ -266,61 +265,11 @@ def _is_balanced(status: dict[str, Any]) -> bool:
     return bool(status["ready"]) and serving and max(loads) - min(loads) <= 1
 
 
-def _short(status: dict[str, Any] | None) -> str:
+def _summary(status: dict[str, Any] | None) -> str:
     if status is None:
         return "none at all"
     hosts = ", ".join(f"{host['id']} {host['phase']}" for host in status["hosts"])
-    places = ", ".join(
-        f"{place['container']} {place['phase']} {place['reason']}".strip() for place in status["containers"]
+    containers = ", ".join(
+        f"{each['container']} {each['phase']} {each['reason']}".strip() for each in status["containers"]
     )
-    return f"hosts: {hosts}; containers: {places}"
-
-
-def kill_process(pid: int) -> None:
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-
-
-def stat_of(pid: int) -> list[str]:
-    """State, parent, group, session and what comes behind them; empty if the process is gone."""
-    try:
-        # They come behind the name, which is in brackets and may hold anything.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def command_of(pid: int) -> str:
-    """The command line; empty if the process is gone or only waits to be reaped."""
-    try:
-        if stat_of(pid)[:1] in ([], ["Z"]):
-            return ""
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
-
-
-def is_process_of(pid: int, folder: Path) -> bool:
-    """Whether the process serves the folder: its command line names it."""
-    command = command_of(pid)
-    return str(folder) in command and "tierlog" in command
-
-
-def processes_of(folder: Path) -> list[int]:
-    """Living processes that serve the folder, whoever their parent is."""
-    return [pid for pid in _all_processes() if pid != os.getpid() and is_process_of(pid, folder)]
-
-
-def processes_of_session(session: int) -> list[int]:
-    """Living processes of a session, whoever their parent is."""
-    return [
-        pid
-        for pid in _all_processes()
-        if (stat := stat_of(pid)) and stat[0] != "Z" and int(stat[3]) == session
-    ]
-
-
-def _all_processes() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return f"hosts: {hosts}; containers: {containers}"

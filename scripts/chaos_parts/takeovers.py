@@ -1,9 +1,8 @@
 """How long takeovers take, from the service's own log: from the order to open a container until its new owner
 has opened it.
 
-Owns: reading those two lines and what was replayed in between. A move that an operator or the balance asked
-for is no takeover: there the order follows a close. The time that it takes to notice a loss is not in it. A
-service that was not started here has no log here, and then nothing is known.
+A move by an operator or for balance is no takeover: there the order follows a close. The time to detect a loss
+is not included. The log of a service that was not started here is unknown, and so are its takeovers.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from typing import Any
 from chaos_parts.service import Service
 
 Window = tuple[float, float]
-"""A begin and an end, in seconds of the wall clock, which is what logs are written by."""
+"""Begin and end, in seconds of the wall clock, like the log's timestamps."""
 
 
 class Takeovers:
-    """Those since this was made."""
+    """The takeovers since this was made."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -36,7 +35,7 @@ class Takeovers:
         return inside, outside
 
     def replayed(self) -> dict[str, int]:
-        """How much the new owners replayed."""
+        """How many operations the new owners replayed."""
         numbers = sorted(
             int(line["operations"]) for line in self._lines() if line.get("event") == "recovered"
         )

@@ -1,16 +1,11 @@
-"""The writers: processes of their own that append, send again what has no answer, and tell every outcome to
-their parent.
+"""A writer process: appends on its lanes, repeats calls, and reports every outcome to its parent.
 
-Owns: the lanes of one process. Does not own: what the outcomes mean (``ledger.py``, ``checker.py``), nor the
-processes (``processes.py``).
+Each lane has one call in flight. An identified lane sends one or more events at a time, with writer id and event
+numbers, until they are acked. A plain lane sends each event once and gives up on an unknown outcome. A call that
+takes longer than ``HANG`` is cancelled and reported as hung.
 
-Each lane has one call under way. An identified lane sends events, one or several at a time, with writer id
-and event numbers until they are acked. A plain lane sends each event once: what has an unknown outcome it
-gives up as a doubt. A call that takes longer than ``HANG`` is cut off and told as hung: no call may hang for
-ever.
-
-The process tells outcomes as records on its standard output. The end of its standard input means: finish what
-is under way, and leave.
+Outcomes are records on the standard output (``ledger.py``). When its standard input ends, the process finishes
+the calls in flight and exits.
 """
 
 from __future__ import annotations
@@ -30,13 +25,13 @@ import attrs
 
 import tierlog
 from chaos_parts.events import event_bytes
-from chaos_parts.ledger import Record, Told
+from chaos_parts.ledger import Outcome, Record
 
 HANG = 60.0
 """Far above any deadline of the clients."""
 ENDING = 30.0
-"""How long a lane that shall end goes on trying to get its last events acked."""
-_SEVERAL_MAX = 20
+"""Seconds for which an ending lane repeats its last events."""
+_BATCH_MAX = 20
 _AFTER_ERROR = 0.02
 _NOT_NOW = (tierlog.Unavailable, tierlog.Throttled, tierlog.NotOwner)
 
@@ -53,7 +48,7 @@ class Store(Protocol):
 
 @attrs.frozen
 class LanePlan:
-    """What a lane is told to do."""
+    """The task of one lane."""
 
     lane: int
     writer: str
@@ -63,7 +58,7 @@ class LanePlan:
 
 @attrs.frozen
 class Plan:
-    """What a process is told to do; as JSON in its first argument."""
+    """The task of one process; JSON in its first argument."""
 
     url: str
     client: str
@@ -73,15 +68,15 @@ class Plan:
     lanes: tuple[LanePlan, ...]
 
 
-class LaneRun:
+class LaneWriter:
     def __init__(
-        self, plan: LanePlan, store: Store, random: Random, pace: float, tell: Callable[[Record], None]
+        self, plan: LanePlan, store: Store, random: Random, pace: float, report: Callable[[Record], None]
     ) -> None:
         self._plan = plan
         self._store = store
         self._random = random
         self._pace = pace
-        self._tell = tell
+        self._report = report
         self._number = 0
         self._ending = float("inf")
 
@@ -92,16 +87,16 @@ class LaneRun:
         while self._ending == float("inf"):
             await (self._send_identified() if self._plan.identified else self._send_plain())
             await anyio.sleep(self._random.uniform(0, 2 * self._pace))
-        self._tell(Record(Told.ENDED, self._plan.lane, self._number, 0, 0.0, 0.0))
+        self._report(Record(Outcome.ENDED, self._plan.lane, self._number, 0, 0.0, 0.0))
 
     async def _send_identified(self) -> None:
         first, count = (
             self._number,
-            1 if self._random.random() < 0.7 else self._random.randint(2, _SEVERAL_MAX),
+            1 if self._random.random() < 0.7 else self._random.randint(2, _BATCH_MAX),
         )
         events = [event_bytes(self._plan.writer, number) for number in range(first, first + count)]
         self._number += count
-        while await self._call(first, count, lambda: self._append(first, events)) is not Told.ACKED:
+        while await self._call(first, count, lambda: self._append(first, events)) is not Outcome.ACKED:
             if time.monotonic() >= self._ending:
                 return
             await anyio.sleep(_AFTER_ERROR)
@@ -123,45 +118,50 @@ class LaneRun:
             number, 1, lambda: self._store.append(self._plan.segment, event_bytes(self._plan.writer, number))
         )
 
-    async def _call(self, first: int, count: int, call: Callable[[], Awaitable[object]]) -> Told:
-        """Make one call and tell how it went."""
-        began, told = time.monotonic(), Told.HUNG
+    async def _call(self, first: int, count: int, call: Callable[[], Awaitable[object]]) -> Outcome:
+        """Make one call and report its outcome."""
+        began, outcome = time.monotonic(), Outcome.HUNG
         with anyio.move_on_after(HANG):
-            told = await self._outcome(call)
-        self._tell(Record(told, self._plan.lane, first, count, began, time.monotonic()))
-        if told is Told.HUNG and not self._plan.identified:
-            self._tell(Record(Told.DOUBTFUL, self._plan.lane, first, count, began, time.monotonic()))
-        if told is Told.FULL and not self._plan.identified:
-            self._tell(Record(Told.REFUSED, self._plan.lane, first, count, began, time.monotonic()))
-        return told
+            outcome = await self._outcome(call)
+        outcomes = [outcome]
+        if outcome is Outcome.HUNG and not self._plan.identified:
+            outcomes.append(Outcome.UNKNOWN)
+        if outcome is Outcome.FULL and not self._plan.identified:
+            outcomes.append(Outcome.REJECTED)
+        for each in outcomes:
+            self._report(Record(each, self._plan.lane, first, count, began, time.monotonic()))
+        return outcome
 
-    async def _outcome(self, call: Callable[[], Awaitable[object]]) -> Told:
+    async def _outcome(self, call: Callable[[], Awaitable[object]]) -> Outcome:
         try:
             await call()
         except tierlog.StorageFull:
-            return Told.FULL
+            return Outcome.FULL
         except tierlog.OutcomeUnknown:
-            return Told.RETRIED if self._plan.identified else Told.DOUBTFUL
+            return Outcome.RETRIED if self._plan.identified else Outcome.UNKNOWN
         except _NOT_NOW:
-            return Told.RETRIED if self._plan.identified else Told.REFUSED
-        return Told.ACKED
+            return Outcome.RETRIED if self._plan.identified else Outcome.REJECTED
+        return Outcome.ACKED
 
 
 def open_client(kind: str, url: str) -> AbstractAsyncContextManager[Any]:
-    """The store at ``url``: by tierlog's client, or by hand."""
+    """The store at ``url``: tierlog's client, or plain HTTP."""
     if kind == "raw":
-        from chaos_parts.raw import RawStore
+        from chaos_parts.http_store import HttpStore
 
-        return RawStore(url)
+        return HttpStore(url)
 
     return tierlog.connect(url)
 
 
-async def write(plan: Plan, finished: Callable[[], Awaitable[None]], tell: Callable[[Record], None]) -> None:
+async def write(
+    plan: Plan, finished: Callable[[], Awaitable[None]], report: Callable[[Record], None]
+) -> None:
     """Run every lane until ``finished`` returns."""
     async with open_client(plan.client, plan.url) as store, anyio.create_task_group() as tasks:
         lanes = [
-            LaneRun(lane, store, Random(f"{plan.seed}/{lane.lane}"), plan.pace, tell) for lane in plan.lanes
+            LaneWriter(lane, store, Random(f"{plan.seed}/{lane.lane}"), plan.pace, report)
+            for lane in plan.lanes
         ]
         for lane in lanes:
             tasks.start_soon(lane.run)
@@ -171,15 +171,15 @@ async def write(plan: Plan, finished: Callable[[], Awaitable[None]], tell: Calla
 
 
 async def _end_of_input() -> None:
-    # Not by a thread: one that waits for its parent would keep a process alive that has failed.
+    # A thread that waits for the parent would keep a failed process alive.
     descriptor = sys.stdin.fileno()
     await anyio.wait_readable(descriptor)
     while os.read(descriptor, 1024):
         await anyio.wait_readable(descriptor)
 
 
-def _tell(record: Record) -> None:
-    # Unbuffered, and smaller than what a pipe takes in one piece.
+def _report(record: Record) -> None:
+    # Unbuffered, and smaller than what a pipe takes atomically.
     os.write(sys.stdout.fileno(), record.encode())
 
 
@@ -200,7 +200,7 @@ def main(arguments: Sequence[str]) -> int:
     plan: Plan = parser.parse_args(arguments).plan
     status = 0
     try:
-        anyio.run(write, plan, _end_of_input, _tell, backend_options={"use_uvloop": True})
+        anyio.run(write, plan, _end_of_input, _report, backend_options={"use_uvloop": True})
     except* tierlog.TierlogError as errors:
         print(f"a writer stops: {errors.exceptions[0]!r}", file=sys.stderr)
         status = 1

@@ -1,5 +1,4 @@
-"""The parts of the chaos scripts that a healthy service never makes speak: the judge is not blind, and the
-proxy spoils what it says."""
+"""The parts of the chaos scripts that a healthy service never exercises: the checks find every violation."""
 
 from __future__ import annotations
 
@@ -15,15 +14,14 @@ import pytest
 from rich.console import Console
 
 import tierlog
-from chaos_parts.checker import SegmentCheck
-from chaos_parts.crew import segment_names
 from chaos_parts.events import EventReader, TornError, event_bytes
-from chaos_parts.leaks import Usage, compare_usage
-from chaos_parts.ledger import Lane, Ledger, Record, Told, decode_records
-from chaos_parts.service import ChaosError, OwnService
+from chaos_parts.ledger import Lane, Ledger, Outcome, Record, SegmentCheck, decode_records
+from chaos_parts.processes import RunError, Usage, compare_usage
+from chaos_parts.report import Report, Samples
+from chaos_parts.service import OwnService
 from chaos_parts.takeovers import takeovers_in
-from chaos_parts.verdict import Samples, Verdict
-from chaos_parts.writers import LanePlan, LaneRun, Plan, parse_plan, plan_json
+from chaos_parts.writer_processes import segment_names
+from chaos_parts.writers import LanePlan, LaneWriter, Plan, parse_plan, plan_json
 from support.scripted_server import problem, scripted
 from tierlog.storage_backends.base.names import container_of
 
@@ -76,7 +74,7 @@ def test_a_segment_that_ends_within_an_event_is_torn() -> None:
         reader.finish()
 
 
-# --- the judge ----------------------------------------------------------------------------------
+# --- checks -------------------------------------------------------------------------------------
 
 
 def identified(acked: int, sent: int | None = None) -> Lane:
@@ -86,7 +84,7 @@ def identified(acked: int, sent: int | None = None) -> Lane:
 
 
 def plain(
-    acked: int, doubtful: Iterable[int] = (), refused: Iterable[int] = (), *, ordered: bool = True
+    acked: int, unknown: Iterable[int] = (), rejected: Iterable[int] = (), *, ordered: bool = True
 ) -> Lane:
     return Lane(
         "w0",
@@ -95,12 +93,12 @@ def plain(
         identified=False,
         ordered=ordered,
         next=acked,
-        doubtful=set(doubtful),
-        refused=set(refused),
+        unknown=set(unknown),
+        rejected=set(rejected),
     )
 
 
-def judged(lane: Lane, data: bytes) -> list[str]:
+def check(lane: Lane, data: bytes) -> list[str]:
     check = SegmentCheck("s", [lane])
     check.feed(data)
     return check.finish()
@@ -112,14 +110,14 @@ def judged(lane: Lane, data: bytes) -> list[str]:
         (identified(3), (0, 1, 2)),
         (identified(3, sent=5), (0, 1, 2)),
         (identified(3, sent=5), (0, 1, 2, 3, 4)),
-        (plain(4, doubtful=[1], refused=[2]), (0, 1, 3)),
-        (plain(4, doubtful=[1], refused=[2]), (0, 3)),
-        (plain(4, doubtful=[1]), (0, 2, 3, 1)),
+        (plain(4, unknown=[1], rejected=[2]), (0, 1, 3)),
+        (plain(4, unknown=[1], rejected=[2]), (0, 3)),
+        (plain(4, unknown=[1]), (0, 2, 3, 1)),
         (plain(3, ordered=False), (2, 0, 1)),
     ],
 )
-def test_what_may_be_is_accepted(lane: Lane, numbers: tuple[int, ...]) -> None:
-    assert judged(lane, events(*numbers)) == []
+def test_a_segment_that_may_be_is_accepted(lane: Lane, numbers: tuple[int, ...]) -> None:
+    assert check(lane, events(*numbers)) == []
 
 
 @pytest.mark.parametrize(
@@ -127,36 +125,36 @@ def test_what_may_be_is_accepted(lane: Lane, numbers: tuple[int, ...]) -> None:
     [
         (identified(3), (0, 1), "1 acked events of w0 are lost, the first is 2"),
         (identified(3), (0, 2), "event 2 of w0 comes where 1 should"),
-        (identified(3), (0, 1, 1, 2), "event 1 of w0 is there a second time"),
+        (identified(3), (0, 1, 1, 2), "event 1 of w0 is there twice"),
         (identified(3), (0, 2, 1), "event 2 of w0 comes where 1 should"),
         (identified(2), (0, 1, 2), "event 2 of w0 was never sent"),
         (plain(3), (0, 2), "1 acked events of w0 are lost, the first is 1"),
-        (plain(3), (0, 2, 1), "event 1 of w0 comes after 2, which was sent later"),
-        (plain(3, doubtful=[1]), (0, 1, 1, 2), "event 1 of w0 is there a second time"),
-        (plain(3, refused=[1]), (0, 1, 2), "told that it was not applied"),
-        (plain(3), (0, 1, 2, 3), "event 3 of w0 was never told of"),
+        (plain(3), (0, 2, 1), "event 1 of w0 follows 2, which was sent later"),
+        (plain(3, unknown=[1]), (0, 1, 1, 2), "event 1 of w0 is there twice"),
+        (plain(3, rejected=[1]), (0, 1, 2), "is there, though it was rejected"),
+        (plain(3), (0, 1, 2, 3), "event 3 of w0 has no outcome"),
     ],
 )
-def test_what_may_not_be_is_told(lane: Lane, numbers: tuple[int, ...], what: str) -> None:
-    assert any(what in violation for violation in judged(lane, events(*numbers)))
+def test_every_violation_is_reported(lane: Lane, numbers: tuple[int, ...], what: str) -> None:
+    assert any(what in violation for violation in check(lane, events(*numbers)))
 
 
-def test_an_event_of_nobody_is_told() -> None:
-    assert judged(identified(0), events(0, writer="x")) == ["s, offset 0: nobody is called x"]
+def test_an_event_of_an_unknown_writer_is_reported() -> None:
+    assert check(identified(0), events(0, writer="x")) == ["s, offset 0: there is no writer x"]
 
 
-def test_torn_bytes_are_told_with_their_offset() -> None:
+def test_torn_bytes_are_reported_with_their_offset() -> None:
     assert (
         f"s, offset {len(events(0))}: no event begins here"
-        in judged(identified(1), events(0) + b"rubbish\n")[0]
+        in check(identified(1), events(0) + b"rubbish\n")[0]
     )
 
 
-# --- what was told ------------------------------------------------------------------------------
+# --- the ledger --------------------------------------------------------------------------------
 
 
-def test_records_travel_whole_and_a_cut_one_was_never_told() -> None:
-    records = [Record(Told.ACKED, 1, 7, 2, 0.5, 0.75), Record(Told.DOUBTFUL, 0, 3, 1, 1.0, 2.0)]
+def test_a_record_that_was_cut_off_is_ignored() -> None:
+    records = [Record(Outcome.ACKED, 1, 7, 2, 0.5, 0.75), Record(Outcome.UNKNOWN, 0, 3, 1, 1.0, 2.0)]
     data = b"".join(record.encode() for record in records)
 
     assert list(decode_records(data + data[:5])) == records
@@ -165,48 +163,50 @@ def test_records_travel_whole_and_a_cut_one_was_never_told() -> None:
 def test_acks_out_of_order_and_calls_that_hang_are_problems() -> None:
     ledger = Ledger()
     lane = ledger.add_lane(Lane("w0", "s", 0, identified=True))
-    ledger.note(
+    ledger.add(
         [
-            Record(Told.ACKED, lane, 0, 2, 0, 0),
-            Record(Told.ACKED, lane, 3, 1, 0, 0),
-            Record(Told.HUNG, lane, 4, 1, 1.0, 61.0),
+            Record(Outcome.ACKED, lane, 0, 2, 0, 0),
+            Record(Outcome.ACKED, lane, 3, 1, 0, 0),
+            Record(Outcome.HUNG, lane, 4, 1, 1.0, 61.0),
         ]
     )
 
     assert ledger.problems == [
         "w0 on s: event 3 was acked after 1",
-        "w0 on s: a call did not come back within 60.0 s",
+        "w0 on s: a call did not return within 60.0 s",
     ]
 
 
 @pytest.mark.anyio
-async def test_only_an_event_that_was_sent_after_the_trouble_shows_its_end() -> None:
+async def test_only_an_event_sent_after_the_fault_ends_a_wait() -> None:
     ledger = Ledger()
     lane = ledger.add_lane(Lane("w0", "s", 3, identified=True))
     found = []
 
     async def wait() -> None:
-        found.append(await ledger.first_told(Told.ACKED, [3], since=10.0, limit=5))
+        found.append(await ledger.first(Outcome.ACKED, [3], since=10.0, limit=5))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(wait)
         await anyio.wait_all_tasks_blocked()
-        ledger.note([Record(Told.ACKED, lane, 0, 1, 9.0, 11.0), Record(Told.RETRIED, lane, 1, 1, 11.0, 11.1)])
-        ledger.note([Record(Told.ACKED, lane, 1, 1, 11.0, 12.5)])
+        ledger.add(
+            [Record(Outcome.ACKED, lane, 0, 1, 9.0, 11.0), Record(Outcome.RETRIED, lane, 1, 1, 11.0, 11.1)]
+        )
+        ledger.add([Record(Outcome.ACKED, lane, 1, 1, 11.0, 12.5)])
 
     assert (found[0].seconds, found[0].missing) == ({3: 2.5}, set())
 
 
 @pytest.mark.anyio
-async def test_nobody_waits_for_a_run_that_is_over() -> None:
+async def test_waits_end_with_the_run() -> None:
     ledger = Ledger()
     ledger.add_lane(Lane("w0", "s", 0, identified=True))
     ledger.fail("a writer ended by itself")
 
-    assert (await ledger.first_told(Told.ACKED, [0], since=0.0, limit=60)).missing == {0}
+    assert (await ledger.first(Outcome.ACKED, [0], since=0.0, limit=60)).missing == {0}
 
 
-# --- figures and the verdict --------------------------------------------------------------------
+# --- figures and the report --------------------------------------------------------------------
 
 
 def test_percentiles_are_values_that_occurred() -> None:
@@ -217,14 +217,14 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert not Samples("x", 0.5, samples.values).holds
 
 
-def test_an_interrupted_run_tells_of_the_rounds_that_came_to_their_end(
+def test_an_interrupted_run_reports_its_finished_rounds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     console = Console(width=200)
-    Verdict("failover", 7).show_interrupted(console, 9)
+    Report("failover", 7).show_interrupted(console, 9)
     assert capsys.readouterr().out == ""
 
-    Verdict("failover", 7, rounds=3, violations=["round 2: lost"]).show_interrupted(console, 9)
+    Report("failover", 7, rounds=3, violations=["round 2: lost"]).show_interrupted(console, 9)
     assert (
         capsys.readouterr().out
         == "- round 2: lost\ninterrupted after 3 of 9 rounds, seed 7: until then 1 violations\n"
@@ -232,19 +232,19 @@ def test_an_interrupted_run_tells_of_the_rounds_that_came_to_their_end(
 
 
 def test_only_a_clean_run_holds_and_a_missed_goal_breaks_it_when_asked_for() -> None:
-    verdict = Verdict("failover", 7, rounds=3, acked=12)
-    verdict.did("SIGKILL of a host")
-    verdict.sample("kill", 1.0).values.append(1.5)
+    report = Report("failover", 7, rounds=3, acked=12)
+    report.count_fault("SIGKILL of a host")
+    report.samples_of("kill", 1.0).values.append(1.5)
 
-    assert (verdict.exit_status, verdict.line.split()[0]) == (0, "HOLDS")
-    assert verdict.document()["slow"] == ["kill: p99 is 1.500 s, not under 1 s"]
+    assert (report.exit_status, report.line.split()[0]) == (0, "HOLDS")
+    assert report.document()["slow"] == ["kill: p99 is 1.500 s, not under 1 s"]
 
-    verdict.strict = True
-    assert (verdict.exit_status, verdict.line.split()[0]) == (1, "BROKEN")
+    report.strict = True
+    assert (report.exit_status, report.line.split()[0]) == (1, "BROKEN")
 
-    verdict.strict = False
-    verdict.violations.append("an event is lost")
-    assert verdict.exit_status == 1
+    report.strict = False
+    report.violations.append("an event is lost")
+    assert report.exit_status == 1
 
 
 def test_takeovers_are_timed_and_moves_are_none() -> None:
@@ -266,7 +266,7 @@ def test_takeovers_are_timed_and_moves_are_none() -> None:
     assert found[1][0] - found[0][0] == pytest.approx(1.0)
 
 
-def test_what_grows_beyond_some_slack_leaks() -> None:
+def test_growth_beyond_some_slack_is_a_leak() -> None:
     before = {"host-0": Usage("host", 40, 10, 5), "host-1": Usage("host", 30, 8, 5)}
 
     assert compare_usage(before, {"host-1": Usage("host", 44, 12, 6)}) == []
@@ -299,26 +299,26 @@ def test_each_container_has_a_segment() -> None:
 @pytest.mark.parametrize(
     "error, of_identified, of_plain",
     [
-        (tierlog.OutcomeUnknown("lost"), Told.RETRIED, Told.DOUBTFUL),
-        (tierlog.Unavailable("starting"), Told.RETRIED, Told.REFUSED),
-        (tierlog.StorageFull("full"), Told.FULL, Told.FULL),
+        (tierlog.OutcomeUnknown("lost"), Outcome.RETRIED, Outcome.UNKNOWN),
+        (tierlog.Unavailable("starting"), Outcome.RETRIED, Outcome.REJECTED),
+        (tierlog.StorageFull("full"), Outcome.FULL, Outcome.FULL),
     ],
 )
 @pytest.mark.anyio
-async def test_what_a_failed_call_means_depends_on_the_lane(
-    error: Exception, of_identified: Told, of_plain: Told
+async def test_the_outcome_of_a_failed_call_depends_on_the_lane(
+    error: Exception, of_identified: Outcome, of_plain: Outcome
 ) -> None:
 
     async def fail() -> None:
         raise error
 
     for identified_lane, expected in ((True, of_identified), (False, of_plain)):
-        lane = LaneRun(LanePlan(0, "w0", "s", identified_lane), None, Random(1), 0.0, lambda record: None)  # type: ignore[arg-type]
+        lane = LaneWriter(LanePlan(0, "w0", "s", identified_lane), None, Random(1), 0.0, lambda record: None)  # type: ignore[arg-type]
         assert await lane._outcome(fail) is expected
 
 
-def test_a_writer_that_has_failed_ends_though_its_parent_still_wants_it() -> None:
-    """Whoever waits for the parent's word must not keep the process alive."""
+def test_a_failed_writer_ends_while_its_parent_still_waits() -> None:
+    """Waiting for the parent must not keep the process alive."""
     gone = problem(tierlog.SegmentNotFound("no segment 's'", segment="s"))
     with scripted(lambda received: gone) as server:
         plan = Plan(server.url, "raw", "1/0", 0.001, (LanePlan(0, "w0", "s", identified=False),))
@@ -337,17 +337,17 @@ def test_a_writer_that_has_failed_ends_though_its_parent_still_wants_it() -> Non
 
 
 @pytest.mark.anyio
-async def test_a_service_that_ended_by_itself_is_told_with_its_last_line(tmp_path: Path) -> None:
+async def test_a_service_that_ended_by_itself_is_reported_with_its_last_line(tmp_path: Path) -> None:
     service = OwnService(
         tmp_path / "data", tmp_path, hosts=1, containers=1, config="no_such_key = 1\n", port=9
     )
     service.patience = 0.1
     with pytest.raises(
-        ChaosError,
+        RunError,
         match="none at all; the supervisor has ended with exit status 1, and its last line is: .*no_such_key",
     ):
-        async with service.between():
+        async with service.started():
             await anyio.to_thread.run_sync(os.waitid, os.P_PID, service.pid, os.WEXITED | os.WNOWAIT)
             await service.settled()
-    assert service.last_words()
+    assert service.exit_reason()
     service.close()

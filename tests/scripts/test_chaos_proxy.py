@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from chaos_parts.proxy import Link, Trouble, free_ports
+from chaos_parts.proxy import Link, LinkFault, free_ports
 
 pytestmark = pytest.mark.anyio
 SOON = 5.0
@@ -121,7 +121,7 @@ async def test_a_cut_resets_what_there_is_and_what_comes() -> None:
         reader, writer = await connect(link)
         await said(reader, writer, b"hello")
 
-        link.set(Trouble(cut=True))
+        link.set(LinkFault(cut=True))
         with pytest.raises(ConnectionResetError):
             await asyncio.wait_for(reader.read(1), SOON)
         await asyncio.wait_for(echo.ends.wait(), SOON)
@@ -140,7 +140,7 @@ async def test_a_silent_link_tells_nobody_and_delivers_when_it_heals() -> None:
         reader, writer = await connect(link)
         await said(reader, writer, b"hello")
 
-        link.set(Trouble(silent=True))
+        link.set(LinkFault(silent=True))
         writer.write(b"lost?")
         new_reader, new_writer = await connect(link)
         new_writer.write(b"anybody?")
@@ -158,16 +158,16 @@ async def test_one_connection_alone_can_be_spoilt() -> None:
         await said(*first, b"1")
         await said(*second, b"2")
 
-        assert link.spoil_one(Trouble(silent=True), Random(1))
+        assert link.set_one(LinkFault(silent=True), Random(1))
         for _, writer in (first, second):
             writer.write(b"x")
         assert sorted([await silent(first[0]), await silent(second[0])]) == [False, True]
 
 
-@pytest.mark.parametrize("trouble", [Trouble(delay=0.05), Trouble(rate=200_000)])
-async def test_delay_and_rate_hold_bytes_back(trouble: Trouble) -> None:
+@pytest.mark.parametrize("fault", [LinkFault(delay=0.05), LinkFault(rate=200_000)])
+async def test_delay_and_rate_hold_bytes_back(fault: LinkFault) -> None:
     async with linked() as (link, _):
-        link.set(trouble)
+        link.set(fault)
         connection = await connect(link)
         began = time.monotonic()
         await said(*connection, b"x" * 10_000)
@@ -177,7 +177,7 @@ async def test_delay_and_rate_hold_bytes_back(trouble: Trouble) -> None:
 
 async def test_a_doubled_connection_arrives_twice_and_answers_once() -> None:
     async with linked() as (link, echo):
-        link.set(Trouble(duplicate=True))
+        link.set(LinkFault(duplicate=True))
         reader, writer = await connect(link)
 
         assert await said(reader, writer, b"once") == b"once"

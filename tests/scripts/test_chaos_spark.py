@@ -18,13 +18,12 @@ from pathlib import Path
 import pytest
 
 import tierlog
-from chaos_parts.service import processes_of_session
-from chaos_parts.spark import SparkVerdict, action_of
-from chaos_parts.spark_draws import CELLS, Master, Point, Way, by_master, draw, draw_all
-from chaos_parts.spark_jobs import Order
-from chaos_parts.spark_oracle import EVENT_BYTES, Event, judge, lengths_allowed, parse_event
-from chaos_parts.spark_session import missing
-from chaos_parts.spark_watch import Watch
+from chaos_parts.processes import processes_of_session
+from chaos_parts.spark import SparkReport, fault_name
+from chaos_parts.spark_checker import EVENT_BYTES, Event, Poller, check_writes, lengths_allowed, parse_event
+from chaos_parts.spark_jobs import Request
+from chaos_parts.spark_scenarios import CELLS, FaultKind, Master, Point, by_master, scenario, scenarios
+from chaos_parts.spark_session import first_and_last_cause, missing
 from tierlog import SegmentInfo
 from tierlog.spark_bridge import events
 
@@ -37,20 +36,20 @@ needs_spark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 def test_as_many_rounds_as_there_are_cells_meet_each_of_them_once() -> None:
     for seed in range(5):
-        assert Counter(drawn.cell for drawn in draw_all(seed, len(CELLS))) == Counter(CELLS)
-        assert Counter(drawn.cell for drawn in draw_all(seed, 3 * len(CELLS))) == Counter(CELLS * 3)
+        assert Counter(found.cell for found in scenarios(seed, len(CELLS))) == Counter(CELLS)
+        assert Counter(found.cell for found in scenarios(seed, 3 * len(CELLS))) == Counter(CELLS * 3)
 
 
 def test_a_round_is_the_same_alone_and_among_many() -> None:
-    drawn = {each.number: each for each in draw_all(7, 100)}
+    found = {each.number: each for each in scenarios(7, 100)}
 
-    assert sorted(drawn) == list(range(1, 101))
-    assert all(draw(7, number) == each for number, each in drawn.items())
-    assert draw(8, 1) != draw(7, 1)
+    assert sorted(found) == list(range(1, 101))
+    assert all(scenario(7, number) == each for number, each in found.items())
+    assert scenario(8, 1) != scenario(7, 1)
 
 
 def test_rounds_are_grouped_by_master_so_that_each_is_started_once() -> None:
-    groups = by_master(draw_all(3, 80))
+    groups = by_master(scenarios(3, 80))
 
     assert [master for master, _ in groups] == list(Master)
     assert all(each.master is master for master, draws in groups for each in draws)
@@ -59,30 +58,30 @@ def test_rounds_are_grouped_by_master_so_that_each_is_started_once() -> None:
     )
 
 
-def test_what_is_drawn_makes_sense() -> None:
-    for each in draw_all(11, 400):
+def test_what_is_found_makes_sense() -> None:
+    for each in scenarios(11, 400):
         assert 0 <= each.victim < each.partitions
         assert each.partitions_later != each.partitions
         # A batch of the victim's rows is left when the trouble comes mid-way.
         assert each.rows // each.partitions > 100 * each.batches
-        assert each.stream or each.way is not Way.STREAM_RESTARTED
+        assert each.stream or each.kind is not FaultKind.STREAM_RESTARTED
         assert not (each.stream and each.master is not Master.LOCAL)
         assert each.arrow or each.point is not Point.MIDWAY
 
 
-def test_an_order_travels_as_a_line() -> None:
-    order = Order(
-        draw=draw(1, 1),
+def test_a_request_travels_as_json() -> None:
+    request = Request(
+        scenario=scenario(1, 1),
         url="http://127.0.0.1:1",
         target="a",
         source="a/in",
         checkpoint="c",
         partitions=3,
         port=9,
-        trouble=True,
+        faulty=True,
     )
 
-    assert Order.parse(order.line()) == order
+    assert Request.parse(json.loads(json.dumps(request.document()))) == request
 
 
 # --- the judge ----------------------------------------------------------------------------------
@@ -97,8 +96,8 @@ def written(*runs: tuple[int, int, Iterable[int]]) -> list[Event]:
     ]
 
 
-def judged(found: list[Event], *batches: int, shuffled: bool = False) -> list[str]:
-    return judge(events.encode([event.encode() for event in found]), batches, shuffled=shuffled)
+def checked(found: list[Event], *batches: int, shuffled: bool = False) -> list[str]:
+    return check_writes(events.encode([event.encode() for event in found]), batches, shuffled=shuffled)
 
 
 def test_events_say_what_they_are_and_have_one_size() -> None:
@@ -122,7 +121,7 @@ def test_events_say_what_they_are_and_have_one_size() -> None:
 def test_what_spark_may_write_is_accepted(
     found: list[Event], batches: tuple[int, ...], shuffled: bool
 ) -> None:
-    assert judged(found, *batches, shuffled=shuffled) == []
+    assert checked(found, *batches, shuffled=shuffled) == []
 
 
 TWO = ((0, 5, range(10)), (1, 6, range(10, 20)))
@@ -153,16 +152,23 @@ TWO = ((0, 5, range(10)), (1, 6, range(10, 20)))
     ],
 )
 def test_what_spark_may_not_write_is_told(found: list[Event], batches: tuple[int, ...], what: str) -> None:
-    assert any(what in problem for problem in judged(found, *batches))
+    assert any(what in problem for problem in checked(found, *batches))
 
 
 def test_bytes_that_are_no_events_are_told() -> None:
     whole = events.encode([Event(0, 0, 0, 0).encode()])
 
-    assert judge(whole[:-1], (1,), shuffled=False)[0].startswith("the segment is torn")
-    assert judge(whole + events.encode([b"rubbish"]), (1,), shuffled=False) == [
-        "1 events are none that were written"
+    assert check_writes(whole[:-1], (1,), shuffled=False)[0].startswith("the segment is torn")
+    assert check_writes(whole + events.encode([b"rubbish"]), (1,), shuffled=False) == [
+        "1 events were never written"
     ]
+
+
+def test_a_long_error_is_shortened_to_its_beginning_and_last_cause() -> None:
+    text = "Job aborted.\n  at org.apache\nCaused by: first\ntierlog.errors.Unavailable: no host\n\tat there"
+
+    assert first_and_last_cause(RuntimeError(text)) == "Job aborted. ... tierlog.errors.Unavailable: no host"
+    assert first_and_last_cause(RuntimeError()) == "RuntimeError"
 
 
 def test_readers_may_see_whole_writes_only() -> None:
@@ -180,7 +186,7 @@ class Growing:
             raise EndOfTestError
         length = self._lengths.pop(0)
         if length is None:
-            raise tierlog.Unavailable("its host has just been lost")
+            raise tierlog.Unavailable("its host was just lost")
         return SegmentInfo(
             name, 1, length, start_offset=0, sealed=False, attributes={}, flushed_length=0, container=0
         )
@@ -202,25 +208,26 @@ class EndOfTestError(Exception):
 async def test_a_reader_that_polls_tells_a_part_of_a_write(
     lengths: tuple[int | None, ...], problem: str
 ) -> None:
-    watch = Watch(Growing(*lengths), "a", lengths_allowed([3, 2]))  # type: ignore[arg-type]
+    poller = Poller(Growing(*lengths), "a", lengths_allowed([3, 2]))  # type: ignore[arg-type]
     with contextlib.suppress(EndOfTestError):
-        await watch.run()
+        await poller.run()
 
-    assert [problem in told for told in watch.problems] == [True] * bool(problem)
-    assert (watch.polls, watch.blind) == (sum(length is not None for length in lengths), lengths.count(None))
-
-
-# --- the verdict --------------------------------------------------------------------------------
-
-
-def test_the_verdict_tells_the_rate_and_the_cells() -> None:
-    verdict = SparkVerdict("spark", 7, rounds=30, seconds=120.0, acked=5)
-    verdict.did(action_of(Way.RETRY, Point.MIDWAY))
-
-    assert verdict.line.startswith(
-        "HOLDS  30 rounds, seed 7: 1 of 40 cells; 5 events, 15.0 rounds per minute"
+    assert [problem in found for found in poller.problems] == [True] * bool(problem)
+    assert (poller.polls, poller.unanswered) == (
+        sum(length is not None for length in lengths),
+        lengths.count(None),
     )
-    assert verdict.document()["rounds_per_minute"] == 15.0
+
+
+# --- the report --------------------------------------------------------------------------------
+
+
+def test_the_report_tells_the_rate_and_the_cells() -> None:
+    report = SparkReport("spark", 7, rounds=30, seconds=120.0, acked=5)
+    report.count_fault(fault_name(FaultKind.RETRY, Point.MIDWAY))
+
+    assert report.line.startswith("HOLDS  30 rounds, seed 7: 1 of 40 cells; 5 events, 15.0 rounds per minute")
+    assert report.document()["rounds_per_minute"] == 15.0
 
 
 @needs_spark  # without it the script would make an environment that has it
@@ -244,10 +251,10 @@ def temporary() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def only(way: Way, point: Point, *, stream: bool) -> list[str]:
+def only(kind: FaultKind, point: Point, *, stream: bool) -> list[str]:
     """Arguments for the first round of the kind under some seed."""
     number = next(
-        each.number for each in draw_all(5, 400) if each.cell == (way, point) and each.stream == stream
+        each.number for each in scenarios(5, 400) if each.cell == (kind, point) and each.stream == stream
     )
     return ["--seed", "5", "--only", str(number)]
 
@@ -256,18 +263,21 @@ def only(way: Way, point: Point, *, stream: bool) -> list[str]:
 @pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    "way, point, stream", [(Way.RETRY, Point.MIDWAY, False), (Way.HOST_KILLED, Point.COMMIT_DONE, True)]
+    "kind, point, stream",
+    [(FaultKind.RETRY, Point.MIDWAY, False), (FaultKind.HOST_KILLED, Point.COMMIT_DONE, True)],
 )
-def test_a_round_holds_and_leaves_nothing(way: Way, point: Point, stream: bool, temporary: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--json", "--containers", "2", *only(way, point, stream=stream)]
+def test_a_round_holds_and_leaves_nothing(
+    kind: FaultKind, point: Point, stream: bool, temporary: Path
+) -> None:
+    command = [sys.executable, str(SCRIPT), "--json", "--containers", "2", *only(kind, point, stream=stream)]
     done = subprocess.run(
         command, env={**os.environ, "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-    verdict = json.loads(done.stdout)
-    assert verdict["actions"] == {action_of(way, point): 1}
-    assert verdict["rounds"] == 1
+    report = json.loads(done.stdout)
+    assert report["actions"] == {fault_name(kind, point): 1}
+    assert report["rounds"] == 1
     assert list(temporary.iterdir()) == []
 
 
@@ -285,7 +295,7 @@ def test_every_cell_holds(temporary: Path) -> None:
 
 
 @needs_spark
-def test_the_help_says_what_is_done_and_what_is_judged() -> None:
+def test_the_help_says_what_is_done_and_what_is_checked() -> None:
     done = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True, check=True)
 
     assert all(
@@ -298,7 +308,13 @@ def test_the_help_says_what_is_done_and_what_is_judged() -> None:
 @needs_spark
 @pytest.mark.timeout(240)
 def test_ctrl_c_leaves_nothing(temporary: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--containers", "2", *only(Way.RETRY, Point.MIDWAY, stream=False)]
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "--containers",
+        "2",
+        *only(FaultKind.RETRY, Point.MIDWAY, stream=False),
+    ]
     with subprocess.Popen(
         command, env={**os.environ, "TMPDIR": str(temporary)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:

@@ -1,4 +1,4 @@
-"""The quickstart proves what it says, its judge is not blind, and it leaves nothing behind."""
+"""The quickstart verifies what it claims, finds every difference, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import anyio
 import pytest
 import quickstart as program
+from quickstart import Kills, Segment, append_numbered, check_chunks, check_segment, read_input, split_text
 
-from quickstart_parts.checking import check_files, read_back
-from quickstart_parts.shares import QuickstartError, Share, read_input, split_input
-from spark_java import NoJava
+from chaos_parts.processes import RunError, Worker, processes_of_session
+from chaos_parts.service import OwnService, Victim
 from support import spark as support
-from tierlog.actors.store.read_only import open_reader
+from tierlog import events
+from tierlog.storage_backends.base.names import container_of
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "quickstart.py"
-LIMIT = 2_000_000
-SEGMENTS = 3
-SETTINGS = ("--limit", str(LIMIT), "--segments", str(SEGMENTS))
 KILLED = b"with SIGKILL; the job goes on"
+TEXT = b"one\ntwo\nthree\nfour\nfive\nsix\nseven\neight\nnine\nten\neleven\ntwelve\n"
 
 pytestmark = [
     pytest.mark.anyio,
@@ -52,8 +52,7 @@ def quickstart(temporary: Path, *arguments: str | Path) -> subprocess.CompletedP
 
 
 def processes_with(temporary: Path) -> list[str]:
-    """Processes that were told of the temporary folder: all that a quickstart starts, and what these start,
-    are."""
+    """Processes with this temporary folder: everything that a quickstart starts, and their descendants."""
     found = []
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -64,84 +63,51 @@ def processes_with(temporary: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """More text than LIMIT, with lines of many lengths, one of them longer than an event may be."""
+    """Lines of many lengths, one of them longer than a piece."""
     file = tmp_path_factory.mktemp("input") / "book.txt"
     lines = [f"{number:06d} {'word ' * (number % 23)}\n" for number in range(20_000)]
     file.write_text("\n" + "x" * 1_100_000 + "\n" + "".join(lines))
     return file
 
 
+def assert_verified(done: subprocess.CompletedProcess[str], text: Path) -> None:
+    """A killed host had two of the four containers."""
+    assert (done.returncode, done.stderr) == (0, "")
+    size = text.stat().st_size
+    assert done.stdout.splitlines()[-1] == f"verified {size} bytes in 4 segments, 2 failovers, 0 lost"
+    assert "1 hosts killed with SIGKILL" in done.stdout
+
+
 @pytest.fixture(scope="module")
 def kept(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run: the whole job, without Spark."""
+    """The folder of a whole run, without Spark."""
     home, temporary = tmp_path_factory.mktemp("kept"), tmp_path_factory.mktemp("temporary")
-    done = quickstart(temporary, "--no-spark", "--input", text, *SETTINGS, "--data", home / "data")
+    done = quickstart(temporary, "--no-spark", "--input", text, "--keep", home / "run")
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert_verified(done.stdout)
-    assert int(re.findall(r"(\d+) events sent twice", done.stdout)[0]) > 0
+    assert_verified(done, text)
     assert list(temporary.iterdir()) == []
     assert processes_with(temporary) == []
-    return home / "data"
-
-
-def assert_verified(out: str) -> None:
-    """A killed host had two of the four containers."""
-    assert out.splitlines()[-1] == f"verified {LIMIT} bytes in {SEGMENTS} segments, 2 failovers, 0 lost"
-    assert "1 host killed with SIGKILL, 2 containers failed over within" in out
-
-
-@pytest.fixture
-def copy(kept: Path, tmp_path: Path) -> Path:
-    """A folder of its own for a test that damages it."""
-    return Path(shutil.copytree(kept, tmp_path / "data"))
-
-
-@pytest.fixture
-def shares(text: Path) -> list[Share]:
-    return split_input(read_input(text, LIMIT), SEGMENTS)
+    return home / "run"
 
 
 # --- the whole ----------------------------------------------------------------------------------
 
 
 def test_clients_lose_nothing_when_a_host_is_killed(kept: Path) -> None:
-    assert (kept / "wal" / "store").exists()
+    assert {"data", "service.log"} <= {path.name for path in kept.iterdir()}
 
 
 def test_spark_loses_nothing_when_a_host_is_killed(text: Path, tmp_path: Path) -> None:
     if reason := support.missing():
         pytest.skip(reason)
-    done = quickstart(tmp_path, "--input", text, *SETTINGS)
 
-    assert (done.returncode, done.stderr) == (0, "")
-    assert_verified(done.stdout)
-    assert re.search(r"read back with Spark at [\d.]+ MB/s, without it at [\d.]+ MB/s", done.stdout)
+    assert_verified(quickstart(tmp_path, "--input", text), text)
     assert list(tmp_path.iterdir()) == []
     assert processes_with(tmp_path) == []
 
 
-def test_a_kept_folder_can_be_verified_again(copy: Path, text: Path, tmp_path: Path) -> None:
-    done = quickstart(tmp_path, "verify", "--input", text, *SETTINGS, "--data", copy)
-
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1] == f"verified {LIMIT} bytes in {SEGMENTS} segments"
-
-
-def test_a_damaged_folder_is_told(copy: Path, text: Path, tmp_path: Path) -> None:
-    chunk = change(first_chunk(copy), lambda data: b"\xff" + data[1:])
-    done = quickstart(tmp_path, "verify", "--input", text, *SETTINGS, "--data", copy)
-
-    assert done.returncode == 1
-    assert re.match(r"quickstart: segment quickstart/part-\d, offset \d+: ", done.stderr)
-    assert chunk.name in done.stderr
-
-
-# --- the judge ----------------------------------------------------------------------------------
-
-
 def first_chunk(folder: Path) -> Path:
-    """The chunk at the first segment's beginning."""
+    """The chunk at the beginning of a segment."""
     return min(
         path
         for path in folder.glob("lts/containers/*/*/*")
@@ -149,64 +115,209 @@ def first_chunk(folder: Path) -> Path:
     )
 
 
-def change(path: Path, how: Callable[[bytes], bytes]) -> Path:
-    path.chmod(0o644)
-    path.write_bytes(how(path.read_bytes()))
-    return path
-
-
-async def test_the_chunk_files_hold_the_input(kept: Path, shares: list[Share]) -> None:
-    assert all(chunks > 0 for chunks in await check_files(kept, shares))
-
-
 @pytest.mark.parametrize(
     "damage, reason",
     [
         (
             lambda data: data[:100] + bytes([data[100] ^ 1]) + data[101:],
-            "offset 100: .* holds 0x.. where the input has 0x..",
+            "offset 100: .* differs from the input",
         ),
-        (lambda data: data[:100], "offset 100: .* ends here, not at"),
+        (lambda data: data[:100], "offset 100: .* ends here"),
+        (None, "offset 0: .* ends here"),
     ],
 )
-async def test_a_chunk_file_that_is_not_the_input_is_found(
-    damage: Callable[[bytes], bytes], reason: str, copy: Path, shares: list[Share]
+async def test_a_damaged_chunk_file_is_found(
+    damage: Callable[[bytes], bytes] | None, reason: str, kept: Path, text: Path, tmp_path: Path
 ) -> None:
-    """The judge reads the files itself, and does not rely on the store's checksums."""
-    change(first_chunk(copy), damage)
-
-    with pytest.raises(QuickstartError, match=f"segment quickstart/part-\\d, {reason}"):
-        await check_files(copy, shares)
-
-
-async def test_a_missing_chunk_file_is_found(copy: Path, shares: list[Share]) -> None:
-    chunk = first_chunk(copy)
+    folder = Path(shutil.copytree(kept / "data", tmp_path / "data"))
+    chunk = first_chunk(folder)
+    data = chunk.read_bytes()
     chunk.unlink()
+    if damage is not None:
+        chunk.write_bytes(damage(data))
 
-    with pytest.raises(QuickstartError, match=f"offset 0: the chunk .*{chunk.name} is missing"):
-        await check_files(copy, shares)
+    with pytest.raises(RunError, match=f"segment quickstart/part-\\d, {reason}"):
+        await check_chunks(folder, split_text(read_input(text)))
 
 
-async def test_one_other_byte_in_the_input_is_found(kept: Path, text: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.txt"
-    data = bytearray(text.read_bytes())
-    data[1_000] ^= 0x20
-    other.write_bytes(data)
-    share = split_input(read_input(other, LIMIT), SEGMENTS)[0]
+async def test_the_chunk_files_hold_the_input(kept: Path, text: Path) -> None:
+    await check_chunks(kept / "data", split_text(read_input(text)))
 
-    async with open_reader(kept) as view:
-        with pytest.raises(
-            QuickstartError, match="offset 1008: the service returned 0x78 where the input has 0x58"
-        ):
-            await read_back(view, share, lambda _: None)
+
+# --- the input ----------------------------------------------------------------------------------
+
+
+def test_the_segments_are_the_text_cut_between_lines() -> None:
+    segments = split_text(TEXT)
+
+    assert b"".join(segment.text for segment in segments) == TEXT
+    assert [event for segment in segments for event in segment.events()] == TEXT.splitlines(keepends=True)
+    assert all(len(segment.pieces) > 1 for segment in segments)
+
+
+def test_a_line_that_is_too_long_for_a_piece_becomes_several_events() -> None:
+    text = TEXT + b"x" * 500_000 + b"\n" + TEXT
+    segments = split_text(text)
+
+    assert b"".join(segment.text for segment in segments) == text
+    assert max(len(event) for segment in segments for event in segment.events()) == 256 << 10
+
+
+def test_the_files_of_a_folder_are_read_in_order(tmp_path: Path) -> None:
+    (tmp_path / "b").write_bytes(b"three\n")
+    (tmp_path / "a").write_bytes(b"one\ntwo\n")
+
+    assert read_input(tmp_path) == b"one\ntwo\nthree\n"
+
+
+def test_a_short_input_is_refused() -> None:
+    with pytest.raises(RunError, match="give more text"):
+        split_text(b"one\n")
+
+
+# --- kills --------------------------------------------------------------------------------------
+
+
+class FakeService:
+    """Two hosts with two containers each."""
+
+    def __init__(self, failovers: int = 2) -> None:
+        self.killed: list[Victim] = []
+        self._failovers = failovers
+
+    async def settled(self) -> dict[str, Any]:
+        return {"failovers": self._failovers}
+
+    async def owner(self, container: int) -> Victim:
+        return Victim("host-0", 1, (container, container + 1))
+
+    def send_signal(self, victim: Victim, number: signal.Signals) -> bool:
+        assert number is signal.SIGKILL
+        self.killed.append(victim)
+        return True
+
+
+async def test_the_owner_of_the_segment_is_killed_at_each_point_once() -> None:
+    service, segment = FakeService(), Segment("s", [b"x" * 10] * 11)
+    kills = Kills(cast("OwnService", service), [segment], 1)
+    killed = []
+    for piece in (0, 1, 2, 3, 3, 4, 5, 6, 9):
+        await kills.on_piece(0, piece)
+        killed.append(len(service.killed))
+
+    assert killed == [0, 0, 0, 0, 0, 1, 1, 1, 1]
+    assert container_of("s", 4) in service.killed[0].containers
+    assert await kills.failovers() == 2
+
+
+async def test_fewer_failovers_than_lost_containers_are_an_error() -> None:
+    kills = Kills(cast("OwnService", FakeService(failovers=1)), [Segment("s", [b"x", b"y", b"z"])], 1)
+    await kills.on_piece(0, 0)
+
+    with pytest.raises(RunError, match="had 2 containers, but there were 1 failovers"):
+        await kills.failovers()
+
+
+async def test_a_job_that_ends_before_the_kill_proves_nothing() -> None:
+    kills = Kills(cast("OwnService", FakeService()), [Segment("s", [b"x", b"y", b"z"])], 1)
+
+    with pytest.raises(RunError, match="still to be killed"):
+        await kills.failovers()
+
+
+# --- checks -------------------------------------------------------------------------------------
+
+
+class Growing:
+    """A store that applies repeated events again."""
+
+    def __init__(self) -> None:
+        self.length = 0
+
+    async def segment_info(self, name: str) -> Growing:
+        return self
+
+    async def append_many(self, name: str, events: list[bytes], **_: object) -> None:
+        self.length += len(b"".join(events))
+
+
+async def test_repeated_events_that_are_applied_again_are_an_error() -> None:
+    async def on_piece(segment: int, piece: int) -> None:
+        return
+
+    with pytest.raises(RunError, match="repeated events grew it from 8 to 16 bytes"):
+        await append_numbered(cast("Any", Growing()), on_piece, 0, Segment("s", [b"one\n"]), range(1))
+
+
+class Held:
+    """A store with these bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    async def read(self, name: str, offset: int, size: int) -> bytes:
+        return self._data[offset : offset + min(size, 10)]
+
+
+SEGMENT = Segment("s", [TEXT])
+FRAMED = events.encode(SEGMENT.events())
+
+
+async def test_a_segment_that_holds_the_input_passes() -> None:
+    await check_segment(cast("Any", Held(FRAMED)), SEGMENT)
+
+
+@pytest.mark.parametrize(
+    "data, reason",
+    [
+        (
+            FRAMED[:-4],
+            f"ends at offset {len(FRAMED) - 4}; the input makes {len(FRAMED)} bytes",
+        ),
+        (FRAMED[:20] + b"X" + FRAMED[21:], "offset 20: the service differs from the input"),
+        (FRAMED[:8] + FRAMED, "offset 12: the service differs"),
+        (FRAMED + b"x", f"offset {len(FRAMED)}: the service differs"),
+    ],
+)
+async def test_every_difference_is_found(data: bytes, reason: str) -> None:
+    with pytest.raises(RunError, match=f"segment s.* {reason}"):
+        await check_segment(cast("Any", Held(data)), SEGMENT)
 
 
 # --- the end ------------------------------------------------------------------------------------
 
 
+async def test_a_worker_that_ends_by_itself_is_reported_with_its_log(tmp_path: Path) -> None:
+    worker = await Worker.start("chaos_parts.nothing", folder=tmp_path / "worker")
+    try:
+        with pytest.raises(RunError, match=r"ended by itself; .*: .*No module named chaos_parts.nothing"):
+            await worker.answer()
+    finally:
+        await worker.kill()
+
+
+async def test_nothing_of_a_workers_session_is_left(tmp_path: Path) -> None:
+    code = (
+        "import os, time; os.fork(); os.setpgid(0, 0) if os.getpid() != os.getsid(0) else None; "
+        "print(flush=True); time.sleep(600)"
+    )
+    process = await anyio.open_process([sys.executable, "-c", code], start_new_session=True)
+    assert process.stdout is not None
+    received = 0
+    while received < 2:
+        received += len(await process.stdout.receive())
+
+    assert len(processes_of_session(process.pid)) == 2
+
+    await Worker(process, tmp_path / "log").kill()
+
+    assert processes_of_session(process.pid) == []
+    assert os.getpid() in processes_of_session(os.getsid(0))
+
+
 @contextlib.contextmanager
 def on_a_terminal(temporary: Path, *arguments: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The program, and the terminal's other end. On a terminal it tells of what it does while it does it."""
+    """The program, and the terminal's other end."""
     controller, terminal = os.openpty()
     with subprocess.Popen(
         [sys.executable, SCRIPT, *arguments],
@@ -219,8 +330,8 @@ def on_a_terminal(temporary: Path, *arguments: str | Path) -> Iterator[tuple[sub
 
 
 def interrupted(temporary: Path, *arguments: str | Path) -> tuple[int, bytes]:
-    """Ctrl-C after the first kill, when more are to come; exit status and standard error output."""
-    with on_a_terminal(temporary, "--kills", "10", *SETTINGS, *arguments) as (process, controller):
+    """Ctrl-C after the first of ten kills; exit status and standard error output."""
+    with on_a_terminal(temporary, "--kills", "10", *arguments) as (process, controller):
         shown = b""
         while KILLED not in shown:
             shown += os.read(controller, 4096)
@@ -247,8 +358,8 @@ def test_ctrl_c_ends_java_too(text: Path, tmp_path: Path) -> None:
     assert processes_with(tmp_path) == []
 
 
-def test_ctrl_c_among_the_imports_ends_it_without_a_word(tmp_path: Path) -> None:
-    """Something that it imports stands for the moment at which the signal comes."""
+def test_ctrl_c_during_the_imports_ends_it_silently(tmp_path: Path) -> None:
+    """One of its imports sends the signal."""
     (tmp_path / "anyio.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     done = subprocess.run(
         [sys.executable, SCRIPT],
@@ -266,16 +377,12 @@ def test_ctrl_c_among_the_imports_ends_it_without_a_word(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "arguments, reason",
     [
-        (("--limit", "many"), "argument --limit"),
-        (("--segments", "0"), "a whole number from 1 to 1000, not '0'"),
         (("--kills", "11"), "a whole number from 0 to 10, not '11'"),
         (("--input", "no-such-file"), "no-such-file does not exist"),
-        (("verify",), "verify needs --data"),
-        (("verify", "--data", "."), "holds no store"),
-        (("--data", "."), "is not an empty folder"),
+        (("--keep", "."), "exists already"),
     ],
 )
-def test_wrong_arguments_are_told(
+def test_wrong_arguments_are_refused(
     arguments: tuple[str, ...], reason: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -285,27 +392,13 @@ def test_wrong_arguments_are_told(
     assert reason in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "found, reason",
-    [
-        (
-            None,
-            "pyspark, pyarrow, pandas not found: run scripts/quickstart, which installs what it needs",
-        ),
-        ("something", "no Java here: install it"),
-    ],
-)
-def test_what_spark_lacks_is_told_in_one_line(
-    found: Any, reason: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_spark_lacks_is_reported_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse() -> None:
-        raise NoJava("no Java here")
-
-    monkeypatch.setattr(program, "find_spec", lambda name: found)
-    monkeypatch.setattr(program, "find_java", refuse)
+    monkeypatch.setattr(program, "missing", lambda: "needs Java 17")
 
     assert program.main([]) == 1
     assert capsys.readouterr() == (
         "",
-        f"quickstart: {reason}, or do without Spark: scripts/quickstart --no-spark\n",
+        "quickstart: Spark needs Java 17; or do without Spark: scripts/quickstart --no-spark\n",
     )

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from chaos_parts.program import free_port
+from chaos_parts.processes import free_port
 from support.spark import numbered, session
 
 ROWS = 1_000

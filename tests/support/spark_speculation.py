@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tierlog
-from chaos_parts.spark_driver import SPECULATION, standalone
+from chaos_parts.spark_drivers import SPECULATION, standalone
 from support.spark import FAILING_BATCH, WIDE, numbered, session, staged
 
 ROWS = 4_000

@@ -1,8 +1,4 @@
-"""The verdict: what was checked, what was measured, one line, and the exit status.
-
-Owns: the figures' arithmetic, the table, the JSON form. Does not own: how anything was found out. Sync and
-pure but for printing.
-"""
+"""The report of a run: what was checked, what was measured, one line, and the exit status."""
 
 from __future__ import annotations
 
@@ -16,11 +12,11 @@ from rich.table import Table
 
 @attrs.define
 class Samples:
-    """Seconds of one kind, and the limit that they shall keep."""
+    """Seconds of one kind, and their goal."""
 
     name: str
     limit: float | None = None
-    """What the 99th percentile shall stay below."""
+    """The 99th percentile must stay below it."""
     values: list[float] = attrs.field(factory=list)
 
     def percentile(self, share: float) -> float:
@@ -34,15 +30,16 @@ class Samples:
 
 
 @attrs.define
-class Verdict:
+class Report:
     script: str
     seed: int
     rounds: int = 0
     actions: dict[str, int] = attrs.field(factory=dict)
-    """What was done to the service, and how often."""
+    """Faults, and how often each was injected."""
     events: int = 0
     bytes: int = 0
-    doubts: int = 0
+    unknown: int = 0
+    """Events with an unknown outcome that were there."""
     seconds: float = 0.0
     acked: int = 0
     samples: list[Samples] = attrs.field(factory=list)
@@ -50,16 +47,15 @@ class Verdict:
     """Further figures."""
     violations: list[str] = attrs.field(factory=list)
     strict: bool = False
-    """Whether a figure above its limit is a violation."""
+    """Whether a missed goal is a violation."""
 
-    def did(self, action: str) -> None:
-        self.actions[action] = self.actions.get(action, 0) + 1
+    def count_fault(self, fault: str) -> None:
+        self.actions[fault] = self.actions.get(fault, 0) + 1
 
     def count(self, name: str, number: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + number
 
-    def sample(self, name: str, limit: float | None = None) -> Samples:
-        """The samples of that name."""
+    def samples_of(self, name: str, limit: float | None = None) -> Samples:
         for samples in self.samples:
             if samples.name == name:
                 return samples
@@ -90,13 +86,10 @@ class Verdict:
 
     @property
     def facts(self) -> str:
-        did = ", ".join(f"{count} {what}" for what, count in sorted(self.actions.items())) or "nothing done"
-        return (
-            f"{self.rounds} rounds, seed {self.seed}: {did}; {self.acked} acked events, {self.doubts} doubts"
-        )
+        did = ", ".join(f"{count} {what}" for what, count in sorted(self.actions.items())) or "no faults"
+        return f"{self.rounds} rounds, seed {self.seed}: {did}; {self.acked} acked events, {self.unknown} unknown"
 
     def document(self) -> dict[str, object]:
-        """For machines."""
         figures = {
             each.name: {"count": len(each.values), "limit": each.limit, "holds": each.holds}
             | ({name: round(each.percentile(share), 4) for name, share in _SHARES} if each.values else {})
@@ -134,15 +127,15 @@ class Verdict:
         console.print(self.line, highlight=False, markup=False, soft_wrap=True)
 
     def show_interrupted(self, console: Console, wanted: int) -> None:
-        """What is known of the rounds that came to their end; the rest was not judged."""
+        """The violations of the finished rounds; the rest was not checked."""
         if self.rounds:
             for text in self.violations:
                 console.print(f"- {text}", highlight=False, markup=False)
-            told = (
+            line = (
                 f"interrupted after {self.rounds} of {wanted} rounds, seed {self.seed}: until then "
                 f"{len(self.violations)} violations"
             )
-            console.print(told, highlight=False, markup=False, soft_wrap=True)
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _table(self) -> Table:
         table = Table("seconds", "count", "p50", "p99", "max", "goal (p99)", "")
@@ -150,13 +143,13 @@ class Verdict:
             column.justify = "right"
         for each in filter(lambda samples: samples.values, self.samples):
             row = [f"{each.percentile(share):.3f}" for _, share in _SHARES]
-            judged = "" if each.limit is None else "holds" if each.holds else "missed"
+            result = "" if each.limit is None else "holds" if each.holds else "missed"
             table.add_row(
                 each.name,
                 str(len(each.values)),
                 *row,
                 "" if each.limit is None else f"< {each.limit:g}",
-                judged,
+                result,
             )
         return table
 

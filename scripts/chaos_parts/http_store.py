@@ -1,20 +1,16 @@
-"""The service, spoken to by hand: one HTTP request after another, without tierlog's client.
+"""The service over plain HTTP requests, without tierlog's client (docs/protocols/http.md).
 
-Owns: the few calls that the chaos scripts make themselves, by docs/protocols/http.md. The checker reads
-through this, so that no bug of the client can hide one of the server; writers use it with ``--client raw``,
-which tells whose bug it is. A request goes to the supervisor, which redirects it to the owner; the owner is
-asked directly until it fails. Needs asyncio (httpx).
-
-What may be repeated: an append with a writer id, always; one without only if it surely was not applied;
-reads, always.
+The checks read through this, so that no bug of the client can hide one of the server; writers use it with
+``--client raw``, which tells whose bug it is. A request goes to the supervisor, which redirects it to the owner;
+the owner is asked directly until it fails. Appends with a writer id and reads are always retried; an append
+without one only if it was certainly not applied. Needs asyncio (httpx).
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from urllib.parse import urljoin
 
 import anyio
@@ -27,16 +23,15 @@ from tierlog.actors.gateway.wire.paths import Verb, segment_path
 
 DEADLINE = 15.0
 _ATTEMPT = 0.6
-"""A request that takes longer is given up and sent again: its host may be frozen."""
+"""Seconds after which a request is sent again: its host may be frozen."""
 _PAUSE = 0.01
-_ASK = 10.0
 _READ_BYTES = 4 << 20
 _NOT_APPLIED = (421, 429, 503)
 _BYTES = {"Content-Type": "application/octet-stream"}
 
 
-class RawStore:
-    """The part of a store's surface that the writers use, and reading."""
+class HttpStore:
+    """The verbs that writers and checks use."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -70,12 +65,12 @@ class RawStore:
         self, name: str, events: list[bytes], *, writer_id: str, first_event_number: int
     ) -> None:
         last = first_event_number + len(events) - 1
-        # A writer's first append has nothing before it: which number it begins with is its own choice.
+        # A writer's first append has no predecessor.
         before = first_event_number - 1 if first_event_number else None
         await self._append(name, b"".join(events), AppendHeaders(writer_id.encode(), last, before))
 
     async def read_blocks(self, name: str) -> AsyncIterator[bytes]:
-        """The whole segment, up to the tail that it has at the end."""
+        """The whole segment, up to its tail."""
         offset = 0
         while True:
             headers = {"Range": f"bytes={offset}-{offset + _READ_BYTES - 1}"}
@@ -97,7 +92,7 @@ class RawStore:
     async def _until_answered(
         self, method: str, name: str, verb: Verb, data: bytes, headers: Mapping[str, str], *, again: bool
     ) -> httpx.Response:
-        """The first answer that decides something, within the deadline."""
+        """The first conclusive answer. Raises the last error after ``DEADLINE``."""
         last: Exception = tierlog.Unavailable(f"{self._url} did not answer within {DEADLINE:g} s")
         with anyio.move_on_after(DEADLINE):
             while True:
@@ -122,7 +117,7 @@ class RawStore:
         self, method: str, name: str, verb: Verb, data: bytes, headers: Mapping[str, str]
     ) -> httpx.Response:
         if method == "POST" and name not in self._owners:
-            # Who the owner is, is asked with a request that changes nothing.
+            # A request that changes nothing finds the owner.
             asked = await self._client.get(self._url + segment_path(name, Verb.INFO))
             if asked.status_code != 307:
                 return asked
@@ -135,36 +130,6 @@ class RawStore:
             return answer
         self._owners[name] = urljoin(answer.headers["location"], "/")
         return await self._once(method, name, verb, data, headers)
-
-
-class Admin:
-    """The supervisor's own endpoints."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self._client = httpx.AsyncClient(base_url=url, timeout=_ASK, trust_env=False)
-
-    async def aclose(self) -> None:
-        await self._client.aclose()
-
-    async def status(self) -> dict[str, Any] | None:
-        """None while nobody answers."""
-        try:
-            answer = await self._client.get("/v1/status")
-            document = answer.json() if answer.is_success else None
-        except (httpx.TransportError, ValueError):
-            return None
-        return document if isinstance(document, dict) else None
-
-    async def post(self, path: str, document: object = None) -> bool:
-        """Whether the order was taken."""
-        try:
-            answer = await self._client.post(
-                path, content=json.dumps(document or {}), headers={"Content-Type": "application/json"}
-            )
-        except httpx.TransportError:
-            return False
-        return answer.is_success
 
 
 def _error(answer: httpx.Response) -> tierlog.TierlogError:

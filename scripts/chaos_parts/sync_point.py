@@ -1,14 +1,8 @@
-"""The gate: a writer stops there between two steps and says where it is, and goes on when what shall happen
-there has happened.
+"""Sync points: a writer in another process stops between two steps until its parent lets it go on.
 
-Owns: the loopback connection between the writers, wherever Spark runs them, and the program that watches over
-them. Does not own: what happens at the gate (``Crossing``), nor what is written.
-
-A writer says two numbers: in the quickstart its share and its piece, in a chaos round the round and what it
-has come to. A kill that is done before the answer is in the middle of the work for certain: what comes next,
-at least, is written after it.
-
-A writer whose gate is gone fails: nobody waits for it any more.
+The writer reports two numbers over a loopback connection, such as the segment and the piece that it is about to
+append. The parent runs its handler, for example a kill, and then answers. So the kill happens in the middle of
+the work for certain: at least the next step comes after it. A writer whose parent is gone fails.
 """
 
 from __future__ import annotations
@@ -22,14 +16,12 @@ import anyio
 import anyio.abc
 from anyio.streams.buffered import BufferedByteReceiveStream
 
-Crossing = Callable[[int, int], Awaitable[None]]
-"""Called with both numbers; the writer waits for its end."""
 _LINE_MAX = 100
 
 
 @asynccontextmanager
-async def open_gate(crossing: Crossing) -> AsyncIterator[int]:
-    """Yields the port on loopback."""
+async def open_sync_point(handler: Callable[[int, int], Awaitable[None]]) -> AsyncIterator[int]:
+    """Yields the port on loopback. Writers wait while ``handler`` runs with their two numbers."""
 
     async def serve(stream: anyio.abc.SocketStream) -> None:
         lines = BufferedByteReceiveStream(stream)
@@ -38,7 +30,7 @@ async def open_gate(crossing: Crossing) -> AsyncIterator[int]:
                 while True:
                     line = await lines.receive_until(b"\n", _LINE_MAX)
                     first, second = map(int, line.split())
-                    await crossing(first, second)
+                    await handler(first, second)
                     await stream.send(b"\n")
         except (anyio.EndOfStream, anyio.IncompleteRead, anyio.BrokenResourceError):
             return  # the writer has ended
@@ -52,8 +44,8 @@ async def open_gate(crossing: Crossing) -> AsyncIterator[int]:
         tasks.cancel_scope.cancel()
 
 
-class Passer:
-    """A writer's side, which blocks. It is made where it is used, in the writer's process."""
+class SyncPoint:
+    """A writer's side, which blocks. Make it in the writer's process."""
 
     def __init__(self, port: int) -> None:
         self._connection = socket.create_connection(("127.0.0.1", port))
@@ -64,7 +56,8 @@ class Passer:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
-    def cross(self, first: int, second: int) -> None:
+    def reach(self, first: int, second: int) -> None:
+        """Wait for the parent. Raises ``ConnectionError`` if it is gone."""
         self._connection.sendall(b"%d %d\n" % (first, second))
         if not self._connection.recv(1):
             raise ConnectionError("the program that started this writer is gone")

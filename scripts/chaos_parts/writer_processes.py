@@ -1,8 +1,6 @@
-"""The crew of a run: its writers' processes, heard by one task each.
+"""The writer processes of a run, and the lanes on which they write.
 
-Owns: the processes from start to end, and the choice of segments and lanes. Does not own: what they do
-(``writers.py``), nor what their records mean (``ledger.py``). A writer that ends before it is told to is a
-problem of the run. On cancellation they are killed and waited for.
+A writer that ends by itself is a problem of the run. On cancellation all are killed and waited for.
 """
 
 from __future__ import annotations
@@ -12,16 +10,15 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import anyio
 import anyio.abc
 
 from chaos_parts.ledger import RECORD, Lane, Ledger, decode_records
+from chaos_parts.processes import SCRIPTS
 from chaos_parts.writers import ENDING, HANG, LanePlan, Plan, plan_json
 from tierlog.storage_backends.base.names import container_of
 
-_SCRIPTS = Path(__file__).resolve().parents[1]
 _READ_BYTES = 1 << 16
 
 
@@ -36,9 +33,7 @@ def segment_names(prefix: str, containers: int) -> list[str]:
     return [names[index] for index in range(containers)]
 
 
-class Crew:
-    """Writers for every segment."""
-
+class WriterProcesses:
     def __init__(self, ledger: Ledger, *, url: str, client: str, seed: int, pace: float) -> None:
         self._ledger = ledger
         self._url = url
@@ -50,7 +45,7 @@ class Crew:
         self._ending = self._killed = False
 
     def plan(self, segments: Sequence[str], processes: int, *, plain: bool) -> None:
-        """In each process one identified lane for each segment, and one plain lane."""
+        """Each process has an identified lane for each segment, and one plain lane."""
         for number in range(processes):
             lanes = [
                 self._lane(f"w{number}.{index}", segments, index, identified=True)
@@ -67,12 +62,12 @@ class Crew:
         return LanePlan(lane, writer, segments[container], identified)
 
     @asynccontextmanager
-    async def writing(self) -> AsyncIterator[None]:
-        """The writers write while the body runs; behind it every outcome was told."""
+    async def running(self) -> AsyncIterator[None]:
+        """They write while the body runs; after it every outcome is in the ledger."""
         async with anyio.create_task_group() as tasks:
             try:
                 for plan in self._plans:
-                    tasks.start_soon(self._hear, await self._start(plan))
+                    tasks.start_soon(self._record, await self._start(plan))
                 yield
                 await self._finish()
             finally:
@@ -81,7 +76,7 @@ class Crew:
 
     async def _start(self, plan: Plan) -> anyio.abc.Process:
         command = [sys.executable, "-P", "-m", "chaos_parts.writers", plan_json(plan)]
-        environment = {**os.environ, "PYTHONPATH": str(_SCRIPTS)}
+        environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
         process = await anyio.open_process(
             command,
             stdin=subprocess.PIPE,
@@ -93,20 +88,20 @@ class Crew:
         self._processes.append(process)
         return process
 
-    async def _hear(self, process: anyio.abc.Process) -> None:
+    async def _record(self, process: anyio.abc.Process) -> None:
         assert process.stdout is not None
         rest = b""
         async for block in process.stdout:
             data = rest + block
             whole = len(data) // RECORD.size * RECORD.size
-            self._ledger.note(decode_records(data[:whole]))
+            self._ledger.add(decode_records(data[:whole]))
             rest = data[whole:]
         status = await process.wait()
         if (status and not self._killed) or not self._ending:
-            self._ledger.fail(f"a writer ended by itself with exit status {status}; it says above why")
+            self._ledger.fail(f"a writer ended by itself with exit status {status}; its error is above")
 
     async def _finish(self) -> None:
-        """Tell them to finish, and wait until they have."""
+        """Let them finish, and wait."""
         self._ending = True
         with anyio.move_on_after(HANG + ENDING) as waiting:
             for process in self._processes:

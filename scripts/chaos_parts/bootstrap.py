@@ -1,8 +1,5 @@
-"""Makes the chaos scripts run from a fresh clone: with the right Python, or through ``scripts/chaos``, which
-makes its environment first.
-
-Owns: finding out whether this Python has this repository's tierlog and what it needs. Imports nothing that a
-bare Python does not have.
+"""Runs a chaos script from a fresh clone: with this Python if it has tierlog, or through ``scripts/chaos``, which
+makes an environment first. Imports only the standard library.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ def is_ready(name: str) -> bool:
 
 
 def run(name: str, text: str) -> int:
-    """Do what ``scripts/chaos_<name>.py`` promises, ``text`` being its help; returns the exit status."""
+    """Run ``scripts/chaos_<name>.py``, whose help is ``text``; returns the exit status."""
     if not is_ready(name):
         os.execv(ROOT / "scripts" / "chaos", ["chaos", name, *sys.argv[1:]])
     module = importlib.import_module(f"chaos_parts.{name}")

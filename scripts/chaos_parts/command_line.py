@@ -1,0 +1,200 @@
+"""The chaos scripts as commands: options, the service, the report, the exit status.
+
+Exit status: 0 if all promises hold, 1 if one does not, 2 for wrong arguments, 130 after Ctrl-C (or 128 and the
+number of another signal), when the service and the writers have ended and the temporary folder is removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from pathlib import Path
+from random import SystemRandom
+
+import anyio
+from rich.console import Console
+
+from chaos_parts.campaign import Nemesis, Options, Run, campaign
+from chaos_parts.processes import RunError, free_port, until_signalled
+from chaos_parts.report import Report
+from chaos_parts.service import OwnService, Service
+from chaos_parts.tail import settings_for
+
+_SETTINGS = """\
+[server]
+restarts = 1000                 # hosts die more often here than anywhere else, and must be restarted each time
+restart_backoff_max = "0.2 s"
+failovers = 100000
+container_crashes = 1000
+"""
+"""The only difference from the defaults: how often a host may die."""
+
+
+MakeService = Callable[[Options, Path], Service]
+
+
+def run_script(
+    script: str,
+    text: str,
+    arguments: Sequence[str],
+    nemesis: Nemesis,
+    *,
+    rounds: int,
+    attach: bool = False,
+    plain: bool = True,
+    make_service: MakeService | None = None,
+) -> int:
+    """Run a campaign; returns the exit status. ``text`` is the help, ``attach`` whether --url is allowed,
+    ``make_service`` starts a special service in a folder."""
+    given = parse_options(make_parser(script, text, attach=attach, rounds=rounds), arguments)
+    options = Options(**vars(given), plain=plain)
+    report = Report(script, options.seed, strict=options.goals)
+    return carry_out(options, report, partial(campaign, nemesis=nemesis), make_service=make_service)
+
+
+def carry_out(
+    options: Options,
+    report: Report,
+    work: Callable[[Run], Awaitable[None]],
+    *,
+    make_service: MakeService | None = None,
+) -> int:
+    """Make the service, do the work, show the report."""
+    script = report.script
+    folder = options.keep or Path(tempfile.mkdtemp(prefix=f"tierlog-chaos-{script}-"))
+    folder.mkdir(exist_ok=True)
+    console = Console(stderr=options.json)
+    keep = options.keep is not None
+    try:
+        if options.url is not None:
+            service = Service(options.url, pids_from=options.pids_from)
+        else:
+            service = (make_service or own_service)(options, folder)
+    except RunError as error:
+        folder.rmdir()
+        print(f"chaos_{script}: {error}", file=sys.stderr)
+        return 1
+    service.patience = options.patience
+    try:
+        run = Run(options, service, report, folder, console)
+
+        async def guarded() -> None:
+            with run.errors_reported():
+                await work(run)
+
+        with run.progress:
+            status = anyio.run(until_signalled, guarded, backend_options={"use_uvloop": True})
+        if status:
+            report.show_interrupted(console, options.rounds)
+            return status
+
+        report.show(console, as_json=options.json)
+        keep = keep or bool(report.violations)
+        if keep:
+            service.keep(folder)
+            kept = f"the data and the log are kept in {folder}"
+            console.print(kept, highlight=False, markup=False, soft_wrap=True)
+        return report.exit_status
+    finally:
+        service.close()
+        if not keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def settings(options: Options, server: str = "") -> str:
+    """The configuration of a service that is started here; ``server`` is added to its section of that name."""
+    return _SETTINGS + server + settings_for(options.tail)
+
+
+def own_service(options: Options, folder: Path) -> OwnService:
+    return OwnService(
+        folder / "data",
+        folder,
+        hosts=options.hosts,
+        containers=options.containers,
+        config=settings(options),
+        port=free_port(),
+    )
+
+
+# --- arguments ----------------------------------------------------------------------------------
+
+
+def make_parser(
+    script: str, text: str, *, attach: bool, rounds: int, writers: bool = True
+) -> argparse.ArgumentParser:
+    """``attach``: whether the script works on a service that it did not start. ``writers``: whether it has the
+    common writers."""
+    made = argparse.ArgumentParser(
+        prog=f"scripts/chaos_{script}.py",
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+    def number(name: str, least: int, most: int, default: int | None, what: str) -> None:
+        shown = "" if default is None else f" (default: {default})"
+        made.add_argument(name, type=count(least, most), default=default, metavar="N", help=what + shown)
+
+    number("--rounds", 1, 100_000, rounds, "number of rounds")
+    number("--seed", 0, 1 << 63, None, "seed of all choices (default: random; the report shows it)")
+    number("--hosts", 1, 64, 2, "host processes")
+    number("--containers", 1, 256, 4, "segment containers")
+    add = made.add_argument
+    if writers:
+        number("--writers", 1, 64, 2, "writer processes; each writes to every container")
+        number("--tail", 0, 1_000_000, 0, "operations added to each container's log before each round")
+        pace = "mean pause between two calls of a lane (default: 0.01)"
+        add("--pace", type=seconds, default=0.01, metavar="SECONDS", help=pace)
+        client = "the writers' client: tierlog.connect, or plain HTTP requests"
+        add("--client", choices=("tierlog", "raw"), default="tierlog", help=client)
+        add("--goals", action="store_true", help="a figure that misses its goal is a violation too")
+    keep = "a new folder for data and log, which is kept (default: a temporary one, kept after a violation)"
+    add("--keep", type=Path, metavar="FOLDER", help=keep)
+    patience = "how long the service may take to settle (default: 30)"
+    add("--patience", type=seconds, default=30, metavar="SECONDS", help=patience)
+    add("--json", action="store_true", help="the report as one JSON document")
+    if attach:
+        add(
+            "--url",
+            metavar="URL",
+            help="attach to this supervisor on this machine instead of starting a service",
+        )
+        pids = "with --url: lines of a host's name and its process id, read in each round (default: from its status)"
+        add("--pids-from", type=Path, metavar="FILE", help=pids)
+    return made
+
+
+def parse_options(made: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    given = made.parse_args(arguments)
+    if given.seed is None:
+        given.seed = SystemRandom().randrange(1 << 32)
+    if getattr(given, "pids_from", None) is not None and given.url is None:
+        made.error("--pids-from needs --url: the processes of a service that is started here are known")
+    if given.keep is not None:
+        given.keep = given.keep.absolute()
+        if given.keep.exists() and any(given.keep.iterdir()):
+            made.error(f"--keep: {given.keep} is not empty")
+    return given
+
+
+def count(least: int, most: int) -> Callable[[str], int]:
+    def number(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise argparse.ArgumentTypeError(f"a whole number from {least} to {most}, not {text!r}")
+        return int(text)
+
+    return number
+
+
+def seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 60:
+        raise argparse.ArgumentTypeError(f"seconds from 0 to 60, not {text!r}")
+    return value

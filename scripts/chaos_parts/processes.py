@@ -1,0 +1,265 @@
+"""Processes of this machine: found through /proc, killed with their descendants, asked over pipes, and counted
+for leaks.
+
+A worker is the first process of a session, so Ctrl-C in a terminal does not reach it, and all its descendants
+(Spark's Java, and Java's Python workers) can be found.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import anyio
+import anyio.abc
+import attrs
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+import tierlog
+
+SCRIPTS = Path(__file__).resolve().parents[1]
+PATIENCE = 30.0
+"""Seconds after which a missing event counts as a failure."""
+POLL = 0.01
+_ANSWER_BYTES_MAX = 1 << 20
+_SLACK = 6
+"""Descriptors that may come and go: a connection that is being closed, a log file that has just been rolled."""
+
+
+class RunError(Exception):
+    """The run cannot be made, or a promise does not hold. The message says what to look at."""
+
+
+async def until_signalled(work: Callable[[], Awaitable[None]]) -> int:
+    """Await ``work``. SIGINT, SIGTERM or SIGHUP cancels it.
+
+    Returns 0, or 128 and the signal's number. Errors of work that a signal cut short are dropped.
+    """
+    status = 0
+
+    async def watch(scope: anyio.CancelScope, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        nonlocal status
+        with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as signals:
+            task_status.started()
+            async for number in signals:
+                status = 128 + number
+                scope.cancel()
+                return
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            await tasks.start(watch, tasks.cancel_scope)
+            await work()
+            tasks.cancel_scope.cancel()
+    except* (RunError, tierlog.TierlogError):
+        if not status:
+            raise
+    return status
+
+
+def free_port() -> int:
+    """A port that was free a moment ago. A restarted supervisor must listen where its predecessor did."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+# --- what /proc tells ---------------------------------------------------------------------------
+
+
+def kill_process(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def stat_of(pid: int) -> list[str]:
+    """State, parent, group, session and the fields after them; empty if the process is gone."""
+    try:
+        # They follow the name, which is in brackets and may contain anything.
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def command_of(pid: int) -> str:
+    """The command line; empty if the process is gone or a zombie."""
+    try:
+        if stat_of(pid)[:1] in ([], ["Z"]):
+            return ""
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def is_process_of(pid: int, folder: Path) -> bool:
+    """Whether the process serves the folder: its command line names it."""
+    command = command_of(pid)
+    return str(folder) in command and "tierlog" in command
+
+
+def processes_of(folder: Path) -> list[int]:
+    """Living processes that serve the folder."""
+    return [pid for pid in _all_processes() if pid != os.getpid() and is_process_of(pid, folder)]
+
+
+def processes_of_session(session: int) -> list[int]:
+    """Living processes of a session."""
+    return [
+        pid
+        for pid in _all_processes()
+        if (stat := stat_of(pid)) and stat[0] != "Z" and int(stat[3]) == session
+    ]
+
+
+def _all_processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+# --- workers ------------------------------------------------------------------------------------
+
+
+class WorkerGoneError(RunError):
+    """The worker was killed, or ended by itself."""
+
+
+class Worker:
+    """A Python process that answers each line of JSON on its standard input with one on its standard output."""
+
+    def __init__(self, process: anyio.abc.Process, log: Path) -> None:
+        assert process.stdout is not None
+        self._process = process
+        self._answers = BufferedByteReceiveStream(process.stdout)
+        self.log = log
+
+    @classmethod
+    async def start(
+        cls, module: str, *arguments: str, folder: Path, environment: Mapping[str, str] | None = None
+    ) -> Self:
+        """Run ``python -m module`` in the new ``folder``, with its temporary files there; ``folder``.log is
+        its standard error output."""
+        folder.mkdir()
+        log = folder.with_suffix(".log")
+        path = os.pathsep.join(filter(None, (str(SCRIPTS), os.environ.get("PYTHONPATH"))))
+        variables = {**os.environ, **(environment or {}), "PYTHONPATH": path, "TMPDIR": str(folder)}
+        with log.open("wb") as errors:
+            process = await anyio.open_process(
+                [sys.executable, "-m", module, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=folder,
+                env=variables,
+                start_new_session=True,
+            )
+        return cls(process, log)
+
+    @property
+    def session(self) -> int:
+        return self._process.pid
+
+    async def ask(self, document: object) -> dict[str, Any]:
+        """Send one request. Raises ``WorkerGoneError`` if the process ends before it has answered."""
+        assert self._process.stdin is not None
+        try:
+            await self._process.stdin.send(json.dumps(document).encode() + b"\n")
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise self._gone() from None
+        return await self.answer()
+
+    async def answer(self) -> dict[str, Any]:
+        """The next answer: the first one says that the worker is ready."""
+        try:
+            answer: dict[str, Any] = json.loads(await self._answers.receive_until(b"\n", _ANSWER_BYTES_MAX))
+        except (anyio.EndOfStream, anyio.IncompleteRead, anyio.ClosedResourceError):
+            raise self._gone() from None
+        return answer
+
+    def _gone(self) -> WorkerGoneError:
+        return WorkerGoneError(f"a worker process ended by itself; {self.log} ends: {self.log_end}")
+
+    @property
+    def log_end(self) -> str:
+        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        return " | ".join(lines[-3:]) or "it is empty"
+
+    async def close(self) -> list[int]:
+        """End its input and wait; returns the processes of its session that are left after ``PATIENCE``."""
+        assert self._process.stdin is not None
+        await self._process.stdin.aclose()
+        left = []
+        with anyio.move_on_after(PATIENCE):
+            await self._process.wait()
+            while left := processes_of_session(self.session):
+                await anyio.sleep(POLL)
+        return left
+
+    async def kill(self) -> None:
+        """Kill every process of its session, the first one first, and wait for the end."""
+        with anyio.CancelScope(shield=True):
+            if self._process.returncode is None:
+                self._process.kill()
+            with anyio.move_on_after(PATIENCE):
+                while left := processes_of_session(self.session):
+                    for pid in left:
+                        kill_process(pid)
+                    await anyio.sleep(POLL)
+            await self._process.aclose()
+
+
+# --- leaks --------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Usage:
+    """What one process has open. Two counts are comparable only while the service is balanced and idle."""
+
+    role: str
+    descriptors: int
+    sockets: int
+    threads: int
+
+
+def usage_of(pid: int, role: str) -> Usage | None:
+    """None if the process is gone."""
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+        threads = len(os.listdir(f"/proc/{pid}/task"))
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+
+    return Usage(role, len(names), sum(_is_socket(pid, name) for name in names), threads)
+
+
+def _is_socket(pid: int, name: str) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def compare_usage(before: Mapping[str, Usage], after: Mapping[str, Usage]) -> list[str]:
+    """Leaks, by process name. A replaced process has a new name, so each one is compared with the largest
+    count of its role."""
+    found = []
+    for name, now in sorted(after.items()):
+        peers = [each for each in before.values() if each.role == now.role]
+        if not peers:
+            found.append(f"{name} was not there before")
+            continue
+
+        for what in ("descriptors", "sockets", "threads"):
+            most = max(getattr(peer, what) for peer in peers)
+            allowed = most + (_SLACK if what != "threads" else 2 * _SLACK)
+            if getattr(now, what) > allowed:
+                found.append(f"{name} has {getattr(now, what)} {what}, {most} at the beginning: they leak")
+    return found

@@ -1,0 +1,220 @@
+"""Spark's driver processes, on both sides: their start and end here, their requests and sessions there.
+
+There is one driver at a time, kept as long as its master is wanted. As a program this module is the driver: a
+session for one master, and one write after another, as requested on its standard input. Everything that it starts
+is in its session of processes.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from chaos_parts.processes import RunError, Worker, WorkerGoneError, free_port
+from chaos_parts.spark_jobs import Request, carry_out, warm_up
+from chaos_parts.spark_scenarios import Master
+from chaos_parts.spark_session import (
+    answer_requests,
+    environment,
+    folder_settings,
+    redirect_output,
+    session,
+    spark_home,
+)
+
+START = 300.0
+WRITE = 150.0
+"""Seconds after which a session, or a write, hangs."""
+
+
+class Drivers:
+    """The driver that runs, if any."""
+
+    def __init__(
+        self, folder: Path, *, started: Callable[[float], None], leaked: Callable[[str], None]
+    ) -> None:
+        """``started`` gets the seconds that a session took to start, ``leaked`` a violation."""
+        self._folder = folder
+        self._started = started
+        self._leaked = leaked
+        self._count = 0
+        self._master: Master | None = None
+        self.worker: Worker | None = None
+
+    async def for_master(self, master: Master) -> Worker:
+        """The driver for this master. Raises ``RunError`` if Spark does not start."""
+        if self._master is not master:
+            await self.close()
+        if self.worker is None:
+            began = time.monotonic()
+            self._count += 1
+            self._master = master
+            self.worker = await Worker.start(
+                "chaos_parts.spark_drivers", master.value, folder=self._folder / f"spark-{self._count}"
+            )
+            try:
+                with anyio.fail_after(START):
+                    await self.worker.answer()
+            except (TimeoutError, WorkerGoneError):
+                raise RunError(f"Spark did not start; its log ends: {self.worker.log_end}") from None
+            self._started(time.monotonic() - began)
+        return self.worker
+
+    async def write(self, master: Master, request: Request) -> str:
+        """Why the write failed; empty if it did not. Raises ``TimeoutError`` if it hangs, and
+        ``WorkerGoneError`` if the driver ends."""
+        worker = await self.for_master(master)
+        with anyio.fail_after(WRITE):
+            failed: str = (await worker.ask(request.document()))["failed"]
+        return failed
+
+    async def close(self) -> None:
+        if self.worker is not None:
+            if left := await self.worker.close():
+                self._leaked(f"processes {left} outlived the driver of {self._master}")
+            await self.kill()
+
+    async def kill(self) -> None:
+        worker, self.worker = self.worker, None
+        if worker is not None:
+            await worker.kill()
+
+
+# --- the driver ---------------------------------------------------------------------------------
+
+_START = 60.0
+_POLL = 0.05
+_EXECUTORS = {Master.CLUSTER: 2, Master.TWO_HOSTS: 2}
+"""The executors of a complete session; 0 for a local master."""
+_PLENTY = "1000000"
+_RETRY_ELSEWHERE = {
+    # A task that fails on one executor goes to the other, and the executors stay in use.
+    "spark.excludeOnFailure.enabled": "true",
+    "spark.excludeOnFailure.task.maxTaskAttemptsPerExecutor": "1",
+    "spark.excludeOnFailure.task.maxTaskAttemptsPerNode": "3",  # less than a task has
+    "spark.excludeOnFailure.stage.maxFailedTasksPerExecutor": _PLENTY,
+    "spark.excludeOnFailure.stage.maxFailedExecutorsPerNode": _PLENTY,
+    "spark.excludeOnFailure.application.maxFailedTasksPerExecutor": _PLENTY,
+    "spark.excludeOnFailure.application.maxFailedExecutorsPerNode": _PLENTY,
+    # A task that has failed everywhere fails its job at once.
+    "spark.scheduler.excludeOnFailure.unschedulableTaskSetTimeout": "1s",
+    "spark.deploy.maxExecutorRetries": "-1",
+}
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "200ms",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.minTaskRuntime": "500ms",
+}
+_WORKERS = ("127.0.0.2", "127.0.0.3")
+"""Two hosts for Spark, which runs the copy of a task on another host only."""
+
+
+@contextmanager
+def open_session(master: Master) -> Iterator[Any]:
+    from tierlog.spark_bridge import TierlogDataSource
+
+    settings = {**folder_settings(), "spark.python.worker.reuse": "true"}
+    with ExitStack() as stack:
+        url = master.value
+        if master is Master.TWO_HOSTS:
+            url = stack.enter_context(standalone(Path.cwd()))
+            settings |= {**SPECULATION, "spark.executor.memory": "1g", "spark.executor.cores": "1"}
+        if master is Master.CLUSTER:
+            settings |= _RETRY_ELSEWHERE
+        spark = stack.enter_context(session(url, **settings))
+        # Spark discovers sources once, before the faulty one is registered.
+        spark.dataSource.register(TierlogDataSource)
+        yield spark
+
+
+@contextmanager
+def standalone(folder: Path) -> Iterator[str]:
+    """A standalone master and two workers; yields the master's URL."""
+    port = free_port()
+    url = f"spark://127.0.0.1:{port}"
+    with ExitStack() as stack:
+        master = ["master.Master", "--port", str(port), "--webui-port", "0"]
+        stack.enter_context(_daemon(folder, "127.0.0.1", master, ready="I have been elected"))
+        for host in _WORKERS:
+            worker = ["worker.Worker", "--cores", "1", "--memory", "1g", "--webui-port", "0"]
+            worker += ["--work-dir", str(folder / f"work-{host}"), url]
+            stack.enter_context(_daemon(folder, host, worker, ready="Successfully registered"))
+        yield url
+
+
+@contextmanager
+def _daemon(folder: Path, host: str, command: list[str], *, ready: str) -> Iterator[None]:
+    """``ready``: what its log contains when it is ready."""
+    kind, *arguments = command
+    log = folder / f"{kind.partition('.')[0]}-{host}.log"
+    program = [str(spark_home() / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}", "--host", host]
+    variables = {
+        **os.environ,
+        **environment(),
+        "SPARK_LOCAL_IP": host,
+        "SPARK_NO_DAEMONIZE": "1",
+        "SPARK_DAEMON_JAVA_OPTS": "-XX:-UsePerfData",
+    }
+    with log.open("wb") as stream:
+        process = subprocess.Popen(
+            [*program, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            cwd=folder,
+            env=variables,
+        )
+    try:
+        deadline = time.monotonic() + _START
+        while ready not in log.read_text(errors="replace"):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"Spark's {kind} did not start: see {log}")
+            time.sleep(_POLL)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def wait_for_executors(spark: Any, count: int) -> None:
+    """Raises ``TimeoutError`` after a minute.
+
+    An executor that an earlier request killed is replaced within seconds. Without it nothing can be retried
+    elsewhere, and Spark would fail the write for want of an executor.
+    """
+    tracker = spark.sparkContext._jsc.sc().statusTracker()
+    deadline = time.monotonic() + _START
+    while len(tracker.getExecutorInfos()) < 1 + count:  # the driver is one of them
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"Spark did not have {count} executors within {_START:g} s")
+        time.sleep(_POLL)
+
+
+def handle(spark: Any, executors: int, document: dict[str, Any]) -> dict[str, Any]:
+    if executors:
+        wait_for_executors(spark, executors)
+    carry_out(spark, Request.parse(document))
+    return {}
+
+
+def main() -> None:
+    answers = redirect_output()
+    master = Master(sys.argv[1])
+    with open_session(master) as spark:
+        warm_up(spark)
+        answer_requests(answers, partial(handle, spark, _EXECUTORS.get(master, 0)))
+
+
+if __name__ == "__main__":
+    main()
