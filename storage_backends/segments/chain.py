@@ -1,8 +1,4 @@
-"""All records of one segment, made at once: what an import or a restore commits. Pure.
-
-Owns: the links, the index and the segment record over chunks that are known. Does not own: where the chunks
-come from, nor the commit.
-"""
+"""All records of one segment, made at once: what an import or a restore commits. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from .records import ChunkRecord, IndexRecord, Record, SegmentRecord
 from .records.header import changed
 
 _RECORD_BYTES = 96
-"""About what a record and its key take beside names, checksums and starts."""
+"""About the size of a record and its key beside names, checksums and starts."""
 
 
 class Laid(NamedTuple):
@@ -26,7 +22,7 @@ class Laid(NamedTuple):
     """The segment offset of its first byte."""
     chunk: ChunkRecord
     multiples: list[IndexRecord]
-    """Those of the block index that lead to it."""
+    """The index records that point to it."""
 
     @property
     def size(self) -> int:
@@ -44,19 +40,17 @@ class Laid(NamedTuple):
 
 @attrs.frozen
 class Chain:
-    """A segment's layout without the names under which it will be kept: its id, its owner."""
+    """A segment's layout, without its id and owner."""
 
     length: int
     start_offset: int
     sealed: bool
     rolling_size: int
     chunks: tuple[tuple[int, ChunkRecord], ...]
-    """(segment offset of its first byte, record) of each chunk in order, without a gap; links in them are not
-    looked at."""
+    """(segment offset of its first byte, record) of each chunk in order, without a gap. ``next_chunk`` is ignored."""
 
     def records(self, segment: int, epoch: int, spacing: int) -> list[Record]:
-        """The records that make these chunks the segment with that id. ``spacing``: bytes between index
-        records."""
+        """The records of the segment with that id. ``spacing``: bytes between index records."""
         laid = list(self.laid(segment, spacing))
         index = [record for each in laid for record in each.multiples]
         return [self.segment_record(segment, epoch), *(each.chunk for each in laid), *index]
@@ -79,12 +73,12 @@ class Chain:
         )
 
     def laid(self, segment: int, spacing: int) -> Iterator[Laid]:
-        """Each chunk's records, linked to the next, with those of the block index that lead to it."""
+        """Each chunk's records, linked to the next."""
         for start, chunk in _linked(self.chunks):
             yield Laid(start, chunk, _index(segment, start, chunk, spacing))
 
     def broken(self) -> list[str]:
-        """What keeps these chunks from being a segment."""
+        """Why these chunks do not make a segment; empty if they do."""
         ends = [start + chunk.length for start, chunk in self.chunks]
         starts = [start for start, _ in self.chunks]
         found = [] if starts[1:] == ends[:-1] else ["the chunks do not follow each other without a gap"]

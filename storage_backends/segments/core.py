@@ -1,11 +1,13 @@
-"""What the operations of one ``ChunkedSegmentStorage`` share: its parts, its options and its volatile state.
+"""What the operations of one ``ChunkedSegmentStorage`` share: its parts, options and volatile state.
 
-Owns: the options, the counters, which chunks this instance may still append to, and which segments have an
-open transaction. All of it is lost with the instance, on purpose: a new owner appends to no chunk that it did
-not create (rules S2, S3).
+All of the state is lost with the instance, on purpose: a new owner never appends to a chunk that it did not create
+(rules S2, S3).
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 import attrs
 
@@ -13,16 +15,15 @@ from ..base.chunk_storage import ChunkStorage
 from ..base.errors import InvalidArgument
 from ..base.statistics import counter, gauge
 from ..base.world import World
-from .deferred_work_index import DeferredWorkIndex
 from .defrag_rules import DefragOptions
-from .garbage import GarbageSink
 from .layout import LayoutCache
 from .metadata_store import ChunkMetadataStore
-from .records import BLOCK
-from .transaction import DecodedRecords
+from .records import BLOCK, DEFERRED_WORK_PREFIX, DeferredWorkRecord
+from .records.deferred_work import is_of_newer_kind
+from .transaction import DecodedRecords, decode_record
 
 APPENDABLE_MAX = 1 << 16
-"""Chunks remembered as appendable; one per segment that was written lately."""
+"""Chunks remembered as appendable: one per recently written segment."""
 
 
 def _positive(_: object, attribute: attrs.Attribute[int], value: int) -> None:
@@ -30,7 +31,7 @@ def _positive(_: object, attribute: attrs.Attribute[int], value: int) -> None:
         raise InvalidArgument(f"{attribute.name} is {value}, it must be at least 1")
 
 
-def _several(_: object, attribute: attrs.Attribute[int], value: int) -> None:
+def _at_least_two(_: object, attribute: attrs.Attribute[int], value: int) -> None:
     if value < 2:
         raise InvalidArgument(f"{attribute.name} is {value}, it must be at least 2")
 
@@ -43,28 +44,26 @@ def _whole_blocks(_: object, attribute: attrs.Attribute[int], value: int) -> Non
 @attrs.frozen
 class ChunkedOptions:
     rolling_size: int = attrs.field(default=128 << 20, validator=_positive)
-    """Bytes after which a chunk is not appended to, for segments created from now on."""
+    """Bytes at which a chunk is full. Applies to segments created from now on."""
     index_spacing: int = attrs.field(default=64 << 20, validator=_positive)
-    """Bytes between index records. Part of a store's format: once there are segments it must not change."""
+    """Bytes between index records. Part of the store's format: it must not change once segments exist."""
     read_request: int = attrs.field(default=16 << 20, validator=_whole_blocks)
-    """Bytes of one chunk above which a read is divided into several requests; whole blocks around it come on
-    top."""
+    """A read of more bytes of one chunk is split into several requests. Rounding to whole blocks may add to it."""
     read_parallelism: int = attrs.field(default=16, validator=_positive)
     """Requests in flight for one call."""
     cached_segments: int = attrs.field(default=1024, validator=_positive)
     cached_chunks: int = attrs.field(default=16384, validator=_positive)
     """Bounds of the layout cache: segments, and chunk records over all of them."""
     defrag: DefragOptions = attrs.field(factory=DefragOptions)
-    """When small chunks are joined, and the rest of a truncated one is moved."""
+    """When small chunks are joined and mostly truncated ones are rewritten."""
     inline_records: int = attrs.field(default=16, validator=_positive)
-    """The most chunk and index records that an operation looks at itself, beyond a fixed handful; for more it
-    leaves deferred work (rule S11)."""
-    maintenance_records: int = attrs.field(default=256, validator=_several)
-    """The most chunk and index records that one step of deferred work reads; 2 at least, for one chunk is
-    joined with nothing."""
+    """The most chunk and index records that an operation reads itself, beyond a fixed handful; more become deferred
+    work (rule S11)."""
+    maintenance_records: int = attrs.field(default=256, validator=_at_least_two)
+    """The most chunk and index records that one step of deferred work reads; at least 2, because a join needs two."""
     adopt_bytes: int = attrs.field(default=256 << 10, validator=_positive)
-    """The bytes of records, about, above which an import or a restore of one segment lays them in several
-    transactions (rule S14)."""
+    """Above about this many bytes of records, an import or a restore of one segment takes several transactions
+    (rule S14)."""
 
 
 @attrs.frozen
@@ -72,25 +71,98 @@ class ChunkedStatistics:
     """Counts since the instance was made; bytes are user bytes."""
 
     commits: int = attrs.field(metadata=counter("Metadata transactions committed."))
-    aborts: int = attrs.field(metadata=counter("Metadata transactions given up."))
+    aborts: int = attrs.field(metadata=counter("Metadata transactions aborted."))
     chunks_created: int = attrs.field(metadata=counter("Chunks created."))
     bytes_written: int = attrs.field(metadata=counter("User bytes written to chunks."))
     bytes_read: int = attrs.field(metadata=counter("User bytes read from chunks."))
-    chunks_joined: int = attrs.field(metadata=counter("Small chunks that were replaced by a larger one."))
+    chunks_joined: int = attrs.field(metadata=counter("Small chunks replaced by a larger one."))
     chunks_relocated: int = attrs.field(
-        metadata=counter("Mostly truncated chunks whose rest was moved to a new one.")
+        metadata=counter("Mostly truncated chunks whose live end was moved to a new one.")
     )
-    bytes_joined: int = attrs.field(metadata=counter("User bytes copied to join or relocate chunks."))
+    bytes_joined: int = attrs.field(metadata=counter("User bytes copied by joins and relocations."))
     joins_refused: int = attrs.field(
-        metadata=counter("Joins and relocations given up because a chunk is damaged.")
+        metadata=counter("Joins and relocations refused because a chunk is damaged.")
     )
-    open_transactions: int = attrs.field(metadata=gauge("Metadata transactions under way."))
-    cached_segments: int = attrs.field(metadata=gauge("Segments whose records are in memory."))
-    cached_chunks: int = attrs.field(metadata=gauge("Chunks whose records are in memory."))
+    open_transactions: int = attrs.field(metadata=gauge("Open metadata transactions."))
+    cached_segments: int = attrs.field(metadata=gauge("Segments in the layout cache."))
+    cached_chunks: int = attrs.field(metadata=gauge("Chunk records in the layout cache."))
+
+
+class GarbageSink(Protocol):
+    """What chunked segments report to the garbage collector. Nothing in this package deletes a chunk (rules F2, G1).
+
+    ``track`` is awaited before a chunk is created, so that a crash at any later moment leaves a trace of the name
+    (PDP-53). Once the outcome of the transaction is known, each of its names is reported exactly once with ``keep``,
+    ``release`` or ``doubt``. A name whose chunk was certainly not created may instead stay tracked for the segment's
+    next transaction to use. The three are plain functions, so that they run even while a task is being cancelled.
+    """
+
+    async def track(self, names: Sequence[str]) -> None:
+        """Remember ``names`` before they are created. If this raises, they must not be created."""
+
+    def keep(self, names: Sequence[str]) -> None:
+        """Tracked names that a successful commit refers to."""
+
+    def release(self, names: Sequence[str]) -> None:
+        """Names that nothing refers to: dropped by a commit, or perhaps created by a failed transaction. The chunk
+        may not exist."""
+
+    def doubt(self, names: Sequence[str]) -> None:
+        """Names of a commit with unknown outcome: new ones are garbage if it failed, dropped ones if it succeeded.
+        The durable metadata decides."""
+
+
+class DeferredWorkIndex:
+    """The deferred work of the segments, read once and then kept current by this instance's own commits (rule S11).
+
+    Only this instance commits, so what it knows is what is stored. After a commit of unknown outcome it reads again.
+    """
+
+    def __init__(self, store: ChunkMetadataStore) -> None:
+        self._store = store
+        self._known: dict[str, DeferredWorkRecord] | None = None
+        self.newer: frozenset[str] = frozenset()
+        """Keys of work of kinds that only a newer version knows, as of the last read. It is left alone."""
+
+    async def read(self) -> list[DeferredWorkRecord]:
+        """All deferred work, in the order in which to run it."""
+        if self._known is None:
+            self._known = await self._load()
+        return sorted(self._known.values(), key=lambda work: (work.kind, work.segment))
+
+    async def _load(self) -> dict[str, DeferredWorkRecord]:
+        known: dict[str, DeferredWorkRecord] = {}
+        newer: list[str] = []
+        for key in await self._store.scan(DEFERRED_WORK_PREFIX):
+            found = await self._store.get(key)
+            if found is None:
+                continue
+
+            if is_of_newer_kind(found[1]):
+                newer.append(key)
+            else:
+                known[key] = decode_record(DeferredWorkRecord, key, found[1])
+        self.newer = frozenset(newer)
+        return known
+
+    def committed(self, written: Mapping[str, DeferredWorkRecord | None]) -> None:
+        """A commit has written these, None for removed."""
+        if self._known is None:
+            return
+
+        for key, work in written.items():
+            if work is None:
+                self._known.pop(key, None)
+            else:
+                self._known[key] = work
+
+    def invalidate(self) -> None:
+        """A commit's outcome is unknown: read again."""
+        self._known = None
 
 
 class Core:
-    """One instance's parts and state. Only this package uses it."""
+    """One instance's parts and state. Private to this package."""
 
     def __init__(
         self,
@@ -108,7 +180,7 @@ class Core:
         self.chunks = chunks
         self.metadata = metadata
         self.prefix = f"containers/{container:04d}/"
-        """What the names of this container's own chunks begin with."""
+        """The prefix of the names of this container's own chunks."""
         self.epoch = epoch
         self.world = world
         self.garbage = garbage
@@ -119,21 +191,19 @@ class Core:
         self.deferred_work = DeferredWorkIndex(metadata)
         self.decoded = DecodedRecords()
         self.appendable: dict[str, int] = {}
-        """Chunks created in this instance's life whose last write succeeded and was committed, with that
-        exact length (rule S3)."""
+        """Exact lengths of the chunks that this instance created and whose last write it committed (rule S3)."""
         self.spare: dict[int, tuple[int, str]] = {}
-        """By segment the (offset, name) of a chunk that was tracked and surely never came to be: the next
-        attempt takes it."""
+        """By segment, the (offset, name) of a tracked chunk that was certainly not created: the next attempt uses
+        it."""
         self.adopting: set[int] = set()
-        """Segment ids whose records are being laid in pieces: their deferred work is not due (rule S14)."""
+        """Segment ids whose adoption is under way: its deferred work is not due yet (rule S14)."""
         self.held: set[int] = set()
-        """Segments with an open transaction."""
+        """Ids of segments with an open transaction."""
         self.commits = self.aborts = self.chunks_created = self.bytes_written = self.bytes_read = 0
         self.chunks_joined = self.chunks_relocated = self.bytes_joined = self.joins_refused = 0
 
     def new_chunk_name(self, segment: int, offset: int) -> str:
-        """A name that is never used again (rule S2): ``offset`` is the segment's length when the chunk is
-        created."""
+        """A name that is never used twice (rule S2). ``offset`` is the segment's length when the chunk is created."""
         return f"{self.prefix}{segment:016x}/{self.epoch:016x}-{offset:016x}-{self.world.new_id()}"
 
     def hold(self, segment: int) -> None:
@@ -145,8 +215,7 @@ class Core:
         self.held.add(segment)
 
     def remember(self, name: str, length: int) -> None:
-        """This instance may append to the chunk. Forgetting the oldest of too many costs a new chunk and
-        nothing else."""
+        """This instance may append to the chunk. Evicting the oldest entry costs a new chunk and nothing else."""
         self.appendable[name] = length
         if len(self.appendable) > APPENDABLE_MAX:
             del self.appendable[next(iter(self.appendable))]

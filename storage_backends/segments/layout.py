@@ -1,18 +1,14 @@
-"""Where a segment's bytes lie, for readers: a cache of segment and chunk records in front of the record
-store.
+"""Where a segment's bytes lie, for readers: a cache of segment and chunk records in front of the record store.
 
-Owns: ``Layout`` (one segment's records, as far as they were needed) and ``LayoutCache`` (least recently used,
-bounded). Does not own: any change. Transactions read through the store itself, so a stale layout can never be
-committed.
-
-Ordering: a commit forgets the layouts of its segments when it has returned. A layout enters the cache before
-it is loaded, so one that was loaded before a commit cannot enter after it. A reader that holds a forgotten
-layout goes on with it; if something that it names has gone, it raises ``LayoutChanged`` and the reader begins
-again, unless nothing was committed meanwhile, which is corruption. Cancellation and crash: nothing to lose.
+Transactions do not use it, so a stale layout can never be committed. A commit discards the layouts of its segments
+when it returns. A layout enters the cache before it is loaded, so one that was loaded before a commit cannot enter
+after it. A reader that holds a discarded layout goes on with it; if something that it names is gone, it raises
+``LayoutChanged`` and the reader starts over, unless nothing was committed in between: that is corruption.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from typing import Protocol
 
@@ -21,13 +17,16 @@ from sortedcontainers import SortedDict
 from ..base.errors import DataCorruption, SegmentNotFound
 from .metadata_store import ChunkMetadataStore
 from .records import ChunkRecord, IndexRecord, SegmentRecord, chunk_key, index_key, segment_key
-from .sparse_index import SparseIndex
 from .transaction import decode_record
+
+ENTRIES_MAX = 4096
+"""Entries of one segment; beyond this every second one is dropped and the stride doubles."""
+_STRIDE = 16
 
 
 class LayoutChanged(Exception):
-    """A record or chunk that the layout names is gone: truncated or deleted meanwhile, or damage. ``name`` is
-    the chunk's."""
+    """A record or chunk that the layout names is gone: truncated or deleted in the meantime, or lost. ``name`` is the
+    chunk's."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -35,13 +34,56 @@ class LayoutChanged(Exception):
 
 
 class Readable(Protocol):
-    """Where records are read: a store, or a transaction that has changed some."""
+    """A record store, or a transaction with buffered changes."""
 
     async def get(self, key: str) -> tuple[int, bytes] | None: ...
 
 
+class SparseIndex:
+    """Where every so many chunks of one segment begin: for segments whose chunks are small against the spacing of the
+    persisted index records.
+
+    A chunk never moves inside its segment and its name is never used again, so an entry stays true over every commit
+    until its chunk leaves the chain. Then its record is gone, and the walk that notices drops the entry. So the index
+    outlives layouts, which each commit discards.
+    """
+
+    def __init__(self, limit: int = ENTRIES_MAX) -> None:
+        self._limit = limit
+        self._starts: list[int] = []
+        self._names: list[str] = []
+        self.stride = _STRIDE
+        """A walk adds an entry after this many chunks."""
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def below(self, offset: int) -> tuple[int, str] | None:
+        """(segment offset, name) of the nearest indexed chunk that begins at or before ``offset``."""
+        index = bisect_right(self._starts, offset)
+        return (self._starts[index - 1], self._names[index - 1]) if index else None
+
+    def put(self, start: int, name: str) -> None:
+        index = bisect_left(self._starts, start)
+        if index < len(self._starts) and self._starts[index] == start:
+            self._names[index] = name
+            return
+
+        self._starts.insert(index, start)
+        self._names.insert(index, name)
+        if len(self._starts) > self._limit:
+            del self._starts[1::2], self._names[1::2]
+            self.stride *= 2
+
+    def drop(self, start: int) -> None:
+        """Remove the entry of the chunk that began at ``start``."""
+        index = bisect_left(self._starts, start)
+        if index < len(self._starts) and self._starts[index] == start:
+            del self._starts[index], self._names[index]
+
+
 class Layout:
-    """One segment at one commit. Chunk records are loaded where a reader comes by."""
+    """One segment at one commit. Chunk records are loaded on demand."""
 
     def __init__(
         self, store: Readable, segment: int, spacing: int, sparse: SparseIndex | None = None
@@ -81,12 +123,12 @@ class Layout:
             )
 
     async def is_current(self) -> bool:
-        """Whether nothing was committed to the segment since this layout was loaded."""
+        """Whether nothing has been committed to the segment since this layout was loaded."""
         found = await self._store.get(segment_key(self._id))
         return found is not None and found[0] == self._version
 
     def drop_chunks(self) -> None:
-        """Forget the chunk records, to save memory."""
+        """Free the memory of the chunk records."""
         self._chunks.clear()
 
     async def locate(self, offset: int) -> tuple[int, ChunkRecord]:
@@ -110,11 +152,10 @@ class Layout:
         return await self._walk(start, name, offset)
 
     async def _shortcut(self, start: int, name: str, offset: int) -> tuple[int, str]:
-        """The chunk nearest below ``offset`` that the segment or an index record names, if it is nearer than
-        ``start``.
+        """The chunk nearest below ``offset`` that the segment or an index record names, if it is nearer than ``start``.
 
-        The index of a part that was spliced in may not be there yet (rule S11): then it is looked for farther
-        and farther back.
+        The index of a concatenated part may not exist yet (rule S11): then lower multiples are tried, in doubling
+        steps.
         """
         if offset >= self.segment.last_chunk_start:
             return self.segment.last_chunk_start, self.segment.last_chunk
@@ -130,8 +171,8 @@ class Layout:
         return start, name
 
     async def _walk(self, start: int, name: str, offset: int) -> tuple[int, ChunkRecord]:
-        """Along the chain to the chunk that holds ``offset``. Only that record is kept; some others get
-        an entry in the sparse index."""
+        """Follow the chain to the chunk that holds ``offset``. Only its record is kept; every so many others get an
+        entry in the sparse index."""
         walked = 0
         while name:
             found = await self._store.get(chunk_key(name))
@@ -180,11 +221,11 @@ class LayoutCache:
         try:
             await layout.load()
         except SegmentNotFound:
-            self.forget(segment)
+            self.discard(segment)
             self._sparse.pop(segment, None)
             raise
         if len(self._layouts) > self._segments_max:
-            self.trim()  # also where nobody ever loads a chunk's record, as of segments that are read at their end
+            self.trim()  # here too: reads at a segment's end never load a chunk record
         return layout
 
     def sparse_index(self, segment: int) -> SparseIndex:
@@ -195,12 +236,12 @@ class LayoutCache:
             self._sparse.popitem(last=False)
         return index
 
-    def forget(self, segment: int) -> None:
+    def discard(self, segment: int) -> None:
         self._layouts.pop(segment, None)
 
     def trim(self) -> None:
-        """Get back under both bounds, the least recently used first. Called after a read that had to load
-        records, or added a segment."""
+        """Evict the least recently used until both bounds hold. Called after a read that loaded records or added a
+        segment."""
         entries = sum(map(len, self._sparse.values()))
         while len(self._sparse) > self._segments_max or (
             entries > self._chunks_max and len(self._sparse) > 1

@@ -1,7 +1,7 @@
 """``MemoryMetadataStore``: the record store in memory, for tests and simulations.
 
-Owns: a ``MemoryMetadataState`` that outlives any instance, so that several owners can share one store as they
-share a log. A commit is one synchronous step: it is never seen by halves, and a cancellation cannot tear it.
+Its state outlives any instance, so that several owners can share one store as they share a log. A commit is one
+synchronous step: it is never seen in part, and a cancellation cannot tear it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .metadata_store import ChunkMetadataStore
 
 @attrs.define
 class MemoryMetadataState:
-    """What survives an instance: the newest version, and (version, value) of each key in key order."""
+    """The newest version, and (version, value) of each key in key order."""
 
     version: int = 0
     entries: SortedDict[str, tuple[int, bytes]] = attrs.field(factory=SortedDict)
@@ -55,8 +55,7 @@ class MemoryMetadataStore(ChunkMetadataStore):
 def check_commit(
     entries: Mapping[str, tuple[int, bytes]], expected: Mapping[str, int], writes: Mapping[str, bytes | None]
 ) -> None:
-    """Raise unless a commit may go ahead on ``entries``: every written key is expected, every expected
-    version is the current one."""
+    """Raise unless every written key is expected and every expected version is current in ``entries``."""
     if unexpected := writes.keys() - expected.keys():
         raise InvalidArgument(f"written without an expected version: {sorted(unexpected)[:5]}")
 

@@ -1,13 +1,11 @@
 """``SegmentTransaction``: what one transaction on one segment has done so far, and how it ends.
 
-Owns: the segment's buffered record, the names of created and dropped chunks, and the end: exactly one of
-commit, abort or doubt. Each tells the garbage sink about every name once. Does not own: the operations
-(``operations/``), which change it through the verbs here.
+It buffers the segment's records and the names of created and dropped chunks, and ends exactly once: committed, aborted or
+in doubt. Each end reports every name to the garbage sink once. Order: track a name, create the chunk, commit the metadata,
+then release what the commit dropped.
 
-Ordering: track a name, create the chunk, commit the metadata, then release what the commit dropped. States:
-``open`` -> ``ended``; an operation that raises moves it to ``failed``, from which only ``abort`` leads on,
-because its buffered records may be half changed. Cancellation: inside an operation it fails the transaction;
-inside ``commit`` the outcome is unknown and every name goes to ``doubt``.
+States: ``open`` -> ``ended``. An operation that raises or is cancelled moves it to ``failed``, which only ``abort`` leaves,
+because its buffered records may be half changed. A cancelled ``commit`` has an unknown outcome: every name is in doubt.
 """
 
 from __future__ import annotations
@@ -40,11 +38,11 @@ from .records.header import changed
 from .transaction import Hook, MetadataTransaction
 
 _NOTHING_CHANGED = (MetadataConflict, Unavailable, StorageFull)
-"""What a commit may raise that proves it was not applied."""
+"""Errors of a commit that prove that it was not applied."""
 
 
 class SegmentTransaction:
-    """Made by ``ChunkedSegmentStorage.begin``; give it to the storage's operations, then ``commit``."""
+    """Made by ``ChunkedSegmentStorage.begin``. Pass it to the storage's operations, then ``commit``."""
 
     def __init__(self, core: Core, segment: int, *, create: bool, rolling_size: int | None) -> None:
         if not 0 <= segment < 1 << 64 or (rolling_size is not None and rolling_size < 1):
@@ -67,11 +65,10 @@ class SegmentTransaction:
     # --- for the caller --------------------------------------------------------------------------
 
     async def commit(self, hook: Hook | None = None) -> None:
-        """Make the changes durable and visible, all at once. Errors as in ``ChunkMetadataStore.commit``;
-        after any of them it has ended.
+        """Make all changes durable and visible at once. Raises what ``ChunkMetadataStore.commit`` raises; the
+        transaction has ended then too.
 
-        ``hook`` is awaited with all writes once they are checked, before anything is published; if it raises,
-        the transaction was given up.
+        ``hook`` is awaited with all checked writes before any is published. If it raises, the transaction is aborted.
         """
         self._require_open()
         self._state = "busy"
@@ -91,10 +88,10 @@ class SegmentTransaction:
         except BaseException:
             self._doubt()
             raise
-        self._settle()
+        self._committed()
 
     def abort(self) -> None:
-        """Give everything up. The names of created chunks go to the garbage sink. Does nothing once ended."""
+        """Discard all changes and release the created chunks to the garbage sink. Does nothing after the end."""
         if self._state == "ended":
             return
 
@@ -114,7 +111,7 @@ class SegmentTransaction:
 
     @asynccontextmanager
     async def operation(self) -> AsyncIterator[None]:
-        """Around one operation: nothing else may run meanwhile, and an error fails the transaction."""
+        """Wraps one operation: no other may run at the same time, and an error fails the transaction."""
         self._require_open()
         self._state = "busy"
         try:
@@ -125,7 +122,7 @@ class SegmentTransaction:
         self._state = "open"
 
     async def segment(self) -> SegmentRecord:
-        """The segment's record as this transaction sees it; created if that was asked for."""
+        """The segment's record as this transaction sees it, created if the transaction was begun with ``create``."""
         record = await self.load(self.id)
         if record is not None:
             return record
@@ -138,14 +135,14 @@ class SegmentTransaction:
         for kind in (DeferredWorkKind.DELETE, DeferredWorkKind.SPLICE):
             if await self.metadata.deferred(self.id, kind) is not None:
                 raise RuntimeError(
-                    f"segment id {self.id:016x} is not free: a segment that had it is not wholly gone"
+                    f"segment id {self.id:016x} was used before, and that segment is not completely deleted"
                 )
 
         self._create = False
         return self.update(SegmentRecord(self.id, rolling_size=self._rolling_size))
 
     async def load(self, segment: int) -> SegmentRecord | None:
-        """Any segment's record, if this owner may change it."""
+        """The record of any segment. Raises ``NotOwner`` if it belongs to a newer owner."""
         record = await self.metadata.segment(segment)
         if record is not None and record.owner_epoch > self.core.epoch:
             raise NotOwner(
@@ -156,20 +153,19 @@ class SegmentTransaction:
         return record
 
     def update(self, record: SegmentRecord, **changes: Any) -> SegmentRecord:
-        """Buffer the segment's record with ``changes``, under this owner's epoch."""
+        """Buffer the segment's record with ``changes`` and this owner's epoch."""
         record = changed(record, **changes, owner_epoch=self.core.epoch)
         self.metadata.put(record)
         return record
 
     async def take_source(self, segment: int) -> SegmentRecord | None:
-        """Another segment's record, held by this transaction from now on."""
+        """Hold another segment too, and return its record."""
         self.core.hold(segment)
         self._held.append(segment)
         return await self.load(segment)
 
     async def name_chunk(self, offset: int) -> str:
-        """A new name for a chunk that starts at segment offset ``offset``, tracked before it is used (rule
-        S2, PDP-53)."""
+        """A new name for a chunk that starts at segment offset ``offset``, tracked already (rule S2, PDP-53)."""
         spare = self.core.spare.get(self.id)
         if spare is not None and spare[0] == offset:
             self.core.chunks.admit(spare[1])
@@ -184,26 +180,24 @@ class SegmentTransaction:
         return name
 
     def spare_chunk(self, offset: int, name: str) -> None:
-        """A chunk surely did not come to be: the next transaction that begins one at ``offset`` uses its
-        name, which is tracked already.
+        """The chunk was certainly not created: the next transaction that begins one at ``offset`` uses its tracked
+        name.
 
-        So a storage that refuses each attempt costs one name, and the collector's queue does not grow with
-        its trouble.
+        So a storage that refuses every attempt costs one name, and the collector's queue does not grow.
         """
         self.drop_spare(self.id)
         del self._created[name]
         self.core.spare[self.id] = offset, name
 
     def drop_spare(self, segment: int) -> None:
-        """Nobody will use the name that is left of a failed attempt: it is released at this transaction's
-        end."""
+        """Release the unused name of a failed attempt at this transaction's end."""
         spare = self.core.spare.pop(segment, None)
         if spare is not None:
             self._created[spare[1]] = self._dropped[spare[1]] = None
 
     def room(self, segment: SegmentRecord, chunk: ChunkRecord) -> int:
-        """Bytes that may still be appended to ``chunk``: none unless this instance made it and knows its
-        exact length (rule S3)."""
+        """Bytes that may still be appended to ``chunk``: 0 unless this instance created it and knows its exact length
+        (rule S3)."""
         known = self._tails.get(chunk.name, self.core.appendable.get(chunk.name))
         if not self.core.chunks.capabilities.append or known != chunk.length:
             return 0
@@ -211,35 +205,34 @@ class SegmentTransaction:
         return max(0, segment.rolling_size - chunk.length)
 
     def begin_append(self, name: str) -> int | None:
-        """Before bytes go to a chunk: until the append is known to have worked, nobody may append again.
+        """Call before appending to a chunk: until the append has succeeded, no other may follow.
 
-        Returns its length at the last commit, if it had no bytes of this transaction yet.
+        Returns its length at the last commit if this transaction has not appended to it yet.
         """
         self._tails.pop(name, None)
         return self.core.appendable.pop(name, None)
 
     def undo_append(self, name: str, committed: int | None) -> None:
-        """Nothing reached the chunk after all: the next transaction may append to what was committed."""
+        """Nothing reached the chunk: the next transaction may append to what was committed."""
         if committed is not None:
             self.core.remember(name, committed)
 
     def end_append(self, name: str, length: int) -> None:
-        """The chunk is exactly ``length`` bytes long. Other transactions may rely on it only after the
-        commit."""
+        """The chunk is exactly ``length`` bytes long. Other transactions rely on it only after the commit."""
         self._tails[name] = length
 
     def link(self, last: ChunkRecord, name: str) -> None:
-        """Let the chunk ``name`` follow ``last``, which is thereby complete."""
+        """Link the chunk ``name`` behind ``last``, which is complete from now on."""
         self.metadata.put(changed(last, next_chunk=name))
         self.begin_append(last.name)
 
     def grow_index(self, chunk: str, chunk_start: int, start: int, end: int) -> None:
-        """Write the index records of the multiples in ``start .. end``, all inside ``chunk``."""
+        """Write the index records for ``start .. end``, all inside ``chunk``."""
         for offset in self.multiples(start, end):
             self.metadata.put(IndexRecord(self.id, offset, chunk, chunk_start))
 
     async def drop_index(self, segment: int, start: int, end: int) -> None:
-        """Delete the index records of the multiples in ``start .. end``."""
+        """Delete the index records in ``start .. end``."""
         for offset in self.multiples(start, end):
             record = await self.metadata.index(segment, offset)
             if record is not None:
@@ -251,7 +244,7 @@ class SegmentTransaction:
         return range(max(spacing, -(-start // spacing) * spacing), end, spacing)
 
     async def deferred(self, kind: DeferredWorkKind, segment: int | None = None) -> DeferredWorkRecord | None:
-        """What is left of an earlier operation, if this owner may change it."""
+        """What is left of an earlier operation. Raises ``NotOwner`` if it belongs to a newer owner."""
         work = await self.metadata.deferred(self.id if segment is None else segment, kind)
         if work is not None and work.owner_epoch > self.core.epoch:
             raise NotOwner(
@@ -261,7 +254,7 @@ class SegmentTransaction:
         return work
 
     async def layout(self) -> Layout:
-        """The segment as this transaction sees it."""
+        """The segment's layout as this transaction sees it."""
         layout = Layout(
             self.metadata, self.id, self.core.options.index_spacing, self.core.layouts.sparse_index(self.id)
         )
@@ -274,30 +267,29 @@ class SegmentTransaction:
         layout = await self.layout()
         try:
             return await layout.locate(offset)
-        except LayoutChanged as gone:  # the transaction holds the segment: nobody else changes it
+        except LayoutChanged as gone:  # the transaction holds the segment, so nothing else has changed it
             raise DataCorruption("a chunk's metadata record is missing", file=gone.name) from gone
 
     def defer(self, work: DeferredWorkRecord) -> None:
-        """Write down what is left, under this owner's epoch."""
+        """Record what is left to do, with this owner's epoch."""
         self.metadata.put(changed(work, owner_epoch=self.core.epoch))
 
     async def take_deferred(
         self, kind: DeferredWorkKind, segment: int | None = None
     ) -> DeferredWorkRecord | None:
-        """Take a record of deferred work out: it is done, void, or the caller's from now on."""
+        """Delete a record of deferred work and return it: it is done, void, or the caller's from now on."""
         work = await self.deferred(kind, segment)
         if work is not None:
             self.metadata.drop(work)
         return work
 
     def discard(self, name: str) -> None:
-        """A chunk that this transaction created is not used after all: it is released with the dropped
-        ones."""
+        """A chunk that this transaction created is not needed: it is released with the dropped ones."""
         self._dropped[name] = None
 
     async def drop_chunk(self, record: ChunkRecord) -> None:
-        """Delete a chunk's record; the chunk itself is released after the commit. What no listing of the next
-        owner would find leaves a record of that (rule S19)."""
+        """Delete a chunk's record; the chunk itself is released after the commit. A chunk that a listing of the
+        container's own names would not find leaves a released record (rule S19)."""
         self.metadata.drop(record)
         self._dropped[record.name] = None
         if not record.name.startswith(self.core.prefix) and await self.metadata.released(record.name) is None:
@@ -313,9 +305,8 @@ class SegmentTransaction:
         self._state = "ended"
         self.core.held.difference_update(self._held)
 
-    def _settle(self) -> None:
-        """After a successful commit."""
-        self._forget_layouts()
+    def _committed(self) -> None:
+        self._discard_layouts()
         self._end()
         self.core.commits += 1
         self.core.deferred_work.committed(self.metadata.written_deferred_work())
@@ -327,11 +318,11 @@ class SegmentTransaction:
         self.core.garbage.release(list(self._dropped))
 
     def _doubt(self) -> None:
-        self._forget_layouts()
+        self._discard_layouts()
         self._end()
-        self.core.deferred_work.forget()
+        self.core.deferred_work.invalidate()
         self.core.garbage.doubt(list(self._created | self._dropped))
 
-    def _forget_layouts(self) -> None:
+    def _discard_layouts(self) -> None:
         for segment in self._held:
-            self.core.layouts.forget(segment)
+            self.core.layouts.discard(segment)

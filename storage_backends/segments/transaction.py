@@ -1,12 +1,8 @@
-"""``MetadataTransaction``: typed records read through a ``ChunkMetadataStore``, changed in memory, committed
-at once.
+"""``MetadataTransaction``: typed records read from a ``ChunkMetadataStore``, changed in memory, committed at once.
 
-Owns: the versions of everything it has read, the buffered records, and the check of every written record's
-invariants before the commit. Does not own: what the records mean to a segment (``segment_transaction.py``).
-Reading your own buffered writes is guaranteed; nothing is visible to others before ``commit`` returns, and a
-conflict changes nothing (rule S6). Records are frozen, so none can leak a change.
-
-Cancellation: of a read, harmless; of ``commit``, the outcome is unknown. It is used for one commit.
+A transaction sees its own buffered writes; others see nothing before ``commit`` returns, and a conflict changes nothing
+(rule S6). The invariants of every written record are checked before the commit. Used for one commit. Cancellation of
+``commit`` leaves its outcome unknown.
 """
 
 from __future__ import annotations
@@ -37,7 +33,7 @@ R = TypeVar("R", SegmentRecord, ChunkRecord, IndexRecord, DeferredWorkRecord, Re
 
 
 def decode_record(kind: type[R], key: str, value: bytes) -> R:
-    """The record of ``key``; ``DataCorruption`` if the stored bytes are not one, or break an invariant."""
+    """Decode the record of ``key``. Raises ``DataCorruption`` if the bytes are no such record or break an invariant."""
     try:
         record = kind.decode(value)
     except DecodeError as error:
@@ -53,15 +49,14 @@ def decode_record(kind: type[R], key: str, value: bytes) -> R:
 
 
 Hook: TypeAlias = Callable[[Mapping[str, bytes | None]], Awaitable[None]]
-"""What is to happen between the check of a transaction's writes and their publication."""
+"""Awaited between the check of a transaction's writes and their publication."""
 
 
 class DecodedRecords:
-    """Records that this instance has committed or decoded lately, each with the version that it has in the
-    store.
+    """Records that this instance recently committed or decoded, by key and version.
 
-    A version is never given twice, so a record that is found under the version at which it was kept need not
-    be decoded and checked again. It saves work and nothing else: every read still asks the store.
+    A version is never used twice, so a record found under a known version need not be decoded and checked again. Every
+    read still goes to the store.
     """
 
     def __init__(self, limit: int = 4096) -> None:
@@ -111,8 +106,7 @@ class MetadataTransaction:
         return await self._get(IndexRecord, index_key(segment, offset))
 
     async def get(self, key: str) -> tuple[int, bytes] | None:
-        """A look that the commit does not depend on: what this transaction has written, else what is
-        stored."""
+        """What this transaction has written, else what is stored. The commit does not depend on it."""
         if key not in self._written:
             return await self._store.get(key)
 
@@ -120,14 +114,13 @@ class MetadataTransaction:
         return None if record is None else (0, record.encode())
 
     def put(self, record: Record) -> None:
-        """Write ``record`` at the commit. A key that was not read before must be absent then: what is created
-        is new."""
+        """Write ``record`` at the commit. A key that was not read before must be absent then."""
         self._versions.setdefault(record.key, 0)
         self._records[record.key] = record
         self._written.add(record.key)
 
     def drop(self, record: Record) -> None:
-        """Delete ``record``, read or written by this transaction before, at the commit."""
+        """Delete ``record``, which this transaction has read or written, at the commit."""
         self._records[record.key] = None
         if self._versions[record.key]:
             self._written.add(record.key)
@@ -144,12 +137,11 @@ class MetadataTransaction:
         }
 
     async def commit(self, hook: Hook | None = None) -> int:
-        """Make all changes durable and visible, or none; returns the new version. Errors as in
-        ``ChunkMetadataStore.commit``.
+        """Make all changes durable and visible, or none, and return the new version. Raises what
+        ``ChunkMetadataStore.commit`` raises.
 
-        ``hook`` is awaited once with all writes, after their check and before anything of them is published.
-        If it raises, nothing is published and its error is raised. The store compares versions after it: what
-        others commit meanwhile is a conflict.
+        ``hook`` is awaited once with all writes, after their check and before any is published. If it raises, nothing is
+        published. The store compares versions after it, so what others commit in the meantime is a conflict.
         """
         writes = self.checked()
         if hook is not None:
@@ -157,12 +149,11 @@ class MetadataTransaction:
         return await self.publish(writes)
 
     def checked(self) -> dict[str, bytes | None]:
-        """All writes by key, encoded; ``RuntimeError`` for a record that breaks an invariant: a bug, and
-        nothing was done."""
+        """All writes by key, encoded. Raises ``RuntimeError`` for a record that breaks an invariant, which is a bug."""
         return {key: self._encoded(key) for key in sorted(self._written)}
 
     async def publish(self, writes: Mapping[str, bytes | None]) -> int:
-        """Commit what ``checked`` gave."""
+        """Commit the result of ``checked``."""
         version = await self._store.commit(self._versions, writes)
         for key in writes:
             record = self._records[key]

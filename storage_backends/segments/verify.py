@@ -1,8 +1,4 @@
-"""Verifying a chunk: is it there, is it long enough, do its bytes match their checksums (rule S5).
-
-Owns: the one reading of a chunk for its own sake. Does not own: which chunks, nor what a flaw means to
-anybody.
-"""
+"""Verify a chunk: it exists, is long enough, and its bytes match their checksums (rule S5)."""
 
 from __future__ import annotations
 
@@ -20,14 +16,14 @@ _READ_BYTES = 4 * BLOCK
 
 @attrs.frozen
 class Flaw:
-    """Something about a chunk that must not be. ``offset`` is in the chunk."""
+    """What is wrong with a chunk, and at which offset in it."""
 
     message: str
     offset: int = 0
 
 
 async def find_flaws(chunks: ChunkStorage, record: ChunkRecord, advance: Callable[[int], None]) -> list[Flaw]:
-    """What is wrong with the chunk's recorded bytes, all of which are read; ``advance`` is called with the
+    """Read all recorded bytes of the chunk and return what is wrong with them. ``advance`` is called with the number of
     bytes of each step."""
     flaw = await find_missing(chunks, record)
     if flaw is not None:
@@ -42,7 +38,7 @@ async def find_flaws(chunks: ChunkStorage, record: ChunkRecord, advance: Callabl
 
 
 async def find_missing(chunks: ChunkStorage, record: ChunkRecord) -> Flaw | None:
-    """Whether the chunk is missing, or shorter than its record says. Nothing is read."""
+    """Return a flaw if the chunk is missing or shorter than its record says. Reads no bytes."""
     try:
         length = (await chunks.info(record.name)).length
     except ChunkNotFound:

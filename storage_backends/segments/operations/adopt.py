@@ -1,14 +1,11 @@
-"""Adopt: the records of a chain whose chunks are there already, laid in pieces before the operation that
-makes it a segment (rule S14).
+"""Adopt: write the records of a chain whose chunks exist already, in pieces, before the operation that makes it a segment
+(rule S14).
 
-Owns: the pieces, and the deferred work that says how far they go. Does not own: the chain, nor the last operation,
-which writes the segment's record and empties the deferred work at once (``container/older.py``): before it no reader
-can tell that anything was laid.
-
-Ordering: each piece is one transaction, bounded in bytes, that also writes the deferred work anew. So the deferred work names
-exactly what was laid, and the steps that run it take that out again; the chunks stay, because they are the
-legacy layout's, or a backup's, until the segment is there. While the adoption goes on, in this instance, its
-deferred work is not due. Cancellation and crash: the deferred work is due, here or for the next owner.
+Each piece is one transaction, bounded in bytes, that also rewrites the deferred work record. So that record names exactly
+what was written, and running it removes that again; the chunks stay, because they belong to the legacy layout or to a
+backup until the segment exists. The last operation, which writes the segment's record and empties the work record in one
+commit, belongs to the caller; until then nothing is visible. While the adoption runs in this instance its work is not
+due. After a cancellation or crash it is, here or for the next owner.
 """
 
 from __future__ import annotations
@@ -25,14 +22,14 @@ from ..segment_transaction import SegmentTransaction
 
 
 def is_one_piece(core: Core, chain: Chain) -> bool:
-    """Whether the records of ``chain`` are few enough to be committed with the segment."""
+    """Whether all records of ``chain`` can be committed together with the segment."""
     return next(_pieces(core, 0, chain), ([], True))[1]
 
 
 async def adopt(core: Core, segment: int, chain: Chain) -> None:
-    """Lay all chunk and index records of ``chain`` for the segment id ``segment``, which nobody has.
-    ``MetadataConflict`` if a chunk has a record, ``InvalidArgument`` for a chunk whose records no transaction
-    can hold."""
+    """Write all chunk and index records of ``chain`` for the unused segment id ``segment``. Raises
+    ``MetadataConflict`` if a chunk has a record, ``InvalidArgument`` if the records of one chunk fit into no
+    transaction."""
     core.adopting.add(segment)
     for piece, _ in _pieces(core, segment, chain):
         await _lay(core, segment, piece)
@@ -55,13 +52,13 @@ async def _lay(core: Core, segment: int, piece: list[Laid]) -> None:
 
 
 def _pieces(core: Core, segment: int, chain: Chain) -> Iterator[tuple[list[Laid], bool]]:
-    """(chunks with their records, whether they are the last) of each transaction."""
+    """(records of some chunks, whether they are the last) for each transaction."""
     piece: list[Laid] = []
     size = 0
     for laid in chain.laid(segment, core.options.index_spacing):
         if laid.size > TRANSACTION_BYTES_MAX:
             raise InvalidArgument(
-                f"the records of {laid.chunk.name} take {laid.size} bytes, those of one chunk have at most "
+                f"the records of chunk {laid.chunk.name} take {laid.size} bytes; one transaction holds "
                 f"{TRANSACTION_BYTES_MAX}"
             )
         if piece and size + laid.size > core.options.adopt_bytes:

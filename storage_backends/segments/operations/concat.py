@@ -1,9 +1,7 @@
-"""Concat: link a sealed segment's chunks behind the target's: O(1) records, and no chunk is touched (rules S4
-and S11).
+"""Concat: link a sealed segment's chunks behind the target's. O(1) records change, and no chunk (rules S4, S11).
 
-Owns: the splice. The source's record vanishes and the target's grows in one commit; the chunk records stay as
-they are but for the link, because a chunk's record does not say where it lies. The index of the spliced part
-is deferred work: it is a hint to readers.
+The source's record is deleted and the target's grows in one commit. Chunk records change only in one link, because they do
+not say where a chunk lies. The index of the spliced part, a hint to readers, is deferred work.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""Deferred work: the steps that do what a metadata-only operation left undone (rule S11).
+"""Deferred work: the steps that finish what a metadata-only operation left (rule S11).
 
-Owns: which deferred work is due, and one bounded step of each kind; the parts of ``delete``, ``truncate`` and
-``concat`` that grow with a segment's chunks are here alone. The operation itself does the first few records,
-so that what is small leaves no deferred work.
+Whatever grows with a segment's chunks in ``delete``, ``truncate`` and ``concat`` happens here. The operation itself does
+the first few records, so that small ones leave nothing.
 
-Ordering: a step is one transaction on the segment that holds the chunks. It changes records and writes the
-deferred work down anew in the same commit, so a crash at any moment leaves deferred work that is exact. Index records are
-hints to readers: one that is missing, or that lies below the first chunk, costs time and nothing else. A step
-never makes another deferred work larger. Cancellation: as of any transaction.
+A step is one transaction on the segment that has the chunks. It changes records and rewrites the work record in the same
+commit, so a crash at any moment leaves a record that is exact. Index records are hints to readers: one that is missing,
+or that lies below the first chunk, costs time and nothing else. A step never adds to other work.
 """
 
 from __future__ import annotations
@@ -19,18 +17,16 @@ from ..core import Core
 from ..records import DeferredWorkKind, DeferredWorkRecord, IndexRecord, SegmentRecord
 from ..records.header import changed
 from ..segment_transaction import SegmentTransaction
-from .defrag import defrag_step
-from .relocate import is_due, relocate
+from .defrag import defrag_step, relocate, relocation_is_due
 
 Step: TypeAlias = Callable[
     [SegmentTransaction, DeferredWorkRecord, int, bool], Awaitable[DeferredWorkRecord | None]
 ]
-"""(transaction, deferred work, records it may look at, whether it may copy chunks) -> what is left, None for
-nothing."""
+"""(transaction, work, records it may read, whether it may copy chunks) -> what is left, or None."""
 
 
 async def due_work(core: Core) -> list[DeferredWorkRecord]:
-    """What a step can be done on now, in the order in which it should be."""
+    """The work that can be done now, in the order in which to do it."""
     return [work for work in await core.deferred_work.read() if _is_due(core, work)]
 
 
@@ -41,8 +37,7 @@ def _is_due(core: Core, work: DeferredWorkRecord) -> bool:
 
 
 async def run_step(core: Core, work: DeferredWorkRecord) -> bool:
-    """One step in one transaction, on what the stored record says, not ``deferred work``. Whether something is
-    left."""
+    """Do one step, as the stored record says and not ``work``. Returns whether something is left."""
     with SegmentTransaction(core, _holder(work), create=False, rolling_size=None) as txn:
         async with txn.operation():
             stored = await txn.deferred(work.kind, work.segment)
@@ -50,23 +45,21 @@ async def run_step(core: Core, work: DeferredWorkRecord) -> bool:
                 return False
 
             left = await _STEPS[work.kind](txn, stored, core.options.maintenance_records, True)
-            _write_down(txn, stored, left)
+            _record(txn, stored, left)
         await txn.commit()
         return left is not None
 
 
 async def begin_deferred(txn: SegmentTransaction, work: DeferredWorkRecord) -> None:
-    """Inside the operation that makes ``deferred work``: its first records at once, and what is left is written down.
-    Deferred work of that kind that the segment has already goes on instead."""
+    """Do the first records of ``work`` inside the operation that makes it, and record what is left. Work of that kind
+    that the segment already has continues instead."""
     stored = await txn.deferred(work.kind, work.segment)
-    _write_down(
-        txn, stored, await _STEPS[work.kind](txn, stored or work, txn.core.options.inline_records, False)
-    )
+    _record(txn, stored, await _STEPS[work.kind](txn, stored or work, txn.core.options.inline_records, False))
 
 
 async def count_loose(txn: SegmentTransaction, segment: SegmentRecord, offset: int, chunks: int) -> None:
-    """``chunks`` more small chunks, from ``offset`` on, wait to be joined (rule S9). What they may be joined
-    with lies at most one rolling size before them."""
+    """Count ``chunks`` more small chunks from ``offset`` on towards the next defrag (rule S9). They may be joined with
+    chunks up to one rolling size before them."""
     options = txn.core.options.defrag
     if not chunks or not options.loose_chunks or not options.small_max:
         return
@@ -83,7 +76,7 @@ def _holder(work: DeferredWorkRecord) -> int:
     return work.target if work.kind is DeferredWorkKind.SPLICE else work.segment
 
 
-def _write_down(
+def _record(
     txn: SegmentTransaction, stored: DeferredWorkRecord | None, left: DeferredWorkRecord | None
 ) -> None:
     if left is not None:
@@ -95,8 +88,8 @@ def _write_down(
 async def _drop_index(
     txn: SegmentTransaction, segment: int, start: int, end: int, limit: int
 ) -> tuple[int, int]:
-    """Delete the first ``limit`` index records of ``start .. end``: (the offset below which none is left, how
-    many were looked at)."""
+    """Delete the first ``limit`` index records of ``start .. end``. Returns (the offset below which none is left, how
+    many were read)."""
     offsets = txn.multiples(start, end)
     stop = offsets[limit] if len(offsets) > limit else end
     await txn.drop_index(segment, start, stop)
@@ -127,14 +120,14 @@ async def _delete_step(
 async def _truncate_step(
     txn: SegmentTransaction, work: DeferredWorkRecord, limit: int, may_copy: bool
 ) -> DeferredWorkRecord | None:
-    """Leading chunks below the start leave the chain. Then the first one may be worth moving, which is never
-    part of the operation."""
+    """Leading chunks below the start leave the chain. Then the first one may be worth relocating, which is never part
+    of the operation."""
     work, is_first_live = await _drop_leading(txn, work, limit)
     segment = await txn.segment()
     if not is_first_live:
         return work
 
-    if segment.first_chunk and is_due(txn, segment, await txn.metadata.chunk(segment.first_chunk)):
+    if segment.first_chunk and relocation_is_due(txn, segment, await txn.metadata.chunk(segment.first_chunk)):
         if not may_copy:
             return work
         await relocate(txn, pass_damage=True)
@@ -144,7 +137,7 @@ async def _truncate_step(
 async def _drop_leading(
     txn: SegmentTransaction, work: DeferredWorkRecord, limit: int
 ) -> tuple[DeferredWorkRecord, bool]:
-    """What is left, and whether the first chunk holds the start now, or there is none."""
+    """(what is left, whether the first chunk now holds the start or there is none)."""
     segment = await txn.segment()
     name, start, index_offset = segment.first_chunk, segment.first_chunk_start, work.index_offset
     dropped, is_first_live = 0, False
@@ -176,8 +169,7 @@ async def _drop_leading(
 async def _splice_step(
     txn: SegmentTransaction, work: DeferredWorkRecord, limit: int, _may_copy: bool
 ) -> DeferredWorkRecord | None:
-    """The source's index records go, the target's appear. Where the target is gone too, its own deferred work covers
-    what was spliced into it."""
+    """Replace the source's index records by the target's. If the target is gone too, its own work covers this part."""
     index_offset, looked = await _drop_index(txn, work.segment, work.index_offset, work.end, limit)
     work = changed(work, index_offset=index_offset)
     target, end = await txn.load(work.target), work.offset + work.end
@@ -191,8 +183,8 @@ async def _splice_step(
 async def _build_index(
     txn: SegmentTransaction, work: DeferredWorkRecord, target: SegmentRecord, limit: int
 ) -> DeferredWorkRecord:
-    """Go on from the deferred work's position, chunk by chunk. Its ``chunk`` begins there, unless it was joined with
-    others meanwhile."""
+    """Continue from the work's position, chunk by chunk. Its ``chunk`` begins there, unless it was joined with others
+    in the meantime."""
     end, position, name = work.offset + work.end, work.position, work.chunk
     if position < target.first_chunk_start:
         position, name = target.first_chunk_start, target.first_chunk
@@ -201,14 +193,14 @@ async def _build_index(
         if chunk is None:
             start, chunk = await txn.locate(position)
         offsets = txn.multiples(position, start + chunk.length)
-        taken = offsets[: max(1, limit - 1)]
-        for offset in taken:
+        batch = offsets[: max(1, limit - 1)]
+        for offset in batch:
             await _put_index(txn, IndexRecord(txn.id, offset, chunk.name, start))
-        limit -= 1 + len(taken)
+        limit -= 1 + len(batch)
         position, name = (
             (start + chunk.length, chunk.next_chunk)
-            if len(taken) == len(offsets)
-            else (offsets[len(taken)], "")
+            if len(batch) == len(offsets)
+            else (offsets[len(batch)], "")
         )
     if not txn.multiples(position, end):
         position, name = end, ""
@@ -240,8 +232,8 @@ async def _defrag_step(
 async def _adopt_step(
     txn: SegmentTransaction, work: DeferredWorkRecord, limit: int, _may_copy: bool
 ) -> DeferredWorkRecord | None:
-    """Records that were laid go, chunks before the index. Their chunks are not released: no segment has ever
-    had them (rule S14)."""
+    """Delete the adopted records, chunks before the index. Their chunks are not released: no segment ever had them
+    (rule S14)."""
     name, chunks = work.chunk, work.chunks
     while chunks and limit:
         chunk = await txn.metadata.chunk(name)

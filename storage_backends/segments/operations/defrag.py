@@ -1,15 +1,14 @@
-"""Defrag: adjacent small chunks become one, a run at a time (rules S8, S9).
+"""Defrag: adjacent small chunks become one, one run at a time; and relocation: the live end of a mostly truncated first
+chunk moves to a new chunk (rules S8, S9, S10).
 
-Owns: the walk over a segment's chunks, and which of them a plan may see. Does not own: the plan
-(``defrag_rules.py``) nor the joining (``joining.py``). A chunk that this owner may still append to is never
-joined, unless the segment is sealed: its next write would begin another small chunk.
+``defrag_rules.py`` plans, ``join_chunks.py`` copies. A chunk that this owner may still append to is left alone, unless the
+segment is sealed: otherwise its next write would begin another small chunk.
 
-One step looks at a bounded window of chunks (``maintenance_records``) and joins at most one run, in one
-transaction; the offset that it gives back is where the next step goes on, also after a restart. So a defrag
-can be given up between any two steps, and costs no more for it. Of more chunks in a row than a window holds,
-some joins across two windows may be missed until a later pass.
+One step of a defrag reads a bounded window of chunks (``maintenance_records``) and joins at most one run, in one
+transaction. The offset that it returns is where the next step continues, also after a restart. If a segment has more
+small chunks in a row than a window holds, some joins across two windows wait for a later pass.
 
-Ordering, cancellation and crash: as in ``joining.py``.
+Relocation is never part of a truncation, which changes records only: it follows as deferred work, or on request.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import attrs
 
 from ...base.errors import DataCorruption
 from ..core import Core
-from ..defrag_rules import Run, plan_packed, plan_tiers
+from ..defrag_rules import Run, plan_packed, plan_tiers, relocates
 from ..records import ChunkRecord, SegmentRecord
 from ..segment_transaction import SegmentTransaction
 from .join_chunks import Source, replace
@@ -29,9 +28,9 @@ from .join_chunks import Source, replace
 @attrs.frozen
 class DefragStep:
     next_offset: int | None
-    """Where the next step begins, as an offset of the segment; None when there is nothing left to look at."""
+    """The segment offset at which the next step begins; None at the end."""
     run: Run | None
-    """What was joined, if anything; its places count from the step's first chunk."""
+    """What was joined, if anything, counted from the step's first chunk."""
 
 
 @attrs.frozen
@@ -41,14 +40,13 @@ class DefragResult:
     joined: int
     """Chunks that were replaced."""
     made: int
-    """Chunks that took their places."""
+    """Chunks that replaced them."""
     copied: int
     """Bytes of the new chunks."""
 
 
 async def defrag_segment(core: Core, segment: int) -> DefragResult:
-    """Pack a whole segment, pass by pass, until a pass finds nothing. Each step is a transaction of its
-    own."""
+    """Pack a whole segment, pass by pass, until a pass finds nothing. Each step is its own transaction."""
     result = DefragResult(0, 0, 0)
     while True:
         before, step = result.made, DefragStep(0, None)
@@ -74,10 +72,9 @@ async def _pack(core: Core, segment: int, offset: int) -> DefragStep:
 async def defrag_step(
     txn: SegmentTransaction, offset: int, *, packed: bool, pass_damage: bool = False
 ) -> DefragStep:
-    """Look at the chunks from ``offset`` on, and join the first run that is worth it.
+    """Join the first worthwhile run of chunks from ``offset`` on.
 
-    ``pass_damage``: a run with a damaged chunk is left as it is and passed, for those who would only meet it
-    again and again.
+    ``pass_damage``: skip a run with a damaged chunk instead of raising, for callers that would meet it again and again.
     """
     segment = await txn.segment()
     offset = max(offset, segment.start_offset)
@@ -102,13 +99,13 @@ async def defrag_step(
         txn.core.joins_refused += 1
         return DefragStep(_end(chunks), None)
 
-    # What was packed is not looked at again in this pass; in tiers it may grow further with what follows.
+    # A packed chunk is not examined again in this pass; in tiers it may grow further with what follows.
     return DefragStep(_end(chunks) if packed else window[0][0], run)
 
 
 async def defrag_from(txn: SegmentTransaction, offset: int) -> bool:
-    """Some steps from ``offset`` on inside one transaction, as of a segment that grows. Whether they came to
-    the end."""
+    """A bounded number of steps from ``offset`` on inside one transaction, for a segment that grows. Returns whether
+    they reached the end."""
     step = DefragStep(offset, None)
     for _ in range(txn.core.options.inline_records):
         if step.next_offset is None:
@@ -132,8 +129,8 @@ async def _join(
 async def _window(
     txn: SegmentTransaction, segment: SegmentRecord, offset: int
 ) -> list[tuple[int, ChunkRecord]]:
-    """(start, record) of a bounded number of chunks from the one at ``offset`` on, without a tail that may
-    still grow."""
+    """(start, record) of a bounded number of chunks from the one at ``offset`` on, without a last chunk that may still
+    grow."""
     found: list[tuple[int, ChunkRecord]] = []
     start, located = await txn.locate(offset)
     name = located.name
@@ -149,3 +146,42 @@ async def _window(
 def _end(chunks: Sequence[tuple[int, ChunkRecord]]) -> int:
     start, chunk = chunks[-1]
     return start + chunk.length
+
+
+# --- relocation -----------------------------------------------------------------------------------
+
+
+def relocation_is_due(txn: SegmentTransaction, segment: SegmentRecord, first: ChunkRecord) -> bool:
+    """Whether the segment's first chunk is worth relocating now."""
+    dead = segment.start_offset - segment.first_chunk_start
+    may_grow = not first.next_chunk and not segment.sealed and txn.room(segment, first) > 0
+    return relocates(first.length, dead, txn.core.options.defrag) and not may_grow
+
+
+async def relocate(txn: SegmentTransaction, *, pass_damage: bool = False) -> bool:
+    """Copy the live end of the first chunk to a new one, if that is worthwhile. Returns whether it did.
+    ``pass_damage``: leave a damaged chunk without raising."""
+    segment = await txn.segment()
+    if not segment.first_chunk:
+        return False
+
+    first = await txn.metadata.chunk(segment.first_chunk)
+    if not relocation_is_due(txn, segment, first):
+        return False
+
+    try:
+        await replace(
+            txn,
+            segment,
+            None,
+            segment.start_offset,
+            [Source(first, segment.start_offset - segment.first_chunk_start)],
+        )
+    except DataCorruption:
+        if not pass_damage:
+            raise
+        txn.core.joins_refused += 1
+        return False
+
+    txn.core.chunks_relocated += 1
+    return True

@@ -1,5 +1,4 @@
-"""Info, exists, list and chunks: what the last commit says. They read the record store itself, never the
-layout cache."""
+"""Info, exists, list and chunks, as of the last commit. They read the record store itself, never the layout cache."""
 
 from __future__ import annotations
 
@@ -35,7 +34,7 @@ def _segment_of(key: str) -> int:
 
 
 async def chunks(core: Core, segment: int) -> list[tuple[int, ChunkRecord]]:
-    """Begins again when a commit changes the chain under the walk."""
+    """Starts over when a commit changes the chain during the walk."""
     while True:
         layout = Layout(core.metadata, segment, core.options.index_spacing)
         await layout.load()
@@ -47,7 +46,7 @@ async def chunks(core: Core, segment: int) -> list[tuple[int, ChunkRecord]]:
 
 
 async def _walk(layout: Layout) -> list[tuple[int, ChunkRecord]]:
-    """Leading chunks that a truncation has left behind do not count (rule S11)."""
+    """Without the leading chunks that a truncation has not removed yet (rule S11)."""
     found: list[tuple[int, ChunkRecord]] = []
     offset = layout.segment.start_offset
     while offset < layout.segment.length:

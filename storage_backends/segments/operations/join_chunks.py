@@ -1,16 +1,11 @@
-"""Joining: several adjacent chunks, or the end of one, become one new chunk, and the records name it in their
-place (rules S4, S8, S10).
+"""Join: one new chunk replaces several adjacent chunks, or the end of one (rules S4, S8, S10).
 
-Owns: the new chunk's bytes and record, and the exchange of records. Does not own: which chunks
-(``defrag_rules.py``), nor when.
+The bytes are copied through memory, or joined inside the storage and then read back. Either way each byte passes here
+once, is verified against its source's checksums and contributes to the new ones, so damage never gets new checksums.
 
-The bytes are copied through memory, or joined inside the storage and then read back. Either way every one of
-them passes here once, is verified against its source's checksums and gives the new chunk its own: damage is
-never copied into a chunk that vouches for it.
-
-Ordering: the new chunk's name is tracked, its bytes are durable, then one commit exchanges the records and
-the old chunks are released. Readers find the one layout or the other. Cancellation and crash before the
-commit: the old layout stands, the new chunk is garbage that the sink knows of.
+Order: the new chunk's name is tracked, its bytes become durable, one commit exchanges the records, the old chunks are
+released. Readers find either layout. After a cancellation or crash before the commit the old layout stands and the new
+chunk is tracked garbage.
 """
 
 from __future__ import annotations
@@ -31,7 +26,7 @@ from ..records.chunk import extended_crcs, thinned_starts
 from ..segment_transaction import SegmentTransaction
 
 COPY_BYTES = 4 * BLOCK
-"""The most that is read at a time, and about what one append to the new chunk carries."""
+"""The largest read, and about the size of one append to the new chunk."""
 
 
 @attrs.frozen
@@ -57,8 +52,8 @@ async def replace(
     start: int,
     sources: Sequence[Source],
 ) -> SegmentRecord:
-    """Let one new chunk, which begins at segment offset ``start``, stand for ``sources``; ``before`` is the
-    chunk in front of them."""
+    """Replace ``sources`` by one new chunk, which begins at segment offset ``start``. ``before`` is the chunk in front
+    of them."""
     first, last = sources[0], sources[-1]
     chunk = attrs.evolve(await _make_chunk(txn, start, sources), next_chunk=last.record.next_chunk)
     for source in sources:
@@ -96,7 +91,7 @@ async def _make_chunk(txn: SegmentTransaction, start: int, sources: Sequence[Sou
 
 
 async def _head(core: Core, source: Source) -> bytes:
-    """What stands before the skipped bytes' end in its block: the block's checksum covers it too."""
+    """The skipped bytes of the source's first block, which its checksum covers too."""
     first = source.skip // BLOCK * BLOCK
     return b"" if first == source.skip else await _read(core, source.record.name, first, source.skip - first)
 
@@ -116,7 +111,7 @@ async def _join_inside(core: Core, name: str, sources: Sequence[Source], check: 
 
 
 async def _copy(core: Core, name: str, sources: Sequence[Source], check: _Check) -> None:
-    """Appends as it goes where the storage can, else all in one piece, which is at most the rolling size."""
+    """Appends piece by piece if the storage can, else creates the chunk, at most one rolling size, in one call."""
     limit = COPY_BYTES if core.chunks.capabilities.append else sum(source.length for source in sources)
     length = 0
     async with aclosing(_batches(core, sources, check, limit)) as batches:
@@ -134,7 +129,7 @@ async def _copy(core: Core, name: str, sources: Sequence[Source], check: _Check)
 async def _batches(
     core: Core, sources: Sequence[Source], check: _Check, limit: int
 ) -> AsyncGenerator[list[bytes], None]:
-    """The verified bytes of the sources, some ``limit`` at a time."""
+    """The verified bytes of the sources, about ``limit`` at a time."""
     batch: list[bytes] = []
     for source in sources:
         for offset in range(source.skip, source.record.length, COPY_BYTES):
@@ -166,12 +161,11 @@ async def _read(core: Core, name: str, offset: int, size: int) -> bytes:
 
 def _expect(name: str, length: int, expected: int) -> None:
     if length != expected:
-        raise OutcomeUnknown(f"chunk {name} has {length} bytes, {expected} were put into it")
+        raise OutcomeUnknown(f"chunk {name} has {length} bytes after {expected} were written to it")
 
 
 class _Check:
-    """The sources' bytes on their way into the new chunk: verified block by block, and summed up for the new
-    record."""
+    """Verifies the sources' bytes block by block and computes the new chunk's checksums."""
 
     def __init__(self, sources: Sequence[tuple[Source, bytes]]) -> None:
         self.length = 0
@@ -193,7 +187,7 @@ class _Check:
                 self._end_block(record)
 
     def record(self, name: str) -> ChunkRecord:
-        """The new chunk's record, once everything was fed."""
+        """The new chunk's record, after all bytes were fed."""
         assert not self._left
         base, starts = 0, b""
         for source in self._sources:

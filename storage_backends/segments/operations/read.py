@@ -1,17 +1,16 @@
-"""Read: a range of a segment out of its chunks, in parallel, every byte verified.
+"""Read: a range of a segment out of its chunks, in parallel, every block verified; and the append starts of a range.
 
-Owns: the plan (which whole blocks of which chunks), the requests and the cut to the range. Blocks are read
-whole because their checksum covers the whole (rule S5); bytes behind the recorded length are never
-asked for (rule S3). One request brings several blocks, and a range that is one request from its first to its
-last byte is handed on without a copy. A range of up to ``read_request`` bytes costs one request for each
-chunk that it touches, wherever it begins: whole blocks make a request larger, not two.
+Blocks are read whole because their checksum covers the whole (rule S5); bytes behind the recorded length are never
+requested (rule S3). A range of up to ``read_request`` bytes costs one request per chunk that it touches, and a range that
+is exactly one request is returned without a copy.
 
-Ordering: reads take no lock. A commit may remove what a plan names: then the read begins again from the new
-record, and only a chunk or record that is missing while nothing was committed is corruption.
+Reads take no lock. A commit may remove what a plan names: then the read starts over from the new record, and only a
+chunk or record that is missing although nothing was committed is corruption.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable
 from io import BytesIO
 from itertools import accumulate
@@ -31,8 +30,7 @@ T = TypeVar("T")
 
 @attrs.frozen
 class _Request:
-    """Whole blocks of one chunk: ``offset`` is a block's start, ``size`` ends at a block's end or at the
-    recorded length."""
+    """Whole blocks of one chunk: starts at a block, ends at a block's end or at the recorded length."""
 
     chunk: ChunkRecord
     offset: int
@@ -49,13 +47,13 @@ async def read(core: Core, segment: int, offset: int, size: int) -> Buffer:
 
 
 async def on_layout(core: Core, segment: int, end: int, look: Callable[[Layout], Awaitable[T]]) -> T:
-    """What ``look`` finds in a layout that reaches to ``end``, if the segment does."""
+    """The result of ``look`` on a layout that reaches to ``end``, if the segment does."""
     while True:
         layout = await core.layouts.open(segment)
         if end > layout.segment.length and not await layout.is_current():
-            # A commit has just been made and has not forgotten the layout yet; who knows of it may ask for
+            # A commit has just been made and has not discarded the layout yet; its caller may already ask for
             # what it added.
-            core.layouts.forget(segment)
+            core.layouts.discard(segment)
             continue
 
         try:
@@ -66,7 +64,7 @@ async def on_layout(core: Core, segment: int, end: int, look: Callable[[Layout],
                     "a chunk is missing from storage or from the metadata", file=gone.name
                 ) from gone
 
-            core.layouts.forget(segment)
+            core.layouts.discard(segment)
 
 
 async def _read(core: Core, layout: Layout, segment: int, offset: int, size: int) -> Buffer:
@@ -90,8 +88,7 @@ async def _read(core: Core, layout: Layout, segment: int, offset: int, size: int
 
 
 async def _plan(layout: Layout, offset: int, end: int, request: int) -> tuple[list[_Request], int]:
-    """The requests that cover ``offset .. end``, and how many bytes the first one brings before
-    ``offset``."""
+    """The requests that cover ``offset .. end``, and how many bytes of the first one precede ``offset``."""
     requests: list[_Request] = []
     skip = 0
     while offset < end:
@@ -105,8 +102,8 @@ async def _plan(layout: Layout, offset: int, end: int, request: int) -> tuple[li
 
 
 def _divide(chunk: ChunkRecord, begin: int, stop: int, request: int) -> list[_Request]:
-    """The whole blocks around ``begin .. stop`` of one chunk, in as many requests as those bytes alone would
-    need, about equal."""
+    """The whole blocks around ``begin .. stop`` of one chunk, in as many requests of about equal size as those bytes
+    alone would need."""
     first = begin // BLOCK * BLOCK
     last = min(-(-stop // BLOCK) * BLOCK, chunk.length)
     count = -(-(stop - begin) // request)
@@ -115,13 +112,12 @@ def _divide(chunk: ChunkRecord, begin: int, stop: int, request: int) -> list[_Re
 
 
 async def _fetch_all(core: Core, requests: list[_Request], skip: int, size: int) -> Buffer:
-    """``size`` bytes of what the requests bring, from their byte ``skip`` on."""
+    """``size`` bytes of the requests' data, from byte ``skip`` on."""
     if len(requests) == 1:
         data = await _fetch(core, requests[0])
         return data if len(data) == size else memoryview(data)[skip : skip + size]
 
-    # What comes is laid in its place at once, while others are on their way: nothing is joined at the end,
-    # and nothing held twice.
+    # Each piece is written to its place while others are in flight: nothing is joined at the end or held twice.
     result = BytesIO(bytes(size))
     errors: list[TierlogError | LayoutChanged] = []
     places = accumulate((request.size for request in requests), initial=-skip)
@@ -130,7 +126,7 @@ async def _fetch_all(core: Core, requests: list[_Request], skip: int, size: int)
     async def work() -> None:
         for place, request in pending:
             try:
-                _lay(result, place, size, await _fetch(core, request))
+                _copy_into(result, place, size, await _fetch(core, request))
             except (TierlogError, LayoutChanged) as error:
                 errors.append(error)
                 group.cancel_scope.cancel()
@@ -144,8 +140,8 @@ async def _fetch_all(core: Core, requests: list[_Request], skip: int, size: int)
     return result.getvalue()
 
 
-def _lay(result: BytesIO, place: int, size: int, data: bytes) -> None:
-    """Put ``data`` where it belongs, which may begin before the result or end behind it."""
+def _copy_into(result: BytesIO, place: int, size: int, data: bytes) -> None:
+    """Copy the part of ``data`` that lies inside the result."""
     result.seek(max(0, place))
     result.write(memoryview(data)[max(0, -place) : size - place])
 
@@ -172,3 +168,24 @@ def _verify(request: _Request, data: bytes) -> None:
             raise DataCorruption(
                 "the bytes of a block do not match their checksum", file=name, offset=request.offset + at
             )
+
+
+async def starts(core: Core, segment: int, start: int, end: int, limit: int) -> list[int]:
+    return await on_layout(core, segment, end, lambda layout: _starts(core, layout, start, end, limit))
+
+
+async def _starts(core: Core, layout: Layout, start: int, end: int, limit: int) -> list[int]:
+    found: list[int] = []
+    known = len(layout)
+    offset, end = max(start, layout.segment.start_offset), min(end, layout.segment.length)
+    while offset < end and len(found) < limit:
+        chunk_start, chunk = await layout.locate(offset)
+        inside = chunk.starts
+        found_here = inside[
+            bisect_left(inside, offset - chunk_start) : bisect_left(inside, end - chunk_start)
+        ]
+        found += (chunk_start + each for each in found_here)
+        offset = chunk_start + chunk.length
+    if len(layout) != known:
+        core.layouts.trim()
+    return found[:limit]

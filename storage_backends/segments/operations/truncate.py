@@ -1,10 +1,7 @@
-"""Truncate: move a segment's start. Chunks that lie wholly before it leave the chain, the first few at once,
-the rest as deferred work (rule S11).
+"""Truncate: move a segment's start. Chunks that lie wholly before it leave the chain, the first few at once, the rest as
+deferred work (rule S11), and are deleted by the collector after that commit (rule F2).
 
-Owns: the new start. Does not own: which chunks go, and when (``deferred_work.py``); they are released after the
-commit that drops their records, and deleted by the collector (rule F2). Until the deferred work is done the chain
-begins before the start. A chunk that the start lies in stays whole. At the end of the segment no chunk is
-left: "truncated to empty" is a layout like any other.
+A chunk that contains the start stays whole. A segment truncated at its end has no chunk.
 """
 
 from __future__ import annotations

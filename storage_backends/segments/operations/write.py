@@ -1,13 +1,10 @@
-"""Write: bytes to the segment's tail, over as many chunks as they need.
+"""Write: append bytes to the segment's end, over as many chunks as they need.
 
-Owns: which chunk takes which bytes. A chunk is appended to only if this instance created it and its last
-write left exactly the recorded length (rule S3); otherwise, and when it has reached the rolling size, and
-always without the append capability, a new chunk begins.
+A chunk is appended to only if this instance created it and its last write left exactly the recorded length (rule S3).
+Otherwise, at the rolling size, and always without the append capability, a new chunk begins.
 
-Ordering: in the chunk before the record, and the record only in the transaction's commit. A failed append
-takes the chunk out of use, except after ``Unavailable``, which promises that nothing happened; and the name
-of a chunk that was surely not created is used again: so a storage that is down, or full, does not cost a new
-name per attempt.
+A failed append retires the chunk, except after ``Unavailable``, which promises that nothing happened. The name of a chunk
+that was certainly not created is used again, so a storage that is down or full does not cost a new name per attempt.
 """
 
 from __future__ import annotations
@@ -40,18 +37,18 @@ class _Source:
 
     def take(self, size: int) -> tuple[list[memoryview], list[int]]:
         """The next ``size`` bytes, and the segment offsets at which appends begin in them."""
-        taken: list[memoryview] = []
+        views: list[memoryview] = []
         self.offset += size
         while size:
             view = self._views.pop(0)
             if len(view) > size:
                 self._views.insert(0, view[size:])
                 view = view[:size]
-            taken.append(view)
+            views.append(view)
             size -= len(view)
         inside = [start for start in self._starts if start < self.offset]
         del self._starts[: len(inside)]
-        return taken, inside
+        return views, inside
 
 
 async def write(txn: SegmentTransaction, offset: int, data: Sequence[Buffer], starts: Sequence[int]) -> int:
@@ -125,7 +122,7 @@ def _record_growth(
     starts: Sequence[int],
     added: Mapping[str, Any],
 ) -> SegmentRecord:
-    """The records after ``data`` reached the chunk; ``added`` is what else changes in the segment's."""
+    """Buffer the records after ``data`` reached the chunk. ``added``: further changes of the segment's record."""
     grown = chunk.grown(data, [start - chunk_start for start in starts])
     txn.metadata.put(grown)
     txn.end_append(grown.name, grown.length)

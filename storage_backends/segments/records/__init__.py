@@ -1,9 +1,9 @@
 """The persisted records of chunked segments: one record, its key, layout and invariants per file.
 
-Every record starts with its type byte and its format version byte. Types are permanent: 1 segment, 2 chunk, 3
-index, 4 deferred work, 6 released (5 says that an legacy layout was taken over, ``rolling/taken.py``). A record keeps
-the bytes behind the fields that it knows, and the flag bits that it does not: a rewrite by older code loses
-nothing (rule S6). Keys carry the segment id or a chunk's name, never a segment's name (rule C2).
+Every record starts with its type byte and its format version byte. Types are permanent: 1 segment, 2 chunk, 3 index, 4
+deferred work, 6 released; 5 is the legacy layout's import record (``actors/legacy_rolling``). A rewrite by older code loses
+nothing: a record keeps the bytes behind the fields that it knows and the flag bits that it does not (rule S6). Keys contain
+the segment id or a chunk's name, never a segment's name (rule C2).
 """
 
 from __future__ import annotations

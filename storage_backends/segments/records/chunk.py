@@ -1,18 +1,15 @@
 """The chunk record: one chunk's exact length, its successor and the checksums of its bytes.
 
-Owns: its key, layout (format version 1), invariants and growth. Does not own: the chunk's offset in a
-segment. A chunk does not know where it lies, so a concat never rewrites the records that it splices.
+A chunk's record does not contain the chunk's offset in a segment, so a concat never rewrites the records that it links.
 
-Block k is the chunk's bytes ``k * 1 MiB .. (k + 1) * 1 MiB``; each has a CRC32C. The last block's covers its
-bytes so far and goes on from there as the chunk grows, so every committed extent is covered from its commit
-on, and a reader verifies whole blocks (rule S5). Append starts are kept about every 1 MiB, so that
-readers can split work where an append begins.
+Block k is the bytes ``k * 1 MiB .. (k + 1) * 1 MiB`` of the chunk; each has a CRC32C. The last block's covers its bytes so
+far and is continued as the chunk grows, so every committed byte is covered, and a reader verifies whole blocks (rule S5).
+Append starts are kept about every 1 MiB, so that readers can split work at the beginning of an append.
 
-Checksums and starts stay packed as they are stored: a layout cache holds thousands of records, and an int
-costs 32 bytes.
+Checksums and starts stay packed as they are stored: a layout cache holds thousands of records, and an int costs 32 bytes.
 
-Layout: u8 type 2, u8 version 1, text name, u64 length, text next_chunk, blob block CRCs (u32 each), blob
-append starts (u64 each); bytes behind are kept.
+Layout: u8 type 2, u8 version 1, text name, u64 length, text next_chunk, blob block CRCs (u32 each), blob append starts (u64
+each); bytes behind are kept.
 """
 
 from __future__ import annotations
@@ -29,8 +26,7 @@ from .header import CHUNK_TYPE, Invariants, broken, changed, expect, text_parts
 BLOCK = 1 << 20
 """The size of a checksummed block, in bytes. Part of the format."""
 START_SPACING = 1 << 20
-"""Append starts closer than this to the last one kept are left out. In bytes; may change, readers do not rely
-on it."""
+"""Append starts closer than this many bytes to the last one kept are dropped. May change: readers do not rely on it."""
 _VERSION = 1
 _HEAD = struct.Struct(">BB")
 _U32 = struct.Struct(">I")
@@ -45,7 +41,7 @@ def chunk_key(name: str) -> str:
 class ChunkRecord:
     name: str
     length: int = 0
-    """Exact: what lies behind it in the chunk is garbage of a write that was never committed (rule S3)."""
+    """Exact: bytes behind it in the chunk are garbage of a write that was never committed (rule S3)."""
     next_chunk: str = ""
     """The name of the chunk that follows in the segment; empty for the last."""
     packed_crcs: bytes = b""
@@ -71,7 +67,7 @@ class ChunkRecord:
 
     def grown(self, data: Iterable[Buffer], starts: Sequence[int] = ()) -> ChunkRecord:
         """This record after ``data`` was appended; ``starts`` are offsets in this chunk, ascending."""
-        # Only the block that is not full yet changes: the others stay packed, however many there are.
+        # Only the last, partial block changes; the others stay packed.
         whole = self.length // BLOCK
         last, length = extended_crcs(
             struct.unpack_from(f">{len(self.packed_crcs) // 4 - whole}I", self.packed_crcs, 4 * whole),
@@ -132,7 +128,7 @@ def extended_crcs(crcs: Iterable[int], length: int, data: Iterable[Buffer]) -> t
 
 
 def thinned_starts(packed: bytes, starts: Iterable[int]) -> bytes:
-    """``packed`` followed by those ``starts`` that lie far enough from the one kept before."""
+    """``packed`` followed by those ``starts`` that are at least ``START_SPACING`` behind the previous one."""
     kept = [packed]
     least = int.from_bytes(packed[-8:], "big") + START_SPACING if packed else 0
     for start in starts:

@@ -1,32 +1,26 @@
-"""The deferred work record: what a metadata-only operation left to be done, so that it costs the same however many
-chunks a segment has (rule S11).
+"""The deferred work record: what a metadata-only operation left to do, so that it costs the same however many chunks a
+segment has (rule S11).
 
-Owns: its key, layout (format version 1) and invariants. Does not own: the steps that run it
-(``operations/deferred_work.py``), nor when (the storage writer). It is written in the commit of the operation that
-makes it, and shrinks or goes in the commit of each step: so it says at every moment exactly what is left, to
-every later owner too.
+It is written in the commit of the operation and shrinks or goes in the commit of each step
+(``operations/deferred_work.py``), so at every moment it says exactly what is left, to later owners too. A segment has at
+most one of each kind. A field that its kind does not use is 0 or empty. What is left, by kind:
 
-============ =================
-========================================================================================== kind
-``segment``       what is left ============ =================
-========================================================================================== delete       the
-deleted one   ``chunks`` chunk records from ``chunk`` on; index records from ``index_offset`` to ``end``
-truncate     the truncated one leading chunks below the start; index records from ``index_offset`` to the
-first chunk;
-                               perhaps the relocation of the first chunk (rule S10)
-splice       the source        its index records from ``index_offset`` to ``end``; the index records of ``target`` for the
-                               bytes from ``position`` on, in the part ``offset .. offset + end``
-defrag       the segment       small chunks from ``position`` on may be joined (rule S9), once there are enough (``chunks``)
-adopt        one to be         an import laid ``chunks`` chunk records from ``chunk`` on, and index records from ``index_offset`` to
-                               ``end``, and did not finish: they go, their chunks stay. Nothing is left of one that did (rule S14)
-============ =================
-==========================================================================================
+``delete`` (of ``segment``)
+    ``chunks`` chunk records from ``chunk`` on; index records from ``index_offset`` to ``end``.
+``truncate`` (of ``segment``)
+    Leading chunks below the start; index records from ``index_offset`` to the first chunk; perhaps the relocation of the
+    first chunk (rule S10).
+``splice`` (``segment`` is the source, which is gone)
+    Its index records from ``index_offset`` to ``end``; the index records of ``target`` from ``position`` on, in
+    ``offset .. offset + end``.
+``defrag`` (of ``segment``)
+    Small chunks from ``position`` on may be joined once there are enough, ``chunks`` (rule S9).
+``adopt`` (``segment`` does not exist yet)
+    An unfinished import wrote ``chunks`` chunk records from ``chunk`` on and index records from ``index_offset`` to ``end``:
+    they are deleted, their chunks stay. Empty after one that finished (rule S14).
 
-A segment has at most one deferred work of a kind. A field that its kind does not use is 0 or empty.
-
-Layout: u8 type 4, u8 version 1, u8 kind, u64 segment, u64 target, u64 offset, u64 end, u64 index_offset, u64
-position, text chunk, u64 chunks, u64 owner_epoch; bytes behind are kept. A kind of a newer version is left
-alone: ``is_of_newer_kind`` tells it.
+Layout: u8 type 4, u8 version 1, u8 kind, u64 segment, u64 target, u64 offset, u64 end, u64 index_offset, u64 position, text
+chunk, u64 chunks, u64 owner_epoch; bytes behind are kept. A kind of a newer version is left alone (``is_of_newer_kind``).
 """
 
 from __future__ import annotations
@@ -44,7 +38,7 @@ _VERSION = 1
 
 
 class DeferredWorkKind(IntEnum):
-    """Permanent numbers: they are persisted. The order is the order in which deferred work runs."""
+    """The numbers are persisted, hence permanent. Their order is the order in which work runs."""
 
     DELETE = 1
     TRUNCATE = 2
@@ -57,7 +51,7 @@ _KIND_AT = 2
 
 
 def is_of_newer_kind(data: Buffer) -> bool:
-    """Whether this is deferred work of a kind that only newer code knows how to run."""
+    """Whether this is work of a kind that only a newer version knows."""
     head = bytes(data[: _KIND_AT + 1])
     return (
         head[:_KIND_AT] == bytes((DEFERRED_WORK_TYPE, _VERSION))
@@ -74,24 +68,22 @@ def deferred_work_key(segment: int, kind: DeferredWorkKind) -> str:
 class DeferredWorkRecord:
     kind: DeferredWorkKind
     segment: int
-    """The segment id (rule C2) whose operation left it; of a splice the source's, which is gone."""
+    """The id (rule C2) of the segment whose operation left it; of a splice, of the source."""
     target: int = 0
-    """Of a splice: the segment that has the source's chunks now."""
+    """Of a splice: the segment that now has the source's chunks."""
     offset: int = 0
-    """Of a splice: where the source's first byte lies in the target."""
+    """Of a splice: the offset of the source's first byte in the target."""
     end: int = 0
-    """Of a delete and a splice: the length of the segment that is gone. Of an adopt: what was laid ends
-    here."""
+    """Of a delete and a splice: the length of the deleted segment. Of an adopt: the end of what was written."""
     index_offset: int = 0
-    """Index records of ``segment`` below this offset are gone already."""
+    """Index records of ``segment`` below this offset are deleted already."""
     position: int = 0
     """Of a splice and a defrag: the offset, in the target or the segment, up to which it is done."""
     chunk: str = ""
-    """Of a delete and an adopt: the first chunk whose record is left, empty if none is. Of a splice: that at
-    ``position``, or empty."""
+    """Of a delete and an adopt: the first chunk whose record is left, or empty. Of a splice: the chunk at ``position``,
+    or empty."""
     chunks: int = 0
-    """Of a delete and an adopt: how many chunk records are left. Of a defrag: how many small chunks the
-    segment has gained."""
+    """Of a delete and an adopt: the chunk records left. Of a defrag: the small chunks that the segment has gained."""
     owner_epoch: int = 0
     """The epoch of the owner that wrote it last."""
     extra: bytes = attrs.field(default=b"", kw_only=True)

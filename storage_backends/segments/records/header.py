@@ -1,4 +1,4 @@
-"""The two bytes that every record starts with, and the check of its named invariants."""
+"""What all records share: the two bytes at their start, and the check of their named invariants."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RELEASED_TYPE = 6
 
 _U16 = Struct(">H")
 _FIELDS: dict[type, tuple[tuple[str, ...], attrgetter[tuple[Any, ...]]]] = {}
-"""Of each kind of record the names of its fields, and what takes their values."""
+"""For each kind of record the names of its fields, and a getter of their values."""
 
 Invariants = Mapping[str, Callable[[R], bool]]
 
@@ -32,8 +32,7 @@ def begin(kind: int, version: int) -> Encoder:
 
 
 def changed(record: R, **changes: Any) -> R:
-    """A record with ``changes``: what ``attrs.evolve`` gives, without asking for the fields' names each time.
-    A commit needs several."""
+    """As ``attrs.evolve``, without its cost of listing the fields each time: a commit needs several."""
     kind = type(record)
     known = _FIELDS.get(kind)
     if known is None:
@@ -44,14 +43,13 @@ def changed(record: R, **changes: Any) -> R:
 
 
 def text_parts(value: str) -> tuple[bytes, bytes]:
-    """A ``text`` field as ``Encoder.text`` writes it, for records that are written often."""
+    """A ``text`` field as ``Encoder.text`` writes it, for frequently written records."""
     data = value.encode()
     return _U16.pack(len(data)), data
 
 
 def expect(data: Buffer, kind: int, version: int) -> Decoder:
-    """A decoder behind the two bytes. ``DecodeError`` for another record, or one of a version that this code
-    does not know."""
+    """A decoder positioned behind the two bytes. Raises ``DecodeError`` for another type or an unknown version."""
     decoder = Decoder(data)
     found, written_as = decoder.u8(), decoder.u8()
     if found != kind:

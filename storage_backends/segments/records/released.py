@@ -1,10 +1,8 @@
-"""The released record: a file that no segment needs any more, and that no listing of the container's own
-prefix would find (rule S19).
+"""The released record: a file that no segment needs any more and that a listing of the container's own names would not find
+(rule S19).
 
-Owns: its key, layout (format version 1) and invariants. Does not own: who is released
-(``segment_transaction.py``), nor the deletion (the collector). It is written in the commit that takes the
-file's chunk record out, and goes once the file is gone: so a crash in between leaves a trace that the next
-owner follows. Only files of the legacy layout need one: an owner's own chunks are found by their names.
+It is written in the commit that deletes the file's chunk record, and removed once the file is deleted, so that the next
+owner finds it after a crash. Only files of the legacy layout need one.
 
 Layout: u8 type 6, u8 version 1, text name, u64 length; bytes behind are kept.
 """
@@ -27,7 +25,7 @@ def released_key(name: str) -> str:
 
 
 def released_names(keys: Iterable[str]) -> list[str]:
-    """The files of which ``keys`` say that they were released, sorted."""
+    """The released files among ``keys``, sorted."""
     return sorted(key[len(RELEASED_PREFIX) :] for key in keys if key.startswith(RELEASED_PREFIX))
 
 
@@ -35,7 +33,7 @@ def released_names(keys: Iterable[str]) -> list[str]:
 class ReleasedRecord:
     name: str
     length: int
-    """Bytes of it that were part of a segment: all of the file, when it was imported."""
+    """Its length when it was imported."""
     extra: bytes = attrs.field(default=b"", kw_only=True)
     """Fields of a newer version, kept as they are."""
 

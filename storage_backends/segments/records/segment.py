@@ -1,12 +1,11 @@
-"""The segment record: what a segment is in tier 2, at its last commit.
+"""The segment record: a segment in long-term storage, as of its last commit.
 
-Owns: its key, layout (format version 1) and invariants. Length, start and seal flag live in this one record,
-so that one commit changes them together (rule F1). ``length`` is exact (rule S3): bytes of chunks past it do
-not exist.
+Length, start and seal flag are in one record, so that one commit changes them together (rule F1). ``length`` is exact (rule
+S3): bytes of chunks past it do not exist.
 
-Layout: u8 type 1, u8 version 1, u64 segment, u64 length, u64 start_offset, text first_chunk, text last_chunk,
-u64 first_chunk_start, u64 last_chunk_start, u64 chunk_count, u8 flags (bit 0: sealed), u64 owner_epoch, u64
-rolling_size; unknown flag bits and bytes behind are kept.
+Layout: u8 type 1, u8 version 1, u64 segment, u64 length, u64 start_offset, text first_chunk, text last_chunk, u64
+first_chunk_start, u64 last_chunk_start, u64 chunk_count, u8 flags (bit 0: sealed), u64 owner_epoch, u64 rolling_size;
+unknown flag bits and bytes behind are kept.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def segment_key(segment: int) -> str:
 
 
 def segment_of_key(key: str) -> int:
-    """The segment id that ``segment_key`` put into a key; ``DecodeError`` for anything else."""
+    """The segment id in a key of ``segment_key``. Raises ``DecodeError`` for any other key."""
     if not key.startswith(SEGMENT_PREFIX):
         raise DecodeError(f"{key[:40]!r} is not the key of a segment record")
     return hex_number(key[len(SEGMENT_PREFIX) :])
@@ -42,11 +41,11 @@ class SegmentRecord:
     segment: int
     """The segment id (rule C2)."""
     length: int = 0
-    """The offset after the last byte: what was ever written, truncated bytes included."""
+    """The offset after the last byte; truncated bytes count."""
     start_offset: int = 0
     """The first byte that can be read."""
     first_chunk: str = ""
-    """The name of the first chunk; empty if there is none (nothing written, or truncated to its end)."""
+    """The name of the first chunk; empty if there is none (nothing written, or truncated at its end)."""
     last_chunk: str = ""
     first_chunk_start: int = 0
     """The segment offset of the first chunk's first byte; ``length`` if there is no chunk."""
@@ -56,9 +55,9 @@ class SegmentRecord:
     owner_epoch: int = 0
     """The epoch of the owner that committed last."""
     rolling_size: int = 128 << 20
-    """A chunk that has reached this many bytes is not appended to."""
+    """Bytes at which a chunk is full."""
     flags: int = attrs.field(default=0, kw_only=True)
-    """The flag bits that this code does not know, kept as they are."""
+    """Unknown flag bits, kept as they are."""
     extra: bytes = attrs.field(default=b"", kw_only=True)
     """Fields of a newer version, kept as they are."""
 

@@ -18,8 +18,8 @@ from tierlog.storage_backends.base.errors import (
 )
 from tierlog.storage_backends.segments.core import ChunkedOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
+from tierlog.storage_backends.segments.layout import SparseIndex
 from tierlog.storage_backends.segments.records import BLOCK
-from tierlog.storage_backends.segments.sparse_index import SparseIndex
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
 
 pytestmark = pytest.mark.anyio
