@@ -55,7 +55,7 @@ async def _remove_header_before_commit(chunks: ChunkStorage, name: str, files: I
         (
             "deferred-delete",
             deferred_work,
-            "_write_down",
+            "_record",
             lambda txn, stored, left: txn.defer(left) if stored is None else txn.metadata.drop(stored),
         ),
         ("restore", restoring, "sync_ancestry", lambda folder: iter(())),

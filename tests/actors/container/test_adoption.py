@@ -218,7 +218,7 @@ def test_the_last_operation_settles_the_deferred_work() -> None:
 async def test_records_that_no_transaction_can_hold_are_refused(world: ContainerWorld) -> None:
     chunk = ChunkRecord("old", 1, packed_crcs=bytes(4), packed_starts=bytes(33 << 20))
     async with world.owner() as owner:
-        with pytest.raises(InvalidArgument, match="those of one chunk have at most"):
+        with pytest.raises(InvalidArgument, match="one transaction holds"):
             await owner.container.legacy.restore(image_of(1), Chain(1, 0, False, 1, ((0, chunk),)))
         assert not keys(owner, "c:", "d:")
 

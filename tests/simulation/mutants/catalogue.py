@@ -318,7 +318,7 @@ def relocation_moves_the_dead_part(plant: Planter) -> None:
 @mutant("S11")
 def deferred_work_is_forgotten(plant: Planter) -> None:
     """What a delete, a truncation or a merge left to be done is never done, and chunks stay for ever."""
-    plant(deferred_work._write_down, lambda original, txn, stored, left: original(txn, stored, None))
+    plant(deferred_work._record, lambda original, txn, stored, left: original(txn, stored, None))
 
 
 @mutant("S14")

@@ -138,7 +138,7 @@ async def test_s11_a_deleted_segment_is_gone_at_once() -> None:
             await look
     with pytest.raises(SegmentNotFound):
         await owner.delete()
-    with pytest.raises(RuntimeError, match="not free"):
+    with pytest.raises(RuntimeError, match="not completely deleted"):
         await owner.write(0, b"x")
     await owner.run_deferred()
     assert not owner.tier2.metadata.entries
