@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from ...storage_backends.base.errors import ClosedError, TierlogError, Unavailable
 from .container import Container
 from .local import LocalContainer, RemoteContainer
-from .requests import AppendRequest
+from .operations.append import AppendRequest
 
 Outcome = int | TierlogError | None
 """The offset, None for an older duplicate, or why it was not applied."""

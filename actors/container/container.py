@@ -1,7 +1,7 @@
 """The segment container: one ownership of one container, from opening its log to its exit.
 
 Owns: the parts (log, state, cache, pipeline, writer, collector, checkpointer), their start and stop order,
-and the verbs that clients call. Does not own: restarts (``host.py``), rules (``decisions.py``), placement of
+and the verbs that clients call. Does not own: restarts (``host.py``), rules (``operations/``), placement of
 names (the store).
 
 Start: open the log (fences every earlier owner), judge and place the claim in long-term storage (rule W8),
@@ -62,14 +62,16 @@ from .checkpoint import Checkpointer, CheckpointOptions
 from .claims import Identity, claim_late, claim_prefix, judge, place, survey
 from .leases import Leases
 from .metadata_store import LoggedMetadataStore
-from .pipeline import Pipeline, PipelineOptions, Protect, unprotected
-from .publish import Publisher
+from .operations.append import AppendRequest
+from .operations.queries import WaitDurableRequest
+from .operations.transactions import ListTransactionsRequest, TransactionRequest
+from .pipeline import Pipeline, PipelineHooks, PipelineOptions, Protect, unprotected
+from .publish import Listeners, Publisher
 from .recovery import Recovery, RecoveryReport
-from .requests import AppendRequest, LogRequest, Request, WaitDurableRequest
+from .requests import LogRequest, Request
 from .segments import SegmentState
 from .state import ContainerState
 from .statistics import ContainerStatistics
-from .transaction_requests import ListTransactionsRequest, TransactionRequest
 from .views import ContainerSource, ReferencedChunks, ReleasedRecords
 
 _log = get_logger("container")
@@ -160,11 +162,11 @@ class Container:
         self.mailbox: Mailbox[Request] = Mailbox(options.mailbox, events=options.events())
         events = self.mailbox.events
         self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
-        self.state = ContainerState()
+        self.cache = TailCache(options.cache_bytes)
+        self.state = ContainerState(index, on_load=self.cache.open_segment)
         self.legacy = LegacySegments(
             chunks, self.state, self.ask_internal, self._claim_late, lambda: self._parts, options
         )
-        self.cache = TailCache(options.cache_bytes)
 
     @property
     def is_poisoned(self) -> bool:
@@ -281,14 +283,20 @@ class Container:
         source = ContainerSource(self)
         flusher = SegmentFlusher(storage, self.cache, source.segment_of, source.forget)
         writer = StorageWriter(source, flusher, storage, collector, self._claim_late, options.writer)
-        publisher = Publisher(state, self.cache, due_bytes=options.flush_bytes, on_due=writer.segment_due)
         leases = Leases(state, self.ask_internal, tombstone=options.tombstone)
-        publisher.on_transaction = leases.note
         headers = HeaderKeeper(
-            state, self.legacy, storage, self._chunks, publisher, active=options.layout.writes_headers
+            state, self.legacy, storage, self._chunks, active=options.layout.writes_headers
         )
+        listeners = Listeners(
+            segment_due=writer.segment_due,
+            transaction_changed=leases.note,
+            record_changed=headers.record_changed,
+            cycle_completed=headers.cycle_completed,
+        )
+        publisher = Publisher(state, self.cache, due_bytes=options.flush_bytes, listeners=listeners)
+        hooks = PipelineHooks(self._group_published, options.protect, options.span)
         return _Parts(
-            self._pipeline(publisher),
+            Pipeline(state, self.log, self.mailbox, publisher, options.pipeline, hooks),
             publisher,
             collector,
             storage,
@@ -300,20 +308,6 @@ class Container:
             Admission(state, self.cache, self.log, writer, options.admission),
             leases,
             headers,
-        )
-
-    def _pipeline(self, publisher: Publisher) -> Pipeline:
-        options = self.options
-        return Pipeline(
-            self.state,
-            self.log,
-            self.mailbox,
-            publisher,
-            self.index,
-            options.pipeline,
-            self._group_published,
-            options.protect,
-            options.span,
         )
 
     async def _serve(self, parts: _Parts, started: Callable[[], None], ending: Callable[[], None]) -> None:

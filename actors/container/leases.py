@@ -29,9 +29,9 @@ from ...journal.operations.commit_transaction import CommitTransaction
 from ...journal.operations.transaction_image import TransactionImage, TransactionStatus
 from ...storage_backends.base.statistics import counter, gauge
 from ...storage_backends.base.transactions import TransactionInfo, TransactionState
+from .operations.transactions import ExpireTransactionRequest, ForgetTransactionsRequest
 from .requests import Request
 from .state import ContainerState
-from .transaction_requests import ExpireTransactionRequest, ForgetTransactionsRequest
 from .transaction_table import Key
 
 LOOKS = 4

@@ -1,11 +1,8 @@
-"""The chunk metadata store that rides in the container's own log (section 5 of the design, until table
-segments exist).
+"""Chunk metadata in the container's own log: the ``ChunkMetadataStore`` of chunked segment storage.
 
-Owns: the ``ChunkMetadataStore`` contract over the container's state. A commit is one internal operation:
-conditional because it is decided in sequence with everything else, durable and fenced because it is logged,
-and part of every checkpoint (rule S6).
-
-Reads see the newest commit that was given a sequence; ``commit`` returns once it is durable.
+A commit is one internal operation. It is conditional because it is decided in sequence with everything else,
+durable and fenced because it is logged, and part of every checkpoint (rule S6). Reads see the newest commit that
+has a sequence; ``commit`` returns once it is durable.
 """
 
 from __future__ import annotations
@@ -14,13 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from ...storage_backends.base.errors import InvalidArgument
 from ...storage_backends.segments.metadata_store import ChunkMetadataStore
-from .requests import CommitMetadataRequest, Request
+from .operations.metadata import CommitMetadataRequest
+from .requests import Request
 from .state import ContainerState
 
 
 class LoggedMetadataStore(ChunkMetadataStore):
     def __init__(self, state: ContainerState, ask: Callable[[Request, int], Awaitable[object]]) -> None:
-        """``ask`` sends a request of a size in bytes in the internal lane."""
+        """``ask(request, size)`` sends a request of ``size`` bytes in the internal lane."""
         self._state = state
         self._ask = ask
 

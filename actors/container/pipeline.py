@@ -1,16 +1,16 @@
 """The pipeline: mailbox -> decide and apply (sync) -> one log group -> publish and answer (sync).
 
-Owns: the order of everything that enters the log, and the moment when an effect may be seen. Does not own:
-rules (``decisions.py``), state changes (``state.py``), bytes on disk (the log).
+Owns the order of everything that enters the log, and the moment when an effect becomes visible. What requests
+mean and what operations change is in ``operations/``.
 
 Two tasks: ``_prepare`` drains the mailbox in batches, decides each request against the speculative state,
-applies it and adds it to the group being built; ``_commit`` takes that group, makes it durable, then
-publishes it: durable lengths, tail cache, waiters, answers. While one group is in the disk's hands the next
-is built. A group starts only after the one before is durable (rule W2).
+applies it and adds it to the group being built; ``_commit`` makes that group durable, then publishes it:
+durable lengths, tail cache, waiters, answers. While one group is being written the next is built. A group is
+written only after the one before is durable (rule W2).
 
-Rules: C1 (nothing is readable or answered before it is durable, refusals included), C5 (an exception
-out of a sync step poisons the container: no answer says success, nothing more is logged), C6
-(internal requests come in their own lane).
+Rules: C1 (nothing is readable or answered before it is durable, refusals included), C5 (an exception out of a
+sync step poisons the container: no answer says success, nothing more is logged), C6 (internal requests have
+their own lane).
 
 Cancellation: an append that was cancelled leaves its group in doubt; the pipeline ends and every waiter gets
 ``OutcomeUnknown``. Crash: recovery reads the log.
@@ -32,41 +32,14 @@ from ...storage_backends.base.statistics import counter
 from ..kernel.mailbox import Mailbox
 from ..kernel.one_shot import OneShot
 from ..kernel.reply import fail_all
-from ..legacy_rolling.legacy_segments import ImportRequest, decide_import
 from ..telemetry.tracing import SpanHook
-from . import decisions, transactions
 from .group import Group
+from .operations import DECIDE
+from .operations.append import TracedAppendRequest, decide_append
+from .operations.handlers import Decision
 from .publish import Publisher
-from .requests import (
-    AppendRequest,
-    AttributesRequest,
-    CommitMetadataRequest,
-    CreateRequest,
-    DeleteRequest,
-    ExpireWritersRequest,
-    InfoRequest,
-    ListRequest,
-    LogRequest,
-    MergeRequest,
-    Request,
-    SealRequest,
-    SnapshotRequest,
-    TracedAppendRequest,
-    TruncateRequest,
-    WaitDurableRequest,
-    WriterRequest,
-)
+from .requests import LogRequest, Request, SnapshotRequest
 from .state import ContainerState
-from .transaction_requests import (
-    AbortTransactionRequest,
-    BeginTransactionRequest,
-    CommitTransactionRequest,
-    ExpireTransactionRequest,
-    ForgetTransactionsRequest,
-    ListTransactionsRequest,
-    StageSegmentRequest,
-    TransactionRequest,
-)
 
 
 @attrs.frozen
@@ -80,7 +53,7 @@ class PipelineStatistics:
 @attrs.frozen
 class PipelineOptions:
     group_bytes: int = 4 << 20
-    """A batch taken from the mailbox ends at about this size; one larger append still travels alone."""
+    """A batch taken from the mailbox ends at about this size. A larger append is a batch of its own."""
     group_count: int = 4096
 
 
@@ -89,8 +62,18 @@ Protect = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def unprotected(run: Callable[..., Any]) -> Callable[..., Any]:
-    """For loops that raise KeyboardInterrupt between steps only (asyncio)."""
+    """For event loops that raise KeyboardInterrupt between steps only (asyncio)."""
     return run
+
+
+@attrs.frozen
+class PipelineHooks:
+    on_published: Callable[[], None] = lambda: None
+    """Called after each group that logged something."""
+    protect: Protect = unprotected
+    """Keeps Ctrl-C out of the sync steps (rule C5)."""
+    span: SpanHook | None = None
+    """Called around the log's append of a group that holds traced appends."""
 
 
 class Pipeline:
@@ -100,77 +83,45 @@ class Pipeline:
         log: DurableDataLog,
         mailbox: Mailbox[Request],
         publisher: Publisher,
-        container: int,
         options: PipelineOptions,
-        on_published: Callable[[], None],
-        protect: Protect = unprotected,
-        span: SpanHook | None = None,
+        hooks: PipelineHooks,
     ) -> None:
-        """``on_published()`` is called after each group that logged something; ``protect`` keeps Ctrl-C out
-        of the sync steps (rule C5); ``span`` is called around the log's append of a group that holds traced
-        appends."""
-        self._protect = protect
-        self._span = span
-        self._on_published = on_published
         self._state = state
         self._log = log
         self._mailbox = mailbox
         self._publisher = publisher
-        self._container = container
         self._options = options
+        self._hooks = hooks
         self._building = Group(state.sequence + 1)
         self._in_flight: Group | None = None
         self._work: OneShot | None = None
         self._taken: OneShot | None = None
         self._closing = False
         self.poisoned = False
-        """A sync step was torn: nothing in memory may be written any more (no checkpoint, no flush, no
-        footer)."""
+        """A sync step failed half-way: nothing in memory may be written any more (no checkpoint, no flush, no
+        footer; rule C5)."""
         self._operations = self._groups = self._refused = 0
         self.payload_bytes = 0
         """Made durable by this owner."""
-        self._decide: dict[type, Callable[[ContainerState, Any], decisions.Decision]] = {
-            AbortTransactionRequest: transactions.decide_abort,
-            AppendRequest: decisions.decide_append,
-            AttributesRequest: decisions.decide_attributes,
-            BeginTransactionRequest: transactions.decide_begin,
-            CommitMetadataRequest: decisions.decide_commit,
-            CommitTransactionRequest: transactions.decide_commit_transaction,
-            CreateRequest: decisions.decide_create,
-            DeleteRequest: self._decide_delete,
-            ExpireTransactionRequest: transactions.decide_expire,
-            ExpireWritersRequest: decisions.decide_expire_writers,
-            ForgetTransactionsRequest: transactions.decide_forget,
-            ImportRequest: decide_import,
-            InfoRequest: self._info,
-            ListRequest: lambda state, request: (None, state.segments.listed(request.prefix)),
-            ListTransactionsRequest: transactions.decide_list_transactions,
-            MergeRequest: self._decide_merge,
-            SealRequest: decisions.decide_seal,
-            WaitDurableRequest: lambda state, request: (None, None),
-            StageSegmentRequest: transactions.decide_stage,
+        self._decide: dict[type, Callable[[ContainerState, Any], Decision]] = {
+            **DECIDE,
             TracedAppendRequest: self._decide_traced,
-            TransactionRequest: transactions.decide_transaction,
-            TruncateRequest: decisions.decide_truncate,
-            WriterRequest: decisions.decide_writer,
         }
 
     async def run(self) -> None:
         """Work until the mailbox is closed and everything in it is answered, or until something fails (the
         error is raised)."""
-        self._building = Group(
-            self._state.sequence + 1
-        )  # recovery may have moved it since this object was made
+        self._building = Group(self._state.sequence + 1)  # recovery has moved it since ``__init__``
         try:
             async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._protect(self._commit))
-                await self._protect(self._prepare)()
+                tasks.start_soon(self._hooks.protect(self._commit))
+                await self._hooks.protect(self._prepare)()
                 self._wake_committer()
         finally:
-            # Only reached with something left if the log, a sync step, or a cancellation ended the pipeline.
-            self._answer_the_rest()
+            self._fail_unanswered()
 
-    def _answer_the_rest(self) -> None:
+    def _fail_unanswered(self) -> None:
+        """Some are left only if the log, a sync step or a cancellation ended the pipeline."""
         error = OutcomeUnknown(
             "the container stopped before this was known to be durable: it may or may not have been applied"
         )
@@ -217,9 +168,10 @@ class Pipeline:
             raise
 
     def _step_all(self, batch: list[Request]) -> None:
-        group, state, decisions_of = self._building, self._state, self._decide.get
+        group, state, decisions = self._building, self._state, self._decide.get
+        add, apply = group.add, state.apply
         for request in batch:
-            decide = decisions_of(type(request))
+            decide = decisions(type(request))
             if decide is None:
                 self._step_internal(request, group)
                 continue
@@ -232,11 +184,16 @@ class Pipeline:
                 continue
 
             if op is None:
-                group.looks.append((request.reply, answer))
+                group.reads.append((request.reply, answer))
                 continue
 
-            state.apply(op)
-            group.add(op)
+            if isinstance(op, list):
+                for each in op:
+                    apply(each)
+                    add(each)
+            else:
+                apply(op)
+                add(op)
             group.replies.append(request.reply)
             group.values.append(answer)
 
@@ -244,48 +201,28 @@ class Pipeline:
         if type(request) is SnapshotRequest:
             op: Operation = CheckpointBegin(request.checkpoint)
             self._state.apply(op)
-            extra: object = self._state.begin_snapshot()
+            value: object = self._state.begin_snapshot()
         elif type(request) is LogRequest:
-            op, extra = request.op, None
+            op, value = request.op, None
             self._state.apply(op)
             group.tag = max(group.tag, request.tag)
             group.truncate_before = max(group.truncate_before, request.truncate_before)
         else:
-            raise TypeError(f"a container is not asked {request!r}")
+            raise TypeError(f"no handler is registered for {request!r}")
 
         group.add(op)
-        group.group_answers.append((request.reply, extra))
+        group.group_answers.append((request.reply, value))
 
-    def _decide_traced(self, state: ContainerState, request: TracedAppendRequest) -> decisions.Decision:
-        decision = decisions.decide_append(state, request)
+    def _decide_traced(self, state: ContainerState, request: TracedAppendRequest) -> Decision:
+        decision = decide_append(state, request)
         if decision[0] is not None:
             self._building.links.append(request.span)
         return decision
 
-    def _decide_delete(self, state: ContainerState, request: DeleteRequest) -> decisions.Decision:
-        decision = decisions.decide_delete(state, request)
-        self._end_transactions(request.name)
-        return decision
-
-    def _decide_merge(self, state: ContainerState, request: MergeRequest) -> decisions.Decision:
-        decision = decisions.decide_merge(state, request)
-        self._end_transactions(*request.sources)
-        return decision
-
-    def _end_transactions(self, *targets: str) -> None:
-        """Targets that go take their open transactions with them: those end right before, in the same group
-        (rule T8)."""
-        for abort in transactions.ended_with(self._state, targets):
-            self._state.apply(abort)
-            self._building.add(abort)
-
-    def _info(self, state: ContainerState, request: InfoRequest) -> decisions.Decision:
-        return None, decisions.require(state, request.name).info(self._container)
-
     # --- commit: make durable, then publish ------------------------------------------------------
 
     async def _commit(self) -> None:
-        while not self.poisoned:  # what was built in a torn step is never written
+        while not self.poisoned:  # a group from a failed step is never written
             group = self._building
             if group.is_empty:
                 if self._closing:
@@ -307,8 +244,7 @@ class Pipeline:
         if group.operations:
             number = await (self._append_traced(group) if group.links else self._append(group))
         else:
-            # Nothing to log, so nothing that proves ownership: look at the register before answering (hole
-            # 16).
+            # Nothing to log, so no write proves ownership: check the register before answering.
             self._log.check_owner()
             number = self._log.next_group - 1
 
@@ -322,15 +258,15 @@ class Pipeline:
         return await self._log.append(group.parts, tag=group.tag, truncate_before=group.truncate_before)
 
     async def _append_traced(self, group: Group) -> int:
-        assert self._span is not None
-        about = {
-            "container": self._container,
+        assert self._hooks.span is not None
+        attributes = {
+            "container": self._state.container,
             "epoch": self._state.epoch,
             "group": self._log.next_group,
             "bytes": group.size,
             "count": len(group.operations),
         }
-        with self._span("tierlog.wal.append", about, group.links):
+        with self._hooks.span("tierlog.wal.append", attributes, group.links):
             return await self._append(group)
 
     def _publish(self, group: Group, number: int) -> None:
@@ -339,7 +275,7 @@ class Pipeline:
             self._operations += len(group.operations)
             self._groups += 1
             self.payload_bytes += group.size
-            self._on_published()
+            self._hooks.on_published()
 
         group.answer(number)
 

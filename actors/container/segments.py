@@ -1,21 +1,19 @@
-"""A container's segments in memory: ``SegmentState`` and the one table that maps names to ids.
+"""A container's segments in memory: ``SegmentState``, and the one table that maps names to ids (rule C2).
 
-Owns: the fields, the maps (rule C2: only this table knows names), and the eviction of idle segments. Does not
-own: when they change (``state.py`` applies operations) nor what is allowed (``decisions.py``).
-
-There is one state, the *speculative* one: it includes every operation that was given a sequence.
-``durable_length`` alone lags behind and is what readers see; it is -1 until the creation itself is durable.
-No rollback exists: if the log fails, the container stops and recovery builds the state again.
+The fields are speculative: they include every operation that was given a sequence. Only ``durable_length`` lags
+behind; readers see it, and it is -1 until the creation itself is durable. Nothing is ever rolled back: if the log
+fails, the container stops and recovery builds the state again.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import anyio
 
+from ...journal.operations.append import Append
 from ...journal.operations.segment_image import (
     MergedRange,
     SegmentImage,
@@ -24,13 +22,21 @@ from ...journal.operations.segment_image import (
     decode_image,
     encode_image,
 )
+from ...storage_backends.base.errors import SegmentNotFound
 from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.base.transactions import is_staged
+from ...storage_backends.segments.records.segment import SegmentRecord
+
+APPEND_BOUNDARY_BYTES = 1 << 20
+"""The start of about one append in so many bytes is kept, so that readers can split a segment between appends
+(rule S5)."""
+_GROUPS_PER_REFERENCE = 16
+"""The log may keep so many groups more than a segment needs."""
 
 
 class SegmentState:
-    """One segment. ``length >= durable_length >= flushed``; ``merges`` are in offset order, all above
-    ``flushed``'s record."""
+    """One segment. ``length >= durable_length >= flushed``; ``merges`` are in offset order and not in long-term
+    storage's record yet."""
 
     __slots__ = (
         "append_boundaries",
@@ -70,16 +76,16 @@ class SegmentState:
         self.writers: dict[bytes, WriterState] = {}
         self.expired: dict[bytes, None] = {}
         self.merges: list[MergedRange] = []
-        # What long-term storage's record says, as of the newest applied metadata commit.
+        # The segment's record in long-term storage, as of the newest applied metadata commit.
         self.has_record = False
         self.flushed = 0
         self.flushed_start = 0
         self.flushed_sealed = False
         self.log_references: deque[tuple[int, int]] = deque()
-        """(end offset, log group) of durable unflushed bytes, oldest first: what truncation of the log must
-        keep."""
+        """(end offset, log group) of durable unflushed bytes, oldest first. Truncation of the log keeps these
+        groups."""
         self.append_boundaries: deque[int] = deque()
-        """Where appends begin, about one for each MiB that is not flushed yet (rule S5)."""
+        """Start offsets of appends, about one for each unflushed MiB (rule S5)."""
         self.waiter: anyio.Event | None = None
         """Set when the durable length, the seal flag or the life of the segment changes."""
 
@@ -91,7 +97,7 @@ class SegmentState:
 
     @property
     def is_flushed(self) -> bool:
-        """Long-term storage's record says all that this state says."""
+        """Long-term storage's record is up to date."""
         return (
             self.has_record
             and self.flushed == self.length
@@ -102,20 +108,19 @@ class SegmentState:
 
     @property
     def is_gone(self) -> bool:
-        """Deleted or merged away: its name leads elsewhere, and its bytes may vanish from long-term storage
-        at any time."""
+        """Deleted or merged: its name is free, and its bytes may leave long-term storage at any time."""
         return self.status is not SegmentStatus.LIVE
 
     @property
     def needs_flush(self) -> bool:
-        """A flush cycle has work here. A merged segment is its target's work."""
+        """A flush cycle has work to do here. Merged segments are flushed as part of their target."""
         return self.status is SegmentStatus.DELETED or (
             self.status is SegmentStatus.LIVE and not self.is_flushed
         )
 
     @property
     def is_idle(self) -> bool:
-        """Nothing but the fields of its image and of long-term storage's record is known of it."""
+        """Its image and its record in long-term storage are all there is to know of it."""
         return (
             self.status is SegmentStatus.LIVE
             and self.durable_length == self.length
@@ -128,8 +133,47 @@ class SegmentState:
             self.waiter.set()
             self.waiter = None
 
+    def load_record(self, encoded: bytes) -> None:
+        """Take over the segment's record in long-term storage."""
+        record = SegmentRecord.decode(encoded)
+        self.has_record = True
+        self.flushed = record.length
+        self.flushed_start = record.start_offset
+        self.flushed_sealed = record.sealed
+
+    def add_log_reference(self, end: int, group: int) -> None:
+        """Bytes up to ``end`` need ``group`` of the log. One reference covers several groups, which bounds their
+        number (rule C9)."""
+        references = self.log_references
+        if references and group - references[-1][1] < _GROUPS_PER_REFERENCE:
+            # In recovery, re-logged bytes may end before others that were appended earlier.
+            references[-1] = (max(end, references[-1][0]), references[-1][1])
+        else:
+            references.append((end, group))
+
+    def add_append_boundaries(self, run: Sequence[Append], end: int) -> None:
+        """Keep the start of the first append in each MiB. ``run`` are consecutive appends up to ``end``."""
+        boundaries = self.append_boundaries
+        if boundaries and (end - 1) // APPEND_BOUNDARY_BYTES <= boundaries[-1] // APPEND_BOUNDARY_BYTES:
+            return  # no append of the run begins in a new MiB
+
+        for op in run:
+            if op.data and (
+                not boundaries or op.offset // APPEND_BOUNDARY_BYTES > boundaries[-1] // APPEND_BOUNDARY_BYTES
+            ):
+                boundaries.append(op.offset)
+
+    def drop_flushed_references(self) -> None:
+        """Drop the references and boundaries of bytes that are flushed now."""
+        references, boundaries = self.log_references, self.append_boundaries
+        while references and references[0][0] <= self.flushed:
+            references.popleft()
+
+        while len(boundaries) > 1 and boundaries[1] <= self.flushed:
+            boundaries.popleft()
+
     def info(self, container: int) -> SegmentInfo:
-        """What users see of it."""
+        """The public view of the segment."""
         return SegmentInfo(
             name=self.name,
             segment_id=self.sid,
@@ -142,7 +186,7 @@ class SegmentState:
         )
 
     def image(self) -> bytes:
-        """What a checkpoint keeps."""
+        """The encoded ``SegmentImage``, which checkpoints keep."""
         return encode_image(
             SegmentImage(
                 self.sid,
@@ -174,30 +218,32 @@ class SegmentState:
 
 
 class _ById(dict[int, SegmentState]):
-    """The segments in memory; looking up an evicted one by ``[]`` brings it back."""
+    """The segments in memory. Looking up an evicted one by ``[]`` loads it."""
 
-    __slots__ = ("thaw",)
-    thaw: Callable[[int], SegmentState]
+    __slots__ = ("_load",)
+
+    def __init__(self, load: Callable[[int], SegmentState]) -> None:
+        super().__init__()
+        self._load = load
 
     def __missing__(self, sid: int) -> SegmentState:
-        return self.thaw(sid)
+        return self._load(sid)
 
 
 class SegmentTable:
     """Every segment by id, and the live ones by name.
 
-    Idle segments can be evicted: what is left of one is its image, the very bytes that a checkpoint keeps. It
-    is thawed in the sync step that needs it, so nothing is ever parked and nothing can overtake (rule C4).
+    Idle segments can be evicted; only their image stays, as checkpoints keep it. The synchronous step that needs
+    an evicted segment loads it, so no operation ever waits and none can overtake another (rule C4).
     """
 
-    def __init__(self) -> None:
-        self.by_id = _ById()
-        self.by_id.thaw = self._thaw
+    def __init__(self, on_load: Callable[[SegmentState], None] = lambda segment: None) -> None:
+        """``on_load(segment)`` completes a segment that was loaded, before it is returned."""
+        self.by_id = _ById(self._load)
         self.evicted: dict[int, bytes] = {}
         """Images of evicted segments."""
         self._by_name: dict[str, int] = {}
-        self.on_thaw: Callable[[SegmentState], None] = lambda segment: None
-        """Called with a segment that comes back, before anybody sees it."""
+        self._on_load = on_load
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -206,14 +252,21 @@ class SegmentTable:
         sid = self._by_name.get(name)
         return None if sid is None else self.by_id[sid]
 
+    def require(self, name: str) -> SegmentState:
+        segment = self.find(name)
+        if segment is None:
+            raise SegmentNotFound(f"no segment {name!r}", segment=name)
+
+        return segment
+
     def sid_of(self, name: str) -> int | None:
-        """The id of the live segment of that name, which may stay evicted."""
+        """The id of the live segment of that name. Does not load it."""
         return self._by_name.get(name)
 
     def get(self, sid: int) -> SegmentState | None:
-        """The segment of that id, evicted or not; None if there is none."""
+        """The segment of that id, loaded if it was evicted; None if there is none."""
         segment = self.by_id.get(sid)
-        return self._thaw(sid) if segment is None and sid in self.evicted else segment
+        return self._load(sid) if segment is None and sid in self.evicted else segment
 
     def add(self, segment: SegmentState) -> None:
         known = segment.sid in self.by_id or segment.sid in self.evicted
@@ -225,7 +278,7 @@ class SegmentTable:
             self._by_name[segment.name] = segment.sid
 
     def unname(self, segment: SegmentState, status: SegmentStatus) -> None:
-        """The segment was merged away or deleted: its name is free, its id is still known."""
+        """Free the name of a segment that is merged or deleted. Its id stays known."""
         if segment.status is SegmentStatus.LIVE:
             del self._by_name[segment.name]
 
@@ -238,12 +291,12 @@ class SegmentTable:
         return sorted(name for name in self._by_name if name.startswith(prefix))
 
     def listed(self, prefix: str) -> list[str]:
-        """The names that a listing shows: staged ones only if the prefix asks for them (rule T1)."""
+        """The names that a listing shows: staged ones only if ``prefix`` names them (rule T1)."""
         names = self.names(prefix)
         return names if is_staged(prefix) else [name for name in names if not is_staged(name)]
 
     def length_of(self, sid: int) -> int:
-        """The durable length of a segment; an evicted one stays so."""
+        """The durable length of a segment. Does not load it."""
         image = self.evicted.get(sid)
         return self.by_id[sid].durable_length if image is None else decode_image(image).length
 
@@ -258,8 +311,8 @@ class SegmentTable:
 
         return [segment.sid for segment in idle]
 
-    def _thaw(self, sid: int) -> SegmentState:
+    def _load(self, sid: int) -> SegmentState:
         segment = SegmentState.from_image(decode_image(self.evicted.pop(sid)))
         self.by_id[sid] = segment
-        self.on_thaw(segment)
+        self._on_load(segment)
         return segment

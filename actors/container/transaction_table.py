@@ -1,13 +1,9 @@
-"""What a container remembers of transactions: the records, and which staged segments belong to which (rules
-T1 to T9).
+"""A container's transactions: one immutable record for each, open or ended, and the staged segments of the open
+ones (rules T1 to T9).
 
-Owns: one immutable record for each transaction, open or ended, and the maps derived from it and from the
-names of staged segments. Does not own: the segments themselves (``state.py``), what is allowed
-(``transactions.py``), nor time (``leases.py``).
-
-Records are what checkpoints keep, so a checkpoint's snapshot is a shallow copy of the dict. The maps are
-never persisted: a staged segment's name says whose it is. A change that makes no sense raises ``ValueError``:
-only a damaged log can ask for it (rule C5).
+Checkpoints keep the records. The maps beside them are derived from the records and from the names of staged
+segments, and are never persisted. An impossible change raises ``ValueError``: only a damaged log leads to it
+(rule C5).
 """
 
 from __future__ import annotations
@@ -19,11 +15,13 @@ from ...journal.operations.abort_transaction import AbortTransaction
 from ...journal.operations.begin_transaction import BeginTransaction
 from ...journal.operations.commit_transaction import CommitTransaction
 from ...journal.operations.transaction_image import TransactionImage, TransactionStatus
-from ...storage_backends.base.errors import TransactionEnded, TransactionNotFound
+from ...storage_backends.base.errors import InvalidArgument, TransactionEnded, TransactionNotFound
 from ...storage_backends.base.transactions import WRITER_ATTRIBUTE, is_staged, split_staged
 
 Key: TypeAlias = tuple[str, str]
 """(target's name, transaction id)."""
+TARGET_DELETED = "its target was deleted"
+"""Why a transaction was aborted whose target was deleted or merged."""
 
 
 class TransactionTable:
@@ -40,8 +38,8 @@ class TransactionTable:
         return len(self.records) - self.open_count
 
     def find(self, target: str, transaction: str, sid: int | None) -> TransactionImage | None:
-        """What is known of it; ``sid`` is the segment that has the target's name now, which knows nothing of
-        an earlier one's (rule T8)."""
+        """The record. ``sid`` is the live segment of the target's name, if there is one: transactions of an earlier
+        segment of that name are not its own (rule T8)."""
         record = self.records.get((target, transaction))
         return None if record is None or (sid is not None and sid != record.sid) else record
 
@@ -49,10 +47,21 @@ class TransactionTable:
         """Its staged segments: name -> segment id."""
         return self._staged.get((record.target, record.id), {})
 
+    def abort_of(self, record: TransactionImage, reason: str) -> AbortTransaction:
+        """The abort of an open transaction, which deletes all that it staged."""
+        return AbortTransaction(record.sid, record.id, reason, tuple(self.staged(record).values()))
+
+    def aborts_with_target(self, target: str, sid: int) -> list[AbortTransaction]:
+        """The aborts that precede the end of a target, in the same group (rule T8)."""
+        return [
+            self.abort_of(self.records[target, transaction], TARGET_DELETED)
+            for transaction in self.open_of.get(sid, ())
+        ]
+
     # --- changes ---------------------------------------------------------------------------------
 
     def restore(self, record: TransactionImage) -> None:
-        """Recovery: a record out of a checkpoint."""
+        """Recovery: add a record of a checkpoint."""
         key = (record.target, record.id)
         if key in self.records:
             raise ValueError(f"transaction {key} is in the table already")
@@ -67,7 +76,7 @@ class TransactionTable:
         self._put(begun(target, op))
 
     def stage(self, name: str, sid: int) -> None:
-        """A segment with a staged name exists now."""
+        """A segment with a staged name was created."""
         key = split_staged(name)
         record = self.records.get(key)
         if record is None or record.status is not TransactionStatus.OPEN:
@@ -84,7 +93,7 @@ class TransactionTable:
 
     def abort(self, target: str, op: AbortTransaction) -> None:
         known = self.find(target, op.id, op.target) is not None
-        record = self._ended(target, op.target, op.id) if known else unbegun(target, op)
+        record = self._ended(target, op.target, op.id) if known else never_begun(target, op)
         self._put(record._replace(status=TransactionStatus.ABORTED, reason=op.reason))
 
     def forget(self, keys: Iterable[Key]) -> None:
@@ -93,7 +102,7 @@ class TransactionTable:
                 raise ValueError(f"transaction {key} is open and cannot be forgotten")
 
     def _ended(self, target: str, sid: int, transaction: str) -> TransactionImage:
-        """The open record, whose staged segments are nobody's from now on."""
+        """The open record, after removing it from the maps of open transactions."""
         record = self.find(target, transaction, sid)
         if record is None or record.status is not TransactionStatus.OPEN:
             raise ValueError(f"transaction {transaction!r} on {target!r} is not open")
@@ -122,16 +131,22 @@ def begun(target: str, op: BeginTransaction) -> TransactionImage:
     return TransactionImage(op.target, target, op.id, TransactionStatus.OPEN, op.token, op.lease)
 
 
-def unbegun(target: str, op: AbortTransaction) -> TransactionImage:
-    """The record of an abort that came without a begin, or before it (rule T6)."""
+def never_begun(target: str, op: AbortTransaction) -> TransactionImage:
+    """The record of an abort without a begin, or one that overtook it (rule T6)."""
     return TransactionImage(op.target, target, op.id, TransactionStatus.ABORTED, None, 0, op.reason)
 
 
 # --- refusals -----------------------------------------------------------------------------------
 
 
+def refuse_staged(name: str, hint: str) -> None:
+    """Only its transaction changes a staged segment (rule T1)."""
+    if is_staged(name):
+        raise InvalidArgument(f"{name!r} is the name of a transaction's staged segment: {hint}")
+
+
 def ended(record: TransactionImage) -> TransactionEnded:
-    """Whoever asks for more is late (rule T5)."""
+    """The refusal of a verb that needs an open transaction (rule T5)."""
     state = record.status.name.lower()
     why = f": {record.reason}" if record.reason else ""
     return TransactionEnded(

@@ -34,7 +34,6 @@ from ...storage_backends.base.errors import (
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records import SegmentRecord
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
-from ..container.publish import Publisher
 from ..container.state import ContainerState
 from ..telemetry.logging import get_logger
 from .export import export
@@ -62,13 +61,11 @@ class HeaderKeeper:
         older: LegacySegments,
         storage: ChunkedSegmentStorage,
         chunks: ChunkStorage,
-        publisher: Publisher,
         *,
         active: bool,
     ) -> None:
-        """``publisher`` tells what becomes durable. Unless it is ``active`` it writes nothing."""
-        if active:
-            publisher.on_record, publisher.on_cycle = self.record_changed, self.cycle_completed
+        """Unless it is ``active`` it writes nothing. The publisher calls ``record_changed`` and
+        ``cycle_completed``."""
         self._active = active
         self._state = state
         self._older = older
@@ -84,7 +81,7 @@ class HeaderKeeper:
 
     def record_changed(self, sid: int) -> None:
         """Long-term storage's record of the segment was committed, or removed."""
-        segment = self._state.segments.get(sid)
+        segment = self._state.segments.get(sid) if self._active else None
         if segment is not None:
             self._changed[sid] = segment.name
 

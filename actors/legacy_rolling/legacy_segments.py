@@ -21,15 +21,13 @@ this owner or the next, if it does not come (``operations/adopt.py``).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
 import anyio
-import attrs
 
-from ...journal.operations.import_segment import ImportSegment
-from ...journal.operations.segment_image import SegmentImage, SegmentStatus
+from ...journal.operations.segment_image import SegmentImage
 from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import (
     DataCorruption,
@@ -38,24 +36,18 @@ from ...storage_backends.base.errors import (
     SegmentExists,
     SegmentNotFound,
     TierlogError,
-    Unavailable,
     Unsupported,
 )
 from ...storage_backends.base.names import SYSTEM_SCOPE
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.chain import Chain
 from ...storage_backends.segments.core import ChunkedOptions
-from ...storage_backends.segments.records import (
-    DEFERRED_WORK_PREFIX,
-    DeferredWorkKind,
-    DeferredWorkRecord,
-    Record,
-    chunk_key,
-    released_key,
-)
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ..container.metadata_store import LoggedMetadataStore
-from ..container.requests import CreateRequest, Request, WaitDurableRequest
+from ..container.operations.create import CreateRequest
+from ..container.operations.import_segment import ImportRequest, check_files_free, check_name_free
+from ..container.operations.queries import WaitDurableRequest
+from ..container.requests import Request
 from ..container.state import ContainerState
 from ..flush.writer import StorageWriter
 from ..settings.layout_mode import LayoutMode
@@ -70,113 +62,6 @@ _log = get_logger("older")
 
 OWN_CHUNKS = "containers/"
 """Where this package keeps its own chunks."""
-
-
-@attrs.define(eq=False)
-class ImportRequest(Request):
-    """Internal: make the image's segment out of chunks that are there. Its id is given with the sequence, or
-    was with the first piece."""
-
-    image: SegmentImage
-    chain: Chain
-    spacing: int
-    """Bytes between index records, as the container has it."""
-    is_legacy: bool = True
-    """Whether it comes from the legacy layout, and its name is not to be looked up there again."""
-    adopted: int = 0
-    """The id for which all records but the segment's were laid already; 0 if none was."""
-
-
-def request_of(name: str, chain: Chain, spacing: int) -> ImportRequest:
-    """The import of a segment about which nothing is known but its chunks."""
-    image = SegmentImage(
-        0,
-        SegmentStatus.LIVE,
-        chain.sealed,
-        chain.length,
-        chain.start_offset,
-        chain.rolling_size,
-        name,
-        (),
-        (),
-        (),
-        (),
-    )
-    return ImportRequest(image, chain, spacing)
-
-
-def decide_import(state: ContainerState, request: ImportRequest) -> tuple[ImportSegment, int]:
-    """The id that the segment gets."""
-    name = request.image.name
-    if is_staged(name):
-        raise InvalidArgument(
-            f"{name!r} is the name of a transaction's staged segment, which only its transaction makes"
-        )
-    _check_free(state, name, is_legacy=request.is_legacy)
-    if request.adopted:
-        sid = request.adopted
-        made = _last_records(state, request)
-    else:
-        _check_files_free(state, name, (chunk.name for _, chunk in request.chain.chunks))
-        sid = state.next_segment_id()
-        made = request.chain.records(sid, state.epoch, request.spacing)
-    records = [(record.key, record.encode()) for record in made]
-    if request.is_legacy:
-        records.append((imported_key(name), ImportedRecord(sid).encode()))
-
-    return ImportSegment(request.image._replace(sid=sid), tuple(records)), sid
-
-
-def _last_records(state: ContainerState, request: ImportRequest) -> list[Record]:
-    """What makes a segment of the records that were laid for it: its own, and an empty record of deferred work in place of the
-    one that takes them back."""
-    settled = DeferredWorkRecord(DeferredWorkKind.ADOPT, request.adopted, owner_epoch=state.epoch)
-    entry = state.metadata.get(settled.key)
-    if entry is None or DeferredWorkRecord.decode(entry[1]).chunks != len(request.chain.chunks):
-        raise Unavailable(
-            f"the records that were laid for {request.image.name!r} were taken back before it was complete: "
-            f"try again"
-        )
-
-    return [request.chain.segment_record(request.adopted, state.epoch), settled]
-
-
-def _check_free(state: ContainerState, name: str, *, is_legacy: bool = True) -> None:
-    if state.segments.sid_of(name) is not None:
-        raise SegmentExists(f"segment {name!r} exists", segment=name)
-    if is_legacy and imported_key(name) in state.metadata:
-        raise InvalidArgument(
-            f"{name!r} was imported or exported before, and has been deleted or merged since: its files are "
-            f"not a segment any more"
-        )
-
-
-def _check_files_free(state: ContainerState, name: str, files: Iterable[str]) -> None:
-    for file in files:
-        if chunk_key(file) in state.metadata:
-            if file in _taken_back(state):
-                raise Unavailable(
-                    f"an import of {name!r} was not finished and is being taken back: try again"
-                )
-            raise InvalidArgument(f"{name!r} cannot be imported: {file} belongs to another segment already")
-        if released_key(file) in state.metadata:
-            raise InvalidArgument(
-                f"{name!r} cannot be imported: {file} was part of a segment that no longer needs it, and is "
-                f"about to be deleted (rule S19)"
-            )
-
-
-def _taken_back(state: ContainerState) -> set[str]:
-    """The first chunks that are left of adoptions: an import that meets its own remains meets that one
-    first."""
-    pending = [
-        DeferredWorkRecord.decode(value) for key, (_, value) in state.metadata.items() if _is_adoption(key)
-    ]
-    return {work.chunk for work in pending}
-
-
-def _is_adoption(key: str) -> bool:
-    return key.startswith(DEFERRED_WORK_PREFIX) and key.endswith(f":{DeferredWorkKind.ADOPT.name.lower()}")
 
 
 Ask = Callable[[Request, int], Awaitable[Any]]
@@ -331,15 +216,15 @@ class LegacySegments:
             raise
 
     async def _take(self, name: str, progress: Progress) -> int:
-        _check_free(self._state, name)  # who had the turn before may have imported it
+        check_name_free(self._state, name)  # who had the turn before may have imported it
         found = await self._find(name)
         # Before the reading too: a file that was released then may be gone, with its record, when the import
         # is decided.
-        _check_files_free(self._state, name, (chunk.name for chunk in found.chunks))
+        check_files_free(self._state, name, (chunk.name for chunk in found.chunks))
         chain = await read_chain(self.chunks, found, self._options.rolling_size, progress)
         await self._claim()
         await claim_files(self.chunks, name, (chunk.name for _, chunk in chain.chunks))
-        await self._put(request_of(name, chain, self._options.index_spacing))
+        await self._put(ImportRequest.of_chain(name, chain, self._options.index_spacing))
         _log.info("imported", segment=name, length=found.length, chunks=len(found.chunks))
         return found.length
 
@@ -353,8 +238,8 @@ class LegacySegments:
             )
             return
 
-        _check_free(self._state, name, is_legacy=request.is_legacy)
-        _check_files_free(self._state, name, (chunk.name for _, chunk in chain.chunks))
+        check_name_free(self._state, name, is_legacy=request.is_legacy)
+        check_files_free(self._state, name, (chunk.name for _, chunk in chain.chunks))
         request.adopted = self._state.take_segment_id()
         try:
             await storage.adopt(request.adopted, chain)

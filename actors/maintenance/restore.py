@@ -47,7 +47,7 @@ from ...storage_backends.segments.records import ChunkRecord, ReleasedRecord
 from ...storage_backends.segments.verify import Flaw, find_flaws, find_missing
 from ..container.claims import Claim, claim_name, survey
 from ..container.container import Container
-from ..container.requests import CommitMetadataRequest
+from ..container.operations.metadata import CommitMetadataRequest
 from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage, resolve_location
 from ..folder.identity import StoreIdentity, create_identity
 from ..folder.layout_version import apply_layout_mode

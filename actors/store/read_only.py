@@ -44,13 +44,17 @@ from ...storage_backends.base.world import World
 from ...storage_backends.files.local import LocalFiles
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ..container.metadata_store import LoggedMetadataStore
+from ..container.operations.transactions import (
+    ListTransactionsRequest,
+    TransactionRequest,
+    decide_list_transactions,
+    decide_transaction,
+)
 from ..container.publish import Publisher
 from ..container.recovery import Recovery
 from ..container.requests import Request
 from ..container.segments import SegmentState
 from ..container.state import ContainerState
-from ..container.transaction_requests import ListTransactionsRequest, TransactionRequest
-from ..container.transactions import decide_list_transactions, decide_transaction
 from ..folder.chunk_location import make_chunk_reader, recorded_location
 from ..folder.identity import StoreIdentity
 from ..folder.paths import StoreFolder, check_path, existing_identity, list_files, run_program
@@ -114,8 +118,9 @@ async def take_snapshot(index: int, log: DurableDataLog, chunks: ChunkStorage) -
     """Replay an inspected log into a state of its own. ``DataCorruption`` (file, offset), ``StoreMismatch``,
     ``Unavailable``."""
     opened = await log.inspect()
-    state, cache = ContainerState(opened.epoch), TailCache(_CACHE_BYTES)
-    publisher = Publisher(state, cache, due_bytes=sys.maxsize, on_due=lambda sid: None)
+    cache = TailCache(_CACHE_BYTES)
+    state = ContainerState(index, opened.epoch, cache.open_segment)
+    publisher = Publisher(state, cache, due_bytes=sys.maxsize)
     await Recovery(log, opened, state, publisher, cache).run()
     cache.evict()  # what turned out to be flushed only after it had been cached
     metadata = LoggedMetadataStore(state, _refuse_request)

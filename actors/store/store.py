@@ -52,28 +52,23 @@ from ..chunk_io.actor import StorageActor, StorageActorStatistics
 from ..container.batch_append import Outcome, append_each
 from ..container.container import Container
 from ..container.local import LocalContainer, LocalContainerStatistics, RemoteContainer
-from ..container.requests import (
-    AppendRequest,
-    AttributesRequest,
-    CreateRequest,
-    DeleteRequest,
-    ExpireWritersRequest,
-    InfoRequest,
-    ListRequest,
-    MergeRequest,
-    Request,
-    SealRequest,
-    TracedAppendRequest,
-    TruncateRequest,
-    WriterRequest,
-)
-from ..container.transaction_requests import (
+from ..container.operations.append import AppendRequest, TracedAppendRequest
+from ..container.operations.attributes import AttributesRequest
+from ..container.operations.create import CreateRequest
+from ..container.operations.delete import DeleteRequest
+from ..container.operations.merge import MergeRequest
+from ..container.operations.queries import InfoRequest, ListRequest
+from ..container.operations.seal import SealRequest
+from ..container.operations.transactions import (
     AbortTransactionRequest,
     BeginTransactionRequest,
     CommitTransactionRequest,
     StageSegmentRequest,
     TransactionRequest,
 )
+from ..container.operations.truncate import TruncateRequest
+from ..container.operations.writers import ExpireWritersRequest, LastEventRequest
+from ..container.requests import Request
 from ..kernel.fork_guard import forks
 from ..telemetry.tracing import SpanHook
 
@@ -331,7 +326,7 @@ class SegmentStore(SegmentVerbs):
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
         writer = required_writer(writer_id, "last_event_number")
-        number: int | None = await self._ask("last_event_number", name, WriterRequest(name, writer))
+        number: int | None = await self._ask("last_event_number", name, LastEventRequest(name, writer))
         return number
 
     # --- transactions ----------------------------------------------------------------------------

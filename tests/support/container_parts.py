@@ -3,39 +3,21 @@ so."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 import pytest
 
-from tierlog.actors.container import decisions, transactions
-from tierlog.actors.container.publish import Publisher
-from tierlog.actors.container.requests import (
-    AppendRequest,
-    AttributesRequest,
-    CommitMetadataRequest,
-    CreateRequest,
-    DeleteRequest,
-    ExpireWritersRequest,
-    MergeRequest,
-    Request,
-    SealRequest,
-    TruncateRequest,
-    WriterRequest,
-)
+from tierlog.actors.container.operations import DECIDE
+from tierlog.actors.container.operations.append import AppendRequest
+from tierlog.actors.container.operations.create import CreateRequest
+from tierlog.actors.container.operations.handlers import Decision
+from tierlog.actors.container.operations.metadata import CommitMetadataRequest
+from tierlog.actors.container.publish import Listeners, Publisher
+from tierlog.actors.container.requests import Request
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.container.state import ContainerState
-from tierlog.actors.container.transaction_requests import (
-    AbortTransactionRequest,
-    BeginTransactionRequest,
-    CommitTransactionRequest,
-    ExpireTransactionRequest,
-    ForgetTransactionsRequest,
-    ListTransactionsRequest,
-    StageSegmentRequest,
-    TransactionRequest,
-)
 from tierlog.actors.read.tail_cache import TailCache
 from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.errors import TierlogError
@@ -43,27 +25,6 @@ from tierlog.storage_backends.segments.records.segment import SegmentRecord, seg
 
 NAME = "app/events"
 ROLLING = 1 << 20
-
-DECIDE: dict[type, Callable[[ContainerState, Any], decisions.Decision]] = {
-    AppendRequest: decisions.decide_append,
-    AttributesRequest: decisions.decide_attributes,
-    CommitMetadataRequest: decisions.decide_commit,
-    CreateRequest: decisions.decide_create,
-    DeleteRequest: decisions.decide_delete,
-    ExpireWritersRequest: decisions.decide_expire_writers,
-    MergeRequest: decisions.decide_merge,
-    SealRequest: decisions.decide_seal,
-    TruncateRequest: decisions.decide_truncate,
-    WriterRequest: decisions.decide_writer,
-    AbortTransactionRequest: transactions.decide_abort,
-    BeginTransactionRequest: transactions.decide_begin,
-    CommitTransactionRequest: transactions.decide_commit_transaction,
-    ExpireTransactionRequest: transactions.decide_expire,
-    ForgetTransactionsRequest: transactions.decide_forget,
-    ListTransactionsRequest: transactions.decide_list_transactions,
-    StageSegmentRequest: transactions.decide_stage,
-    TransactionRequest: transactions.decide_transaction,
-}
 
 
 def append(name: str, data: bytes, **fields: Any) -> AppendRequest:
@@ -97,30 +58,38 @@ def record_of(segment: SegmentState, **changes: Any) -> dict[str, bytes]:
 
 @attrs.define
 class Parts:
-    state: ContainerState = attrs.field(factory=lambda: ContainerState(1))
     cache: TailCache = attrs.field(factory=lambda: TailCache(1 << 30))
+    state: ContainerState = attrs.field(init=False)
     due: list[int] = attrs.field(factory=list)
     due_bytes: int = 1 << 30
     group: int = 0
     publisher: Publisher = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.publisher = Publisher(self.state, self.cache, due_bytes=self.due_bytes, on_due=self.due.append)
+        self.state = ContainerState(epoch=1, on_load=self.cache.open_segment)
+        listeners = Listeners(segment_due=self.due.append)
+        self.publisher = Publisher(self.state, self.cache, due_bytes=self.due_bytes, listeners=listeners)
 
     def decide(self, request: Request) -> Any:
         """The answer; the operation, if there is one, is applied and not published."""
         return self._apply(request)[1]
 
-    def _apply(self, request: Request) -> decisions.Decision:
-        op, answer = DECIDE[type(request)](self.state, request)
-        if op is not None:
+    def _apply(self, request: Request) -> tuple[list[Operation], Any]:
+        ops, answer = self.operations(request)
+        for op in ops:
             self.state.apply(op)
-        return op, answer
+        return ops, answer
+
+    def operations(self, request: Request) -> tuple[list[Operation], Any]:
+        """What the request would log, and its answer."""
+        decision: Decision = DECIDE[type(request)](self.state, request)
+        op, answer = decision
+        return op if isinstance(op, list) else [] if op is None else [op], answer
 
     def do(self, *requests: Request) -> Any:
         """Decide, apply and publish as one group; the last answer."""
         decided = [self._apply(request) for request in requests]
-        self.publish(*(op for op, _ in decided if op is not None))
+        self.publish(*(op for ops, _ in decided for op in ops))
         return decided[-1][1]
 
     def log(self, *ops: Operation) -> None:

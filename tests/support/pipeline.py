@@ -10,7 +10,7 @@ import anyio
 import attrs
 
 from support.container_parts import Parts
-from tierlog.actors.container.pipeline import Pipeline, PipelineOptions
+from tierlog.actors.container.pipeline import Pipeline, PipelineHooks, PipelineOptions
 from tierlog.actors.container.requests import Request
 from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.kernel.mailbox import Lane, Mailbox
@@ -73,9 +73,8 @@ class PipelineWorld:
             self.log,
             self.mailbox,
             self.parts.publisher,
-            0,
             self.options,
-            self._on_published,
+            PipelineHooks(self._on_published),
         )
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._run)

@@ -14,8 +14,8 @@ from simulation.records import broken_records
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, until
 from support.legacy_layout import write_legacy
+from tierlog.actors.container.operations.import_segment import ImportRequest, decide_import
 from tierlog.actors.container.state import ContainerState
-from tierlog.actors.legacy_rolling.legacy_segments import decide_import, request_of
 from tierlog.journal.log.contract import GROUP_BYTES_MAX
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus
 from tierlog.storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, Unavailable
@@ -161,16 +161,16 @@ async def test_a_cancelled_import_is_taken_back_by_its_own_owner(world: Containe
 
 
 def test_who_comes_before_it_was_taken_back_is_asked_to_come_again() -> None:
-    state = ContainerState(1)
+    state = ContainerState(epoch=1)
     chunk = ChunkRecord("old").grown([bytes(10)])
-    request = request_of(NAME, Chain(10, 0, False, 100, ((0, chunk),)), 64)
+    request = ImportRequest.of_chain(NAME, Chain(10, 0, False, 100, ((0, chunk),)), 64)
     state.metadata[chunk.key] = (1, chunk.encode())
     with pytest.raises(InvalidArgument, match="belongs to another segment"):
         decide_import(state, request)
 
     work = DeferredWorkRecord(DeferredWorkKind.ADOPT, 7, chunk="old", chunks=1, end=10)
     state.metadata[work.key] = (1, work.encode())
-    with pytest.raises(Unavailable, match="taken back: try again"):
+    with pytest.raises(Unavailable, match="is being removed: try again"):
         decide_import(state, request)
 
 
@@ -191,19 +191,19 @@ async def test_an_import_whose_name_was_given_away_meanwhile_is_taken_back(world
 
 def test_what_was_taken_back_is_no_segment() -> None:
     """A request that comes after its own cancellation finds fewer records than it laid."""
-    state = ContainerState(1)
+    state = ContainerState(epoch=1)
     chain = Chain(10, 0, False, 100, ((0, ChunkRecord("old").grown([bytes(10)])),))
-    request = request_of(NAME, chain, 64)
+    request = ImportRequest.of_chain(NAME, chain, 64)
     request.adopted = state.take_segment_id()
 
-    with pytest.raises(Unavailable, match="taken back"):
+    with pytest.raises(Unavailable, match="were removed before its import was complete"):
         decide_import(state, request)
 
 
 def test_the_last_operation_settles_the_deferred_work() -> None:
-    state = ContainerState(1)
+    state = ContainerState(epoch=1)
     chain = Chain(10, 0, False, 100, ((0, ChunkRecord("old").grown([bytes(10)])),))
-    request = request_of(NAME, chain, 64)
+    request = ImportRequest.of_chain(NAME, chain, 64)
     sid = request.adopted = state.take_segment_id()
     key = deferred_work_key(sid, DeferredWorkKind.ADOPT)
     work = DeferredWorkRecord(DeferredWorkKind.ADOPT, sid, chunk="old", chunks=1, end=10)

@@ -12,14 +12,12 @@ from support.container_parts import NAME, ROLLING, append, record_of
 from support.pipeline import PipelineWorld
 from support.recovered import recover
 from tierlog.actors.container.checkpoint import Checkpointer, CheckpointOptions
-from tierlog.actors.container.requests import (
-    CommitMetadataRequest,
-    CreateRequest,
-    DeleteRequest,
-    LogRequest,
-    MergeRequest,
-    SealRequest,
-)
+from tierlog.actors.container.operations.create import CreateRequest
+from tierlog.actors.container.operations.delete import DeleteRequest
+from tierlog.actors.container.operations.merge import MergeRequest
+from tierlog.actors.container.operations.metadata import CommitMetadataRequest
+from tierlog.actors.container.operations.seal import SealRequest
+from tierlog.actors.container.requests import LogRequest
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart
 from tierlog.journal.operations.relog_data import RelogData

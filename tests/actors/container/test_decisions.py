@@ -7,19 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.container_parts import NAME, ROLLING, Parts, append, by_writer, record_of, refused
-from tierlog.actors.container import decisions
-from tierlog.actors.container.requests import (
-    AttributesRequest,
-    CommitMetadataRequest,
-    CreateRequest,
-    DeleteRequest,
-    ExpireWritersRequest,
-    MergeRequest,
-    Request,
-    SealRequest,
-    TruncateRequest,
-    WriterRequest,
-)
+from tierlog.actors.container.operations.attributes import AttributesRequest
+from tierlog.actors.container.operations.create import CreateRequest
+from tierlog.actors.container.operations.delete import DeleteRequest
+from tierlog.actors.container.operations.merge import MergeRequest
+from tierlog.actors.container.operations.metadata import CommitMetadataRequest
+from tierlog.actors.container.operations.seal import SealRequest
+from tierlog.actors.container.operations.truncate import TruncateRequest
+from tierlog.actors.container.operations.writers import ExpireWritersRequest, LastEventRequest
+from tierlog.actors.container.requests import Request
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.create_segment import CreateSegment
 from tierlog.journal.operations.merge_segments import MergeSegments
@@ -56,7 +52,7 @@ MISSING: list[Request] = [
     MergeRequest(NAME, ["no/such"], []),
     SealRequest("no/such"),
     TruncateRequest("no/such", 0),
-    WriterRequest("no/such", b"w"),
+    LastEventRequest("no/such", b"w"),
 ]
 
 
@@ -73,7 +69,7 @@ def test_every_verb_says_which_segment_is_missing(request_: Request) -> None:
 
 def test_a_creation_gets_a_fresh_id() -> None:
     parts = Parts()
-    op, answer = decisions.decide_create(parts.state, CreateRequest(NAME, ROLLING))
+    (op,), answer = parts.operations(CreateRequest(NAME, ROLLING))
 
     assert (op, answer) == (CreateSegment(segment_id(1, 1), NAME, ROLLING), None)
 
@@ -101,7 +97,7 @@ def test_a_seal_answers_the_final_length_also_when_repeated() -> None:
     parts.do(append(NAME, b"abc"))
 
     assert parts.do(SealRequest(NAME)) == 3
-    assert decisions.decide_seal(parts.state, SealRequest(NAME)) == (None, 3)
+    assert parts.operations(SealRequest(NAME)) == ([], 3)
     assert parts.segment().sealed
 
 
@@ -111,7 +107,7 @@ def test_a_truncation_at_or_before_the_start_is_nothing_new(offset: int) -> None
     parts.create()
     parts.do(append(NAME, b"abcdef"), TruncateRequest(NAME, 2))
 
-    assert decisions.decide_truncate(parts.state, TruncateRequest(NAME, offset)) == (None, None)
+    assert parts.operations(TruncateRequest(NAME, offset)) == ([], None)
 
 
 def test_a_truncation_may_reach_the_length_and_not_beyond() -> None:
@@ -142,7 +138,7 @@ def test_the_data_is_not_copied() -> None:
     parts = Parts()
     parts.create()
     data = bytes(1000)
-    op, _ = decisions.decide_append(parts.state, append(NAME, data))
+    (op,), _ = parts.operations(append(NAME, data))
 
     assert isinstance(op, Append)
     assert op.data is data
@@ -253,9 +249,7 @@ def mergeable() -> Parts:
 def test_a_merge_takes_all_sources_in_order() -> None:
     parts = mergeable()
     ids = [parts.segment(name).sid for name in ("t", "b", "empty", "a")]
-    op, answer = decisions.decide_merge(
-        parts.state, MergeRequest("t", ["b", "empty", "a"], [AttributeUpdate("txn", 1)])
-    )
+    (op,), answer = parts.operations(MergeRequest("t", ["b", "empty", "a"], [AttributeUpdate("txn", 1)]))
 
     assert answer == 2
     assert op == MergeSegments(ids[0], 2, ((ids[1], 1), (ids[2], 0), (ids[3], 3)), (("txn", 1),))
@@ -335,10 +329,7 @@ def test_a_commit_without_writes_only_checks() -> None:
     parts = Parts()
     version = parts.commit({"c:x": b"1"})
 
-    assert decisions.decide_commit(parts.state, CommitMetadataRequest({"c:x": version}, {})) == (
-        None,
-        version,
-    )
+    assert parts.operations(CommitMetadataRequest({"c:x": version}, {})) == ([], version)
     refused(parts, CommitMetadataRequest({"c:x": 0}, {}), MetadataConflict)
 
 

@@ -16,24 +16,24 @@ pytestmark = pytest.mark.anyio
 
 def full_group() -> tuple[Group, dict[str, Reply[Any]]]:
     group = Group(7)
-    replies: dict[str, Reply[Any]] = {name: Reply() for name in ("answer", "look", "group", "error")}
+    replies: dict[str, Reply[Any]] = {name: Reply() for name in ("answer", "read", "group", "error")}
     group.add(Barrier())
     group.replies.append(replies["answer"])
     group.values.append(42)
-    group.looks.append((replies["look"], 43))
+    group.reads.append((replies["read"], 43))
     group.group_answers.append((replies["group"], "extra"))
     group.errors.append((replies["error"], SegmentNotFound("no such")))
     return group, replies
 
 
 async def test_a_durable_group_answers_everybody() -> None:
-    """C1: refusals and looks wait for the group as appends do."""
+    """C1: refusals and reads wait for the group as appends do."""
     group, replies = full_group()
     assert not any(reply.done for reply in replies.values())
     group.answer(5)
 
     assert await replies["answer"].wait() == 42
-    assert await replies["look"].wait() == 43
+    assert await replies["read"].wait() == 43
     assert await replies["group"].wait() == (5, "extra")
     with pytest.raises(SegmentNotFound):
         await replies["error"].wait()
@@ -46,14 +46,14 @@ async def test_a_failed_group_tells_each_what_may_have_happened() -> None:
     for name, error in {
         "answer": OutcomeUnknown,
         "group": OutcomeUnknown,
-        "look": Unavailable,
+        "read": Unavailable,
         "error": Unavailable,
     }.items():
         with pytest.raises(error):
             await replies[name].wait()
 
 
-@pytest.mark.parametrize("part", ["operations", "replies", "looks", "group_answers", "errors"])
+@pytest.mark.parametrize("part", ["operations", "replies", "reads", "group_answers", "errors"])
 def test_a_group_with_anything_in_it_is_not_empty(part: str) -> None:
     group = Group(1)
     assert group.is_empty

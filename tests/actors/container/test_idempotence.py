@@ -7,8 +7,8 @@ from itertools import product
 import pytest
 
 from support.container_parts import NAME, Parts, append, by_writer, refused
-from tierlog.actors.container import decisions
-from tierlog.actors.container.requests import ExpireWritersRequest, SealRequest, WriterRequest
+from tierlog.actors.container.operations.seal import SealRequest
+from tierlog.actors.container.operations.writers import ExpireWritersRequest, LastEventRequest
 from tierlog.storage_backends.base.errors import InvalidArgument, OutOfOrder, SegmentSealed, UnknownWriter
 
 LAST_FIRST, LAST = 4, 6
@@ -107,7 +107,7 @@ def test_a_gap_is_possible_for_who_names_the_last_event() -> None:
     parts = writer_at_6()
 
     assert parts.do(by_writer(b"x", 100, previous_event=6)) == 6
-    assert parts.do(WriterRequest(NAME, b"w")) == 100
+    assert parts.do(LastEventRequest(NAME, b"w")) == 100
 
 
 def test_a_writers_append_carries_events() -> None:
@@ -123,10 +123,10 @@ def test_an_expired_writer_never_starts_afresh_silently() -> None:
     assert parts.do(ExpireWritersRequest(NAME, [b"w", b"w", b"unknown"])) == 1
     refused(parts, by_writer(b"g", 7), UnknownWriter)
     refused(parts, by_writer(b"a", 1), UnknownWriter)
-    assert parts.do(WriterRequest(NAME, b"w")) is None
+    assert parts.do(LastEventRequest(NAME, b"w")) is None
 
 
 def test_expiring_unknown_writers_changes_nothing() -> None:
     parts = writer_at_6()
 
-    assert decisions.decide_expire_writers(parts.state, ExpireWritersRequest(NAME, [b"unknown"])) == (None, 0)
+    assert parts.operations(ExpireWritersRequest(NAME, [b"unknown"])) == ([], 0)

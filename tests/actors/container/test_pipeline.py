@@ -9,18 +9,12 @@ import pytest
 
 from support.container_parts import NAME, ROLLING, append, by_writer
 from support.pipeline import PipelineWorld
+from tierlog.actors.container.operations.create import CreateRequest
+from tierlog.actors.container.operations.delete import DeleteRequest
+from tierlog.actors.container.operations.queries import InfoRequest, ListRequest, WaitDurableRequest
+from tierlog.actors.container.operations.writers import LastEventRequest
 from tierlog.actors.container.pipeline import PipelineOptions
-from tierlog.actors.container.requests import (
-    CreateRequest,
-    DeleteRequest,
-    InfoRequest,
-    ListRequest,
-    LogRequest,
-    Request,
-    SnapshotRequest,
-    WaitDurableRequest,
-    WriterRequest,
-)
+from tierlog.actors.container.requests import LogRequest, Request, SnapshotRequest
 from tierlog.actors.kernel.mailbox import Lane
 from tierlog.actors.kernel.one_shot import Answer
 from tierlog.actors.kernel.reply import Reply
@@ -81,7 +75,7 @@ async def test_every_answer_waits_for_what_it_depends_on() -> None:
             world.post(CreateRequest(NAME, ROLLING)),
             world.post(InfoRequest(NAME)),
             world.post(ListRequest("")),
-            world.post(WriterRequest(NAME, b"w")),
+            world.post(LastEventRequest(NAME, b"w")),
             world.post(InfoRequest("no/such")),
             world.post(WaitDurableRequest(), lane=Lane.INTERNAL),
         ]

@@ -10,15 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.container_parts import NAME, ROLLING, Parts, append
-from tierlog.actors.container.publish import APPEND_BOUNDARY_BYTES
-from tierlog.actors.container.requests import (
-    CreateRequest,
-    DeleteRequest,
-    MergeRequest,
-    Request,
-    SealRequest,
-    TruncateRequest,
-)
+from tierlog.actors.container.operations.create import CreateRequest
+from tierlog.actors.container.operations.delete import DeleteRequest
+from tierlog.actors.container.operations.merge import MergeRequest
+from tierlog.actors.container.operations.seal import SealRequest
+from tierlog.actors.container.operations.truncate import TruncateRequest
+from tierlog.actors.container.requests import Request
+from tierlog.actors.container.segments import APPEND_BOUNDARY_BYTES
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.forget_segment import ForgetSegment
 from tierlog.journal.operations.relog_data import RelogData

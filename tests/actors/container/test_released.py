@@ -11,8 +11,8 @@ import pytest
 
 from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, until
 from support.legacy_layout import write_header, write_legacy
+from tierlog.actors.container.operations.import_segment import ImportRequest, decide_import
 from tierlog.actors.container.state import ContainerState
-from tierlog.actors.legacy_rolling.legacy_segments import decide_import, request_of
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.base.errors import InvalidArgument
 from tierlog.storage_backends.segments.chain import Chain
@@ -247,10 +247,12 @@ async def test_s19_a_file_that_is_about_to_be_deleted_is_not_imported(world: Con
 
 
 def test_s19_an_import_that_was_reading_when_its_file_was_released_is_refused() -> None:
-    state = ContainerState(1)
+    state = ContainerState(epoch=1)
     record = ReleasedRecord(FILES[0], 4)
     state.metadata[record.key] = (1, record.encode())
     chunk = ChunkRecord(FILES[0]).grown([b"0123"])
 
     with pytest.raises(InvalidArgument, match="about to be deleted"):
-        decide_import(state, request_of("app/thief", Chain(4, 0, True, 100, ((0, chunk),)), 1 << 20))
+        decide_import(
+            state, ImportRequest.of_chain("app/thief", Chain(4, 0, True, 100, ((0, chunk),)), 1 << 20)
+        )

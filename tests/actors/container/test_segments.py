@@ -7,13 +7,11 @@ from hypothesis import given
 
 from support.container_parts import NAME, Parts, append, by_writer
 from support.operations import images
-from tierlog.actors.container.requests import (
-    AttributesRequest,
-    DeleteRequest,
-    ExpireWritersRequest,
-    MergeRequest,
-    SealRequest,
-)
+from tierlog.actors.container.operations.attributes import AttributesRequest
+from tierlog.actors.container.operations.delete import DeleteRequest
+from tierlog.actors.container.operations.merge import MergeRequest
+from tierlog.actors.container.operations.seal import SealRequest
+from tierlog.actors.container.operations.writers import ExpireWritersRequest
 from tierlog.actors.container.segments import SegmentState, SegmentTable
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, encode_image
 from tierlog.storage_backends.base.segments import AttributeUpdate, SegmentInfo

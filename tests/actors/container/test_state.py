@@ -7,18 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.container_parts import NAME, ROLLING, Parts, append, by_writer, record_of
-from tierlog.actors.container.requests import (
-    AttributesRequest,
-    CreateRequest,
-    DeleteRequest,
-    ExpireWritersRequest,
-    MergeRequest,
-    Request,
-    SealRequest,
-    TruncateRequest,
-)
+from tierlog.actors.container.operations import CLIENT_OPERATIONS
+from tierlog.actors.container.operations.attributes import AttributesRequest
+from tierlog.actors.container.operations.create import CreateRequest
+from tierlog.actors.container.operations.delete import DeleteRequest
+from tierlog.actors.container.operations.merge import MergeRequest
+from tierlog.actors.container.operations.seal import SealRequest
+from tierlog.actors.container.operations.truncate import TruncateRequest
+from tierlog.actors.container.operations.writers import ExpireWritersRequest
+from tierlog.actors.container.requests import Request
 from tierlog.actors.container.segments import SegmentState
-from tierlog.actors.container.state import CAUSED, NO_CYCLE, ContainerState, Snapshot
+from tierlog.actors.container.state import NO_CYCLE, ContainerState, Snapshot
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart
@@ -39,7 +38,7 @@ from tierlog.storage_backends.segments.records.segment import segment_key
 
 
 def test_every_operation_takes_one_sequence() -> None:
-    state = ContainerState(1)
+    state = ContainerState(epoch=1)
     sid = segment_id(1, 1)
     ops: list[Operation] = [
         CreateSegment(sid, NAME, 10),
@@ -56,7 +55,7 @@ def test_every_operation_takes_one_sequence() -> None:
 
 def test_only_what_clients_do_counts_as_caused() -> None:
     """F5: what a flush cycle writes itself never makes the next one due."""
-    assert {kind.__name__ for kind in CAUSED} == {
+    assert {kind.__name__ for kind in CLIENT_OPERATIONS} == {
         "AbortTransaction",
         "Append",
         "BeginTransaction",
@@ -143,7 +142,7 @@ def test_a_forgotten_segment_is_unknown() -> None:
 
 
 def test_the_newest_complete_cycle_is_kept() -> None:
-    state = ContainerState(1)
+    state = ContainerState(epoch=1)
     state.apply(CycleComplete(1, 1, 0, False))
     state.apply(CycleComplete(1, 2, 1, True))
 
@@ -188,7 +187,7 @@ def test_a_merge_above_the_flush_position_stays() -> None:
 
 def test_ids_count_on_from_what_this_epoch_created() -> None:
     """C2: replayed creations of earlier owners do not move this owner's counter."""
-    state = ContainerState(2)
+    state = ContainerState(epoch=2)
     state.apply(CreateSegment(segment_id(1, 900), "old", 10))
     assert state.next_segment_id() == segment_id(2, 1)
     state.apply(CreateSegment(state.next_segment_id(), "new", 10))
@@ -224,7 +223,7 @@ def test_a_restored_segment_takes_its_flush_position_from_the_metadata() -> None
     segment = parts.create()
     parts.do(append(NAME, b"abcdef"), TruncateRequest(NAME, 2), SealRequest(NAME))
     parts.flush(length=4)
-    state = ContainerState(2)
+    state = ContainerState(epoch=2)
     state.metadata = dict(parts.state.metadata)
     state.restore(SegmentState.from_image(decode_image(segment.image())))
     restored = state.segments.find(NAME)
@@ -277,9 +276,9 @@ def all_images(state: ContainerState) -> set[bytes]:
 
 
 def test_one_snapshot_at_a_time() -> None:
-    state = ContainerState(1)
+    state = ContainerState(epoch=1)
     state.begin_snapshot()
-    with pytest.raises(RuntimeError, match="under way"):
+    with pytest.raises(RuntimeError, match="in progress"):
         state.begin_snapshot()
 
     state.end_snapshot()

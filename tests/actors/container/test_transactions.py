@@ -8,18 +8,12 @@ from typing import Any
 import pytest
 
 from support.container_parts import NAME, ROLLING, Parts, append, refused
-from tierlog.actors.container import transactions
-from tierlog.actors.container.requests import (
-    AttributesRequest,
-    CreateRequest,
-    DeleteRequest,
-    MergeRequest,
-    Request,
-    SealRequest,
-    TruncateRequest,
-)
-from tierlog.actors.container.state import ContainerState
-from tierlog.actors.container.transaction_requests import (
+from tierlog.actors.container.operations.attributes import AttributesRequest
+from tierlog.actors.container.operations.create import CreateRequest
+from tierlog.actors.container.operations.delete import DeleteRequest
+from tierlog.actors.container.operations.merge import MergeRequest
+from tierlog.actors.container.operations.seal import SealRequest
+from tierlog.actors.container.operations.transactions import (
     AbortTransactionRequest,
     BeginTransactionRequest,
     CommitTransactionRequest,
@@ -29,6 +23,10 @@ from tierlog.actors.container.transaction_requests import (
     StageSegmentRequest,
     TransactionRequest,
 )
+from tierlog.actors.container.operations.truncate import TruncateRequest
+from tierlog.actors.container.requests import Request
+from tierlog.actors.container.state import ContainerState
+from tierlog.actors.container.transaction_table import TARGET_DELETED
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.begin_transaction import BeginTransaction
 from tierlog.journal.operations.commit_transaction import CommitTransaction
@@ -87,11 +85,6 @@ def abort(transaction: str = "t", reason: str = "why not", target: str = NAME) -
 
 def ask(transaction: str = "t", target: str = NAME) -> TransactionRequest:
     return TransactionRequest(target, transaction)
-
-
-def delete(parts: Parts, name: str = NAME) -> None:
-    """As the pipeline does it: the transactions end in the same group (rule T8)."""
-    parts.log(*transactions.ended_with(parts.state, [name]), DeleteSegment(parts.segment(name).sid))
 
 
 def staged_parts(token: TransactionToken | None = None) -> Parts:
@@ -339,7 +332,7 @@ def test_t4_without_a_token_no_attribute_is_kept() -> None:
 def test_t4_a_commit_that_would_make_too_many_attributes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = staged_parts(TOKEN)
     parts.do(AttributesRequest(NAME, [AttributeUpdate("a", 1)]))
-    monkeypatch.setattr("tierlog.actors.container.decisions.ATTRIBUTES_MAX", 1)
+    monkeypatch.setattr("tierlog.actors.container.operations.attributes.ATTRIBUTES_MAX", 1)
     refused(parts, commit(("p", 3)), InvalidArgument)
 
 
@@ -349,15 +342,13 @@ def test_t4_a_commit_that_would_make_too_many_attributes_is_refused(monkeypatch:
 def test_t8_a_deleted_target_takes_its_open_transactions_along() -> None:
     parts = staged_parts()
     parts.do(begin("done"), commit(transaction="done"), begin("other"), stage("p", "other"))
-    delete(parts)
+    parts.do(DeleteRequest(NAME))
 
     assert parts.state.segments.names("") == []
     assert parts.state.transactions.open_count == 0
     for transaction in ("t", "other"):
-        assert parts.do(ask(transaction)).reason == transactions.TARGET_GONE
-        assert transactions.TARGET_GONE in str(
-            refused(parts, commit(transaction=transaction), TransactionEnded)
-        )
+        assert parts.do(ask(transaction)).reason == TARGET_DELETED
+        assert TARGET_DELETED in str(refused(parts, commit(transaction=transaction), TransactionEnded))
         refused(parts, to("p", b"zombie", transaction), TransactionEnded)
     assert parts.do(ask("done")).state is COMMITTED
 
@@ -365,7 +356,7 @@ def test_t8_a_deleted_target_takes_its_open_transactions_along() -> None:
 def test_t8_a_new_segment_of_the_name_knows_nothing_of_the_old_ones_transactions() -> None:
     parts = staged_parts(TOKEN)
     parts.do(commit(("p", 3)), begin("open"))
-    delete(parts)
+    parts.do(DeleteRequest(NAME))
     parts.create()
 
     for transaction in ("t", "open"):
@@ -380,11 +371,9 @@ def test_t8_a_target_that_is_merged_away_is_gone_as_well() -> None:
     parts = staged_parts()
     parts.create("app/other")
     parts.do(SealRequest(NAME))
-    aborts = transactions.ended_with(parts.state, [NAME])
-    parts.log(*aborts)
     parts.do(MergeRequest("app/other", [NAME], ()))
 
-    assert parts.do(ask()).reason == transactions.TARGET_GONE
+    assert parts.do(ask()).reason == TARGET_DELETED
 
 
 def test_t8_a_sealed_target_refuses_the_commit_and_leaves_the_transaction_open() -> None:
@@ -419,7 +408,7 @@ def test_t7_an_expiry_that_something_overtook_is_none() -> None:
     assert parts.do(ExpireTransactionRequest(record, (1, 8))) is False
     assert parts.do(ask()).state is OPEN
     assert parts.do(ExpireTransactionRequest(record, (2, 8))) is True
-    assert parts.do(ask()).reason == "its lease of 60 s was over"
+    assert parts.do(ask()).reason == "its lease of 60 s expired"
     assert parts.do(ExpireTransactionRequest(record, (0, 0))) is False
 
 
@@ -427,14 +416,14 @@ def test_t5_only_the_very_tombstone_is_forgotten() -> None:
     parts = staged_parts()
     parts.do(begin("u"), abort("u"), abort())
     old = parts.state.transactions.records[NAME, "t"]
-    delete(parts)
+    parts.do(DeleteRequest(NAME))
     parts.create()
     parts.do(begin())
 
     assert parts.do(ForgetTransactionsRequest([old, parts.state.transactions.records[NAME, "u"]])) == 1
     assert parts.do(ask()).state is OPEN
     assert parts.state.transactions.tombstones == 0
-    assert transactions.decide_forget(parts.state, ForgetTransactionsRequest([old])) == (None, 0)
+    assert parts.operations(ForgetTransactionsRequest([old])) == ([], 0)
 
 
 # --- the table ----------------------------------------------------------------------------------
@@ -490,7 +479,7 @@ BEGUN: list[Operation] = [
 )
 def test_what_no_decision_would_log_is_damage(op: Operation) -> None:
     """C5: replay raises on it; live, the container would be poisoned."""
-    state = ContainerState(1)
+    state = ContainerState(epoch=1)
     for before in BEGUN:
         state.apply(before)
     with pytest.raises(ValueError):
@@ -498,7 +487,7 @@ def test_what_no_decision_would_log_is_damage(op: Operation) -> None:
 
 
 def test_a_second_end_is_damage() -> None:
-    state = ContainerState(1)
+    state = ContainerState(epoch=1)
     for op in (*BEGUN, AbortTransaction(SID, "t", "", (SID + 1,))):
         state.apply(op)
     with pytest.raises(ValueError, match="not open"):

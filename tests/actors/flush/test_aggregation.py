@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.container_parts import NAME, Parts, append
-from tierlog.actors.container.requests import DeleteRequest, SealRequest, TruncateRequest
+from tierlog.actors.container.operations.delete import DeleteRequest
+from tierlog.actors.container.operations.seal import SealRequest
+from tierlog.actors.container.operations.truncate import TruncateRequest
 from tierlog.actors.flush.aggregation import DataPiece, SegmentFlush, SplicePiece, capture
 from tierlog.journal.operations.segment_image import MergedRange
 

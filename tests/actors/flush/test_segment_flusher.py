@@ -6,7 +6,10 @@ import pytest
 
 from support.container_parts import NAME, append
 from support.flushing import FlushWorld
-from tierlog.actors.container.requests import DeleteRequest, MergeRequest, SealRequest, TruncateRequest
+from tierlog.actors.container.operations.delete import DeleteRequest
+from tierlog.actors.container.operations.merge import MergeRequest
+from tierlog.actors.container.operations.seal import SealRequest
+from tierlog.actors.container.operations.truncate import TruncateRequest
 from tierlog.actors.flush.aggregation import capture
 from tierlog.actors.flush.segment_flusher import PIECE_BYTES
 from tierlog.journal.operations.forget_segment import ForgetSegment

@@ -11,7 +11,9 @@ import pytest
 from support.container_parts import NAME, append
 from support.container_world import virtual_time
 from support.flushing import FlushWorld
-from tierlog.actors.container.requests import DeleteRequest, MergeRequest, SealRequest
+from tierlog.actors.container.operations.delete import DeleteRequest
+from tierlog.actors.container.operations.merge import MergeRequest
+from tierlog.actors.container.operations.seal import SealRequest
 from tierlog.actors.flush.aggregation import SegmentFlush
 from tierlog.actors.flush.writer import StorageWriter, WriterOptions
 from tierlog.journal.operations.cycle_complete import CycleComplete

@@ -16,12 +16,13 @@ from support.container_world import (
     until,
 )
 from support.legacy_layout import write_files, write_header, write_legacy
+from tierlog.actors.container.operations.import_segment import ImportRequest, decide_import
+from tierlog.actors.container.operations.queries import WaitDurableRequest
 from tierlog.actors.container.publish import Publisher
-from tierlog.actors.container.requests import Request, WaitDurableRequest
+from tierlog.actors.container.requests import Request
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.legacy_rolling.file_claims import mark_name
 from tierlog.actors.legacy_rolling.header import header_name
-from tierlog.actors.legacy_rolling.legacy_segments import decide_import, request_of
 from tierlog.actors.read.tail_cache import TailCache
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
@@ -219,7 +220,8 @@ async def test_a_staged_name_is_refused(world: ContainerWorld) -> None:
     async with world.owner() as owner:
         with pytest.raises(InvalidArgument, match="staged"):
             await owner.container.ask_internal(
-                request_of(staged_name("app/t", "1", "part"), Chain(0, 0, False, 1, ()), SPACING), 0
+                ImportRequest.of_chain(staged_name("app/t", "1", "part"), Chain(0, 0, False, 1, ()), SPACING),
+                0,
             )
 
 
@@ -361,10 +363,10 @@ async def test_while_long_term_storage_is_down_nobody_is_told_that_there_is_none
 
 
 def test_an_import_is_readable_once_it_is_durable_rule_c1() -> None:
-    state = ContainerState(1)
-    publisher = Publisher(state, TailCache(1 << 20), due_bytes=1 << 20, on_due=lambda sid: None)
+    state = ContainerState(epoch=1)
+    publisher = Publisher(state, TailCache(1 << 20), due_bytes=1 << 20)
     chain = Chain(10, 0, False, 100, ((0, ChunkRecord("old").grown([bytes(10)])),))
-    op, sid = decide_import(state, request_of(NAME, chain, SPACING))
+    op, sid = decide_import(state, ImportRequest.of_chain(NAME, chain, SPACING))
     state.apply(op)
     assert (state.segments.by_id[sid].length, state.segments.by_id[sid].durable_length) == (10, -1)
 

@@ -14,7 +14,7 @@ from support.stores import CONFIG, config
 from tierlog import BadOffset, NotOwner, OutOfOrder, SegmentNotFound, SegmentSealed, open_store
 from tierlog.actors.container.batch_append import append_each
 from tierlog.actors.container.local import RemoteContainer
-from tierlog.actors.container.requests import AppendRequest
+from tierlog.actors.container.operations.append import AppendRequest
 from tierlog.actors.kernel.reply import Reply
 from tierlog.actors.settings.configuration import CacheConfig, MailboxConfig
 from tierlog.storage_backends.base.errors import InvalidArgument, Throttled, Unavailable

@@ -24,7 +24,7 @@ from support.stores import follow, make
 from tierlog import AttributeUpdate, AttributeUpdateKind, Throttled
 from tierlog.actors.container.admission import AdmissionOptions
 from tierlog.actors.container.checkpoint import CheckpointOptions
-from tierlog.actors.container.requests import AttributesRequest
+from tierlog.actors.container.operations.attributes import AttributesRequest
 from tierlog.journal.operations.cycle_complete import CycleComplete
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, Script
 

@@ -4,6 +4,7 @@ cancellation, Ctrl-C."""
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import signal
 import subprocess
@@ -27,6 +28,7 @@ from tierlog.actors.container.state import ContainerState
 from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.settings.configuration import SupervisionConfig, TimeoutsConfig
 from tierlog.journal.operations.append import Append
+from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.files import IoCall, Open, Sync, Write
 
 pytestmark = pytest.mark.anyio
@@ -338,21 +340,20 @@ async def test_a_cancelled_body_closes_the_store_in_order(tmp_path: Path) -> Non
 # --- torn sync steps ----------------------------------------------------------------------------
 
 
-class Torn(ContainerState):
-    """What an interrupted apply leaves: a state that is half changed."""
+def tear(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """The next append is applied by half."""
+    whole = ContainerState.apply
 
-    @staticmethod
-    def tear(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
-        """The next append is applied by half."""
-        whole = ContainerState._append
+    def half(self: ContainerState, op: Operation) -> None:
+        if type(op) is not Append:
+            whole(self, op)
+            return
 
-        def half(self: ContainerState, op: Append) -> None:
-            monkeypatch.setattr(ContainerState, "_append", whole)
-            self._apply[Append] = lambda op: whole(self, op)
-            self.segments.by_id[op.sid].length += 1
-            raise error
+        monkeypatch.setattr(ContainerState, "apply", whole)
+        self.segments.by_id[op.sid].length += 1
+        raise error
 
-        monkeypatch.setattr(ContainerState, "_append", half)
+    monkeypatch.setattr(ContainerState, "apply", half)
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("planted")], ids=repr)
@@ -363,7 +364,7 @@ async def test_a_torn_step_poisons_the_container_and_only_recovery_leads_on(
     clean end."""
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:
-        Torn.tear(monkeypatch, error)
+        tear(monkeypatch, error)
         owner = await world.start(tasks)
         await owner.store.create_segment("s")
         groups, calls = owner.container.log.next_group, len(world.chunks.calls)
@@ -390,7 +391,7 @@ async def test_the_rest_of_a_torn_batch_is_not_written_either(
         owner = await world.start(tasks)
         for name in ("a", "b", "c"):
             await owner.store.create_segment(name)
-        owner.container.state._apply[Append] = breaks_at(3, owner.container.state)
+        break_append(3, owner.container.state, monkeypatch)
         groups = owner.container.log.next_group
         outcomes: list[object] = []
 
@@ -413,7 +414,7 @@ async def test_the_rest_of_a_torn_batch_is_not_written_either(
 
 
 async def test_a_torn_batch_is_not_written_by_a_committer_that_was_waiting_for_the_disk(
-    anyio_backend: str,
+    anyio_backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The group before it was in the disk's hands, out of any cancellation's reach: it becomes durable, and
     nothing after it."""
@@ -429,7 +430,7 @@ async def test_a_torn_batch_is_not_written_by_a_committer_that_was_waiting_for_t
                 await gate.wait()
 
         log._checkpoint = disk  # type: ignore[method-assign]
-        owner.container.state._apply[Append] = breaks_at(3, owner.container.state)
+        break_append(3, owner.container.state, monkeypatch)
         async with anyio.create_task_group() as work:
 
             async def append(name: str) -> None:
@@ -450,17 +451,16 @@ async def test_a_torn_batch_is_not_written_by_a_committer_that_was_waiting_for_t
         await owner.stop()
 
 
-def breaks_at(number: int, state: ContainerState) -> Any:
-    seen = 0
+def break_append(number: int, state: ContainerState, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Applying the append of that number fails."""
+    apply, appends = state.apply, itertools.count(1)
 
-    def apply(op: Append) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == number:
+    def broken(op: Operation) -> None:
+        if type(op) is Append and next(appends) == number:
             raise RuntimeError("planted")
-        state._append(op)
+        apply(op)
 
-    return apply
+    monkeypatch.setattr(state, "apply", broken)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -473,11 +473,7 @@ def test_ctrl_c_inside_a_sync_step_ends_the_store_without_a_footer(
     async def interrupted() -> None:
         async with folder.open() as store:
             await make(store, "s", b"abc")
-            Torn.tear(monkeypatch, KeyboardInterrupt())
-            container = store.local_containers[0].active
-            assert container is not None
-            state = container.state
-            state._apply[Append] = lambda op: ContainerState._append(state, op)
+            tear(monkeypatch, KeyboardInterrupt())
             folder.fault, folder.kind = Fail(OSError(errno.EIO, "not after an interrupt")), Write
             await store.append("s", b"torn")
 

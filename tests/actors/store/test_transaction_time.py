@@ -56,7 +56,7 @@ async def test_t7_a_transaction_without_appends_is_aborted_after_its_lease() -> 
         name = await store.stage_segment(TARGET, "t", "a")
 
         assert LEASE <= await end_of(store) - begin <= 1.25 * LEASE + 1
-        assert (await store.transaction_info(TARGET, "t")).reason == "its lease of 100 s was over"
+        assert (await store.transaction_info(TARGET, "t")).reason == "its lease of 100 s expired"
         assert await store.list_segments(f"{TARGET}#txn.") == []
         with pytest.raises(TransactionEnded, match="lease of 100 s"):
             await store.append(name, b"late")

@@ -10,10 +10,10 @@ from typing import Any
 import anyio
 import attrs
 
-from tierlog.actors.container import decisions, transactions
 from tierlog.actors.container.checkpoint import Checkpointer
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.leases import Leases
+from tierlog.actors.container.operations import append, import_segment, transactions
 from tierlog.actors.container.pipeline import Pipeline
 from tierlog.actors.container.segments import SegmentState, SegmentTable
 from tierlog.actors.container.state import ContainerState, Snapshot
@@ -22,7 +22,6 @@ from tierlog.actors.flush.segment_flusher import SegmentFlusher
 from tierlog.actors.flush.writer import StorageWriter
 from tierlog.actors.gc import rules as gc_rules
 from tierlog.actors.gc.collector import Collector
-from tierlog.actors.legacy_rolling import legacy_segments
 from tierlog.actors.legacy_rolling.imported_record import imported_key
 from tierlog.journal.log import local_open
 from tierlog.journal.log.local import LocalLog
@@ -174,7 +173,7 @@ def queries_and_refusals_are_answered_before_the_log(plant: Planter) -> None:
 
     def step(original: Any, self: Pipeline, batch: Any) -> None:
         original(self, batch)
-        for reply, answer in self._building.looks:
+        for reply, answer in self._building.reads:
             reply.resolve(answer)
         for reply, error in self._building.errors:
             reply.fail(error)
@@ -204,7 +203,7 @@ def segment_ids_are_used_again(plant: Planter) -> None:
 def repeats_are_applied(plant: Planter) -> None:
     """A retry of an acked event is in the segment twice."""
     plant(
-        decisions._is_repeat,
+        append._is_repeat,
         lambda original, segment, request, known: original(segment, request, known) and False,
     )
 
@@ -219,7 +218,7 @@ def gaps_in_event_numbers_are_applied(plant: Planter) -> None:
         except OutOfOrder:
             return False
 
-    plant(decisions._is_repeat, is_repeat)
+    plant(append._is_repeat, is_repeat)
 
 
 @mutant("C6")
@@ -227,7 +226,7 @@ def pipeline_waits_for_memory(plant: Planter) -> None:
     """The pipeline waits for memory that only a flush frees, whose commit waits behind it."""
 
     async def append(original: Any, self: Pipeline, group: Any) -> int:
-        while self._publisher._cache.pinned_bytes > 2 * self._publisher._due_bytes:
+        while self._publisher.cache.pinned_bytes > 2 * self._publisher.due_bytes:
             await anyio.sleep(1.0)
         number: int = await original(self, group)
         return number
@@ -325,7 +324,7 @@ def deferred_work_is_forgotten(plant: Planter) -> None:
 def name_is_imported_twice(plant: Planter) -> None:
     """A segment of the legacy layout that was imported and deleted comes back at the next access."""
     plant(
-        legacy_segments.decide_import,
+        import_segment.decide_import,
         lambda original, state, request: _without_mark(original(state, request)),
     )
 
@@ -466,11 +465,11 @@ def abort_before_begin_is_not_remembered(plant: Planter) -> None:
     """An abort that overtook its begin does nothing, and the transaction stays open."""
 
     def abort(original: Any, state: Any, request: Any) -> Any:
-        known = transactions._look(state, request)[1]
+        known = transactions._find(state, request)[1]
         op, answer = original(state, request)
         return (None if known is None else op), answer
 
-    plant(transactions.decide_abort, abort)
+    plant(transactions._decide_abort, abort)
 
 
 @mutant("T7")
@@ -499,7 +498,7 @@ def sealed_segment_grows_by_a_commit(plant: Planter) -> None:
         finally:
             target.sealed = sealed
 
-    plant(transactions.decide_commit_transaction, commit)
+    plant(transactions._decide_commit, commit)
 
 
 @mutant("T9")

@@ -1,0 +1,213 @@
+"""Append: bytes at a segment's tail, once per event of a writer (rule C3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....journal.operations.append import Append
+from ....journal.operations.segment_image import WriterState
+from ....journal.operations.transaction_image import TransactionStatus
+from ....storage_backends.base.checksum import Buffer
+from ....storage_backends.base.errors import (
+    BadOffset,
+    InvalidArgument,
+    OutOfOrder,
+    SegmentNotFound,
+    SegmentSealed,
+    TierlogError,
+    UnknownWriter,
+)
+from ....storage_backends.base.transactions import is_staged, split_staged
+from ..requests import Request
+from ..segments import SegmentState
+from ..transaction_table import ended, unknown
+from .handlers import Decision, OperationHandler, RequestHandler
+
+if TYPE_CHECKING:
+    from ..publish import Publisher
+    from ..state import ContainerState
+
+
+class AppendRequest(Request):
+    """Answered with the offset of the data. A repeat is answered with its first offset, or with None if it is not
+    the writer's latest append."""
+
+    __slots__ = (
+        "data",
+        "event_count",
+        "expected_offset",
+        "first_event",
+        "name",
+        "previous_event",
+        "size",
+        "writer",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        data: Buffer,
+        size: int,
+        writer: bytes = b"",
+        first_event: int = 0,
+        event_count: int = 0,
+        previous_event: int | None = None,
+        expected_offset: int | None = None,
+    ) -> None:
+        self.name = name
+        self.data = data
+        self.size = size
+        self.writer = writer
+        self.first_event = first_event
+        self.event_count = event_count
+        self.previous_event = previous_event
+        self.expected_offset = expected_offset
+
+
+class TracedAppendRequest(AppendRequest):
+    """An append with a span, to which its group's span is linked. The pipeline decides it as an append."""
+
+    __slots__ = ("span",)
+
+    def __init__(self, append: AppendRequest, span: object) -> None:
+        super().__init__(
+            append.name,
+            append.data,
+            append.size,
+            append.writer,
+            append.first_event,
+            append.event_count,
+            append.previous_event,
+            append.expected_offset,
+        )
+        self.span = span
+
+
+def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
+    segment = state.segments.find(request.name)
+    if segment is None:
+        raise _no_segment(state, request.name)
+
+    if request.writer:
+        known = segment.writers.get(request.writer)
+        if known is None:
+            _check_new_writer(segment, request)
+        elif _is_repeat(segment, request, known):
+            is_latest = request.first_event == known.first_event and _last_event(request) == known.last_event
+            return None, known.offset if is_latest else None
+
+    if segment.sealed:
+        raise SegmentSealed(f"{segment.name!r} is sealed at {segment.length}", segment=segment.name)
+
+    offset = segment.length
+    if request.expected_offset is not None and request.expected_offset != offset:
+        raise BadOffset(
+            f"{segment.name!r} is {offset} bytes long, the append expected {request.expected_offset}",
+            segment=segment.name,
+            expected=offset,
+            given=request.expected_offset,
+        )
+
+    if request.writer and not request.size and not request.event_count:
+        raise InvalidArgument("an append by a writer carries at least one event number")
+
+    return Append(
+        segment.sid, offset, request.data, request.writer, request.first_event, request.event_count
+    ), offset
+
+
+def _no_segment(state: ContainerState, name: str) -> TierlogError:
+    """Why nothing can be appended to ``name``. The writer of a staged segment learns that the transaction ended
+    (rule T5)."""
+    if is_staged(name):
+        target, transaction = split_staged(name)
+        record = state.transactions.find(target, transaction, state.segments.sid_of(target))
+        if record is None:
+            return unknown(target, transaction)
+        if record.status is not TransactionStatus.OPEN:
+            return ended(record)
+
+    return SegmentNotFound(f"no segment {name!r}", segment=name)
+
+
+def _last_event(request: AppendRequest) -> int:
+    return request.first_event + request.event_count - 1
+
+
+def _check_new_writer(segment: SegmentState, request: AppendRequest) -> None:
+    if request.writer in segment.expired:
+        raise UnknownWriter(
+            f"the state of writer {request.writer!r} in {segment.name!r} was expired", segment=segment.name
+        )
+
+    if request.previous_event is not None:
+        raise UnknownWriter(
+            f"writer {request.writer!r} names event {request.previous_event} as its previous one, but "
+            f"{segment.name!r} knows none of it",
+            segment=segment.name,
+        )
+
+
+def _is_repeat(segment: SegmentState, request: AppendRequest, known: WriterState) -> bool:
+    """Whether all events of the request were applied before. Raises if the request neither was nor can be
+    applied."""
+    last = known.last_event
+    if _last_event(request) <= last:
+        return True
+
+    if request.first_event <= last:
+        raise InvalidArgument(
+            f"events {request.first_event} to {_last_event(request)} of writer {request.writer!r} are partly "
+            f"applied (up to {last}): repeat the original batch, or send a new one from {last + 1} on"
+        )
+
+    previous = request.first_event - 1 if request.previous_event is None else request.previous_event
+    if previous != last:
+        raise OutOfOrder(
+            f"event {request.first_event} of writer {request.writer!r} follows {previous}, but the last "
+            f"applied one is {last}: retry once its predecessor is acked",
+            segment=segment.name,
+            last_event_number=last,
+        )
+
+    return False
+
+
+def _apply(state: ContainerState, op: Append) -> None:
+    segment = state.change(op.sid)
+    if segment.length != op.offset:
+        raise ValueError(f"append at {op.offset} to {segment!r}")
+
+    segment.length += len(op.data)
+    if op.writer:
+        segment.writers[op.writer] = WriterState(
+            op.first_event, op.first_event + op.event_count - 1, op.offset
+        )
+
+
+def publish_appends(publisher: Publisher, run: list[Append], group: int) -> None:
+    """Publish consecutive appends to one segment. Appends have no ``publish`` of their own: the publisher
+    collects them into runs."""
+    sid, offset, data, *_ = run[0]
+    if len(run) > 1:
+        data = b"".join([op.data for op in run])
+    segment = publisher.by_id[sid]
+    end = offset + len(data)
+    if segment.durable_length > offset:
+        raise ValueError(f"{segment!r}: an append at {offset} was published before")
+
+    segment.durable_length = end
+    if data:
+        publisher.cache.append(sid, offset, data)
+        segment.add_log_reference(end, group)
+        segment.add_append_boundaries(run, end)
+        if end - segment.flushed >= publisher.due_bytes:
+            publisher.listeners.segment_due(sid)
+    if segment.waiter is not None:
+        segment.wake()
+
+
+HANDLERS = (
+    RequestHandler(AppendRequest, decide_append),
+    OperationHandler(Append, _apply, from_client=True),
+)

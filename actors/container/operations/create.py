@@ -1,0 +1,53 @@
+"""Create: a new, empty segment (rule C2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....journal.operations.create_segment import CreateSegment
+from ....storage_backends.base.errors import SegmentExists
+from ....storage_backends.base.transactions import is_staged
+from ..requests import Request
+from ..segments import SegmentState
+from ..transaction_table import refuse_staged
+from .handlers import Decision, OperationHandler, RequestHandler
+
+if TYPE_CHECKING:
+    from ..publish import Publisher
+    from ..state import ContainerState
+
+
+class CreateRequest(Request):
+    """Answered with None."""
+
+    __slots__ = ("name", "rolling_size")
+
+    def __init__(self, name: str, rolling_size: int) -> None:
+        self.name = name
+        self.rolling_size = rolling_size
+
+
+def _decide(state: ContainerState, request: CreateRequest) -> Decision:
+    refuse_staged(request.name, "stage_segment makes those")
+    if state.segments.find(request.name) is not None:
+        raise SegmentExists(f"segment {request.name!r} exists", segment=request.name)
+
+    return CreateSegment(state.next_segment_id(), request.name, request.rolling_size), None
+
+
+def _apply(state: ContainerState, op: CreateSegment) -> None:
+    state.count_segment_id(op.sid)
+    state.segments.add(SegmentState(op.sid, op.name, op.rolling_size))
+    if is_staged(op.name):
+        state.transactions.stage(op.name, op.sid)
+
+
+def _publish(publisher: Publisher, op: CreateSegment, group: int) -> None:
+    publisher.by_id[op.sid].durable_length = 0
+    publisher.cache.open_segment(op.sid, 0)
+
+
+HANDLERS = (
+    RequestHandler(CreateRequest, _decide),
+    OperationHandler(CreateSegment, _apply, _publish, from_client=True),
+)

@@ -1,0 +1,50 @@
+"""What the container's own parts log: flush cycles, re-logged data, barriers and checkpoints.
+
+They arrive as ``LogRequest`` and ``SnapshotRequest``, which the pipeline logs without a decision.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING
+
+from ....journal.operations.barrier import Barrier
+from ....journal.operations.checkpoint import CheckpointBegin, CheckpointEnd, CheckpointPart
+from ....journal.operations.cycle_complete import CycleComplete
+from ....journal.operations.relog_data import RelogData
+from .handlers import OperationHandler
+
+if TYPE_CHECKING:
+    from ..publish import Publisher
+    from ..state import ContainerState
+
+
+def _apply_cycle(state: ContainerState, op: CycleComplete) -> None:
+    state.cycle = op
+
+
+def _publish_cycle(publisher: Publisher, op: CycleComplete, group: int) -> None:
+    publisher.cycle_completed()
+
+
+def _publish_relog(publisher: Publisher, op: RelogData, group: int) -> None:
+    segment = publisher.segments.get(op.sid)
+    end = op.offset + len(op.data)
+    if segment is None or end <= segment.flushed or op.sid not in publisher.cache:
+        return
+
+    publisher.cache.append(op.sid, op.offset, op.data)
+    # What lies before was re-logged in an earlier piece, whose group is needed as well.
+    before = [reference for reference in segment.log_references if reference[0] <= op.offset]
+    later = [reference for reference in segment.log_references if reference[0] > end]
+    segment.log_references = deque((*before, (end, group), *later))
+
+
+HANDLERS = (
+    OperationHandler(Barrier),
+    OperationHandler(CheckpointBegin),
+    OperationHandler(CheckpointPart),
+    OperationHandler(CheckpointEnd),
+    OperationHandler(CycleComplete, _apply_cycle, _publish_cycle),
+    OperationHandler(RelogData, publish=_publish_relog),
+)

@@ -1,0 +1,52 @@
+"""Queries: requests that log nothing. Their answers wait for what they depend on like all others (rule C1)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..requests import NameRequest, Request
+from .handlers import Decision, RequestHandler
+
+if TYPE_CHECKING:
+    from ..state import ContainerState
+
+
+class InfoRequest(NameRequest):
+    """Answered with the segment's ``SegmentInfo``."""
+
+    __slots__ = ()
+
+
+class ListRequest(Request):
+    """Answered with the sorted names that begin with ``prefix``."""
+
+    __slots__ = ("prefix",)
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+
+class WaitDurableRequest(Request):
+    """Answered with None once everything before it is durable. A refusal that was decided outside the pipeline
+    waits for this (rule C1)."""
+
+    __slots__ = ()
+
+
+def _info(state: ContainerState, request: InfoRequest) -> Decision:
+    return None, state.segments.require(request.name).info(state.container)
+
+
+def _list(state: ContainerState, request: ListRequest) -> Decision:
+    return None, state.segments.listed(request.prefix)
+
+
+def _wait_durable(state: ContainerState, request: WaitDurableRequest) -> Decision:
+    return None, None
+
+
+HANDLERS = (
+    RequestHandler(InfoRequest, _info),
+    RequestHandler(ListRequest, _list),
+    RequestHandler(WaitDurableRequest, _wait_durable),
+)

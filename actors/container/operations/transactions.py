@@ -1,0 +1,443 @@
+"""Transactions: begin, stage, commit, abort, and their end by lease or tombstone (rules T1 to T9).
+
+Decisions have no clock: ``leases.py`` asks for what is due and fills in the time that is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from ....journal.operations.abort_transaction import AbortTransaction
+from ....journal.operations.begin_transaction import BeginTransaction
+from ....journal.operations.commit_transaction import CommitTransaction
+from ....journal.operations.create_segment import CreateSegment
+from ....journal.operations.forget_transactions import ForgetTransactions
+from ....journal.operations.transaction_image import TransactionImage, TransactionStatus
+from ....storage_backends.base.errors import BadOffset, InvalidArgument, SegmentNotFound, SegmentSealed
+from ....storage_backends.base.segments import AttributeUpdate, AttributeUpdateKind
+from ....storage_backends.base.transactions import (
+    CommitResult,
+    StagedPart,
+    TransactionInfo,
+    TransactionState,
+    TransactionToken,
+    is_staged,
+    split_staged,
+)
+from ..requests import Request
+from ..segments import SegmentState
+from ..transaction_table import begun, ended, never_begun, refuse_staged, unknown
+from .attributes import resolve_updates
+from .delete import delete_segment, publish_delete
+from .handlers import Decision, OperationHandler, RequestHandler
+from .merge import merge_sources, publish_merge
+
+if TYPE_CHECKING:
+    from ..publish import Publisher
+    from ..state import ContainerState
+
+_STATES = {status: TransactionState[status.name] for status in TransactionStatus}
+
+
+# --- requests -----------------------------------------------------------------------------------
+
+
+class TransactionRequest(Request):
+    """A verb about one transaction; by itself a query, answered with its ``TransactionInfo``."""
+
+    __slots__ = ("target", "transaction")
+
+    def __init__(self, target: str, transaction: str) -> None:
+        self.target = target
+        self.transaction = transaction
+
+
+class BeginTransactionRequest(TransactionRequest):
+    """Answered with the ``TransactionInfo``: new, open already, or committed if its token's epoch is reached
+    (rule T4). The lease is in milliseconds."""
+
+    __slots__ = ("lease", "token")
+
+    def __init__(self, target: str, transaction: str, token: TransactionToken | None, lease: int) -> None:
+        super().__init__(target, transaction)
+        self.token = token
+        self.lease = lease
+
+
+class StageSegmentRequest(TransactionRequest):
+    """Answered with the staged segment's name; creates the segment if it is missing."""
+
+    __slots__ = ("name", "rolling_size", "staged_max")
+
+    def __init__(self, target: str, transaction: str, name: str, rolling_size: int, staged_max: int) -> None:
+        super().__init__(target, transaction)
+        self.name = name
+        self.rolling_size = rolling_size
+        self.staged_max = staged_max
+
+
+class CommitTransactionRequest(TransactionRequest):
+    """Answered with a ``CommitResult``; a repeat is not applied again (rules T2 to T4)."""
+
+    __slots__ = ("parts", "token")
+
+    def __init__(
+        self, target: str, transaction: str, parts: Sequence[StagedPart], token: TransactionToken | None
+    ) -> None:
+        super().__init__(target, transaction)
+        self.parts = parts
+        self.token = token
+
+
+class AbortTransactionRequest(TransactionRequest):
+    """Answered with the ``TransactionInfo`` afterwards: aborted, unless it was committed before (rule T6)."""
+
+    __slots__ = ("reason",)
+
+    def __init__(self, target: str, transaction: str, reason: str) -> None:
+        super().__init__(target, transaction)
+        self.reason = reason
+
+
+class ListTransactionsRequest(Request):
+    """Answered with the ``TransactionInfo`` of all whose target begins with ``prefix``, by target and id."""
+
+    __slots__ = ("prefix",)
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+
+class ExpireTransactionRequest(Request):
+    """Internal: abort ``record`` if it is still open and its staged segments are as ``staged`` (number, bytes).
+    Answered with whether it was aborted (rule T7)."""
+
+    __slots__ = ("record", "staged")
+
+    def __init__(self, record: TransactionImage, staged: tuple[int, int]) -> None:
+        self.record = record
+        self.staged = staged
+
+
+class ForgetTransactionsRequest(Request):
+    """Internal: remove the tombstones ``records``, except those that a newer transaction has replaced. Answered
+    with how many were removed (rule T5)."""
+
+    __slots__ = ("records",)
+
+    def __init__(self, records: Sequence[TransactionImage]) -> None:
+        self.records = records
+
+
+# --- decisions ----------------------------------------------------------------------------------
+
+
+def _decide_begin(state: ContainerState, request: BeginTransactionRequest) -> Decision:
+    refuse_staged(request.target, "a transaction begins on the segment that receives the bytes")
+    target, record = _find(state, request)
+    if record is not None:
+        _check_token(record, request.token)
+    token = request.token or _token(record)
+    if target is not None and token is not None and _is_reached(target, token):
+        is_ours = record is not None and record.status is TransactionStatus.COMMITTED
+        return None, _info(state, record) if record is not None and is_ours else _committed_info(
+            request, token
+        )
+
+    if record is not None:
+        return None, _info(state, _require_open(request, record))
+
+    target = state.segments.require(request.target)
+    op = BeginTransaction(
+        target.sid, request.transaction, None if token is None else (token.writer, token.epoch), request.lease
+    )
+    return op, _info(state, begun(target.name, op))
+
+
+def _decide_stage(state: ContainerState, request: StageSegmentRequest) -> Decision:
+    _, record = _find(state, request)
+    record = _require_open(request, record)
+    staged = state.transactions.staged(record)
+    if request.name in staged:
+        return None, request.name
+
+    if len(staged) >= request.staged_max:  # rule T9
+        raise InvalidArgument(
+            f"transaction {record.id!r} on {record.target!r} has {len(staged)} staged segments, and "
+            f"transactions.staged_max allows no more: write fewer and larger parts, or raise it"
+        )
+
+    return CreateSegment(state.next_segment_id(), request.name, request.rolling_size), request.name
+
+
+def _decide_commit(state: ContainerState, request: CommitTransactionRequest) -> Decision:
+    target, record = _find(state, request)
+    if record is not None:
+        _check_token(record, request.token)
+        if record.status is TransactionStatus.COMMITTED:
+            return None, CommitResult(False, record.offset, record.length)
+
+    token = request.token or _token(record)
+    if target is not None and token is not None and _is_reached(target, token):
+        return _abort_superseded(state, record, token), CommitResult(False, None, 0)
+
+    if target is None and record is None:
+        state.segments.require(request.target)
+    record = _require_open(request, record)
+    target = state.segments.require(request.target)
+    if target.sealed:
+        raise SegmentSealed(f"{target.name!r} is sealed: nothing can be committed to it", segment=target.name)
+
+    return _commit(state, target, record, request.parts, token)
+
+
+def _commit(
+    state: ContainerState,
+    target: SegmentState,
+    record: TransactionImage,
+    parts: Iterable[StagedPart],
+    token: TransactionToken | None,
+) -> Decision:
+    left = dict(state.transactions.staged(record))
+    sources = []
+    for part in parts:
+        sid = left.pop(part.name, None)
+        if sid is None:
+            _refuse_part(record, part, state)
+        segment = state.segments.by_id[sid]
+        if segment.length != part.length:
+            raise BadOffset(  # rule T3
+                f"{part.name!r} is {segment.length} bytes long, the commit of {record.id!r} expects "
+                f"{part.length}",
+                segment=part.name,
+                expected=segment.length,
+                given=part.length,
+            )
+        sources.append((sid, segment.length))
+
+    updates = (
+        ()
+        if token is None
+        else (AttributeUpdate(token.attribute, token.epoch, AttributeUpdateKind.REPLACE_IF_GREATER),)
+    )
+    values = resolve_updates(target, updates)
+    op = CommitTransaction(target.sid, target.length, record.id, tuple(sources), tuple(left.values()), values)
+    return op, CommitResult(True, target.length, sum(length for _, length in sources))
+
+
+def _refuse_part(record: TransactionImage, part: StagedPart, state: ContainerState) -> NoReturn:
+    if part.name in state.transactions.staged(record):
+        raise InvalidArgument(f"{part.name!r} is named twice: a part is committed once")
+
+    if is_staged(part.name) and split_staged(part.name) == (record.target, record.id):
+        raise SegmentNotFound(f"{part.name!r} was never staged", segment=part.name)
+
+    raise InvalidArgument(
+        f"{part.name!r} is no staged segment of transaction {record.id!r} on {record.target!r}"
+    )
+
+
+def _abort_superseded(
+    state: ContainerState, record: TransactionImage | None, token: TransactionToken
+) -> AbortTransaction | None:
+    """Another transaction committed this epoch. What an open one has staged can never be committed, so it ends
+    now (rule T9)."""
+    if record is None or record.status is not TransactionStatus.OPEN:
+        return None
+
+    return state.transactions.abort_of(
+        record, f"epoch {token.epoch} of {token.writer!r} had been committed before"
+    )
+
+
+def _decide_abort(state: ContainerState, request: AbortTransactionRequest) -> Decision:
+    refuse_staged(request.target, "name the transaction's target")
+    _, record = _find(state, request)
+    if record is None:
+        sid = state.segments.require(request.target).sid
+        op = AbortTransaction(sid, request.transaction, request.reason, ())
+        return op, _info(state, never_begun(request.target, op))
+
+    if record.status is not TransactionStatus.OPEN:
+        return None, _info(state, record)
+
+    aborted = record._replace(status=TransactionStatus.ABORTED, reason=request.reason)
+    return state.transactions.abort_of(record, request.reason), _info(state, aborted)
+
+
+def decide_transaction(state: ContainerState, request: TransactionRequest) -> Decision:
+    _, record = _find(state, request)
+    if record is None:
+        raise unknown(request.target, request.transaction)
+
+    return None, _info(state, record)
+
+
+def decide_list_transactions(state: ContainerState, request: ListTransactionsRequest) -> Decision:
+    known = [
+        record
+        for (target, transaction), record in sorted(state.transactions.records.items())
+        if target.startswith(request.prefix)
+        and state.transactions.find(target, transaction, state.segments.sid_of(target)) is record
+    ]
+    return None, [_info(state, record) for record in known]
+
+
+def _decide_expire(state: ContainerState, request: ExpireTransactionRequest) -> Decision:
+    record = request.record
+    if state.transactions.records.get((record.target, record.id)) is not record:
+        return None, False
+
+    staged = state.transactions.staged(record).values()
+    if (len(staged), sum(state.segments.by_id[sid].length for sid in staged)) != request.staged:
+        return None, False
+
+    return state.transactions.abort_of(record, f"its lease of {record.lease / 1000:g} s expired"), True
+
+
+def _decide_forget(state: ContainerState, request: ForgetTransactionsRequest) -> Decision:
+    records = state.transactions.records
+    keys = tuple(
+        (record.target, record.id)
+        for record in request.records
+        if records.get((record.target, record.id)) is record
+    )
+    return (ForgetTransactions(keys) if keys else None), len(keys)
+
+
+# --- parts of decisions -------------------------------------------------------------------------
+
+
+def _find(
+    state: ContainerState, request: TransactionRequest
+) -> tuple[SegmentState | None, TransactionImage | None]:
+    """The live target and its record of the transaction. The record outlives the target (rule T8)."""
+    target = state.segments.find(request.target)
+    return target, state.transactions.find(
+        request.target, request.transaction, None if target is None else target.sid
+    )
+
+
+def _require_open(request: TransactionRequest, record: TransactionImage | None) -> TransactionImage:
+    if record is None:
+        raise unknown(request.target, request.transaction)
+
+    if record.status is not TransactionStatus.OPEN:
+        raise ended(record)
+
+    return record
+
+
+def _token(record: TransactionImage | None) -> TransactionToken | None:
+    return None if record is None or record.token is None else TransactionToken(*record.token)
+
+
+def _check_token(record: TransactionImage, token: TransactionToken | None) -> None:
+    if token is not None and record.token is not None and record.token != (token.writer, token.epoch):
+        writer, epoch = record.token
+        raise InvalidArgument(
+            f"transaction {record.id!r} on {record.target!r} has the token of {writer!r} at epoch {epoch}, "
+            f"not of {token.writer!r} at {token.epoch}: each token needs a transaction of its own"
+        )
+
+
+def _is_reached(target: SegmentState, token: TransactionToken) -> bool:
+    newest = target.attributes.get(token.attribute)
+    return newest is not None and newest >= token.epoch
+
+
+def _info(state: ContainerState, record: TransactionImage) -> TransactionInfo:
+    """Without ``expires_in``, for which a clock is needed."""
+    names = state.transactions.staged(record) if record.status is TransactionStatus.OPEN else {}
+    staged = tuple(StagedPart(name, state.segments.by_id[sid].length) for name, sid in names.items())
+    committed = record.status is TransactionStatus.COMMITTED
+    return TransactionInfo(
+        transaction_id=record.id,
+        target=record.target,
+        state=_STATES[record.status],
+        token=_token(record),
+        lease=record.lease / 1000,
+        expires_in=0.0,
+        reason=record.reason,
+        offset=record.offset if committed else None,
+        length=record.length if committed else sum(part.length for part in staged),
+        staged=staged,
+    )
+
+
+def _committed_info(request: BeginTransactionRequest, token: TransactionToken) -> TransactionInfo:
+    """The token's epoch came with another transaction's commit, so only the token is known (rule T4)."""
+    return TransactionInfo(
+        request.transaction,
+        request.target,
+        TransactionState.COMMITTED,
+        token,
+        request.lease / 1000,
+        0.0,
+        "",
+        None,
+        0,
+    )
+
+
+# --- apply and publish --------------------------------------------------------------------------
+
+
+def _apply_begin(state: ContainerState, op: BeginTransaction) -> None:
+    state.transactions.begin(state.segments.by_id[op.target].name, op)
+
+
+def _apply_commit(state: ContainerState, op: CommitTransaction) -> None:
+    state.transactions.commit(state.segments.by_id[op.target].name, op)
+    for sid, _ in op.sources:
+        state.change(sid).sealed = True
+
+    merge_sources(state, op)
+    for sid in op.dropped:
+        delete_segment(state, sid)
+
+
+def _apply_abort(state: ContainerState, op: AbortTransaction) -> None:
+    state.transactions.abort(state.segments.by_id[op.target].name, op)
+    for sid in op.dropped:
+        delete_segment(state, sid)
+
+
+def _apply_forget(state: ContainerState, op: ForgetTransactions) -> None:
+    state.transactions.forget(op.transactions)
+
+
+def _publish_begin(publisher: Publisher, op: BeginTransaction, group: int) -> None:
+    publisher.listeners.transaction_changed(op)
+
+
+def _publish_commit(publisher: Publisher, op: CommitTransaction, group: int) -> None:
+    publish_merge(publisher, op, group)
+    for sid in op.dropped:
+        publish_delete(publisher, sid)
+
+    publisher.listeners.transaction_changed(op)
+
+
+def _publish_abort(publisher: Publisher, op: AbortTransaction, group: int) -> None:
+    for sid in op.dropped:
+        publish_delete(publisher, sid)
+
+    publisher.listeners.transaction_changed(op)
+
+
+HANDLERS = (
+    RequestHandler(BeginTransactionRequest, _decide_begin),
+    RequestHandler(StageSegmentRequest, _decide_stage),
+    RequestHandler(CommitTransactionRequest, _decide_commit),
+    RequestHandler(AbortTransactionRequest, _decide_abort),
+    RequestHandler(TransactionRequest, decide_transaction),
+    RequestHandler(ListTransactionsRequest, decide_list_transactions),
+    RequestHandler(ExpireTransactionRequest, _decide_expire),
+    RequestHandler(ForgetTransactionsRequest, _decide_forget),
+    OperationHandler(BeginTransaction, _apply_begin, _publish_begin, from_client=True),
+    OperationHandler(CommitTransaction, _apply_commit, _publish_commit, from_client=True),
+    OperationHandler(AbortTransaction, _apply_abort, _publish_abort, from_client=True),
+    OperationHandler(ForgetTransactions, _apply_forget),
+)

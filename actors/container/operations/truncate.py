@@ -1,0 +1,57 @@
+"""Truncate: readers no longer see a segment's first bytes. Its chunks become garbage later (rule F2)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ....journal.operations.truncate_segment import TruncateSegment
+from ....storage_backends.base.errors import BadOffset
+from ..requests import Request
+from ..transaction_table import refuse_staged
+from .handlers import Decision, OperationHandler, RequestHandler
+
+if TYPE_CHECKING:
+    from ..publish import Publisher
+    from ..state import ContainerState
+
+
+class TruncateRequest(Request):
+    """Answered with None. Truncating below the start offset does nothing."""
+
+    __slots__ = ("name", "offset")
+
+    def __init__(self, name: str, offset: int) -> None:
+        self.name = name
+        self.offset = offset
+
+
+def _decide(state: ContainerState, request: TruncateRequest) -> Decision:
+    refuse_staged(request.name, "a commit takes it whole or not at all")
+    segment = state.segments.require(request.name)
+    if request.offset > segment.length:
+        raise BadOffset(
+            f"{segment.name!r} is {segment.length} bytes long and cannot be truncated at {request.offset}",
+            segment=segment.name,
+            expected=segment.length,
+            given=request.offset,
+        )
+
+    if request.offset <= segment.start_offset:
+        return None, None
+
+    return TruncateSegment(segment.sid, request.offset), None
+
+
+def _apply(state: ContainerState, op: TruncateSegment) -> None:
+    segment = state.change(op.sid)
+    segment.start_offset = max(segment.start_offset, op.offset)
+
+
+def _publish(publisher: Publisher, op: TruncateSegment, group: int) -> None:
+    publisher.by_id[op.sid].wake()
+
+
+HANDLERS = (
+    RequestHandler(TruncateRequest, _decide),
+    OperationHandler(TruncateSegment, _apply, _publish, from_client=True),
+)
