@@ -102,15 +102,15 @@ def _one_folder(context: typer.Context, path: Path | None, data: Path) -> Path:
 
 
 def _announce(served: ServerAddress, supervisor: Supervisor) -> None:
-    for place in supervisor.view().document()["containers"]:
-        if place["phase"] != "serving":
+    for assignment in supervisor.view().document()["containers"]:
+        if assignment["phase"] != "serving":
             complain(
-                f"container {place['container']} is not served, it is {place['phase']}: "
-                f"{place['reason'] or 'see the log'}"
+                f"container {assignment['container']} is not served, it is {assignment['phase']}: "
+                f"{assignment['reason'] or 'see the log'}"
             )
-    hosts, places = (
+    hosts, assignments = (
         count(len(supervisor.fleet.hosts), "host"),
-        count(len(supervisor.fleet.places), "container"),
+        count(len(supervisor.fleet.assignments), "container"),
     )
-    sys.stdout.write(f"serving {places} on {hosts} at {served.url}\n")
+    sys.stdout.write(f"serving {assignments} on {hosts} at {served.url}\n")
     sys.stdout.flush()

@@ -69,7 +69,7 @@ def _shown(status: dict[str, Any]) -> RenderableType:
         Text(),
         output.table(_HOST_COLUMNS, [_host_row(host) for host in status["hosts"]]),
         Text(),
-        output.table(_CONTAINER_COLUMNS, [_container_row(place) for place in status["containers"]]),
+        output.table(_CONTAINER_COLUMNS, [_container_row(assignment) for assignment in status["containers"]]),
         *_unhealthy(status),
     )
 
@@ -92,14 +92,14 @@ def _host_row(host: dict[str, Any]) -> tuple[Any, ...]:
     return (host["id"], host["phase"], host["pid"], held, lag, health, host["starts"], host["last_exit"])
 
 
-def _container_row(place: dict[str, Any]) -> tuple[Any, ...]:
-    sizes = (output.show_bytes(place["wal_bytes"]), output.show_bytes(place["unflushed_bytes"]))
+def _container_row(assignment: dict[str, Any]) -> tuple[Any, ...]:
+    sizes = (output.show_bytes(assignment["wal_bytes"]), output.show_bytes(assignment["unflushed_bytes"]))
     return (
-        place["container"],
-        place["phase"],
-        place["host"],
-        place["epoch"],
-        place["segments"],
+        assignment["container"],
+        assignment["phase"],
+        assignment["host"],
+        assignment["epoch"],
+        assignment["segments"],
         *sizes,
-        place["reason"],
+        assignment["reason"],
     )

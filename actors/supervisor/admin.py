@@ -48,8 +48,8 @@ from ..gateway.wire.bodies import (
 from ..gateway.wire.errors import Conflict, CrossOrigin, NoSuchContainer, NoSuchHost, NoSuchPath
 from ..telemetry.metrics import CONTENT_TYPE
 from ..telemetry.tracing import Tracing
+from .assignment import AssignmentPhase
 from .page import status_page
-from .phases import AssignmentPhase
 from .supervisor import Supervisor
 
 LIMITS = ServerLimits(json_bytes=64 << 10)
@@ -146,7 +146,11 @@ async def health(call: AdminCall) -> SupervisorHealth:
 async def ready(call: AdminCall) -> Answer:
     """Whether every container is served."""
     supervisor = call.server.supervisor
-    missing = [place.index for place in supervisor.fleet.places if place.phase is not AssignmentPhase.SERVING]
+    missing = [
+        assignment.index
+        for assignment in supervisor.fleet.assignments
+        if assignment.phase is not AssignmentPhase.SERVING
+    ]
     found = Readiness(supervisor.is_ready, supervisor.is_stopping, missing)
     return json_answer(found, 200 if supervisor.is_ready else 503)
 
@@ -314,7 +318,7 @@ async def _redirect(call: AdminCall) -> Answer:
 
     check_segment_name(found[0])
     supervisor = call.server.supervisor
-    index = container_of(found[0], len(supervisor.fleet.places))
+    index = container_of(found[0], len(supervisor.fleet.assignments))
     url = supervisor.map().containers[index].url
     if url is None:
         raise _unserved(supervisor, index)
@@ -334,9 +338,9 @@ redirect_post = endpoint(
 
 
 def _unserved(supervisor: Supervisor, index: int) -> Unavailable:
-    place = supervisor.fleet.places[index]
-    reason = f": {place.reason}" if place.reason else ""
-    return Unavailable(f"container {index} is {place.phase.value}{reason}")
+    assignment = supervisor.fleet.assignments[index]
+    reason = f": {assignment.reason}" if assignment.reason else ""
+    return Unavailable(f"container {index} is {assignment.phase.value}{reason}")
 
 
 async def _ask_all(supervisor: Supervisor, method: str, path: str) -> list[dict[str, Any]]:
@@ -344,17 +348,17 @@ async def _ask_all(supervisor: Supervisor, method: str, path: str) -> list[dict[
     now."""
     import httpx
 
-    places = supervisor.map().containers
-    for place in places:
-        if place.url is None:
-            raise _unserved(supervisor, place.container)
+    assignments = supervisor.map().containers
+    for assignment in assignments:
+        if assignment.url is None:
+            raise _unserved(supervisor, assignment.container)
 
     answers: list[dict[str, Any]] = []
     async with (
         httpx.AsyncClient(timeout=_REQUEST_SECONDS, trust_env=False) as client,
         anyio.create_task_group() as tasks,
     ):
-        for url in sorted({place.url for place in places if place.url is not None}):
+        for url in sorted({assignment.url for assignment in assignments if assignment.url is not None}):
             tasks.start_soon(_ask, client, method, url + path, answers)
     if any(not answer for answer in answers):
         raise Unavailable("a host did not answer: ask again")

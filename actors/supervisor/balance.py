@@ -1,48 +1,46 @@
-"""Which host should serve which container: a pure function.
+"""The balance of containers over hosts: a pure function.
 
-Owns: balance and the least number of moves. Does not own: when a move is made, or whether a host can be
-trusted (``fleet.py``).
-
-Every host gets the same number of containers, give or take one. What a live host serves stays there unless
-the host has more than its share: a move costs the callers a moment, so nothing moves without need. The same
-input gives the same output, whatever its order.
-"""
+Every host gets the same number of containers, give or take one. A container stays where it is served unless
+its host has more than its share: a move interrupts callers for a moment. The result does not depend on the
+order of the input."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
 
-def assign(containers: Collection[int], hosts: Collection[str], current: Mapping[int, str]) -> dict[int, str]:
-    """The host of each of ``containers``; empty without hosts. ``current``: where they are, hosts that are
-    gone included."""
+def balance(
+    containers: Collection[int], hosts: Collection[str], current: Mapping[int, str]
+) -> dict[int, str]:
+    """The host of each of ``containers``; empty without hosts. ``current``: their present hosts, lost ones
+    included."""
     if not hosts:
         return {}
 
     held: dict[str, list[int]] = {host: [] for host in sorted(hosts)}
-    homeless: list[int] = []
+    unassigned: list[int] = []
     for index in sorted(containers):
-        home = held.get(current.get(index, ""))
-        (homeless if home is None else home).append(index)
+        present = held.get(current.get(index, ""))
+        (unassigned if present is None else present).append(index)
 
     shares = _shares(len(containers), held)
     for host, indexes in held.items():
         while len(indexes) > shares[host]:
-            homeless.append(indexes.pop())
+            unassigned.append(indexes.pop())
 
-    for index in sorted(homeless):
-        # The emptiest first, so that losses spread over all who are left.
-        taker = min(
+    for index in sorted(unassigned):
+        # The host with the fewest first, so that a lost host's containers spread over all others.
+        target = min(
             (host for host in held if len(held[host]) < shares[host]),
             key=lambda host: (len(held[host]), host),
         )
-        held[taker].append(index)
+        held[target].append(index)
     return {index: host for host, indexes in held.items() for index in indexes}
 
 
 def _shares(count: int, held: Mapping[str, list[int]]) -> dict[str, int]:
-    """How many containers each host should have; those who have more already get the odd ones, so that fewer
+    """How many containers each host should have. Hosts that have more get the odd ones, so that fewer
     move."""
     least, odd = divmod(count, len(held))
     fullest = sorted(held, key=lambda host: (-len(held[host]), host))
-    return {host: least + (place < odd) for place, host in enumerate(fullest)}
+    return {host: least + (rank < odd) for rank, host in enumerate(fullest)}

@@ -1,4 +1,4 @@
-"""What the fleet's state asks the supervisor to do. Values without behaviour."""
+"""What the fleet asks the supervisor to do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class SpawnHost:
 
 @attrs.frozen
 class KillHost:
-    """It was silent for too long, or comes back after it was killed."""
+    """It was silent for too long, or connects again after it was killed."""
 
     host: str
     pid: int
@@ -20,7 +20,7 @@ class KillHost:
 
 @attrs.frozen
 class DrainHost:
-    """It serves nothing any more (or the fleet stops): let it finish and exit."""
+    """It serves no container any more, or the fleet stops: let it finish and exit."""
 
     host: str
 

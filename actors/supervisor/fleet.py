@@ -1,18 +1,15 @@
-"""What the supervisor knows and decides: hosts, containers, and the next order to each. Sync and pure; clock
-and chance are arguments.
+"""What the supervisor knows and decides about hosts and containers. Synchronous and pure: time and randomness
+are arguments.
 
-Owns: the state of hosts and containers' places, and the commands that follow from what happened. Does not
-own: the tables of phases (``phases.py``), who should have what (``placing.py``), processes, sockets and
-timers (``supervisor.py`` carries commands out and tells what happened).
+Tell it what happened; it returns the commands that follow, for ``supervisor.py`` to execute.
 
-A container has one host at a time as far as orders go; whether an earlier host still believes that it serves
-it does not matter, because an opening fences it in the log (rule W1). So a silent host's containers are
-opened elsewhere at once, and nobody waits for its death. A container that was fenced by somebody whom the
-supervisor did not order stays closed until an operator says otherwise: two masters would fence each other for
-ever (rule V3). A container that takes its hosts down while it opens is set aside, the others go on
-(rule V8).
+A container has one host at a time as far as orders go. Whether an earlier host still believes that it serves
+the container does not matter, because opening it elsewhere fences that host in the log (rule W1). So a silent
+host's containers are opened elsewhere at once. A container fenced by an owner that the supervisor did not
+order stays closed until an operator releases it: two supervisors would fence each other for ever (rule V3). A
+container whose hosts crash while they open it is quarantined (rule V8).
 
-Nothing here is kept on disk: a supervisor that starts again learns from its hosts what they serve.
+Nothing is kept on disk: a supervisor that starts again learns from its hosts what they serve.
 """
 
 from __future__ import annotations
@@ -23,12 +20,13 @@ from random import Random
 import attrs
 
 from ..kernel.backoff import Backoff
+from .assignment import Assignment, AssignmentEvent, AssignmentPhase
 from .commands import CloseContainer, Command, DrainHost, KillHost, SpawnHost
-from .phases import AssignmentEvent, AssignmentPhase, HostEvent, HostPhase
-from .placement import Assignment, Host, Placement
+from .hosts import Host, HostEvent, HostPhase
+from .placement import Placement
 
-FOR_EVER = frozenset({"corrupt", "mismatch", "poisoned"})
-"""Kinds of failure that another try cannot heal."""
+PERMANENT_FAILURES = frozenset({"corrupt", "mismatch", "poisoned"})
+"""Kinds of failure that no other attempt can repair."""
 HOUR = 3600.0
 
 
@@ -37,16 +35,15 @@ class FleetOptions:
     """Durations in seconds."""
 
     silence: float = 0.75
-    """A host not heard for this long is taken for lost."""
+    """A host without a heartbeat for this long is lost."""
     silent_grace: float = 5
     """A silent host is killed after this long."""
     start_limit: float = 20
-    """A host that has not said hello after this long is killed."""
+    """A host that has not connected after this long is killed."""
     drain_limit: float = 30
-    """A host that has not exited this long after it was told to drain is killed."""
+    """A host that has not exited this long after the order to drain is killed."""
     adoption: float = 1.5
-    """How long a supervisor that starts waits for hosts of an earlier one before it starts new ones in their
-    place."""
+    """How long a supervisor that starts waits for hosts of an earlier one before it replaces them."""
     restart: Backoff = Backoff(first=0.05, maximum=10)
     exits_max: int = 10
     """Exits of a host within ``exits_period`` before it is given up."""
@@ -54,46 +51,42 @@ class FleetOptions:
     retry: Backoff = Backoff(first=0.1, maximum=5)
     """The pause after an opening that failed."""
     crashes_max: int = 3
-    """Hosts in a row that a container may take down while it opens, before it is quarantined."""
+    """Hosts in a row that may exit while they open a container, before it is quarantined."""
     failovers_max: int = 30
-    """Failovers of one container within a minute; more of them wait."""
+    """Failovers of one container within a minute; further ones wait."""
 
 
 class Fleet:
-    """Tell it what happened; carry out what it answers, in order."""
-
     def __init__(
         self, containers: int, hosts: Collection[str], options: FleetOptions, random: Random, now: float
     ) -> None:
         self.options = options
         self.hosts = {host: Host(host, start_due=now + options.adoption, since=now) for host in sorted(hosts)}
-        self.places = [Assignment(index, since=now) for index in range(containers)]
+        self.assignments = [Assignment(index, since=now) for index in range(containers)]
         self.stopping = False
         self._random = random
-        self._placing = Placement(self.hosts, self.places, options.failovers_max)
-        self._placing.not_before = now + options.adoption
+        self._placement = Placement(self.hosts, self.assignments, options.failovers_max)
+        self._placement.not_before = now + options.adoption
         self._rolling: list[str] = []
 
     @property
     def failovers(self) -> int:
-        """Openings that the loss of a host made necessary."""
-        return self._placing.failovers
+        """How many containers lost their host."""
+        return self._placement.failovers
 
     # --- hosts -----------------------------------------------------------------------------------
 
     def start_at_once(self, now: float) -> list[Command]:
-        """There is no earlier supervisor whose hosts could be found: start all, and give orders when all are
-        there, or most."""
+        """There are no hosts of an earlier supervisor to wait for: start all."""
         for host in self.hosts.values():
             host.start_due = now
         return self.tick(now)
 
     def hello(self, host_id: str, pid: int, url: str, served: Mapping[int, int], now: float) -> list[Command]:
-        """A host connected. ``served``: the epochs of the containers that it serves, by an earlier
-        supervisor's order or ours, each just checked against its log: what somebody else has opened since is
-        not named, and so nobody is taken for an outsider.
+        """A host connected. ``served``: the epoch of each container that it serves, by whichever supervisor's
+        order, each just checked against its log, so that containers that others opened since are not in it.
 
-        Orders that went out on an earlier connection are void: what it does not name it does not have.
+        Orders sent on an earlier connection are void: the host has only what it names.
         """
         host = self.hosts.setdefault(host_id, Host(host_id))
         if host.killed:
@@ -101,23 +94,23 @@ class Fleet:
 
         host.pid, host.url, host.last_heard = pid, url, now
         host.step(HostEvent.HELLO, now)
-        for place in self._placing.held(host_id):
-            if place.index not in served:
-                self._placing.lose(place, now)
+        for assignment in self._placement.held(host_id):
+            if assignment.index not in served:
+                self._placement.lose(assignment, now)
         closes = [
             CloseContainer(host_id, index, 0)
             for index, epoch in sorted(served.items())
             if not self._adopt(host, index, epoch, now)
         ]
-        if not self._are_others_worth_waiting_for():
-            self._placing.not_before = now
+        if not self._more_hosts_may_report():
+            self._placement.not_before = now
         return [*closes, *self.tick(now)]
 
-    def heard(self, host_id: str, lag: float, now: float) -> list[Command]:
-        """A heartbeat; ``lag``: how late the host's event loop runs, in seconds."""
+    def heartbeat(self, host_id: str, lag: float, now: float) -> list[Command]:
+        """``lag``: how late the host's event loop runs, in seconds."""
         host = self.hosts[host_id]
         host.last_heard, host.lag = now, lag
-        return self._spread(now) if host.step(HostEvent.HEARD, now) else []
+        return self._next_orders(now) if host.step(HostEvent.HEARTBEAT, now) else []
 
     def exited(self, host_id: str, now: float) -> list[Command]:
         """Its process ended."""
@@ -126,12 +119,12 @@ class Fleet:
             return []
 
         expected = host.phase is HostPhase.DRAINING
-        self._blame(host, now)
+        self._count_crashes(host, now)
         host.step(HostEvent.EXIT, now)
-        host.pid, host.killed, host.dismissed = 0, False, False
+        host.pid, host.killed, host.exit_ordered = 0, False, False
         recent = [at for at in host.exits if at > now - self.options.exits_period]
         host.exits = recent if expected else [*recent, now]
-        # The first exit after a quiet time is made good at once.
+        # The first exit after a quiet time is replaced at once.
         host.start_due = (
             now
             if len(host.exits) <= 1
@@ -142,17 +135,17 @@ class Fleet:
         return [*self._lose(host, now), *self.tick(now)]
 
     def disconnected(self, host_id: str, now: float) -> list[Command]:
-        """Its connection broke though its process may live: as if it were silent."""
+        """Its connection broke, though its process may live: it counts as silent."""
         return self._silence(self.hosts[host_id], now)
 
     def drain(self, host_id: str, now: float) -> list[Command]:
-        """Let a host finish and exit, its containers moved away first; it is then started again unless the
-        fleet stops."""
+        """Move a host's containers away, then let it finish and exit. It is started again unless the fleet
+        stops."""
         self.hosts[host_id].step(HostEvent.DRAIN, now)
-        return self._spread(now)
+        return self._next_orders(now)
 
     def roll(self, now: float) -> list[Command]:
-        """Drain and start every host again, one after the other, each when the one before serves."""
+        """Drain and restart every host, each when the one before serves again."""
         self._rolling = list(self.hosts)
         return self.tick(now)
 
@@ -164,18 +157,18 @@ class Fleet:
         return self.tick(now)
 
     def stop(self, now: float) -> list[Command]:
-        """Drain everything, and start nothing again."""
-        self.stopping = self._placing.stopping = True
+        """Drain all hosts, and start none again."""
+        self.stopping = self._placement.stopping = True
         for host in self.hosts.values():
             host.step(HostEvent.DRAIN, now)
         return [
-            *self._spread(now),
+            *self._next_orders(now),
             *(KillHost(host.id, host.pid) for host in self.hosts.values() if host.phase is HostPhase.SILENT),
         ]
 
-    def forgive(self, seconds: float) -> None:
-        """The supervisor itself was late by so much: what hosts said meanwhile waits unread, so it is no
-        silence of theirs (rule V7)."""
+    def extend_deadlines(self, seconds: float) -> None:
+        """The supervisor itself was late: heartbeats sent meanwhile are still unread, so no host was silent
+        (rule V7)."""
         for host in self.hosts.values():
             host.last_heard += seconds
             if host.phase is HostPhase.STARTING:
@@ -184,73 +177,77 @@ class Fleet:
     # --- containers ------------------------------------------------------------------------------
 
     def opened(self, host_id: str, index: int, request: int, epoch: int, now: float) -> list[Command]:
-        place = self.places[index]
-        newest, place.newest = place.newest, max(place.newest, epoch)
-        if not place.awaits(host_id, request):
-            return self._opened_late(host_id, place, epoch, now)
+        assignment = self.assignments[index]
+        newest, assignment.newest_epoch = assignment.newest_epoch, max(assignment.newest_epoch, epoch)
+        if not assignment.awaits(host_id, request):
+            return self._opened_late(host_id, assignment, epoch, now)
         if epoch < newest:
-            # It had it already, and an order of ours that was overtaken has fenced it meanwhile.
-            return self._fail(index, "fenced", f"epoch {epoch} was fenced by our own epoch {newest}", now)
+            # It was open already, and an outdated order of this supervisor has fenced it since.
+            return self._fail(
+                index, "fenced", f"epoch {epoch} was fenced by this fleet's epoch {newest}", now
+            )
 
-        place.epoch, place.failures, place.reason = epoch, 0, ""
-        place.step(AssignmentEvent.OPENED, now)
-        return self._spread(now)
+        assignment.epoch, assignment.failures, assignment.reason = epoch, 0, ""
+        assignment.step(AssignmentEvent.OPENED, now)
+        return self._next_orders(now)
 
     def failed(
         self, host_id: str, index: int, request: int, kind: str, reason: str, now: float
     ) -> list[Command]:
-        """An opening failed; ``kind`` is one of ``FOR_EVER``, or it is tried again."""
-        return self._fail(index, kind, reason, now) if self.places[index].awaits(host_id, request) else []
+        """An opening failed. It is repeated unless ``kind`` is one of ``PERMANENT_FAILURES``."""
+        return (
+            self._fail(index, kind, reason, now) if self.assignments[index].awaits(host_id, request) else []
+        )
 
     def ended(self, host_id: str, index: int, kind: str, reason: str, now: float) -> list[Command]:
-        """A container gave up on a host that lives on."""
-        return self._fail(index, kind, reason, now) if self.places[index].is_served_by(host_id) else []
+        """A container stopped by itself; its host goes on."""
+        return self._fail(index, kind, reason, now) if self.assignments[index].is_served_by(host_id) else []
 
     def closed(self, host_id: str, index: int, now: float) -> list[Command]:
-        place = self.places[index]
-        if place.host == host_id and place.phase is AssignmentPhase.CLOSING:
-            place.step(AssignmentEvent.CLOSED, now)
-            place.host = ""
-        return self._spread(now)
+        assignment = self.assignments[index]
+        if assignment.host == host_id and assignment.phase is AssignmentPhase.CLOSING:
+            assignment.step(AssignmentEvent.CLOSED, now)
+            assignment.host = ""
+        return self._next_orders(now)
 
     def fenced(self, host_id: str, index: int, epoch: int, reason: str, now: float) -> list[Command]:
-        """A host lost a container to another owner: after a failover that is as it should be, else somebody
-        outside has it."""
-        place = self.places[index]
-        if not place.is_served_by(host_id) or epoch < place.epoch:
+        """A host lost a container to another owner. After a failover that is expected; otherwise the owner is
+        outside the fleet."""
+        assignment = self.assignments[index]
+        if not assignment.is_served_by(host_id) or epoch < assignment.epoch:
             return []
-        if epoch < place.newest:
+        if epoch < assignment.newest_epoch:
             return self._fail(index, "fenced", reason, now)
 
-        place.host, place.reason = "", reason
-        place.step(AssignmentEvent.FENCED, now)
+        assignment.host, assignment.reason = "", reason
+        assignment.step(AssignmentEvent.FENCED, now)
         return []
 
     def move(self, index: int, host_id: str, now: float) -> list[Command]:
-        """An operator's order. ``ValueError`` says why it cannot be."""
+        """An operator's order. Raises ``ValueError`` if the host cannot take the container now."""
         self._check_move(index, host_id)
-        self.places[index].wanted = host_id
+        self.assignments[index].pinned_to = host_id
         return self.release(index, now)
 
     def release(self, index: int, now: float) -> list[Command]:
-        """An operator says that a fenced or quarantined container may be opened again."""
-        place = self.places[index]
-        place.failures, place.crashes, place.due = 0, 0, now
-        place.step(AssignmentEvent.RELEASED, now)
-        return self._spread(now)
+        """An operator allows a fenced or quarantined container to be opened again."""
+        assignment = self.assignments[index]
+        assignment.failures, assignment.crashes, assignment.due = 0, 0, now
+        assignment.step(AssignmentEvent.RELEASED, now)
+        return self._next_orders(now)
 
     def _check_move(self, index: int, host_id: str) -> None:
-        if index not in range(len(self.places)):
-            raise ValueError(f"there are containers 0 to {len(self.places) - 1}, no {index}")
+        if index not in range(len(self.assignments)):
+            raise ValueError(f"no container {index}: the containers are 0 to {len(self.assignments) - 1}")
         if host_id not in self.hosts:
-            raise ValueError(f"there is no host {host_id!r}: {', '.join(self.hosts)}")
-        if not self.hosts[host_id].takes:
-            raise ValueError(f"{host_id} is {self.hosts[host_id].phase.value} and takes no containers now")
+            raise ValueError(f"no host {host_id!r}: the hosts are {', '.join(self.hosts)}")
+        if not self.hosts[host_id].accepts_containers:
+            raise ValueError(f"{host_id} is {self.hosts[host_id].phase.value} and accepts no containers now")
 
     # --- time ------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Command]:
-        """What is due. Call it at ``next_due``, and whenever something seems to have happened."""
+        """Do what is due. Call it at ``next_due``, or earlier."""
         commands: list[Command] = []
         for host in self.hosts.values():
             commands += self._tick(host, now)
@@ -258,7 +255,7 @@ class Fleet:
             host.phase in (HostPhase.SERVING, HostPhase.GIVEN_UP) for host in self.hosts.values()
         ):
             commands += self.drain(self._rolling.pop(0), now)
-        return [*commands, *self._spread(now)]
+        return [*commands, *self._next_orders(now)]
 
     def _tick(self, host: Host, now: float) -> list[Command]:
         due = self._due(host)
@@ -276,7 +273,7 @@ class Fleet:
                 return [KillHost(host.id, host.pid)]
 
     def _due(self, host: Host) -> float | None:
-        """When time alone changes this host's phase, or its life."""
+        """When time alone changes this host's phase, or it is killed."""
         match host.phase:
             case HostPhase.DOWN if not self.stopping:
                 return host.start_due
@@ -294,28 +291,28 @@ class Fleet:
     def next_due(self, now: float) -> float:
         """When ``tick`` may have something to do; an hour from now at the latest."""
         dues = [due for due in map(self._due, self.hosts.values()) if due is not None]
-        return min([now + HOUR, *dues, *self._placing.dues()])
+        return min([now + HOUR, *dues, *self._placement.dues()])
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _spread(self, now: float) -> list[Command]:
-        commands: list[Command] = list(self._placing.orders(now))
-        # Without anybody to give them to, a host that drains keeps its containers to the end.
-        nobody = self.stopping or not any(host.takes for host in self.hosts.values())
+    def _next_orders(self, now: float) -> list[Command]:
+        commands: list[Command] = list(self._placement.orders(now))
+        # If no host accepts its containers, a draining host keeps them to the end.
+        keeps = self.stopping or not any(host.accepts_containers for host in self.hosts.values())
         for host in self.hosts.values():
             if (
                 host.phase is HostPhase.DRAINING
-                and not host.dismissed
-                and (nobody or not self._placing.held(host.id))
+                and not host.exit_ordered
+                and (keeps or not self._placement.held(host.id))
             ):
-                host.dismissed = True
+                host.exit_ordered = True
                 commands.append(DrainHost(host.id))
         return commands
 
-    def _are_others_worth_waiting_for(self) -> bool:
-        """Hosts that may still say what they serve are. At a fresh start so are all: what the first one got
-        would move to the others."""
-        fresh = not any(place.host for place in self.places)
+    def _more_hosts_may_report(self) -> bool:
+        """Whether to wait with orders until more hosts have reported what they serve. At a fresh start all
+        are awaited: containers given to the first would move to the others."""
+        fresh = not any(assignment.host for assignment in self.assignments)
         awaited = (HostPhase.DOWN, HostPhase.STARTING) if fresh else (HostPhase.DOWN,)
         return any(host.phase in awaited for host in self.hosts.values())
 
@@ -323,55 +320,60 @@ class Fleet:
         return self._lose(host, now) if host.step(HostEvent.SILENCE, now) else []
 
     def _lose(self, host: Host, now: float) -> list[Command]:
-        """Its containers need another host, whatever it still believes."""
-        for place in self._placing.held(host.id):
-            self._placing.lose(place, now)
-            if place.crashes >= self.options.crashes_max:
-                place.reason = f"took down its host {place.crashes} times in a row while it opened"
-                place.step(AssignmentEvent.HOST_KILLER, now)
-        return self._spread(now)
+        """Its containers need another host, whatever it still believes about them."""
+        for assignment in self._placement.held(host.id):
+            self._placement.lose(assignment, now)
+            if assignment.crashes >= self.options.crashes_max:
+                assignment.reason = f"its host exited {assignment.crashes} times in a row while it opened"
+                assignment.step(AssignmentEvent.CRASHED_HOSTS, now)
+        return self._next_orders(now)
 
-    def _blame(self, host: Host, now: float) -> None:
-        for place in self._placing.held(host.id):
-            place.crashes = place.crashes + 1 if place.phase is AssignmentPhase.OPENING else 0
+    def _count_crashes(self, host: Host, now: float) -> None:
+        for assignment in self._placement.held(host.id):
+            assignment.crashes = assignment.crashes + 1 if assignment.phase is AssignmentPhase.OPENING else 0
 
-    def _opened_late(self, host_id: str, place: Assignment, epoch: int, now: float) -> list[Command]:
-        """An order that was overtaken (rule V2) was carried out all the same.
+    def _opened_late(self, host_id: str, assignment: Assignment, epoch: int, now: float) -> list[Command]:
+        """An outdated order (rule V2) was executed all the same.
 
-        It fenced whoever had the container, so where a place looks served, or lost to somebody outside, this
-        host is the owner.
-        """
-        if place.host == host_id:
+        It fenced the earlier owner. So if the container counts as served, or as lost to an outside owner,
+        this host is the owner."""
+        if assignment.host == host_id:
             return []
         if (
-            place.phase in (AssignmentPhase.SERVING, AssignmentPhase.FENCED)
-            and epoch > place.epoch
-            and self.hosts[host_id].takes
+            assignment.phase in (AssignmentPhase.SERVING, AssignmentPhase.FENCED)
+            and epoch > assignment.epoch
+            and self.hosts[host_id].accepts_containers
         ):
-            place.host, place.epoch, place.reason = host_id, epoch, ""
-            place.step(AssignmentEvent.ADOPTED, now)
-            return self._spread(now)
-        return [CloseContainer(host_id, place.index, 0)]
+            assignment.host, assignment.epoch, assignment.reason = host_id, epoch, ""
+            assignment.step(AssignmentEvent.ADOPTED, now)
+            return self._next_orders(now)
+        return [CloseContainer(host_id, assignment.index, 0)]
 
     def _adopt(self, host: Host, index: int, epoch: int, now: float) -> bool:
-        if index >= len(self.places) or not host.takes:
+        if index >= len(self.assignments) or not host.accepts_containers:
             return False
 
-        place = self.places[index]
-        # Two hosts may say that they serve it; the higher epoch has fenced the other.
-        known = place.host in ("", host.id) or (
-            place.phase is AssignmentPhase.SERVING and epoch > place.epoch
+        assignment = self.assignments[index]
+        # If two hosts report that they serve it, the higher epoch has fenced the other.
+        known = assignment.host in ("", host.id) or (
+            assignment.phase is AssignmentPhase.SERVING and epoch > assignment.epoch
         )
-        if not known or not place.step(AssignmentEvent.ADOPTED, now):
-            return place.host == host.id
+        if not known or not assignment.step(AssignmentEvent.ADOPTED, now):
+            return assignment.host == host.id
 
-        place.host, place.epoch, place.newest = host.id, epoch, max(place.newest, epoch)
+        assignment.host, assignment.epoch, assignment.newest_epoch = (
+            host.id,
+            epoch,
+            max(assignment.newest_epoch, epoch),
+        )
         return True
 
     def _fail(self, index: int, kind: str, reason: str, now: float) -> list[Command]:
-        place = self.places[index]
-        place.host, place.reason = "", reason
-        place.due = now + self.options.retry.delay(place.failures, self._random)
-        place.failures += 1
-        place.step(AssignmentEvent.DAMAGED if kind in FOR_EVER else AssignmentEvent.FAILED, now)
-        return self._spread(now)
+        assignment = self.assignments[index]
+        assignment.host, assignment.reason = "", reason
+        assignment.due = now + self.options.retry.delay(assignment.failures, self._random)
+        assignment.failures += 1
+        assignment.step(
+            AssignmentEvent.DAMAGED if kind in PERMANENT_FAILURES else AssignmentEvent.FAILED, now
+        )
+        return self._next_orders(now)

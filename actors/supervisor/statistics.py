@@ -14,9 +14,9 @@ import attrs
 
 from ...storage_backends.base.statistics import counter, gauge, label, state
 from ..gateway.wire.bodies import ContainerAssignment, ContainerMap
+from .assignment import Assignment, AssignmentPhase
 from .fleet import Fleet
-from .phases import AssignmentPhase, HostPhase
-from .placement import Assignment, Host
+from .hosts import Host, HostPhase
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import HistogramMetricFamily
@@ -32,7 +32,7 @@ _HEALTHY = "ok"
 class SupervisedHostStatistics:
     host: str = attrs.field(metadata=label())
     phase: str = attrs.field(
-        metadata=state("Where the host is: down, starting, serving, silent, draining, given up.")
+        metadata=state("The host's phase: down, starting, serving, silent, draining, given up.")
     )
     containers: int = attrs.field(metadata=gauge("Containers that it was ordered to serve."))
     lag_seconds: float = attrs.field(metadata=gauge("How late its event loop runs."))
@@ -40,14 +40,14 @@ class SupervisedHostStatistics:
         metadata=state("Health of long-term storage as it sees it: ok, full, unreachable, slow.")
     )
     starts: int = attrs.field(metadata=counter("Processes started for it."))
-    exits: int = attrs.field(metadata=counter("Ends of its processes that nobody asked for."))
+    exits: int = attrs.field(metadata=counter("Exits of its processes without an order."))
 
 
 @attrs.frozen
 class AssignmentStatistics:
     container: int = attrs.field(metadata=label())
     phase: str = attrs.field(
-        metadata=state("Where the container is: nowhere, opening, serving, closing, fenced, quarantined.")
+        metadata=state("The container's phase: unassigned, opening, serving, closing, fenced, quarantined.")
     )
     epoch: int = attrs.field(metadata=gauge("The epoch of its newest known owner."))
 
@@ -55,16 +55,14 @@ class AssignmentStatistics:
 @attrs.frozen
 class SupervisorStatistics:
     term: int = attrs.field(metadata=gauge("This supervisor's term."))
-    failovers: int = attrs.field(
-        metadata=counter("Containers that lost their host and were to be opened elsewhere.")
-    )
+    failovers: int = attrs.field(metadata=counter("Containers that lost their host."))
     serving_containers: int = attrs.field(metadata=gauge("Containers that are served now."))
     map_version: int = attrs.field(metadata=gauge("The version of the container map."))
     loop_lag_seconds: float = attrs.field(
         metadata=gauge("How late the supervisor's own event loop ran last.")
     )
     hosts: tuple[SupervisedHostStatistics, ...]
-    places: tuple[AssignmentStatistics, ...]
+    assignments: tuple[AssignmentStatistics, ...]
 
 
 class FailoverTimes:
@@ -76,16 +74,16 @@ class FailoverTimes:
         self.recent: list[float] = []
         self._seen: dict[int, float] = {}
 
-    def look(self, places: Sequence[Assignment], now: float) -> None:
+    def look(self, assignments: Sequence[Assignment], now: float) -> None:
         """Note the failovers that have come to their end since the last look."""
-        for place in places:
+        for assignment in assignments:
             if (
-                place.phase is AssignmentPhase.SERVING
-                and place.failovers
-                and self._seen.get(place.index) != place.failovers[-1]
+                assignment.phase is AssignmentPhase.SERVING
+                and assignment.failovers
+                and self._seen.get(assignment.index) != assignment.failovers[-1]
             ):
-                self._seen[place.index] = place.failovers[-1]
-                self._note(now - place.failovers[-1])
+                self._seen[assignment.index] = assignment.failovers[-1]
+                self._note(now - assignment.failovers[-1])
 
     def _note(self, seconds: float) -> None:
         self.counts[bisect_left(_BUCKETS, seconds)] += 1
@@ -101,8 +99,8 @@ class FailoverTimes:
             total += count
             buckets.append((bound, total))
         help = (
-            "From the loss of a container's host to the answer of the next one; the time to notice the "
-            "loss is not in it."
+            "Seconds from the loss of a container's host until the next one serves it, without the time to "
+            "detect the loss."
         )
         yield HistogramMetricFamily("tierlog_failover_seconds", help, buckets=buckets, sum_value=self.sum)
 
@@ -116,33 +114,33 @@ class HostFacts:
     last_exit: str = ""
     containers: Mapping[int, Facts] = attrs.field(factory=dict)
     """By the last heartbeat that told."""
-    storage: Mapping[str, str] = attrs.field(factory=lambda: storage_facts(None))
+    storage: Mapping[str, str] = attrs.field(factory=lambda: storage_health(None))
     """Likewise: the health of long-term storage and its cause."""
 
 
-def storage_facts(told: object) -> dict[str, str]:
+def storage_health(told: object) -> dict[str, str]:
     """The health of long-term storage out of a heartbeat; what is missing counts as healthy."""
     found = told if isinstance(told, dict) else {}
     return {"state": str(found.get("state", _HEALTHY)), "cause": str(found.get("cause", ""))}
 
 
 def container_map(fleet: Fleet, version: int) -> ContainerMap:
-    return ContainerMap(version, tuple(_place(fleet, place) for place in fleet.places))
+    return ContainerMap(version, tuple(_place(fleet, assignment) for assignment in fleet.assignments))
 
 
 def owners(fleet: Fleet) -> dict[int, str]:
     """The URL of each container that is served."""
     return {
-        place.index: fleet.hosts[place.host].url
-        for place in fleet.places
-        if place.phase is AssignmentPhase.SERVING
+        assignment.index: fleet.hosts[assignment.host].url
+        for assignment in fleet.assignments
+        if assignment.phase is AssignmentPhase.SERVING
     }
 
 
-def _place(fleet: Fleet, place: Assignment) -> ContainerAssignment:
-    if place.phase is not AssignmentPhase.SERVING:
-        return ContainerAssignment(place.index, None, None)
-    return ContainerAssignment(place.index, fleet.hosts[place.host].url, place.epoch)
+def _place(fleet: Fleet, assignment: Assignment) -> ContainerAssignment:
+    if assignment.phase is not AssignmentPhase.SERVING:
+        return ContainerAssignment(assignment.index, None, None)
+    return ContainerAssignment(assignment.index, fleet.hosts[assignment.host].url, assignment.epoch)
 
 
 @attrs.frozen
@@ -169,17 +167,18 @@ class View:
             "failovers": self.fleet.failovers,
             "failover_seconds": self.failover_times.recent,
             "hosts": [self._host(host) for host in self.fleet.hosts.values()],
-            "containers": [self._container(place) for place in self.fleet.places],
+            "containers": [self._container(assignment) for assignment in self.fleet.assignments],
         }
 
     def statistics(self) -> SupervisorStatistics:
-        places = tuple(
-            AssignmentStatistics(place.index, place.phase.value, place.epoch) for place in self.fleet.places
+        assignments = tuple(
+            AssignmentStatistics(assignment.index, assignment.phase.value, assignment.epoch)
+            for assignment in self.fleet.assignments
         )
-        serving = sum(place.phase is AssignmentPhase.SERVING for place in self.fleet.places)
+        serving = sum(assignment.phase is AssignmentPhase.SERVING for assignment in self.fleet.assignments)
         hosts = tuple(self._host_statistics(host) for host in self.fleet.hosts.values())
         return SupervisorStatistics(
-            self.term, self.fleet.failovers, serving, self.map_version, self.lag, hosts, places
+            self.term, self.fleet.failovers, serving, self.map_version, self.lag, hosts, assignments
         )
 
     def unhealthy_storage(self) -> dict[str, dict[str, str]]:
@@ -189,7 +188,7 @@ class View:
         return {host: storage for host, storage in health.items() if storage["state"] != _HEALTHY}
 
     def _held(self, host: Host) -> list[int]:
-        return [place.index for place in self.fleet.places if place.host == host.id]
+        return [assignment.index for assignment in self.fleet.assignments if assignment.host == host.id]
 
     def _host_statistics(self, host: Host) -> SupervisedHostStatistics:
         facts = self.facts[host.id]
@@ -214,15 +213,17 @@ class View:
             "storage": dict(facts.storage),
         }
 
-    def _container(self, place: Assignment) -> dict[str, Any]:
-        facts: Facts = self.facts[place.host].containers.get(place.index, {}) if place.host else {}
+    def _container(self, assignment: Assignment) -> dict[str, Any]:
+        facts: Facts = (
+            self.facts[assignment.host].containers.get(assignment.index, {}) if assignment.host else {}
+        )
         return {
-            "container": place.index,
-            "host": place.host,
-            "phase": place.phase.value,
-            "epoch": place.epoch,
-            "phase_seconds": round(self.now - place.since, 3),
-            "reason": place.reason,
+            "container": assignment.index,
+            "host": assignment.host,
+            "phase": assignment.phase.value,
+            "epoch": assignment.epoch,
+            "phase_seconds": round(self.now - assignment.since, 3),
+            "reason": assignment.reason,
             "wal_bytes": facts.get("wal_bytes", 0),
             "unflushed_bytes": facts.get("unflushed_bytes", 0),
             "segments": facts.get("segments", 0),

@@ -3,10 +3,10 @@
 Owns: the host processes, their connections, the clock's ticks, the container map's version. Does not own: any
 decision (``fleet.py``), the messages' form (``control/``), HTTP (``admin.py``).
 
-Everything that happens goes through ``_then``: the fleet's answer is carried out in order, in one sync step,
-so that no two events interleave. A host's exit is known from its process, a lost connection from the socket,
-a frozen host from its silence or, sooner, from its state in /proc (rules V5 and V6). Time that the supervisor
-itself was late is no host's silence (rule V7).
+Everything that happens goes through ``_execute``: the fleet's answer is carried out in order, in one sync
+step, so that no two events interleave. A host's exit is known from its process, a lost connection from the
+socket, a frozen host from its silence or, sooner, from its state in /proc (rules V5 and V6). Time that the
+supervisor itself was late is no host's silence (rule V7).
 
 Stop (rule V10): the hosts are told to drain, and ``run`` returns when the last process has ended.
 Cancellation, and the end as a superseded supervisor: the hosts are left alone, to serve on until the next
@@ -28,6 +28,7 @@ import attrs
 from ..gateway.wire.bodies import ContainerMap
 from ..gateway.wire.errors import Conflict, NoSuchContainer, NoSuchHost
 from ..telemetry.logging import get_logger
+from .assignment import AssignmentPhase
 from .commands import CloseContainer, Command, DrainHost, KillHost, OpenContainer, SpawnHost
 from .control.channel import Connection, listen
 from .control.messages import (
@@ -49,9 +50,9 @@ from .control.messages import (
     Welcome,
 )
 from .fleet import Fleet, FleetOptions
-from .phases import AssignmentPhase, HostPhase
+from .hosts import HostPhase
 from .processes import HostProcess, spawn
-from .statistics import FailoverTimes, HostFacts, View, container_map, owners, storage_facts
+from .statistics import FailoverTimes, HostFacts, View, container_map, owners, storage_health
 from .term import Term, superseded
 
 _log = get_logger("supervisor")
@@ -120,8 +121,8 @@ class Supervisor:
         listener = await listen(self._control)
         async with listener, anyio.create_task_group() as self._tasks:
             self._tasks.start_soon(listener.serve, self._serve)
-            self._tasks.start_soon(self._pace)
-            self._tasks.start_soon(self._watch_term)
+            self._tasks.start_soon(self._run_timers)
+            self._tasks.start_soon(self._check_term)
             self._begin()
             task_status.started()
             await self._all_ended.wait()
@@ -136,20 +137,20 @@ class Supervisor:
         for host_id, pid in sorted(self._orphans.items()):
             self._find(host_id, pid)
         if not self._processes:
-            self._then(self.fleet.start_at_once(now))
+            self._execute(self.fleet.start_at_once(now))
             return
 
         for host in self.fleet.hosts.values():
             if host.id not in self._processes:
                 host.start_due = now  # Nobody can come back in its place.
-        self._then(self.fleet.tick(now))
+        self._execute(self.fleet.tick(now))
 
     def stop(self) -> None:
         """End: first let every host drain, the second time tell them to hurry, the third time kill them."""
         self._stops += 1
         _log.info("stopping", hosts=len(self._watched), urgency=self._stops)
         if self._stops == 1:
-            self._then(self.fleet.stop(anyio.current_time()))
+            self._execute(self.fleet.stop(anyio.current_time()))
         for process in self._watched:
             if self._stops > 2:
                 process.kill()
@@ -171,7 +172,9 @@ class Supervisor:
     @property
     def is_ready(self) -> bool:
         """Whether every container is served."""
-        return not self._stops and all(place.phase is AssignmentPhase.SERVING for place in self.fleet.places)
+        return not self._stops and all(
+            assignment.phase is AssignmentPhase.SERVING for assignment in self.fleet.assignments
+        )
 
     @property
     def is_stopping(self) -> bool:
@@ -181,7 +184,7 @@ class Supervisor:
     def is_settled(self) -> bool:
         """Whether every container is served or set aside."""
         done = (AssignmentPhase.SERVING, AssignmentPhase.FENCED, AssignmentPhase.QUARANTINED)
-        return all(place.phase in done for place in self.fleet.places)
+        return all(assignment.phase in done for assignment in self.fleet.assignments)
 
     async def wait_settled(self) -> None:
         await self._settled.wait()
@@ -209,22 +212,22 @@ class Supervisor:
         """Serve the container by ``host`` from now on. ``Conflict`` says why it cannot be now."""
         index, host = self._checked_container(index), self._checked_host(host)
         try:
-            self._then(self.fleet.move(index, host, anyio.current_time()))
+            self._execute(self.fleet.move(index, host, anyio.current_time()))
         except ValueError as error:
             raise Conflict(str(error)) from error
 
     def release(self, index: int) -> None:
         """Open a container that was set aside."""
-        self._then(self.fleet.release(self._checked_container(index), anyio.current_time()))
+        self._execute(self.fleet.release(self._checked_container(index), anyio.current_time()))
 
     def drain(self, host: str) -> None:
-        self._then(self.fleet.drain(self._checked_host(host), anyio.current_time()))
+        self._execute(self.fleet.drain(self._checked_host(host), anyio.current_time()))
 
     def start(self, host: str) -> None:
-        self._then(self.fleet.start(self._checked_host(host), anyio.current_time()))
+        self._execute(self.fleet.start(self._checked_host(host), anyio.current_time()))
 
     def roll(self) -> None:
-        self._then(self.fleet.roll(anyio.current_time()))
+        self._execute(self.fleet.roll(anyio.current_time()))
 
     def _checked_host(self, host: str) -> str:
         if host not in self.fleet.hosts:
@@ -232,20 +235,20 @@ class Supervisor:
         return host
 
     def _checked_container(self, index: int) -> int:
-        if index not in range(len(self.fleet.places)):
-            raise NoSuchContainer(f"there are containers 0 to {len(self.fleet.places) - 1}, no {index}")
+        if index not in range(len(self.fleet.assignments)):
+            raise NoSuchContainer(f"there are containers 0 to {len(self.fleet.assignments) - 1}, no {index}")
         return index
 
     # --- carrying out ----------------------------------------------------------------------------
 
-    def _then(self, commands: Sequence[Command]) -> None:
+    def _execute(self, commands: Sequence[Command]) -> None:
         """Carry out what the fleet answered, and look at what has changed."""
         for command in commands:
-            self._carry_out(command)
+            self._execute_one(command)
         self._look()
         self._woken.set()
 
-    def _carry_out(self, command: Command) -> None:
+    def _execute_one(self, command: Command) -> None:
         _log.info("order", **attrs.asdict(command), kind=type(command).__name__)
         term = self._term.number
         match command:
@@ -268,11 +271,11 @@ class Supervisor:
 
     def _look(self) -> None:
         now = anyio.current_time()
-        self.failover_times.look(self.fleet.places, now)
+        self.failover_times.look(self.fleet.assignments, now)
         served = {
-            place.index: (place.host, place.epoch)
-            for place in self.fleet.places
-            if place.phase is AssignmentPhase.SERVING
+            assignment.index: (assignment.host, assignment.epoch)
+            for assignment in self.fleet.assignments
+            if assignment.phase is AssignmentPhase.SERVING
         }
         if served != self._owners:
             self._owners = served
@@ -303,7 +306,7 @@ class Supervisor:
         self._watch(host, process)
 
     async def _note_exit(self, host: str) -> None:
-        self._then(self.fleet.exited(host, anyio.current_time()))
+        self._execute(self.fleet.exited(host, anyio.current_time()))
 
     def _find(self, host: str, pid: int) -> None:
         """A process of an earlier supervisor: from now on it is watched here."""
@@ -329,7 +332,7 @@ class Supervisor:
             facts = self.facts[host]
             facts.last_exit = process.how
             facts.exits += self.fleet.hosts[host].phase is not HostPhase.DRAINING and not self._stops
-            self._then(self.fleet.exited(host, anyio.current_time()))
+            self._execute(self.fleet.exited(host, anyio.current_time()))
         self._check_ended()
 
     # --- connections -----------------------------------------------------------------------------
@@ -359,12 +362,12 @@ class Supervisor:
             earlier.close()
         connection.send(Welcome(self._term.number, self._options.heartbeat, self._options.orphan_grace))
         connection.send(Owners(owners(self.fleet)))
-        self._then(self.fleet.hello(host, hello.pid, hello.url, hello.served, anyio.current_time()))
-        if self.fleet.hosts[host].dismissed:
+        self._execute(self.fleet.hello(host, hello.pid, hello.url, hello.served, anyio.current_time()))
+        if self.fleet.hosts[host].exit_ordered:
             connection.send(Drain(self._term.number))  # The order went to the connection before.
         try:
             while (message := await connection.receive()) is not None:
-                self._hear(host, message)
+                self._handle(host, message)
         finally:
             if self._connections.get(host) is connection:
                 del self._connections[host]
@@ -392,43 +395,43 @@ class Supervisor:
         elif known.pid != hello.pid:
             raise ProtocolError(f"process {known.pid} is {hello.host} now, not process {hello.pid}")
 
-    def _hear(self, host: str, message: Message) -> None:
+    def _handle(self, host: str, message: Message) -> None:
         now = anyio.current_time()
         match message:
             case Heartbeat():
-                self._hear_beat(host, message, now)
+                self._handle_heartbeat(host, message, now)
             case Opened(index, request, epoch):
-                self._then(self.fleet.opened(host, self._known(index), request, epoch, now))
+                self._execute(self.fleet.opened(host, self._known(index), request, epoch, now))
             case Failed(index, request, kind, reason):
                 _log.warning("opening_failed", host=host, container=index, kind=kind, reason=reason)
-                self._then(self.fleet.failed(host, self._known(index), request, kind, reason, now))
+                self._execute(self.fleet.failed(host, self._known(index), request, kind, reason, now))
             case Closed(index):
-                self._then(self.fleet.closed(host, self._known(index), now))
+                self._execute(self.fleet.closed(host, self._known(index), now))
             case Fenced(index, epoch, reason):
                 _log.warning("container_fenced", host=host, container=index, epoch=epoch, reason=reason)
-                self._then(self.fleet.fenced(host, self._known(index), epoch, reason, now))
+                self._execute(self.fleet.fenced(host, self._known(index), epoch, reason, now))
             case Ended(index, kind, reason):
                 _log.warning("container_ended", host=host, container=index, kind=kind, reason=reason)
-                self._then(self.fleet.ended(host, self._known(index), kind, reason, now))
+                self._execute(self.fleet.ended(host, self._known(index), kind, reason, now))
             case _:
                 raise ProtocolError(f"a host does not say {type(message).__name__.lower()}")
 
-    def _hear_beat(self, host: str, beat: Heartbeat, now: float) -> None:
-        commands = self.fleet.heard(host, beat.lag, now)
+    def _handle_heartbeat(self, host: str, beat: Heartbeat, now: float) -> None:
+        commands = self.fleet.heartbeat(host, beat.lag, now)
         told = beat.statistics.get("containers")
         if isinstance(told, dict):
             self.facts[host].containers = {
                 int(index): facts for index, facts in told.items() if isinstance(facts, dict)
             }
-        self.facts[host].storage = storage_facts(beat.statistics.get("storage"))
+        self.facts[host].storage = storage_health(beat.statistics.get("storage"))
         if beat.leaving and self.fleet.hosts[host].phase is HostPhase.SERVING:
             _log.info("host_leaving", host=host)
             commands += self.fleet.drain(host, now)
         if commands:
-            self._then(commands)
+            self._execute(commands)
 
     def _known(self, index: int) -> int:
-        if index not in range(len(self.fleet.places)):
+        if index not in range(len(self.fleet.assignments)):
             raise ProtocolError(f"there is no container {index}")
         return index
 
@@ -440,11 +443,11 @@ class Supervisor:
                 return
         if host not in self._connections and self.fleet.hosts[host].phase is HostPhase.SERVING:
             _log.warning("host_disconnected", host=host)
-            self._then(self.fleet.disconnected(host, anyio.current_time()))
+            self._execute(self.fleet.disconnected(host, anyio.current_time()))
 
     # --- time ------------------------------------------------------------------------------------
 
-    async def _pace(self) -> None:
+    async def _run_timers(self) -> None:
         """Tick when something is due, and see at every heartbeat's time who is frozen and how late this loop
         is."""
         while True:
@@ -457,20 +460,20 @@ class Supervisor:
             if waiting.cancelled_caught:
                 self._lag = now - planned
                 if self._lag > _LATE:
-                    self.fleet.forgive(self._lag)
-            self._look_for_frozen(now)
+                    self.fleet.extend_deadlines(self._lag)
+            self._check_frozen(now)
             if now >= self.fleet.next_due(now):
-                self._then(self.fleet.tick(now))
+                self._execute(self.fleet.tick(now))
 
-    def _look_for_frozen(self, now: float) -> None:
+    def _check_frozen(self, now: float) -> None:
         for host in self.fleet.hosts.values():
             quiet = now - host.last_heard > _BEATS_MISSED * self._options.heartbeat
             process = self._processes.get(host.id)
             if host.phase is HostPhase.SERVING and quiet and process is not None and process.is_frozen():
                 _log.warning("host_frozen", host=host.id, pid=host.pid)
-                self._then(self.fleet.disconnected(host.id, now))
+                self._execute(self.fleet.disconnected(host.id, now))
 
-    async def _watch_term(self) -> None:
+    async def _check_term(self) -> None:
         while True:
             await anyio.sleep(_TERM_SECONDS)
             await self._term.check()

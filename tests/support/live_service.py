@@ -146,12 +146,12 @@ class Service:
     def pids(self) -> dict[str, int]:
         return {host["id"]: host["pid"] for host in self.status()["hosts"]}
 
-    def places(self) -> dict[int, tuple[str, int]]:
+    def assignments(self) -> dict[int, tuple[str, int]]:
         """Host and epoch of each container that is served."""
         return {
-            place["container"]: (place["host"], place["epoch"])
-            for place in self.status()["containers"]
-            if place["phase"] == "serving"
+            container["container"]: (container["host"], container["epoch"])
+            for container in self.status()["containers"]
+            if container["phase"] == "serving"
         }
 
     def is_balanced(self) -> bool:

@@ -24,7 +24,7 @@ from tierlog.actors.supervisor.commands import (
 )
 from tierlog.actors.supervisor.control.messages import Heartbeat
 from tierlog.actors.supervisor.fleet import FleetOptions
-from tierlog.actors.supervisor.phases import HostPhase
+from tierlog.actors.supervisor.hosts import HostPhase
 from tierlog.actors.supervisor.supervisor import Supervisor, SupervisorOptions
 from tierlog.actors.supervisor.term import Term
 
@@ -59,23 +59,23 @@ class ObedientSupervisor(Supervisor):
         self._is_busy = False
         self._pids = 0
         self._epochs: dict[int, int] = {}
-        self._then(self.fleet.start_at_once(anyio.current_time()))
+        self._execute(self.fleet.start_at_once(anyio.current_time()))
 
     def beat(self) -> None:
         """A heartbeat of every host that is not silent."""
         for host in self.fleet.hosts.values():
             if host.id not in self.silent and host.phase is not HostPhase.DOWN:
-                self._hear(host.id, Heartbeat(0, 0.0, {}))
+                self._handle(host.id, Heartbeat(0, 0.0, {}))
 
     async def tick(self) -> None:
         """Until it is cancelled: look at what is due, as a supervisor that runs does."""
-        await self._pace()
+        await self._run_timers()
 
     def lose(self, host: str) -> None:
         """Its connection breaks."""
-        self._then(self.fleet.disconnected(host, anyio.current_time()))
+        self._execute(self.fleet.disconnected(host, anyio.current_time()))
 
-    def _carry_out(self, command: Command) -> None:
+    def _execute_one(self, command: Command) -> None:
         """One after the other, also those that follow from carrying them out."""
         self._orders.append(command)
         if self._is_busy:
@@ -93,11 +93,11 @@ class ObedientSupervisor(Supervisor):
             case SpawnHost(host):
                 self.silent.discard(host)
                 self._pids += 1
-                self._then(self.fleet.hello(host, self._pids, self.url, {}, now))
+                self._execute(self.fleet.hello(host, self._pids, self.url, {}, now))
             case KillHost(host) | DrainHost(host):
-                self._then(self.fleet.exited(host, now))
+                self._execute(self.fleet.exited(host, now))
             case OpenContainer(host, index, request) if host not in self.silent:
                 self._epochs[index] = epoch = self._epochs.get(index, 0) + 1
-                self._then(self.fleet.opened(host, index, request, epoch, now))
+                self._execute(self.fleet.opened(host, index, request, epoch, now))
             case CloseContainer(host, index) if host not in self.silent:
-                self._then(self.fleet.closed(host, index, now))
+                self._execute(self.fleet.closed(host, index, now))

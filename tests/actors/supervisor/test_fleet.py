@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.state_tables import check_table
 from tierlog.actors.kernel.backoff import Backoff
+from tierlog.actors.supervisor.assignment import ASSIGNMENT_PHASES, AssignmentEvent, AssignmentPhase
 from tierlog.actors.supervisor.commands import (
     CloseContainer,
     Command,
@@ -20,7 +22,7 @@ from tierlog.actors.supervisor.commands import (
     SpawnHost,
 )
 from tierlog.actors.supervisor.fleet import Fleet, FleetOptions
-from tierlog.actors.supervisor.phases import ASSIGNMENT_TABLE, HOST_TABLE, AssignmentPhase, HostPhase
+from tierlog.actors.supervisor.hosts import HOST_PHASES, HostEvent, HostPhase
 
 OPTIONS = FleetOptions(
     restart=Backoff(first=0.05, maximum=1, jitter=0), retry=Backoff(first=0.1, maximum=1, jitter=0)
@@ -114,12 +116,12 @@ class Machine:
             self.now += step
             for host in sorted(set(self.alive) - self.frozen):
                 if host in self.alive:
-                    self.do(self.fleet.heard(host, 0, self.now))
+                    self.do(self.fleet.heartbeat(host, 0, self.now))
             if self.now >= self.fleet.next_due(self.now):
                 self.do(self.fleet.tick(self.now))
 
     def phase(self, index: int) -> AssignmentPhase:
-        return self.fleet.places[index].phase
+        return self.fleet.assignments[index].phase
 
     def host_phase(self, host: str) -> HostPhase:
         return self.fleet.hosts[host].phase
@@ -146,7 +148,7 @@ def test_a_fresh_fleet_serves_everything_at_once_and_balanced() -> None:
         sorted(world.owners.items()) == [(0, "host-0"), (1, "host-0"), (2, "host-1"), (3, "host-1")]
         or sorted(world.owners.values()) == ["host-0"] * 2 + ["host-1"] * 2
     )
-    assert {place.phase for place in world.fleet.places} == {AssignmentPhase.SERVING}
+    assert {assignment.phase for assignment in world.fleet.assignments} == {AssignmentPhase.SERVING}
 
 
 def test_a_killed_host_s_containers_are_served_elsewhere_in_the_same_instant() -> None:
@@ -180,7 +182,7 @@ def test_a_host_that_wakes_up_is_fenced_and_takes_containers_again() -> None:
     world.run(3)
     assert world.count(KillHost) == 0
     assert sorted(world.owners.values()) == ["host-0"] * 2 + ["host-1"] * 2
-    assert not any(place.phase is AssignmentPhase.FENCED for place in world.fleet.places)
+    assert not any(assignment.phase is AssignmentPhase.FENCED for assignment in world.fleet.assignments)
 
 
 def test_a_container_that_an_outsider_opened_stays_closed_until_an_operator_says_otherwise() -> None:
@@ -202,23 +204,23 @@ def test_a_container_that_takes_its_hosts_down_is_quarantined_and_the_others_go_
     world.kill(world.owners[1])
     world.run(30)
     assert world.phase(1) is AssignmentPhase.QUARANTINED
-    assert "3 times" in world.fleet.places[1].reason
+    assert "3 times" in world.fleet.assignments[1].reason
     assert set(world.owners) == {0, 2, 3}
 
 
 def test_a_damaged_container_is_not_tried_again() -> None:
     world = machine()
-    place = world.fleet.places[3]
-    world.do(world.fleet.ended(place.host, 3, "corrupt", "wal/0003/... at 512", world.now))
-    assert place.phase is AssignmentPhase.QUARANTINED
+    assignment = world.fleet.assignments[3]
+    world.do(world.fleet.ended(assignment.host, 3, "corrupt", "wal/0003/... at 512", world.now))
+    assert assignment.phase is AssignmentPhase.QUARANTINED
     world.run(60)
-    assert world.fleet.places[3].reason.startswith("wal/0003")
+    assert world.fleet.assignments[3].reason.startswith("wal/0003")
 
 
 def test_an_opening_that_fails_for_now_is_tried_again_later() -> None:
     world = machine()
-    place = world.fleet.places[3]
-    world.do(world.fleet.ended(place.host, 3, "failed", "no space left", world.now))
+    assignment = world.fleet.assignments[3]
+    world.do(world.fleet.ended(assignment.host, 3, "failed", "no space left", world.now))
     assert world.phase(3) is AssignmentPhase.UNASSIGNED
     world.run(1)
     assert world.phase(3) is AssignmentPhase.SERVING
@@ -275,9 +277,9 @@ def test_a_move_is_carried_out_and_stays() -> None:
 @pytest.mark.parametrize(
     "index, host, message",
     [
-        (9, "host-0", "containers 0 to 3"),
+        (9, "host-0", "the containers are 0 to 3"),
         (0, "host-9", "no host 'host-9'"),
-        (0, "host-1", "takes no containers"),
+        (0, "host-1", "accepts no containers"),
     ],
 )
 def test_an_impossible_move_says_why(index: int, host: str, message: str) -> None:
@@ -303,7 +305,7 @@ def test_a_host_that_exits_too_often_is_given_up_until_it_is_started_by_hand() -
 def test_failovers_of_one_container_are_limited_in_a_minute() -> None:
     world = machine(options=attrs.evolve(OPTIONS, failovers_max=3, exits_max=1000))
     for _ in range(4):
-        world.kill(world.fleet.places[0].host)
+        world.kill(world.fleet.assignments[0].host)
         world.run(1.2)
     assert world.phase(0) is AssignmentPhase.UNASSIGNED
     world.run(60)
@@ -321,7 +323,7 @@ def test_a_stop_drains_every_host_and_starts_none_again() -> None:
 def test_v7_the_supervisor_s_own_lateness_is_no_host_s_silence() -> None:
     world = machine()
     world.now += 10
-    world.fleet.forgive(10)
+    world.fleet.extend_deadlines(10)
     world.do(world.fleet.tick(world.now))
     assert {host.phase for host in world.fleet.hosts.values()} == {HostPhase.SERVING}
     world.now += 1
@@ -333,12 +335,12 @@ def test_v7_the_supervisor_s_own_lateness_is_no_host_s_silence() -> None:
 
 def test_late_answers_change_nothing() -> None:
     world = machine()
-    place = world.fleet.places[0]
-    host, other = place.host, next(host for host in world.alive if host != place.host)
-    assert world.fleet.failed(host, 0, place.request - 1, "corrupt", "late", world.now) == []
+    assignment = world.fleet.assignments[0]
+    host, other = assignment.host, next(host for host in world.alive if host != assignment.host)
+    assert world.fleet.failed(host, 0, assignment.request - 1, "corrupt", "late", world.now) == []
     assert world.fleet.fenced(other, 0, 99, "late", world.now) == []
-    assert world.fleet.opened(other, 0, place.request, 0, world.now) == [CloseContainer(other, 0, 0)]
-    assert place.phase is AssignmentPhase.SERVING
+    assert world.fleet.opened(other, 0, assignment.request, 0, world.now) == [CloseContainer(other, 0, 0)]
+    assert assignment.phase is AssignmentPhase.SERVING
 
 
 @pytest.mark.parametrize("fenced_first", [False, True])
@@ -346,33 +348,33 @@ def test_v2_an_overtaken_opening_that_fenced_the_owner_makes_its_host_the_owner(
     """A host that was silent for a moment opens what it was told to, after another one had been told so
     too."""
     world = machine()
-    place = world.fleet.places[0]
-    host, epoch = place.host, place.epoch
+    assignment = world.fleet.assignments[0]
+    host, epoch = assignment.host, assignment.epoch
     other = next(each for each in world.alive if each != host)
     world.epochs[0] += 1
     world.serves[other][0] = world.epochs[0]
     del world.serves[host][0]
     if fenced_first:
         world.do(world.fleet.fenced(host, 0, epoch, "fenced", world.now))
-        assert place.phase is AssignmentPhase.FENCED
-    world.do(world.fleet.opened(other, 0, place.request - 1, world.epochs[0], world.now))
+        assert assignment.phase is AssignmentPhase.FENCED
+    world.do(world.fleet.opened(other, 0, assignment.request - 1, world.epochs[0], world.now))
     if not fenced_first:
         world.do(world.fleet.fenced(host, 0, epoch, "fenced", world.now))
     world.run(3)
-    assert place.phase is AssignmentPhase.SERVING
-    assert place.host == world.owners[0]
+    assert assignment.phase is AssignmentPhase.SERVING
+    assert assignment.host == world.owners[0]
     assert world.count(KillHost) == 0
 
 
 def test_v2_an_owner_that_our_own_overtaken_order_fenced_is_not_taken_for_an_outsider_s_victim() -> None:
     """The answer of the one who had it already comes last, and is older than what it says."""
     world = machine()
-    place = world.fleet.places[0]
-    host, epoch = place.host, place.epoch
+    assignment = world.fleet.assignments[0]
+    host, epoch = assignment.host, assignment.epoch
     other = next(each for each in world.alive if each != host)
     world.frozen.add(host)
-    order = world.fleet._placing._open(place, host, world.now)
-    place.phase = AssignmentPhase.OPENING
+    order = world.fleet._placement._open(assignment, host, world.now)
+    assignment.phase = AssignmentPhase.OPENING
     world.epochs[0] += 1
     world.serves[other][0] = world.epochs[0]
     world.do(world.fleet.opened(other, 0, order.request - 1, world.epochs[0], world.now))
@@ -382,19 +384,19 @@ def test_v2_an_owner_that_our_own_overtaken_order_fenced_is_not_taken_for_an_out
     world.do(world.fleet.opened(host, 0, order.request, epoch, world.now))
     world.do(world.fleet.fenced(host, 0, epoch, "fenced", world.now))
     world.run(3)
-    assert place.phase is AssignmentPhase.SERVING
-    assert place.host == world.owners[0]
+    assert assignment.phase is AssignmentPhase.SERVING
+    assert assignment.host == world.owners[0]
 
 
 def test_v3_a_container_that_our_own_order_fenced_is_opened_again_at_once() -> None:
     world = machine()
-    place = world.fleet.places[0]
-    place.newest = place.epoch + 1
-    del world.serves[place.host][0]
-    world.do(world.fleet.fenced(place.host, 0, place.epoch, "fenced", world.now))
+    assignment = world.fleet.assignments[0]
+    assignment.newest_epoch = assignment.epoch + 1
+    del world.serves[assignment.host][0]
+    world.do(world.fleet.fenced(assignment.host, 0, assignment.epoch, "fenced", world.now))
     world.run(3)
-    assert place.phase is AssignmentPhase.SERVING
-    assert place.host == world.owners[0]
+    assert assignment.phase is AssignmentPhase.SERVING
+    assert assignment.host == world.owners[0]
 
 
 STEPS = st.lists(
@@ -438,11 +440,13 @@ def test_after_any_trouble_every_container_is_served_by_one_live_host_again(
         world.thaw(host)
     world.run(60)
     assert set(world.owners) == set(range(5))
-    assert {place.index: place.host for place in world.fleet.places} == world.owners
+    assert {assignment.index: assignment.host for assignment in world.fleet.assignments} == world.owners
     loads = [list(world.owners.values()).count(host) for host in world.alive]
     assert max(loads) - min(loads) <= 1
 
 
-def test_the_tables_lead_out_of_every_phase() -> None:
-    assert {phase for phase, _ in HOST_TABLE} == set(HostPhase)
-    assert {phase for phase, _ in ASSIGNMENT_TABLE} == set(AssignmentPhase)
+def test_the_tables() -> None:
+    check_table(HOST_PHASES, HostPhase.DOWN, HostEvent)
+    check_table(ASSIGNMENT_PHASES, AssignmentPhase.UNASSIGNED, AssignmentEvent)
+    assert {phase for phase, _ in HOST_PHASES.steps} == set(HostPhase), "no phase is an end"
+    assert {phase for phase, _ in ASSIGNMENT_PHASES.steps} == set(AssignmentPhase)

@@ -49,13 +49,16 @@ async def test_a_wall_clock_that_is_set_back_or_forward_neither_makes_nor_delays
             supervisor.silent = {host}
             with anyio.fail_after(10):
                 while (
-                    not all(place.host not in ("", host) for place in supervisor.fleet.places)
+                    not all(assignment.host not in ("", host) for assignment in supervisor.fleet.assignments)
                     or not supervisor.is_ready
                 ):
                     await supervisor.changed.wait()
             supervisor.silent = set()
             with anyio.fail_after(10):
-                while len({place.host for place in supervisor.fleet.places}) < 2 or not supervisor.is_ready:
+                while (
+                    len({assignment.host for assignment in supervisor.fleet.assignments}) < 2
+                    or not supervisor.is_ready
+                ):
                     await supervisor.changed.wait()
         tasks.cancel_scope.cancel()
 

@@ -56,14 +56,17 @@ def test_health_and_readiness(service: Service) -> None:
 def test_the_map_names_each_container_s_host_and_epoch(service: Service) -> None:
     document = service.client.get("/v1/containers").json()
     urls = {host["id"]: host["url"] for host in service.status()["hosts"]}
-    expected = {index: (urls[host], epoch) for index, (host, epoch) in service.places().items()}
+    expected = {index: (urls[host], epoch) for index, (host, epoch) in service.assignments().items()}
     assert {
-        place["container"]: (place["url"], place["epoch"]) for place in document["containers"]
+        assignment["container"]: (assignment["url"], assignment["epoch"])
+        for assignment in document["containers"]
     } == expected
     for url in urls.values():
         assert httpx.get(f"{url}/health").status_code == 200
         told = httpx.get(f"{url}/v1/containers").json()["containers"]
-        assert [place["url"] for place in told] == [place["url"] for place in document["containers"]]
+        assert [assignment["url"] for assignment in told] == [
+            assignment["url"] for assignment in document["containers"]
+        ]
 
 
 def test_a_long_poll_for_the_map_answers_when_it_changes(service: Service) -> None:
@@ -83,11 +86,11 @@ def test_a_long_poll_for_the_map_answers_when_it_changes(service: Service) -> No
 
     thread = threading.Thread(target=poll)
     thread.start()
-    host = next(host for host in service.pids() if host != service.places()[0][0])
+    host = next(host for host in service.pids() if host != service.assignments()[0][0])
     assert service.post("/v1/containers/0/move", {"host": host}).status_code == 202
     thread.join()
     assert answers[0] > version
-    wait_until(lambda: service.places().get(0, ("",))[0] == host, "the container has moved")
+    wait_until(lambda: service.assignments().get(0, ("",))[0] == host, "the container has moved")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +131,7 @@ def test_a_page_of_another_site_gives_no_orders(service: Service) -> None:
 
 
 def test_data_requests_are_sent_to_the_host_that_has_the_container(service: Service) -> None:
-    for index, (host, _) in service.places().items():
+    for index, (host, _) in service.assignments().items():
         name = name_in(index, 3)
         answer = service.client.post(f"/v1/segments/{name}/append?x=1", follow_redirects=False)
         assert answer.status_code == 307
@@ -163,10 +166,10 @@ def test_what_concerns_all_hosts_is_asked_of_each(service: Service) -> None:
     assert service.post("/v1/flush").status_code == 200
 
 
-def test_metrics_tell_of_hosts_places_and_failovers(service: Service) -> None:
+def test_metrics_show_hosts_assignments_and_failovers(service: Service) -> None:
     text = service.client.get("/metrics").text
     assert 'tierlog_supervised_host_phase{host="host-0",phase="serving"} 1.0' in text
-    assert 'tierlog_place_phase{container="2",phase="serving"} 1.0' in text
+    assert 'tierlog_assignment_phase{container="2",phase="serving"} 1.0' in text
     assert "tierlog_supervisor_failovers_total 0.0" in text
     assert 'tierlog_failover_seconds_bucket{le="+Inf"} 0.0' in text
 
@@ -200,13 +203,13 @@ def test_status_as_tables_and_as_json(service: Service, tierlog: Run) -> None:
 
 
 def test_orders_from_the_command_line(service: Service, tierlog: Run) -> None:
-    host = next(host for host in service.pids() if host != service.places()[1][0])
+    host = next(host for host in service.pids() if host != service.assignments()[1][0])
     moved = tierlog("container", "move", "1", host)
     assert (moved.code, moved.out) == (
         0,
         f"container 1 moves to {host}; `tierlog status` shows how far it is\n",
     )
-    wait_until(lambda: service.places().get(1, ("",))[0] == host, "the container has moved")
+    wait_until(lambda: service.assignments().get(1, ("",))[0] == host, "the container has moved")
     pid = service.pids()["host-0"]
     assert tierlog("host", "drain", "host-0").code == 0
     wait_until(lambda: service.pids()["host-0"] not in (pid, 0), "the host has started again")

@@ -32,14 +32,14 @@ def test_v6_a_killed_host_s_containers_are_served_elsewhere_with_all_that_was_ac
         name = name_in(0, 4)
         service.create(name)
         service.append(name, b"before ")
-        host, epoch = service.places()[0]
+        host, epoch = service.assignments()[0]
         began = time.monotonic()
         os.kill(service.pids()[host], signal.SIGKILL)
         service.append(name, b"after")
         took = time.monotonic() - began
         assert service.read(name) == b"before after"
-        assert service.places()[0][0] != host
-        assert service.places()[0][1] > epoch
+        assert service.assignments()[0][0] != host
+        assert service.assignments()[0][1] > epoch
         assert took < 5, "far above what it takes, and below any timeout that could have helped"
         assert service.status()["failovers"] == 2
         assert max(service.status()["failover_seconds"]) < 5
@@ -54,13 +54,13 @@ def test_v5_a_frozen_host_s_containers_are_served_elsewhere_and_it_is_fenced_whe
         service.settle()
         name = name_in(0, 4)
         service.create(name)
-        host, epoch = service.places()[0]
+        host, epoch = service.assignments()[0]
         pid = service.pids()[host]
         began = time.monotonic()
         os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: service.places().get(0, (host, 0))[0] != host, "the other host has it")
+        wait_until(lambda: service.assignments().get(0, (host, 0))[0] != host, "the other host has it")
         took = time.monotonic() - began
-        assert service.places()[0][1] > epoch
+        assert service.assignments()[0][1] > epoch
         service.append(name, b"meanwhile")
         assert took < 5, "far above what it takes"
         os.kill(pid, signal.SIGCONT)
@@ -85,14 +85,14 @@ def test_v5_a_host_that_stays_frozen_is_replaced(folder: Path, tmp_path: Path) -
 def test_v7_a_supervisor_that_was_frozen_itself_takes_nobody_for_lost(folder: Path) -> None:
     with Service(folder) as service:
         service.settle()
-        pids, places = service.pids(), service.places()
+        pids, assignments = service.pids(), service.assignments()
         service.process.send_signal(signal.SIGSTOP)
         time.sleep(1.5)  # Twice the silence after which a host counts as lost.
         service.process.send_signal(signal.SIGCONT)
         beats = service.log.count("host_frozen")
-        assert (service.pids(), service.places(), service.status()["failovers"], beats) == (
+        assert (service.pids(), service.assignments(), service.status()["failovers"], beats) == (
             pids,
-            places,
+            assignments,
             0,
             0,
         )
@@ -104,12 +104,12 @@ def test_v4_a_killed_supervisor_s_successor_finds_its_hosts_and_moves_nothing(fo
         first.settle()
         first.create("app/events")
         first.append("app/events", b"kept")
-        pids, places, term = first.pids(), first.places(), first.status()["term"]
+        pids, assignments, term = first.pids(), first.assignments(), first.status()["term"]
         first.kill()
         with Service(folder) as second:
             second.settle()
             assert second.pids() == pids
-            assert second.places() == places
+            assert second.assignments() == assignments
             assert second.status()["term"] == term + 1
             assert second.read("app/events") == b"kept"
             os.kill(pids["host-0"], signal.SIGKILL)

@@ -16,7 +16,7 @@ PROGRAM = (str(Path(__file__).parents[2] / "support" / "fatal_service.py"),)
 BAD, CONTAINERS = 1, 4
 
 
-def place(service: Service, index: int) -> dict[str, object]:
+def assignment(service: Service, index: int) -> dict[str, object]:
     found: dict[str, object] = next(
         each for each in service.status()["containers"] if each["container"] == index
     )
@@ -25,7 +25,7 @@ def place(service: Service, index: int) -> dict[str, object]:
 
 def is_set_aside(service: Service) -> bool:
     others = set(range(CONTAINERS)) - {BAD}
-    return place(service, BAD)["phase"] == "quarantined" and service.places().keys() == others
+    return assignment(service, BAD)["phase"] == "quarantined" and service.assignments().keys() == others
 
 
 def unasked_exits(service: Service) -> int:
@@ -56,7 +56,7 @@ def test_v8_a_container_that_kills_three_hosts_is_set_aside_and_the_others_go_on
     with Service(folder, program=PROGRAM) as service:
         wait_until(lambda: is_set_aside(service), "the container is set aside, the others are served")
         assert unasked_exits(service) == 3, "one host after the other, and none more"
-        assert "took down its host 3 times in a row" in str(place(service, BAD)["reason"])
+        assert "its host exited 3 times in a row" in str(assignment(service, BAD)["reason"])
         assert any(
             line.startswith(f"error: container {BAD} is not served, it is quarantined: ")
             for line in service.errors

@@ -116,7 +116,8 @@ def test_a_host_that_cannot_bind_does_not_keep_the_others_from_serving(folder: P
         config.write_text(f"[server]\nhost_port = {port - 1}\nrestarts = 2\n")
         with Service(folder, f"--config={config}") as service:
             wait_until(
-                lambda: {host for host, _ in service.places().values()} == {"host-0"}, "the other one serves"
+                lambda: {host for host, _ in service.assignments().values()} == {"host-0"},
+                "the other one serves",
             )
             wait_until(lambda: service.host("host-1")["phase"] == "given up", "it is given up")
             assert service.host("host-1")["last_exit"] == "exited with code 1"
@@ -133,12 +134,12 @@ def test_v8_a_damaged_container_is_set_aside_and_the_others_go_on(folder: Path) 
     log.write_bytes(b"")
     with Service(folder) as service:
         assert service.errors[0].startswith("error: container 1 is not served, it is quarantined: ")
-        assert set(service.places()) == {0, 2}
+        assert set(service.assignments()) == {0, 2}
         answer = service.client.get("/ready")
         assert (answer.status_code, answer.json()["containers_not_served"]) == (503, [1])
         log.write_bytes(whole)
         assert service.post("/v1/containers/1/open").status_code == 202
-        wait_until(lambda: len(service.places()) == 3, "it is served again")
+        wait_until(lambda: len(service.assignments()) == 3, "it is served again")
 
 
 def test_ctrl_c_ends_it_cleanly(folder: Path) -> None:
