@@ -81,7 +81,7 @@ async def _offer_all(
         request = requests[index]
         try:
             if not container.offer(request):
-                await container.take_in(request)
+                await container.accept(request)
             taken.append(index)
         except (Unavailable, ClosedError) as error:
             if host.active is not container:

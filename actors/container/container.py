@@ -1,17 +1,16 @@
-"""The segment container: one ownership of one container, from opening its log to its exit.
+"""The segment container: one ownership of one container, from opening its log to its end.
 
-Owns: the parts (log, state, cache, pipeline, writer, collector, checkpointer), their start and stop order,
-and the verbs that clients call. Does not own: restarts (``host.py``), rules (``operations/``), placement of
-names (the store).
+Owns: the start and stop order of its parts (``parts.py``), and the verbs that the store calls. Does not own:
+restarts (``local.py``), decisions (``operations/``), the mapping of names to containers (the store).
 
-Start: open the log (fences every earlier owner), judge and place the claim in long-term storage (rule W8),
-recover, then start the pipeline, the writer, the collector and the checkpointer, then answer. Long-term
-storage may be down at the start: the claim is then placed before the first write there. Stop: refuse new
-requests, let the pipeline finish what it has, stop the others, close the log with its footer. ``close`` does
-not flush.
+Start: open the log (fences every earlier owner), validate the claims in long-term storage and add this owner's
+(rule W8), recover, start the pipeline, then the writer, the collector and the checkpointer, then answer.
+Long-term storage may be down at the start; it is then claimed before the first write there. Stop: refuse new
+requests, let the pipeline finish what it has, stop the others, close the log with its footer. The end of a
+container does not flush.
 
-Any failure ends the ownership; recovery is the only way back (crash-only). After a torn sync step nothing
-more is written, no footer either (rule C5). Every waiter is answered whatever happens.
+Any failure ends the ownership; recovery is the only way back (crash-only). After an interrupted sync step
+nothing more is written, not even a footer (rule C5). Every waiter gets an answer in any case.
 """
 
 from __future__ import annotations
@@ -23,56 +22,44 @@ from typing import Any, TypeVar
 import anyio
 import attrs
 
-from ...journal.log.contract import DurableDataLog, OpenedLog
-from ...journal.operations.barrier import Barrier
+from ...journal.log.contract import DurableDataLog
 from ...journal.operations.operation import Operation
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import (
-    ClosedError,
-    OutcomeUnknown,
-    SegmentNotFound,
-    StorageFull,
-    TierlogError,
-    Unavailable,
-)
-from ...storage_backends.base.transactions import TransactionInfo
+from ...storage_backends.base.errors import ClosedError, SegmentNotFound, TierlogError, Unavailable
+from ...storage_backends.base.transactions import TransactionInfo, is_staged
 from ...storage_backends.base.world import World
 from ...storage_backends.segments.core import ChunkedOptions
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
-from ..flush.segment_flusher import SegmentFlusher
-from ..flush.writer import StorageWriter, WriterOptions
-from ..gc.collector import Collector, CollectorOptions
+from ..flush.writer import WriterOptions
+from ..gc.collector import CollectorOptions
 from ..kernel.mailbox import Lane, Mailbox, MailboxOptions
 from ..kernel.one_shot import Answer, EventSource
 from ..kernel.reply import Reply, fail_all
 from ..kernel.task_groups import finish_within
-from ..legacy_rolling.header_updates import HeaderKeeper
-from ..legacy_rolling.legacy_segments import LegacySegments
-from ..read.append_starts import AppendStarts
-from ..read.read_ahead import ReadAhead, ReadAheadOptions
+from ..read.read_ahead import ReadAheadOptions
 from ..read.read_ahead_budget import ReadAheadBudget
-from ..read.reader import Reader
 from ..read.tail_cache import TailCache
-from ..settings.layout_mode import LayoutMode
 from ..telemetry.logging import get_logger
 from ..telemetry.tracing import SpanHook
-from .admission import Admission, AdmissionOptions
-from .checkpoint import Checkpointer, CheckpointOptions
-from .claims import Identity, claim_late, claim_prefix, judge, place, survey
+from .admission import AdmissionOptions
+from .checkpoint import CheckpointOptions
+from .claims import Identity, StorageClaim
+from .imports import SegmentImporter
 from .leases import Leases
+from .legacy_hook import LegacyHook
 from .metadata_store import LoggedMetadataStore
 from .operations.append import AppendRequest
+from .operations.create import CreateRequest
 from .operations.queries import WaitDurableRequest
 from .operations.transactions import ListTransactionsRequest, TransactionRequest
-from .pipeline import Pipeline, PipelineHooks, PipelineOptions, Protect, unprotected
-from .publish import Listeners, Publisher
+from .parts import ContainerParts, build_parts
+from .pipeline import Pipeline, PipelineOptions, Protect, unprotected
 from .recovery import Recovery, RecoveryReport
 from .requests import LogRequest, Request
-from .segments import SegmentState
+from .segments import SegmentState, SegmentTable
 from .state import ContainerState
 from .statistics import ContainerStatistics
-from .views import ContainerSource, ReferencedChunks, ReleasedRecords
 
 _log = get_logger("container")
 
@@ -99,38 +86,19 @@ class ContainerOptions:
     """Shared by all containers that have these options."""
     close_timeout: float = 10.0
     events: Callable[[], EventSource] = EventSource
-    """Makes what replies wait on: the running loop's cheapest way."""
+    """Makes the events that replies wait on: the running loop's cheapest kind."""
     protect: Protect = unprotected
     """Keeps Ctrl-C out of the container's tasks (rule C5)."""
     span: SpanHook | None = None
-    """Called around each group's append to the log, where an append in it is traced."""
-    layout: LayoutMode = LayoutMode.INSTALL_NEW
+    """Called around the log's append of a group that holds traced appends."""
     chunked: ChunkedOptions = ChunkedOptions()
     adopt: bool = False
-    """Go on although long-term storage was claimed by another log's owner (a restored or copied folder, on
-    purpose)."""
-
-
-@attrs.frozen
-class _Parts:
-    """What an ownership consists of once its epoch is known."""
-
-    pipeline: Pipeline
-    publisher: Publisher
-    collector: Collector
-    storage: ChunkedSegmentStorage
-    reader: Reader
-    starts: AppendStarts
-    read_ahead: ReadAhead
-    checkpointer: Checkpointer
-    writer: StorageWriter
-    admission: Admission
-    leases: Leases
-    headers: HeaderKeeper
+    """Open although long-term storage was claimed by another log's owner: a restored or copied folder, on
+    purpose."""
 
 
 class Container:
-    """One ownership. Made for one ``run``; a restart is a new object with a new log."""
+    """One ownership, for one ``run``; a restart is a new object with a new log."""
 
     def __init__(
         self,
@@ -140,63 +108,77 @@ class Container:
         identity: Identity,
         world: World,
         options: ContainerOptions,
+        legacy: LegacyHook | None = None,
     ) -> None:
         self.index = index
         self.log = log
+        self.chunks = chunks
+        self.world = world
         self.options = options
-        self._chunks = chunks
-        self._identity = identity
-        self._world = world
-        self._claimed = False
-        self.follows: Collection[int] | None = None
-        """The epochs of this host's own attempts before: only from these it may take over by itself. None: it
-        opens on order."""
-        self._stop = anyio.Event()
-        self._logged = anyio.Event()
-        self._look_at = 0
-        self._look_every = options.checkpoint.wal_bytes // 64
-        """Payload bytes between two looks at whether a checkpoint is due: asking after every group would cost
-        more than the answer."""
-        self._built: _Parts | None = None
-        self._recovery = RecoveryReport(0, 0, 0)
+        self.legacy = legacy
+        self.cache = TailCache(options.cache_bytes)
+        self.state = ContainerState(index, on_load=self.cache.open_segment)
         self.mailbox: Mailbox[Request] = Mailbox(options.mailbox, events=options.events())
         events = self.mailbox.events
         self._make_answer: Callable[[], Answer] = events.make_answer or partial(Reply, events)
-        self.cache = TailCache(options.cache_bytes)
-        self.state = ContainerState(index, on_load=self.cache.open_segment)
-        self.legacy = LegacySegments(
-            chunks, self.state, self.ask_internal, self._claim_late, lambda: self._parts, options
-        )
+        self.metadata = LoggedMetadataStore(self.state, self.ask_internal)
+        self._claim = StorageClaim(chunks, index, identity, log, adopt=options.adopt)
+        self._stop = anyio.Event()
+        self._checkpoint_due = anyio.Event()
+        self._check_interval = options.checkpoint.wal_bytes // 64
+        """Payload bytes between two checks whether a checkpoint is due: one per group would cost too much."""
+        self._next_check = 0
+        self._built: ContainerParts | None = None
+        self._recovery = RecoveryReport(0, 0, 0)
 
     @property
     def is_poisoned(self) -> bool:
-        """A sync step was torn: memory is not to be trusted (rule C5)."""
+        """A sync step was interrupted: memory is not to be trusted (rule C5)."""
         return self._built is not None and self._built.pipeline.poisoned
 
     @property
-    def epochs_so_far(self) -> Collection[int] | None:
-        """What the next ownership of this host ``follows``."""
-        return frozenset((*(self.follows or ()), *self.log.own_epochs)) or None
-
-    @property
-    def _parts(self) -> _Parts:
+    def _parts(self) -> ContainerParts:
         if self._built is None:
             raise Unavailable(f"container {self.index} is not open yet")
 
         return self._built
 
+    @property
+    def segments(self) -> SegmentTable:
+        return self.state.segments
+
+    @property
+    def storage(self) -> ChunkedSegmentStorage:
+        return self._parts.storage
+
+    @property
+    def imports(self) -> SegmentImporter:
+        return self._parts.imports
+
+    @property
+    def rolling_size(self) -> int:
+        """Bytes at which chunks of an imported segment roll if nothing says otherwise."""
+        return self.options.chunked.rolling_size
+
     # --- life ------------------------------------------------------------------------------------
 
-    async def run(self, started: Callable[[], None], ending: Callable[[], None]) -> None:
+    async def run(
+        self,
+        started: Callable[[], None],
+        ending: Callable[[], None],
+        previous_epochs: Collection[int] | None = None,
+    ) -> None:
         """Own the container until ``stop`` is called (returns) or something fails (raises).
 
-        ``started()`` is called when it can answer, ``ending()`` before the first request is refused because
-        of the end.
+        ``started()`` is called when it can answer, ``ending()`` before the first request is refused because of
+        the end. ``previous_epochs``: those of this process's earlier ownerships of the container, the only ones
+        from which it may take over by itself; None if it opens on order.
         """
         clean = False
         try:
-            opened = await self._open()
-            parts = self._built = self._build()
+            opened = await self._claim.open_log(previous_epochs)
+            self.state.epoch = self._claim.epoch
+            parts = self._built = build_parts(self)
             self._recovery = await Recovery(self.log, opened, self.state, parts.publisher, self.cache).run()
             parts.leases.begin()
             _log.info("recovered", container=self.index, **attrs.asdict(self._recovery))
@@ -204,7 +186,7 @@ class Container:
             clean = True
         finally:
             ending()
-            self._answer_everybody(clean)
+            self._answer_waiters(clean)
             if not await finish_within(
                 self.options.close_timeout, lambda: self.log.close(clean=clean and not self.is_poisoned)
             ):
@@ -214,119 +196,26 @@ class Container:
         """Ask for a clean end."""
         self._stop.set()
 
-    async def _open(self) -> OpenedLog:
-        claims = None
-        try:
-            claims = await survey(self._chunks, self.index)
-        except Unavailable as error:
-            _log.warning("claims_unreadable", container=self.index, error=str(error))
-
-        ours = [c.epoch for c in claims or () if c.identity.store == self._identity.store]
-        opened = await self.log.open(above=max(ours, default=0), after=self.follows)
-        epoch = opened.epoch
-        if claims is not None:
-            if not self.options.adopt:
-                judge(claims, opened.history_epoch, self._identity)
-            epoch = await self._place_claim(epoch)
-        self.state.epoch = epoch
-        _log.info("log_opened", container=self.index, epoch=epoch, groups=len(opened.groups))
-        return opened
-
-    async def _place_claim(self, epoch: int) -> int:
-        """Claim long-term storage with ``epoch``, or with the first free one above it (rule W8)."""
-        try:
-            while not await place(self._chunks, self.index, epoch, self._identity):
-                epoch = await self.log.raise_epoch(epoch)
-        except (Unavailable, OutcomeUnknown, StorageFull) as error:
-            # Without room too: what is read and deleted meanwhile is what makes room. And where the answer
-            # was lost: the late claim finds its own, or makes it.
-            _log.warning("claim_postponed", container=self.index, error=str(error))
-            return epoch
-
-        self._claimed = True
-        return epoch
-
-    async def _claim_late(self) -> None:
-        """Before the first write to long-term storage, if it was down at the start."""
-        if not self._claimed:
-            adopt = self.options.adopt
-            await claim_late(
-                self._chunks, self.index, self.state.epoch, self._identity, self.log.check_owner, adopt=adopt
-            )
-            self._claimed = True
-
-    def _build(self) -> _Parts:
-        options, state = self.options, self.state
-        metadata = LoggedMetadataStore(state, self.ask_internal)
-        collector = Collector(
-            self._chunks,
-            container=self.index,
-            epoch=state.epoch,
-            claims_prefix=claim_prefix(self.index),
-            referenced=ReferencedChunks(state),
-            released=ReleasedRecords(state, metadata),
-            claim=self._claim_late,
-            barrier=lambda: self.log_operation(Barrier()),
-            request_cycle=lambda: writer.request_cycle(),  # noqa: PLW0108 - the writer is made below
-            options=options.collector,
-        )
-        storage = ChunkedSegmentStorage(
-            self._chunks,
-            metadata,
-            container=self.index,
-            epoch=state.epoch,
-            world=self._world,
-            garbage=collector,
-            options=options.chunked,
-        )
-        ahead = ReadAhead(storage.read, options.read_ahead, options.read_ahead_budget)
-        source = ContainerSource(self)
-        flusher = SegmentFlusher(storage, self.cache, source.segment_of, source.forget)
-        writer = StorageWriter(source, flusher, storage, collector, self._claim_late, options.writer)
-        leases = Leases(state, self.ask_internal, tombstone=options.tombstone)
-        headers = HeaderKeeper(
-            state, self.legacy, storage, self._chunks, active=options.layout.writes_headers
-        )
-        listeners = Listeners(
-            segment_due=writer.segment_due,
-            transaction_changed=leases.note,
-            record_changed=headers.record_changed,
-            cycle_completed=headers.cycle_completed,
-        )
-        publisher = Publisher(state, self.cache, due_bytes=options.flush_bytes, listeners=listeners)
-        hooks = PipelineHooks(self._group_published, options.protect, options.span)
-        return _Parts(
-            Pipeline(state, self.log, self.mailbox, publisher, options.pipeline, hooks),
-            publisher,
-            collector,
-            storage,
-            Reader(self.cache, ahead, state.segments.get),
-            AppendStarts(storage, state.segments.get),
-            ahead,
-            Checkpointer(state, self.cache, self.log, self.ask_internal, options.checkpoint),
-            writer,
-            Admission(state, self.cache, self.log, writer, options.admission),
-            leases,
-            headers,
-        )
-
-    async def _serve(self, parts: _Parts, started: Callable[[], None], ending: Callable[[], None]) -> None:
+    async def _serve(
+        self, parts: ContainerParts, started: Callable[[], None], ending: Callable[[], None]
+    ) -> None:
         last_full_cut = self.state.cycle.cut if self.state.cycle.full else 0
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._run_pipeline, parts.pipeline, ending)
             async with anyio.create_task_group() as helpers:
                 protect = self.options.protect
                 helpers.start_soon(protect(parts.writer.run), last_full_cut)
-                helpers.start_soon(protect(parts.collector.run))
+                helpers.start_soon(protect(parts.collector.run), parts.writer.request_cycle)
                 helpers.start_soon(parts.read_ahead.run)
-                helpers.start_soon(protect(parts.checkpointer.run), lambda: self._logged)
+                helpers.start_soon(protect(parts.checkpointer.run), lambda: self._checkpoint_due)
                 helpers.start_soon(protect(parts.leases.run))
-                helpers.start_soon(protect(parts.headers.run))
+                if self.legacy is not None:
+                    helpers.start_soon(protect(self.legacy.run), self)
                 started()
                 await self._stop.wait()
                 helpers.cancel_scope.cancel()
 
-            # What was taken in before the stop is finished; then the mailbox refuses, and the pipeline ends.
+            # Finish what was accepted before the stop; then the mailbox refuses, and the pipeline ends.
             await self.wait_durable()
             self._fail_requests(self.mailbox.close(ClosedError("the store is closed")))
 
@@ -334,9 +223,10 @@ class Container:
         try:
             await pipeline.run()
         finally:
-            ending()  # in the step in which it failed its waiters: they find this ownership gone and ask the next one
+            # In the step in which the pipeline failed its waiters: they go on to the next ownership.
+            ending()
 
-    def _answer_everybody(self, clean: bool) -> None:
+    def _answer_waiters(self, clean: bool) -> None:
         error = (
             ClosedError("the store is closed")
             if clean
@@ -354,52 +244,80 @@ class Container:
         error = Unavailable(f"container {self.index} stopped before it came to this: nothing was applied")
         fail_all((request.reply for request in requests), error)
 
-    def _group_published(self) -> None:
+    def group_published(self) -> None:
+        """The pipeline calls this after each durable group that logged something."""
         parts = self._parts
         parts.writer.operations_logged()
         parts.publisher.evict_idle(self.options.active_segments_max)
-        if parts.pipeline.payload_bytes >= self._look_at or not self.log.has_room(0):
-            self._look_at = parts.pipeline.payload_bytes + self._look_every
+        if parts.pipeline.payload_bytes >= self._next_check or not self.log.has_room(0):
+            self._next_check = parts.pipeline.payload_bytes + self._check_interval
             if parts.checkpointer.is_due():
-                self._logged.set()
-                self._logged = anyio.Event()
+                self._checkpoint_due.set()
+                self._checkpoint_due = anyio.Event()
 
-    # --- asking ----------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------
 
     async def ask(self, request: Request, size: int = 0) -> Any:
-        """Put a client's request into the pipeline and wait for its answer. Cancelled: the outcome is
-        unknown."""
-        return await (
-            self.legacy.ask(self._ask, request, size) if self.legacy.looks else self._ask(request, size)
-        )
+        """Put a client's request of ``size`` bytes into the pipeline and return its answer. Cancelled: the
+        outcome is unknown."""
+        return await (self._ask(request, size) if self.legacy is None else self._ask_or_import(request, size))
 
     async def _ask(self, request: Request, size: int) -> Any:
         request.reply = reply = self._make_answer()
         await self.mailbox.put(request, size)
         return await reply.wait()
 
+    async def _ask_or_import(self, request: Request, size: int) -> Any:
+        """The same, after an import of the segment if the answer depends on one."""
+        if isinstance(request, CreateRequest):
+            await self._import_missing(request.name)
+        while True:
+            try:
+                return await self._ask(request, size)
+            except SegmentNotFound as missing:
+                if not await self._import_missing(missing.segment):
+                    await self.wait_durable()
+                    raise
+
+    def _is_missing(self, name: str) -> bool:
+        """Whether ``name`` is unknown here and may be a segment of the legacy layout."""
+        return self.legacy is not None and self.segments.sid_of(name) is None and not is_staged(name)
+
+    async def _import_missing(self, name: str) -> bool:
+        """Give the legacy layout a chance; returns whether the container has the segment now."""
+        if self.legacy is None or is_staged(name):
+            return False
+
+        if self._is_missing(name):
+            await self.legacy.import_missing(self, name)
+        return self.segments.sid_of(name) is not None
+
     async def ask_transaction(self, request: TransactionRequest) -> TransactionInfo:
-        """``ask`` for what is known of a transaction, with the time that is left (rules T5 and T7)."""
-        return self._parts.leases.with_time(await self.ask(request, 256))
+        """``ask`` for a transaction's state, with the time that is left (rules T5 and T7)."""
+        return self._leases.with_time(await self.ask(request, 256))
 
     async def list_transactions(self, prefix: str) -> list[TransactionInfo]:
-        leases = self._parts.leases
-        return [leases.with_time(info) for info in await self.ask(ListTransactionsRequest(prefix))]
+        found = await self.ask(ListTransactionsRequest(prefix))
+        return [self._leases.with_time(info) for info in found]
+
+    @property
+    def _leases(self) -> Leases:
+        return self._parts.leases
 
     async def ask_internal(self, request: Request, size: int) -> Any:
-        """The same in the internal lane, which has room of its own (rule C6)."""
+        """``ask`` in the internal lane, which has room of its own (rule C6)."""
         request.reply = reply = self._make_answer()
         await self.mailbox.put(request, size, Lane.INTERNAL)
         return await reply.wait()
 
     def offer(self, request: AppendRequest) -> bool:
-        """Take an append in at once if every gate is open and the mailbox has room; its answer comes in
+        """Accept an append at once if every gate is open and the mailbox has room; its answer comes in
         ``request.reply``."""
-        parts = self._built  # not ``_parts``: every append comes here, and a property is one call more
+        parts = self._built  # not ``_parts``: a property would be one more call per append
         if (
             parts is None
             or not parts.admission.is_open(request.size)
-            or (self.legacy.looks and self.legacy.may_know(request.name))
+            or (self.legacy is not None and self._is_missing(request.name))
         ):
             return False
 
@@ -407,46 +325,52 @@ class Container:
         return self.mailbox.offer(request, request.size)
 
     async def append(self, request: AppendRequest) -> int | None:
-        """Admit an append, then ask."""
-        await self.take_in(request)
+        """Admit an append and return its answer."""
+        await self.accept(request)
         offset: int | None = await request.reply.wait()
         return offset
 
-    async def take_in(self, request: AppendRequest) -> None:
+    async def accept(self, request: AppendRequest) -> None:
         """Return when the append is admitted and in the mailbox; its answer comes in ``request.reply``."""
-        await self.legacy.bring(request.name)
+        await self._import_missing(request.name)
         await self._parts.admission.admit(request.name, request.size)
         request.reply = self._make_answer()
         await self.mailbox.put(request, request.size)
 
+    async def log_operation(self, op: Operation) -> Any:
+        """Log an internal operation; returns its answer once it is durable."""
+        return await self.ask_internal(LogRequest(op), 64)
+
+    async def wait_durable(self) -> None:
+        """Return once everything that has a sequence number is durable."""
+        await self.ask_internal(WaitDurableRequest(), 0)
+
+    # --- long-term storage -----------------------------------------------------------------------
+
     async def flush(self) -> None:
         """Return when a flush cycle with everything acked so far is complete."""
         await self._parts.writer.flush()
-        await self._parts.headers.settle()
+        if self.legacy is not None:
+            await self.legacy.flush(self)
 
-    async def log_operation(self, op: Operation) -> Any:
-        return await self.ask_internal(LogRequest(op), 64)
-
-    @property
-    def storage(self) -> ChunkedSegmentStorage:
-        return self._parts.storage
-
-    async def cycle_ended(self) -> None:
+    async def wait_cycle(self) -> None:
         """Return when the next flush cycle is complete."""
         await self._parts.writer.progress.wait()
 
-    async def wait_durable(self) -> None:
-        """Return once everything that was given a sequence so far is durable."""
-        await self.ask_internal(WaitDurableRequest(), 0)
+    async def claim_storage(self) -> None:
+        """Return once this owner may write to long-term storage (rule W8). Raises ``StoreMismatch``,
+        ``NotOwner``."""
+        await self._claim.ensure()
 
     # --- reading ---------------------------------------------------------------------------------
 
     async def find_durable(self, name: str) -> SegmentState:
-        """The segment of that name, once its existence is durable; a "not found" is as durable (rule C1)."""
+        """The segment of that name, once its existence is durable, or ``SegmentNotFound``, once that is durable
+        (rule C1)."""
         segment = self.state.segments.find(name)
-        # Again for one that came into being after what was settled.
+        # A loop, because a segment may come into being after the sequence that was waited for.
         while segment is None or segment.durable_length < 0:
-            await self.legacy.bring(name)
+            await self._import_missing(name)
             await self.wait_durable()
             segment = self.state.segments.find(name)
             if segment is None:
@@ -455,25 +379,22 @@ class Container:
         return segment
 
     async def read(self, name: str, offset: int, size: int) -> Buffer:
-        """Durable bytes, perhaps a view of more of them; ``b""`` at the tail."""
+        """Durable bytes, possibly a view of more of them; ``b""`` at the tail."""
         segment = await self.find_durable(name)
         if offset < segment.start_offset:
             await self.wait_durable()  # the truncation may not be durable yet
         return await self._as_owner(self._parts.reader.read(segment, offset, size))
 
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
-        """Where durable appends begin in ``start .. end`` (rule S5). As ``read``."""
+        """The offsets in ``start .. end`` at which durable appends begin (rule S5)."""
         segment = await self.find_durable(name)
         return await self._as_owner(self._parts.starts.find(segment, start, end))
 
-    async def _as_owner(self, look: Awaitable[T]) -> T:
-        """What ``look`` finds. The owner looks at the register before it answers.
-
-        Refusals too: to one who was fenced, a chunk that the newer owner has collected looks like a damaged
-        store.
-        """
+    async def _as_owner(self, answer: Awaitable[T]) -> T:
+        """The answer, given only while this is the owner. Errors too: to a fenced owner, a chunk that its
+        successor has collected looks like corruption."""
         try:
-            found = await look
+            found = await answer
         except TierlogError:
             self.log.check_owner()
             raise
@@ -482,10 +403,9 @@ class Container:
         return found
 
     async def wait_beyond(self, name: str, offset: int) -> bool:
-        """Return True when the segment has bytes past ``offset``, False when it is sealed at or before it and
-        has none.
+        """Return True when the segment has bytes past ``offset``, False when it is sealed and has none.
 
-        ``SegmentNotFound`` if it is deleted meanwhile; ``Unavailable`` if the container stops.
+        Raises ``SegmentNotFound`` if it is deleted meanwhile, ``Unavailable`` if the container stops.
         """
         segment: SegmentState | None = await self.find_durable(name)
         assert segment is not None
@@ -504,9 +424,8 @@ class Container:
             if segment.waiter is None:
                 segment.waiter = anyio.Event()
             await segment.waiter.wait()
-            segment = self.state.segments.find(
-                name
-            )  # a fresh look: an idle segment may have been evicted and come back
+            # Find it again: an idle segment may have been evicted and loaded as a new object.
+            segment = self.state.segments.find(name)
             if segment is None or segment.sid != sid:
                 await self.wait_durable()  # its end may not be durable yet
                 raise SegmentNotFound(f"segment {name!r} is gone", segment=name)
@@ -514,20 +433,20 @@ class Container:
     def statistics(self) -> ContainerStatistics:
         parts = self._parts
         return ContainerStatistics(
-            self.index,
-            self.state.epoch,
-            len(self.state.segments),
-            len(self.state.segments.by_id),
-            self._recovery,
-            self.log.statistics(),
-            self.mailbox.statistics(),
-            parts.pipeline.statistics(),
-            self.cache.statistics(),
-            parts.admission.statistics(),
-            parts.writer.statistics(),
-            parts.checkpointer.statistics(),
-            parts.collector.statistics(),
-            parts.leases.statistics(),
-            parts.storage.statistics(),
-            parts.read_ahead.statistics(),
+            container=self.index,
+            epoch=self.state.epoch,
+            segments=len(self.segments),
+            active_segments=len(self.segments.by_id),
+            recovery=self._recovery,
+            log=self.log.statistics(),
+            mailbox=self.mailbox.statistics(),
+            pipeline=parts.pipeline.statistics(),
+            cache=self.cache.statistics(),
+            admission=parts.admission.statistics(),
+            writer=parts.writer.statistics(),
+            checkpoints=parts.checkpointer.statistics(),
+            collector=parts.collector.statistics(),
+            transactions=parts.leases.statistics(),
+            chunked=parts.storage.statistics(),
+            read_ahead=parts.read_ahead.statistics(),
         )

@@ -1,17 +1,17 @@
-"""The host of one container: runs ownership after ownership, and leads callers to the one that is alive.
+"""Supervision of one container that this process serves: it runs ownership after ownership, and leads callers to
+the active one.
 
-Owns: supervision (restart with backoff, give up at a limit), the wait of callers for a recovering container,
-and the error they get when there will be none. Does not own: what a container does.
+Owns: restarts with backoff and a limit, the wait of callers for a recovering container, and their error when
+there will be no further ownership. Does not own: what a container does.
 
-A failed container is recovered while the app goes on. A fenced one stays fenced, a corrupt one
-stays stopped: callers get the reason. A call that was refused because the container stopped before
-it was taken in is tried again on the next ownership, within the wait's limit; one whose outcome is unknown
-never is.
+A failed container is recovered while the app goes on. A fenced one stays fenced and a corrupt one stays stopped;
+callers get the reason. A call that was refused because the container stopped before accepting it is tried again
+on the next ownership, within the wait's limit. One whose outcome is unknown never is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import TypeVar
 
@@ -27,7 +27,7 @@ from .container import Container
 from .statistics import ContainerStatistics
 
 T = TypeVar("T")
-_log = get_logger("host")
+_log = get_logger("container")
 
 
 @attrs.frozen
@@ -41,7 +41,7 @@ class LocalContainerStatistics:
 
 
 class RemoteContainer:
-    """Stands where a container is that another process serves."""
+    """Stands in for a container that this process does not serve: every call raises ``NotOwner``."""
 
     active: None = None
 
@@ -49,13 +49,15 @@ class RemoteContainer:
         self.index = index
 
     def stop(self) -> None:
-        """There is nothing to stop."""
+        """Does nothing: there is nothing to stop."""
 
     async def call(self, verb: Callable[[Container], Awaitable[T]]) -> T:
         raise NotOwner(f"container {self.index} is not served here")
 
 
 class LocalContainer:
+    """A container that this process serves."""
+
     def __init__(
         self,
         index: int,
@@ -72,11 +74,11 @@ class LocalContainer:
         self._random = random
         self._wait_limit = unavailable_wait
         self.active: Container | None = None
-        """The ownership that answers now. The hot path looks here first."""
+        """The ownership that answers now, if any. The hot path reads it."""
         self._running: Container | None = None
         self._ended: ActorExit | None = None
-        self._epochs: Collection[int] | None = None
-        """What the ownerships so far took of the log; None before the first one did."""
+        self._epochs: frozenset[int] = frozenset()
+        """The epochs of the ownerships so far."""
         self._stopping = False
         self._restarts = 0
         self._changed = anyio.Event()
@@ -96,19 +98,22 @@ class LocalContainer:
 
     async def _run_once(self) -> ActorExit:
         container = self._running = self._make()
-        container.follows = self._epochs
         if self._stopping:
             return CLEAN_EXIT
 
         try:
-            await container.run(lambda: self._change(container), lambda: self._change(None))
-        except Exception as error:  # noqa: BLE001 - whatever ended it, supervision decides by its kind
+            await container.run(
+                started=lambda: self._change(container),
+                ending=lambda: self._change(None),
+                previous_epochs=self._epochs or None,
+            )
+        except Exception as error:  # noqa: BLE001 - supervision decides by the kind of error
             kind = exit_of(error)
             if container.is_poisoned:
                 kind = attrs.evolve(kind, kind=ExitKind.POISONED)
             return kind
         finally:
-            self._epochs = container.epochs_so_far
+            self._epochs |= frozenset(container.log.own_epochs)
             self._running = None
             self._change(None)
 
@@ -143,7 +148,7 @@ class LocalContainer:
     # --- callers ---------------------------------------------------------------------------------
 
     async def wait_started(self) -> None:
-        """Return when the container answers; raise why if it never will."""
+        """Return when the container answers; raise the reason if it never will."""
         while self.active is None:
             self._check_ended()
             await self._changed.wait()
@@ -155,7 +160,7 @@ class LocalContainer:
         return self._ended
 
     async def call(self, verb: Callable[[Container], Awaitable[T]]) -> T:
-        """Run ``verb`` on the ownership that is alive, waiting for one up to the limit."""
+        """Run ``verb`` on the active ownership, waiting for one up to the limit."""
         deadline: float | None = None
         while True:
             container = self.active
@@ -169,7 +174,7 @@ class LocalContainer:
                 return await verb(container)
             except (Unavailable, ClosedError):
                 if self.active is container:
-                    raise  # the container lives: it is something beneath it that is unavailable
+                    raise  # the container is active: what it depends on is unavailable
 
     async def _wait_until(self, deadline: float) -> None:
         self._check_ended()

@@ -1,22 +1,20 @@
-"""The container as its own parts see it: the storage writer's source, what the collector must not delete, and
-what it must.
-
-Owns: three narrow views. Does not own: the state behind them, nor what the parts do with it.
-"""
+"""The container as the storage writer and the collector see it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from ...journal.operations.barrier import Barrier
 from ...journal.operations.forget_segment import ForgetSegment
 from ...journal.operations.operation import Operation
 from ...storage_backends.base.errors import DataCorruption
 from ...storage_backends.segments.metadata_store import ChunkMetadataStore
-from ...storage_backends.segments.records import ReleasedRecord, released_key, released_names
+from ...storage_backends.segments.records import ReleasedRecord, chunk_key, released_key, released_names
 from ...storage_backends.segments.transaction import decode_record
 from ..flush.aggregation import FlushableSegment
 from ..telemetry.logging import get_logger
+from .claims import claim_prefix
 from .state import ContainerState
 
 if TYPE_CHECKING:
@@ -32,11 +30,11 @@ class ReferencedChunks:
         self._metadata = state.metadata
 
     def __contains__(self, name: object) -> bool:
-        return f"c:{name}" in self._metadata
+        return chunk_key(str(name)) in self._metadata
 
 
 class ReleasedRecords:
-    """The files that metadata says were released (rule S19); ``forget`` is one commit of ``store``."""
+    """The files that were released according to metadata (rule S19); ``forget`` is one commit of ``store``."""
 
     def __init__(self, state: ContainerState, store: ChunkMetadataStore) -> None:
         self._metadata = state.metadata
@@ -46,15 +44,14 @@ class ReleasedRecords:
         return released_key(str(name)) in self._metadata
 
     def names(self) -> Sequence[str]:
-        return [name for name in released_names(self._metadata) if self._is_sound(name)]
+        return [name for name in released_names(self._metadata) if self._is_readable(name)]
 
-    def _is_sound(self, name: str) -> bool:
+    def _is_readable(self, name: str) -> bool:
         key = released_key(name)
         try:
             decode_record(ReleasedRecord, key, self._metadata[key][1])
-        except (
-            DataCorruption
-        ) as error:  # or of a version that this code does not know: kept, and left to one that does
+        except DataCorruption as error:
+            # It may be of a newer version, which will know what to do with it.
             _log.error("released_unreadable", record=key, error=str(error))
             return False
 
@@ -65,7 +62,7 @@ class ReleasedRecords:
         await self._store.commit(versions, dict.fromkeys(versions))
 
 
-class ContainerSource:
+class FlushView:
     """The container as the storage writer sees it (``FlushSource``)."""
 
     def __init__(self, container: Container) -> None:
@@ -98,3 +95,21 @@ class ContainerSource:
 
     async def forget(self, sid: int) -> object:
         return await self._container.log_operation(ForgetSegment(sid))
+
+
+class CollectorView:
+    """The container as the collector sees it (``CollectorSource``)."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+        self.epoch = container.state.epoch
+        self.chunk_prefix = f"containers/{container.index:04d}/"
+        self.claim_prefix = claim_prefix(container.index)
+        self.referenced = ReferencedChunks(container.state)
+        self.released = ReleasedRecords(container.state, container.metadata)
+
+    async def claim(self) -> None:
+        await self._container.claim_storage()
+
+    async def barrier(self) -> object:
+        return await self._container.log_operation(Barrier())

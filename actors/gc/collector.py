@@ -20,7 +20,7 @@ A record whose file is gone already is taken out by the next owner.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Protocol
 
 import anyio
@@ -77,7 +77,37 @@ class ReleasedFiles(Protocol):
     def names(self) -> Sequence[str]: ...
 
     async def forget(self, names: Sequence[str]) -> None:
-        """Take the records of these files out, which are gone; returns once that is durable."""
+        """Remove the records of these files, which are deleted; returns once that is durable."""
+
+
+class CollectorSource(Protocol):
+    """What the collector needs of its container."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def chunk_prefix(self) -> str:
+        """The prefix of the container's chunks."""
+        ...
+
+    @property
+    def claim_prefix(self) -> str:
+        """The prefix of its owners' claims; those of dead owners are garbage."""
+        ...
+
+    @property
+    def referenced(self) -> Container[str]:
+        """The chunk names in durable metadata."""
+        ...
+
+    @property
+    def released(self) -> ReleasedFiles: ...
+
+    async def claim(self) -> None:
+        """Returns once this owner may change long-term storage (rule W8)."""
+
+    async def barrier(self) -> object:
+        """Returns once a fenced append is durable, which proves the ownership (rule G1)."""
 
 
 def epoch_in(name: str) -> int | None:
@@ -90,34 +120,9 @@ def epoch_in(name: str) -> int | None:
 
 
 class Collector:
-    def __init__(
-        self,
-        chunks: ChunkStorage,
-        *,
-        container: int,
-        epoch: int,
-        claims_prefix: str,
-        referenced: Container[str],
-        released: ReleasedFiles,
-        claim: Callable[[], Awaitable[object]],
-        barrier: Callable[[], Awaitable[object]],
-        request_cycle: Callable[[], None],
-        options: CollectorOptions,
-    ) -> None:
-        """``claims_prefix``: where owners claim long-term storage; claims of dead owners are garbage.
-        ``referenced``: the chunk names that durable metadata knows; ``released``: the files that it says were
-        released; ``claim()`` returns once this owner may change long-term storage (rule W8), ``barrier()``
-        once a fenced append is durable; ``request_cycle()`` asks for a flush cycle, because what a dead owner
-        left may belong to one that was never completed."""
+    def __init__(self, chunks: ChunkStorage, source: CollectorSource, options: CollectorOptions) -> None:
         self._chunks = chunks
-        self._claims = claims_prefix
-        self._prefix = f"containers/{container:04d}/"
-        self._epoch = epoch
-        self._referenced = referenced
-        self._released = released
-        self._claim = claim
-        self._barrier = barrier
-        self._request_cycle = request_cycle
+        self._source = source
         self._options = options
         self._queue: dict[str, Garbage] = {}
         self._attempts: dict[str, int] = {}
@@ -163,14 +168,17 @@ class Collector:
 
     # --- collecting ------------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Find what dead owners left, then delete what becomes ready, until cancelled."""
-        self._take_over(self._released.names())
+    async def run(self, request_cycle: Callable[[], None]) -> None:
+        """Find what dead owners left, then delete what becomes ready, until cancelled.
+
+        ``request_cycle()`` asks for a flush cycle: chunks of dead owners wait for one.
+        """
+        self._take_over(self._source.released.names(), request_cycle)
         listed = False
         while True:
             self._wake = anyio.Event()
             # With long-term storage down at the opening, the end of a later cycle is the sign to look again.
-            listed = listed or await self._find_orphans()
+            listed = listed or await self._find_orphans(request_cycle)
             self._begin_round()
             ready = self._ready()
             if ready:
@@ -188,7 +196,7 @@ class Collector:
                 garbage,
                 now=now,
                 completed_cycle=self._completed,
-                referenced=self._referenced,
+                referenced=self._source.referenced,
                 in_transaction=self._open,
             ):
                 found.append(garbage)
@@ -209,32 +217,32 @@ class Collector:
         now = anyio.current_time()
         return min([self._aside.due - now, *(g.due - now for g in self._queue.values() if g.due > now)])
 
-    async def _find_orphans(self) -> bool:
+    async def _find_orphans(self, request_cycle: Callable[[], None]) -> bool:
         """List what dead owners left; False if long-term storage does not answer."""
         try:
-            chunks = await self._list_orphans(self._prefix)
-            claims = await self._list_orphans(self._claims)
+            chunks = await self._list_orphans(self._source.chunk_prefix)
+            claims = await self._list_orphans(self._source.claim_prefix)
         except TierlogError as error:
-            _log.warning("gc_listing_failed", prefix=self._prefix, error=str(error))
+            _log.warning("gc_listing_failed", prefix=self._source.chunk_prefix, error=str(error))
             return False
 
         self._orphans += len(claims)
         self.release(claims)
-        self._take_over(chunks)
+        self._take_over(chunks, request_cycle)
         return True
 
-    def _take_over(self, names: Sequence[str]) -> None:
+    def _take_over(self, names: Sequence[str], request_cycle: Callable[[], None]) -> None:
         """Chunks and files that dead owners left. They may belong to a cycle that was never completed: wait
         for one of ours (rule F2)."""
         if not names:
             return
 
-        _log.info("gc_orphans_found", prefix=self._prefix, count=len(names))
+        _log.info("gc_orphans_found", prefix=self._source.chunk_prefix, count=len(names))
         self._orphans += len(names)
         self.release(names)
         for name in names:
             self._queue[name] = attrs.evolve(self._queue[name], after_cycle=self._completed + 1)
-        self._request_cycle()
+        request_cycle()
 
     async def _list_orphans(self, prefix: str) -> list[str]:
         """Of what the pages of the list hold, the orphans alone are kept: there may be millions of others."""
@@ -242,12 +250,14 @@ class Collector:
         async for info in self._chunks.list(prefix):
             created = epoch_in(info.name)
             if created is not None:
-                found += orphans([(info.name, created)], epoch=self._epoch, referenced=self._referenced)
+                found += orphans(
+                    [(info.name, created)], epoch=self._source.epoch, referenced=self._source.referenced
+                )
         return found
 
     async def _collect(self, ready: list[Garbage]) -> None:
         try:
-            await self._claim()
+            await self._source.claim()
         except CLAIM_REFUSED:
             raise
         except TierlogError as error:
@@ -255,14 +265,14 @@ class Collector:
                 self._retry(garbage, error)
             return
 
-        await self._barrier()
+        await self._source.barrier()
         limit = anyio.CapacityLimiter(self._options.concurrent_deletes)
         done: list[str] = []
         async with anyio.create_task_group() as tasks:
             for garbage in ready:
                 tasks.start_soon(self._delete, garbage, limit, done)
-        if recorded := [name for name in done if name in self._released]:
-            await self._released.forget(recorded)
+        if recorded := [name for name in done if name in self._source.released]:
+            await self._source.released.forget(recorded)
 
     async def _delete(self, garbage: Garbage, limit: anyio.CapacityLimiter, done: list[str]) -> None:
         async with limit:

@@ -31,12 +31,12 @@ from ...storage_backends.segments.records import (
     released_key,
     released_names,
 )
+from ...storage_backends.segments.records.imported import imported_key
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.segments.transaction import decode_record
 from ..container.segments import SegmentState
 from ..container.state import ContainerState
 from ..kernel.task_groups import work_through
-from ..legacy_rolling.imported_record import imported_key
 from .backup_objects import (
     BACKUPS,
     BackupObject,

@@ -21,7 +21,7 @@ from ...storage_backends.base.files import Files
 from ...storage_backends.segments.records import ChunkRecord, chunk_key, released_names
 from ...storage_backends.segments.transaction import decode_record
 from ...storage_backends.segments.verify import find_flaws
-from ..container.claims import Identity, judge, survey
+from ..container.claims import Identity, list_claims, validate_claims
 from ..folder.lock_files import Owner
 from ..folder.paths import live_owners
 from ..store.read_only import ContainerSnapshot, ContainerView, StoreView
@@ -246,9 +246,9 @@ class _Examination:
         self._problems.append(Problem(message, _ADVICE_CHUNK, f"{self._view.chunk_location}/{name}", offset))
 
     async def _judge_claims(self) -> tuple[int, ...]:
-        claims = await survey(self._view.chunks, self._index)
+        claims = await list_claims(self._view.chunks, self._index)
         store = self._view.identity
-        judge(
+        validate_claims(
             claims,
             self._snapshot.opened.epoch,
             Identity(store.store_id, store.container_log_id(self._index), b""),

@@ -24,6 +24,7 @@ from ...storage_backends.base.errors import (
 from ...storage_backends.base.names import check_segment_name
 from ...storage_backends.segments.operations.defrag import DefragResult
 from ..container.container import Container
+from ..legacy_rolling import export, importing
 from ..legacy_rolling.export import Exported
 from ..legacy_rolling.find import list_segments
 from ..store.store import SegmentStore
@@ -56,7 +57,7 @@ async def import_segment(store: SegmentStore, name: str, progress: Progress) -> 
     """Import a segment of the legacy layout. ``SegmentExists``, ``SegmentNotFound``, ``DataCorruption``."""
     check_segment_name(name)
     length = await store.on_container(
-        store.container_of(name), lambda container: container.legacy.take(name, progress)
+        store.container_of(name), lambda container: importing.import_segment(container, name, progress)
     )
     return Imported(name, ImportOutcome.IMPORTED, length)
 
@@ -80,7 +81,7 @@ async def chunks_of(store: SegmentStore) -> ChunkStorage:
     """The store's long-term storage, as its parts reach it."""
 
     async def look(container: Container) -> ChunkStorage:
-        return container.legacy.chunks
+        return container.chunks
 
     return await store.on_container(0, look)
 
@@ -91,7 +92,7 @@ async def export_segment(store: SegmentStore, name: str, *, replace: bool = Fals
     check_segment_name(name)
     return await store.on_container(
         store.container_of(name),
-        lambda container: container.legacy.export(container.storage, name, replace=replace),
+        lambda container: export.export_segment(container, name, replace=replace),
     )
 
 
@@ -113,7 +114,7 @@ async def _finish_maintenance(container: Container) -> None:
     """Let the container's cycles finish the deferred work: after that no transaction is open but the caller's."""
     with anyio.move_on_after(_MAINTENANCE_SECONDS):
         while await container.storage.deferred_work():
-            await container.cycle_ended()
+            await container.wait_cycle()
         return
 
     raise Unavailable(

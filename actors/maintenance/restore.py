@@ -44,8 +44,9 @@ from ...storage_backends.base.files import (
 from ...storage_backends.base.names import container_of
 from ...storage_backends.base.world import World
 from ...storage_backends.segments.records import ChunkRecord, ReleasedRecord
+from ...storage_backends.segments.records.imported import ImportedRecord, imported_key
 from ...storage_backends.segments.verify import Flaw, find_flaws, find_missing
-from ..container.claims import Claim, claim_name, survey
+from ..container.claims import Claim, claim_name, list_claims
 from ..container.container import Container
 from ..container.operations.metadata import CommitMetadataRequest
 from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage, resolve_location
@@ -53,7 +54,6 @@ from ..folder.identity import StoreIdentity, create_identity
 from ..folder.layout_version import apply_layout_mode
 from ..folder.paths import RESTORE_TEMPORARY, STORE_TEMPORARY, StoreFolder, list_files, run_program
 from ..kernel.task_groups import work_through
-from ..legacy_rolling.imported_record import ImportedRecord, imported_key
 from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
 from ..store.opening import StoreOpener, log_options
@@ -306,7 +306,7 @@ class _Restore:
         """Take the old owners' claims away: the new logs never had their epochs (rule W8)."""
         async with _opened(make_chunk_storage(self._place, self._files, self._folder, self._world)) as chunks:
             for index in range(identity.containers):
-                for claim in await survey(chunks, index):
+                for claim in await list_claims(chunks, index):
                     if claim.identity.log != identity.container_log_id(index):
                         await chunks.delete(claim_name(index, claim.epoch))
 
@@ -338,12 +338,12 @@ async def _opened(chunks: ChunkStorage) -> AsyncIterator[ChunkStorage]:
 
 
 async def _claims(chunks: ChunkStorage, containers: int) -> list[Claim]:
-    return [claim for index in range(containers) for claim in await survey(chunks, index)]
+    return [claim for index in range(containers) for claim in await list_claims(chunks, index)]
 
 
 async def _import(store: SegmentStore, segment: SegmentBackup) -> None:
     await store.on_container(
-        segment.container, lambda container: container.legacy.restore(segment.image, segment.chain)
+        segment.container, lambda container: container.imports.restore(segment.image, segment.chain)
     )
 
 

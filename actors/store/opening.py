@@ -155,7 +155,6 @@ def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         events=event_source,
         protect=_protection(),
         adopt=adopt,
-        layout=LayoutMode(config.layout),
         read_ahead=_read_ahead(config),
         # Half of the calls at a time are left to those that nobody foresaw.
         read_ahead_budget=ReadAheadBudget(
@@ -191,6 +190,7 @@ def runtime_options(config: StoreConfig, *, adopt: bool) -> RuntimeOptions:
         rolling_size=config.writer.rolling_size,
         lease_max=config.transactions.lease_max,
         staged_max=config.transactions.staged_max,
+        layout=LayoutMode(config.layout),
     )
 
 

@@ -1,13 +1,12 @@
-"""One process's parts of one store: containers, the storage actor and the store that leads to them, started
-and stopped in order.
+"""One process's parts of one store: its containers, the actor for long-term storage, and the ``SegmentStore``
+that leads to them, started and stopped in order.
 
-Owns: which containers are served here, their wiring to a log and to chunk storage that it is given, and the
-start and stop order. Does not own: which log and which chunk storage (``node.py`` for real ones,
-``simulation`` for simulated ones), nor anything that the parts do.
+Owns: which containers are served here, how each is put together, and the start and stop order. Does not own:
+which log and which chunk storage (``opening.py`` for real ones, tests for simulated ones).
 
-Start: the storage actor, then every container, until each answers; if one never will, the start fails with
-its reason. Stop, also on cancellation and Ctrl-C: refuse new calls, stop the containers (each finishes what
-it took in), stop the storage actor.
+Start: the storage actor, then every container, until each answers; if one never will, the start fails with its
+reason. Stop, also on cancellation and Ctrl-C: refuse new calls, stop the containers (each finishes what it
+accepted), stop the storage actor.
 """
 
 from __future__ import annotations
@@ -34,6 +33,8 @@ from ..container.local import LocalContainer, RemoteContainer
 from ..folder.identity import StoreIdentity
 from ..kernel.supervision import RestartPolicy
 from ..kernel.task_groups import body_group
+from ..legacy_rolling.hook import make_hook
+from ..settings.layout_mode import LayoutMode
 from ..telemetry.tracing import SpanHook
 from .store import SegmentStore
 
@@ -52,6 +53,7 @@ class RuntimeOptions:
     """Seconds; a transaction gets no longer lease."""
     staged_max: int = STAGED_MAX
     """Staged segments; an open transaction gets no more."""
+    layout: LayoutMode = LayoutMode.INSTALL_NEW
 
 
 @attrs.frozen(kw_only=True)
@@ -197,16 +199,17 @@ class ContainerRuntime:
         parts, options = self._parts, self._parts.options
 
         def make() -> Container:
-            who = Identity(
+            identity = Identity(
                 parts.identity.store_id, parts.identity.container_log_id(index), bytes.fromhex(parts.owner_id)
             )
             return Container(
                 index,
                 parts.make_log(index),
                 StorageClient(self._actor),
-                who,
+                identity,
                 parts.world,
                 self._container_options,
+                make_hook(options.layout),
             )
 
         return LocalContainer(index, make, options.restart, parts.world.random, options.unavailable_wait)

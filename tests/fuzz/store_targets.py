@@ -17,7 +17,7 @@ from tierlog.actors.container.claims import (
     claim_prefix,
     decode_claim,
     encode_claim,
-    survey,
+    list_claims,
 )
 from tierlog.actors.folder.identity import StoreIdentity, read_identity
 from tierlog.actors.folder.identity import decode as decode_identity
@@ -33,7 +33,6 @@ from tierlog.actors.legacy_rolling.header import (
     is_legacy_file,
     parse_header,
 )
-from tierlog.actors.legacy_rolling.imported_record import ImportedRecord
 from tierlog.actors.maintenance.backup_objects import (
     BackupObject,
     Manifest,
@@ -61,6 +60,7 @@ from tierlog.storage_backends.segments.records import (
     segment_key,
     segment_of_key,
 )
+from tierlog.storage_backends.segments.records.imported import ImportedRecord
 from tierlog.storage_backends.segments.transaction import decode_record
 
 u64 = st.integers(0, (1 << 64) - 1)
@@ -139,7 +139,7 @@ class _Claims:
 
 
 def _survey(name: str, content: bytes) -> tuple[int, Identity]:
-    surveying = survey(cast("ChunkStorage", _Claims(name, content)), 3)
+    surveying = list_claims(cast("ChunkStorage", _Claims(name, content)), 3)
     try:
         surveying.send(None)
     except StopIteration as end:

@@ -15,7 +15,7 @@ from support.crash_judge import Judge
 from support.crash_scenarios import SCENARIOS
 from support.virtual import run_virtual
 from tierlog.actors.folder import layout_version as layout_mark
-from tierlog.actors.legacy_rolling import legacy_segments as older
+from tierlog.actors.legacy_rolling import importing
 from tierlog.actors.legacy_rolling.file_claims import claim_files
 from tierlog.actors.legacy_rolling.header import header_name
 from tierlog.actors.maintenance import restore as restoring
@@ -61,7 +61,7 @@ async def _remove_header_before_commit(chunks: ChunkStorage, name: str, files: I
         ("restore", restoring, "sync_ancestry", lambda folder: iter(())),
         ("layout-upgrade", layout_mark, "SyncFolder", ListFolder),
         ("layout-upgrade-first", layout_mark, "Sync", Size),
-        ("layout-upgrade-first", older, "claim_files", _remove_header_before_commit),
+        ("layout-upgrade-first", importing, "claim_files", _remove_header_before_commit),
     ],
 )
 def test_a_planted_bug_is_caught(scenario: str, place: object, name: str, planted: object) -> None:

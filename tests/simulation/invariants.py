@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from tierlog.actors.container.container import Container
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.kernel.mailbox import Mailbox, _LaneQueue
-from tierlog.actors.legacy_rolling.imported_record import imported_key
 from tierlog.actors.read.tail_cache import BLOCK_BYTES, BLOCK_OVERHEAD, TailCache
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.local import LocalLog
@@ -25,6 +24,7 @@ from tierlog.journal.operations.segment_image import SegmentStatus
 from tierlog.journal.operations.transaction_image import TransactionStatus
 from tierlog.storage_backends.base.ids import epoch_of
 from tierlog.storage_backends.base.transactions import is_staged, split_staged
+from tierlog.storage_backends.segments.records.imported import imported_key
 
 from .records import broken_records
 from .services import ServiceLog
@@ -281,7 +281,7 @@ def unflushed_bytes_are_marked(container: Container) -> Iterator[str]:
 def garbage_is_not_referenced(container: Container) -> Iterator[str]:
     collector = container._parts.collector
     for name in collector._queue:
-        if name in collector._referenced:
+        if name in collector._source.referenced:
             yield f"chunk {name} waits for its deletion, though metadata refers to it"
 
 

@@ -21,9 +21,9 @@ import attrs
 from tierlog.actors.container.container import Container
 from tierlog.actors.legacy_rolling.file_claims import mark_name
 from tierlog.actors.legacy_rolling.header import HEADER_SUFFIX, header_name, parse_header
-from tierlog.actors.legacy_rolling.imported_record import imported_key
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.base.transactions import is_staged
+from tierlog.storage_backends.segments.records.imported import imported_key
 
 from .legacy import LegacyFiles
 from .records import chain, segment_records

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import attrs
 
-from tierlog.actors.legacy_rolling.read_chain import no_progress
+from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.maintenance import import_segment
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound

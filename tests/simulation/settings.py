@@ -133,11 +133,11 @@ class Limits:
             checkpoint=CheckpointOptions(self.checkpoint_bytes, self.pinned_bytes),
             tombstone=self.tombstone,
             chunked=self._chunked(),
-            layout=layout,
             close_timeout=self.drain,
         )
         return attrs.evolve(
             usual,
+            layout=layout,
             container=container,
             storage=self._storage(usual.storage),
             restart=RestartPolicy(Backoff(first=0.01, maximum=0.5), self.restarts, window=60.0),

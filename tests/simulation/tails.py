@@ -152,6 +152,6 @@ def _is_at_rest(container: Container) -> bool:
 def _reads_storage(container: Container) -> bool:
     """Whether reads of long-term storage are under way: a tail may be in one, and hears of the rest when it
     is back."""
-    assert isinstance(container._chunks, StorageClient)
-    reads = container._chunks._actor.statistics().reads
+    assert isinstance(container.chunks, StorageClient)
+    reads = container.chunks._actor.statistics().reads
     return bool(reads.running or reads.queue.normal.count)

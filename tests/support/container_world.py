@@ -25,6 +25,8 @@ from tierlog.actors.container.container import Container, ContainerOptions
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.kernel.exits import first_leaf
+from tierlog.actors.legacy_rolling.hook import make_hook
+from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.contract import DurableDataLog
 from tierlog.journal.log.memory import MemoryLogService
@@ -107,8 +109,11 @@ class _Host:
 class ContainerWorld:
     """What outlives the owners: log and chunks. ``chunks.script`` breaks long-term storage."""
 
-    def __init__(self, options: ContainerOptions = OPTIONS) -> None:
+    def __init__(
+        self, options: ContainerOptions = OPTIONS, layout: LayoutMode = LayoutMode.INSTALL_NEW
+    ) -> None:
         self.options = options
+        self.layout = layout
         self.logs = MemoryLogService()
         self.memory = MemoryChunkState()
         self.chunks = FaultyChunkStorage(MemoryChunkStorage(self.memory))
@@ -120,10 +125,17 @@ class ContainerWorld:
         options: ContainerOptions | None = None,
         log: DurableDataLog | None = None,
         log_id: bytes = b"l" * 16,
+        layout: LayoutMode | None = None,
     ) -> Owner:
         identity = Identity(self.store_id, log_id, bytes.fromhex(self.world.new_id()))
         container = Container(
-            0, log or self.logs.log("c0"), self.chunks, identity, self.world, options or self.options
+            0,
+            log or self.logs.log("c0"),
+            self.chunks,
+            identity,
+            self.world,
+            options or self.options,
+            make_hook(layout or self.layout),
         )
         host: Any = _Host(container)
         return Owner(container, SegmentStore([host], append_bytes_max=8 * MIB, rolling_size=ROLLING))

@@ -21,14 +21,14 @@ from support.legacy_layout import write_legacy
 from support.oracle import Oracle
 from support.segment_model import Family, Life, Op
 from support.virtual import virtual_world
-from tierlog.actors.container.claims import survey
+from tierlog.actors.container.claims import list_claims
 from tierlog.actors.container.container import Container, ContainerOptions
 from tierlog.actors.flush.writer import WriterOptions
 from tierlog.actors.folder.paths import RESTORE_TEMPORARY, check_path
 from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.legacy_rolling.find import find
 from tierlog.actors.legacy_rolling.header import header_name, parse_header
-from tierlog.actors.legacy_rolling.read_chain import no_progress
+from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance import restore as restoring
 from tierlog.actors.maintenance.backup import BackupOptions, list_backups, read_object
 from tierlog.actors.maintenance.backup_objects import BACKUPS, decode_manifest, decode_segment, manifest_name
@@ -135,7 +135,7 @@ class RunDeferredWork(Unseen):
     async def send(self, store: SegmentStore) -> Any:
         with anyio.fail_after(5):  # less than the age at which a cycle is due anyway
             while await container(store).storage.deferred_work():
-                await container(store).cycle_ended()
+                await container(store).wait_cycle()
 
 
 @attrs.frozen
@@ -163,7 +163,7 @@ class Backup(Unseen):
     async def send(self, store: SegmentStore) -> Any:
         chunks = await chunks_of(store)
         if BACKUP not in await list_backups(chunks):
-            owner = (await survey(chunks, 0))[-1].identity
+            owner = (await list_claims(chunks, 0))[-1].identity
             await back_up(store, None, BackupOptions(BACKUP, owner.store, 0, self.upgraded), no_progress)
 
 

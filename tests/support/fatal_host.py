@@ -1,9 +1,7 @@
-"""A host that dies while it opens one container, as if what is in it could not be digested: a program for
-tests of quarantine.
+"""A host that dies whenever it opens one container: a program for tests of quarantine.
 
-Owns: the fault. The environment says which container (FATAL_CONTAINER), and names a file without which
-nothing happens (FATAL_WHILE). The fault strikes after the log was opened, so that each death leaves a higher
-epoch behind.
+The environment variable FATAL_CONTAINER is the container's index; FATAL_WHILE names a file without which nothing
+happens. The host dies after it opened the log, so that each death leaves a higher epoch behind.
 """
 
 from __future__ import annotations
@@ -11,22 +9,23 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
-from tierlog.actors.container.container import Container
+from tierlog.actors.container.claims import StorageClaim
 from tierlog.actors.host.main import main
 from tierlog.journal.log.contract import OpenedLog
 
-_open = Container._open
+_open_log = StorageClaim.open_log
 
 
-async def _open_and_die(container: Container) -> OpenedLog:
-    opened = await _open(container)
-    if container.index == int(os.environ["FATAL_CONTAINER"]) and Path(os.environ["FATAL_WHILE"]).exists():
+async def _open_and_die(claim: StorageClaim, previous_epochs: Collection[int] | None) -> OpenedLog:
+    opened = await _open_log(claim, previous_epochs)
+    if claim.container == int(os.environ["FATAL_CONTAINER"]) and Path(os.environ["FATAL_WHILE"]).exists():
         os.kill(os.getpid(), signal.SIGKILL)
     return opened
 
 
 if __name__ == "__main__":
-    Container._open = _open_and_die  # type: ignore[method-assign, assignment]
+    StorageClaim.open_log = _open_and_die  # type: ignore[method-assign, assignment]
     sys.exit(main())

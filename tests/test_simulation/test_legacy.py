@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import Counter
 from random import Random
 
-import attrs
 import pytest
 from simulation.legacy import LegacyFiles, draw
 from simulation.legacy_invariants import LegacyFilesLeft
@@ -18,9 +17,9 @@ from simulation.model_queries import ListNames, Read
 from simulation.plan import Verb, make_plan
 from simulation.run import run_seed
 
-from support.container_world import OPTIONS, ContainerWorld
+from support.container_world import ContainerWorld
 from tierlog.actors.container.views import ReleasedRecords
-from tierlog.actors.legacy_rolling.legacy_segments import LegacySegments
+from tierlog.actors.legacy_rolling import export, header_updates
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, TierlogError
 
@@ -74,7 +73,7 @@ def test_the_files_differ_in_all_that_the_layout_allows() -> None:
 @pytest.mark.anyio
 async def test_a_store_imports_the_files_as_the_model_says() -> None:
     for segment in [segment for segment in all_drawn() if segment.name == "f"][:40]:
-        world = ContainerWorld(attrs.evolve(OPTIONS, layout=LayoutMode.INSTALL_NEW))
+        world = ContainerWorld()
         await world.chunks.open()
         for file, data in segment.files.items():
             await world.chunks.create_with_content(file, [data])
@@ -171,10 +170,11 @@ def test_a_released_file_that_is_never_collected_is_found(monkeypatch: pytest.Mo
 
 
 def test_a_deleted_segment_that_its_own_header_brings_back_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def nothing(self: LegacySegments, name: str, sid: int) -> None:
+    async def nothing(container: object, name: str, sid: int) -> None:
         return None
 
-    monkeypatch.setattr(LegacySegments, "disown", nothing)
+    for module in (export, header_updates):
+        monkeypatch.setattr(module, "mark_imported", nothing)
     assert found_within(
         [seed for seed in WITH_OLDER if make_plan(seed, 1).site.layout is LayoutMode.CODE_ONLY_UPGRADE][:10]
     )

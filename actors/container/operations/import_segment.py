@@ -18,11 +18,12 @@ from ....storage_backends.segments.records import (
     DEFERRED_WORK_PREFIX,
     DeferredWorkKind,
     DeferredWorkRecord,
+    ImportedRecord,
     Record,
     chunk_key,
+    imported_key,
     released_key,
 )
-from ...legacy_rolling.imported_record import ImportedRecord, imported_key
 from ..requests import Request
 from ..segments import SegmentState
 from ..transaction_table import refuse_staged

@@ -16,6 +16,7 @@ from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, un
 from support.legacy_layout import write_legacy
 from tierlog.actors.container.operations.import_segment import ImportRequest, decide_import
 from tierlog.actors.container.state import ContainerState
+from tierlog.actors.legacy_rolling.importing import import_segment
 from tierlog.journal.log.contract import GROUP_BYTES_MAX
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus
 from tierlog.storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, Unavailable
@@ -82,7 +83,7 @@ def held_after(pieces: int) -> Iterator[anyio.Event]:
 
 async def test_a_segment_of_many_chunks_comes_in_pieces_rule_s14(world: ContainerWorld) -> None:
     async with world.owner() as owner:
-        assert await owner.container.legacy.take(NAME) == len(DATA)
+        assert await import_segment(owner.container, NAME) == len(DATA)
         assert owner.container.storage.statistics().commits >= 5
         assert await read_all(owner.store, NAME) == DATA
         sid = (await owner.store.segment_info(NAME)).segment_id
@@ -99,7 +100,7 @@ async def test_a_piece_is_bounded(world: ContainerWorld) -> None:
     async with world.owner() as owner:
         metadata = owner.container.storage._core.metadata
         with mock.patch.object(metadata, "commit", wraps=metadata.commit) as commit:
-            await owner.container.legacy.take(NAME)
+            await import_segment(owner.container, NAME)
         sizes = [
             sum(len(key) + len(value or b"") for key, value in call.args[1].items())
             for call in commit.call_args_list
@@ -112,7 +113,7 @@ async def test_a_piece_is_bounded(world: ContainerWorld) -> None:
 async def test_nobody_sees_pieces_and_their_owner_leaves_them_alone_meanwhile(world: ContainerWorld) -> None:
     async with world.owner() as owner, anyio.create_task_group() as tasks:
         with held_after(3) as held:
-            tasks.start_soon(owner.container.legacy.take, NAME)
+            tasks.start_soon(import_segment, owner.container, NAME)
             await held.wait()
             before = keys(owner, "c:", "i:", "d:")
             await owner.store.flush()
@@ -137,7 +138,7 @@ async def test_the_next_owner_takes_back_what_a_crash_left_and_no_file_goes(
     async with anyio.create_task_group() as tasks:
         first = await world.start(tasks)
         with held_after(pieces) as held:
-            tasks.start_soon(first.container.legacy.take, NAME)
+            tasks.start_soon(import_segment, first.container, NAME)
             await held.wait()
             assert keys(first, "d:") == [f"d:{1 << 32 | 1:016x}:adopt"]
             await first.crash()
@@ -145,7 +146,7 @@ async def test_the_next_owner_takes_back_what_a_crash_left_and_no_file_goes(
 
     async with world.owner() as owner:
         await nothing_is_left(owner, world)
-        assert await owner.container.legacy.take(NAME) == len(DATA)
+        assert await import_segment(owner.container, NAME) == len(DATA)
         assert await read_all(owner.store, NAME) == DATA
 
 
@@ -153,11 +154,11 @@ async def test_a_cancelled_import_is_taken_back_by_its_own_owner(world: Containe
     async with world.owner() as owner:
         async with anyio.create_task_group() as tasks:
             with held_after(2) as held:
-                tasks.start_soon(owner.container.legacy.take, NAME)
+                tasks.start_soon(import_segment, owner.container, NAME)
                 await held.wait()
                 tasks.cancel_scope.cancel()
         await nothing_is_left(owner, world)
-        assert await owner.container.legacy.take(NAME) == len(DATA)
+        assert await import_segment(owner.container, NAME) == len(DATA)
 
 
 def test_who_comes_before_it_was_taken_back_is_asked_to_come_again() -> None:
@@ -184,7 +185,7 @@ async def test_an_import_whose_name_was_given_away_meanwhile_is_taken_back(world
                 await owner.store.create_segment(NAME)
 
         with mock.patch.object(adopt, "_lay", laid), pytest.raises(SegmentExists):
-            await owner.container.legacy.take(NAME)
+            await import_segment(owner.container, NAME)
         assert (await owner.store.segment_info(NAME)).length == 0
         await until(lambda: not keys(owner, "c:", "i:", "d:", "o:"))
 
@@ -219,7 +220,7 @@ async def test_records_that_no_transaction_can_hold_are_refused(world: Container
     chunk = ChunkRecord("old", 1, packed_crcs=bytes(4), packed_starts=bytes(33 << 20))
     async with world.owner() as owner:
         with pytest.raises(InvalidArgument, match="one transaction holds"):
-            await owner.container.legacy.restore(image_of(1), Chain(1, 0, False, 1, ((0, chunk),)))
+            await owner.container.imports.restore(image_of(1), Chain(1, 0, False, 1, ((0, chunk),)))
         assert not keys(owner, "c:", "d:")
 
 
@@ -238,7 +239,7 @@ async def test_a_segment_is_restored_though_no_group_of_the_log_could_hold_its_r
     )
     assert sum(len(each.packed_crcs) for _, each in chunks) > GROUP_BYTES_MAX // 2
     async with world.owner(attrs.evolve(OPTIONS, chunked=ChunkedOptions(index_spacing=1 << 40))) as owner:
-        await owner.container.legacy.restore(
+        await owner.container.imports.restore(
             image_of(count * size), Chain(count * size, 0, False, size, chunks)
         )
 

@@ -11,15 +11,16 @@ from support.container_world import ContainerWorld, referenced_chunks
 from tierlog.actors.container.claims import (
     Claim,
     Identity,
-    claim_late,
+    StorageClaim,
     claim_name,
     claim_prefix,
+    create_claim,
     decode_claim,
     encode_claim,
-    judge,
-    place,
-    survey,
+    list_claims,
+    validate_claims,
 )
+from tierlog.journal.log.memory import MemoryLogService
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
@@ -71,16 +72,16 @@ def test_claims_above_the_logs_history_or_of_others_are_refused(
     """W8: the folder is a copy, an old backup, or of another store."""
     if refused:
         with pytest.raises(StoreMismatch):
-            judge(claims, history, US)
+            validate_claims(claims, history, US)
     else:
-        judge(claims, history, US)
+        validate_claims(claims, history, US)
 
 
 def test_a_refusal_says_what_to_do() -> None:
     with pytest.raises(StoreMismatch, match="give each store its own place"):
-        judge([Claim(1, STRANGER)], 3, US)
+        validate_claims([Claim(1, STRANGER)], 3, US)
     with pytest.raises(StoreMismatch, match="--adopt"):
-        judge([Claim(4, US)], 3, US)
+        validate_claims([Claim(4, US)], 3, US)
 
 
 async def open_chunks(state: MemoryChunkState) -> MemoryChunkStorage:
@@ -94,47 +95,52 @@ async def test_an_epoch_is_claimed_once() -> None:
     state = MemoryChunkState()
     chunks = await open_chunks(state)
 
-    assert await place(chunks, 0, 5, US)
-    assert await place(chunks, 0, 5, US), "its own claim, after a lost reply"
-    assert not await place(chunks, 0, 5, NEXT_OWNER)
-    assert await place(chunks, 0, 6, NEXT_OWNER)
-    assert await place(chunks, 1, 5, NEXT_OWNER), "each container has its own"
+    assert await create_claim(chunks, 0, 5, US)
+    assert await create_claim(chunks, 0, 5, US), "its own claim, after a lost reply"
+    assert not await create_claim(chunks, 0, 5, NEXT_OWNER)
+    assert await create_claim(chunks, 0, 6, NEXT_OWNER)
+    assert await create_claim(chunks, 1, 5, NEXT_OWNER), "each container has its own"
 
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("adopt", [False, True])
 @pytest.mark.parametrize("epoch", [5, 6])
-async def test_who_is_succeeded_while_it_claims_late_is_told_so_and_a_copy_is_told_that(
-    epoch: int, adopt: bool
+async def test_an_owner_that_was_succeeded_while_it_claims_late_is_fenced_and_a_copy_is_a_mismatch(
+    epoch: int, adopt: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The successor fenced the log before it claimed. A copy's log was never fenced."""
     chunks = await open_chunks(MemoryChunkState())
-    await place(chunks, 0, epoch, NEXT_OWNER)
+    await create_claim(chunks, 0, epoch, NEXT_OWNER)
+    log = MemoryLogService().log("c0")
+    claim = StorageClaim(chunks, 0, US, log, adopt=adopt)
+    claim.epoch = 5
     fenced = [None, NotOwner("a newer owner has the log")]
 
     def check_owner() -> None:
         if error := fenced.pop(0):
             raise error
 
+    monkeypatch.setattr(log, "check_owner", check_owner)
     if epoch == 6 and adopt:
-        await claim_late(chunks, 0, 5, US, check_owner, adopt=adopt)
+        await claim.ensure()
         return
 
     with pytest.raises(NotOwner):
-        await claim_late(chunks, 0, 5, US, check_owner, adopt=adopt)
+        await claim.ensure()
+    monkeypatch.setattr(log, "check_owner", lambda: None)
     with pytest.raises(StoreMismatch, match="--adopt"):
-        await claim_late(chunks, 0, 5, US, lambda: None, adopt=adopt)
+        await claim.ensure()
 
 
 @pytest.mark.anyio
-async def test_a_survey_finds_a_containers_claims_in_order() -> None:
+async def test_the_claims_of_a_container_are_listed_in_order() -> None:
     chunks = await open_chunks(MemoryChunkState())
     for epoch, identity in ((16, NEXT_OWNER), (9, US)):
-        await place(chunks, 2, epoch, identity)
-    await place(chunks, 3, 99, US)
+        await create_claim(chunks, 2, epoch, identity)
+    await create_claim(chunks, 3, 99, US)
 
-    assert await survey(chunks, 2) == [Claim(9, US), Claim(16, NEXT_OWNER)]
-    assert await survey(chunks, 4) == []
+    assert await list_claims(chunks, 2) == [Claim(9, US), Claim(16, NEXT_OWNER)]
+    assert await list_claims(chunks, 4) == []
 
 
 @pytest.mark.anyio
@@ -143,7 +149,7 @@ async def test_a_claim_that_cannot_be_read_is_corruption(name: str) -> None:
     chunks = await open_chunks(MemoryChunkState())
     await chunks.create_with_content(claim_prefix(0) + name, [b"not a claim"])
     with pytest.raises(DataCorruption) as refused:
-        await survey(chunks, 0)
+        await list_claims(chunks, 0)
 
     assert refused.value.file == claim_prefix(0) + name
 
@@ -162,5 +168,7 @@ async def test_an_owner_whose_claim_has_no_answer_serves_and_claims_before_it_wr
 
         world.chunks.script = None
         await owner.store.flush()
-        assert await survey(world.chunks, owner.container.index) == [Claim(1, owner.container._identity)]
+        assert await list_claims(world.chunks, owner.container.index) == [
+            Claim(1, owner.container._claim.identity)
+        ]
         assert referenced_chunks(owner.container)

@@ -39,15 +39,25 @@ class Ownership:
     starts_after: float = 0.0
     start_error: BaseException | None = None
     is_poisoned: bool = False
-    follows: Collection[int] | None = None
+    previous_epochs: Collection[int] | None = None
     _end: anyio.Event = attrs.field(factory=anyio.Event)
     _error: BaseException | None = None
 
     @property
-    def epochs_so_far(self) -> Collection[int]:
-        return (*(self.follows or ()), 10 * self.number)
+    def log(self) -> Ownership:
+        return self
 
-    async def run(self, started: Callable[[], None], ending: Callable[[], None]) -> None:
+    @property
+    def own_epochs(self) -> Collection[int]:
+        return (10 * self.number,)
+
+    async def run(
+        self,
+        started: Callable[[], None],
+        ending: Callable[[], None],
+        previous_epochs: Collection[int] | None,
+    ) -> None:
+        self.previous_epochs = previous_epochs
         try:
             await anyio.sleep(self.starts_after)
             if self.start_error is not None:
@@ -71,21 +81,21 @@ class Ownership:
 
 
 @attrs.define
-class ContainerRuntime:
-    host: LocalContainer
+class Supervised:
+    container: LocalContainer
     made: list[Ownership]
     ended: anyio.Event = attrs.field(factory=anyio.Event)
 
     async def run(self) -> None:
-        await self.host.run()
+        await self.container.run()
         self.ended.set()
 
 
 @asynccontextmanager
-async def hosting(
+async def supervised(
     *scripts: dict[str, Any], wait: float = 10.0, policy: RestartPolicy = POLICY
-) -> AsyncIterator[ContainerRuntime]:
-    """A running host whose n-th ownership is made as the n-th script says (the last one again and again)."""
+) -> AsyncIterator[Supervised]:
+    """A supervised container whose n-th ownership is made as the n-th script says (the last one again and again)."""
     made: list[Ownership] = []
 
     def make() -> Any:
@@ -93,11 +103,11 @@ async def hosting(
         made.append(Ownership(len(made) + 1, **script))
         return made[-1]
 
-    world = ContainerRuntime(LocalContainer(3, make, policy, Random(1), wait), made)
+    world = Supervised(LocalContainer(3, make, policy, Random(1), wait), made)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(world.run)
         yield world
-        world.host.stop()
+        world.container.stop()
         await world.ended.wait()
 
 
@@ -106,59 +116,59 @@ async def number(ownership: Any) -> int:
     return answer
 
 
-async def refusal(host: LocalContainer) -> type[Exception]:
+async def refusal(container: LocalContainer) -> type[Exception]:
     with pytest.raises(TierlogError) as refused:
-        await host.call(number)
+        await container.call(number)
 
     return type(refused.value)
 
 
 async def test_calls_go_to_the_ownership_that_is_alive() -> None:
-    async with hosting() as world:
-        await world.host.wait_started()
+    async with supervised() as world:
+        await world.container.wait_started()
 
-        assert await world.host.call(number) == 1
-        assert world.host.statistics().state == "active"
-        assert str(world.host.statistics().current) == "statistics of 1"
+        assert await world.container.call(number) == 1
+        assert world.container.statistics().state == "active"
+        assert str(world.container.statistics().current) == "statistics of 1"
 
 
 async def test_a_failed_ownership_is_followed_by_another() -> None:
-    async with hosting() as world:
-        await world.host.wait_started()
+    async with supervised() as world:
+        await world.container.wait_started()
         world.made[0].fail(Unavailable("disk"))
         await anyio.wait_all_tasks_blocked()
-        assert world.host.active is None
-        assert world.host.statistics().state == "recovering"
+        assert world.container.active is None
+        assert world.container.statistics().state == "recovering"
 
-        assert await world.host.call(number) == 2
-        assert world.host.statistics().restarts == 1
+        assert await world.container.call(number) == 2
+        assert world.container.statistics().restarts == 1
 
 
 async def test_a_call_waits_for_recovery_up_to_the_limit() -> None:
-    async with hosting({}, {"starts_after": 5.0}) as world:
-        await world.host.wait_started()
+    async with supervised({}, {"starts_after": 5.0}) as world:
+        await world.container.wait_started()
         world.made[0].fail(Unavailable("disk"))
         await anyio.wait_all_tasks_blocked()
         before = anyio.current_time()
 
-        assert await world.host.call(number) == 2
+        assert await world.container.call(number) == 2
         assert anyio.current_time() - before == pytest.approx(6.0)
 
 
 async def test_a_call_that_waited_too_long_did_nothing_and_says_so() -> None:
-    async with hosting({"starts_after": 50.0}, wait=4.0) as world:
+    async with supervised({"starts_after": 50.0}, wait=4.0) as world:
         before = anyio.current_time()
         with pytest.raises(Unavailable, match="still recovering after 4 s"):
-            await world.host.call(number)
+            await world.container.call(number)
 
         assert anyio.current_time() - before == pytest.approx(4.0)
-        assert world.host.statistics().state == "starting"
+        assert world.container.statistics().state == "starting"
 
 
 @pytest.mark.parametrize("error", [Unavailable("not taken in"), ClosedError("mailbox closed")], ids=repr)
 async def test_a_call_that_was_not_taken_in_is_tried_on_the_next_ownership(error: TierlogError) -> None:
-    async with hosting() as world:
-        await world.host.wait_started()
+    async with supervised() as world:
+        await world.container.wait_started()
 
         async def verb(ownership: Any) -> int:
             if ownership.number == 1:
@@ -167,15 +177,15 @@ async def test_a_call_that_was_not_taken_in_is_tried_on_the_next_ownership(error
                 raise error
             return await number(ownership)
 
-        assert await world.host.call(verb) == 2
+        assert await world.container.call(verb) == 2
 
 
 @pytest.mark.parametrize("error", [OutcomeUnknown("?"), SegmentNotFound("no such")], ids=repr)
 async def test_a_call_that_may_have_happened_or_was_answered_is_never_tried_again(
     error: TierlogError,
 ) -> None:
-    async with hosting() as world:
-        await world.host.wait_started()
+    async with supervised() as world:
+        await world.container.wait_started()
         calls = 0
 
         async def verb(ownership: Any) -> int:
@@ -186,32 +196,32 @@ async def test_a_call_that_may_have_happened_or_was_answered_is_never_tried_agai
             raise error
 
         with pytest.raises(type(error)):
-            await world.host.call(verb)
+            await world.container.call(verb)
         assert calls == 1
 
 
 async def test_what_is_unavailable_beneath_a_living_container_surfaces() -> None:
-    async with hosting() as world:
-        await world.host.wait_started()
+    async with supervised() as world:
+        await world.container.wait_started()
 
         async def verb(ownership: Any) -> int:
             raise Unavailable("long-term storage is down")
 
         with pytest.raises(Unavailable, match="long-term storage"):
-            await world.host.call(verb)
-        assert await world.host.call(number) == 1
+            await world.container.call(verb)
+        assert await world.container.call(number) == 1
 
 
 async def test_a_fenced_container_stays_fenced() -> None:
     """Reopening it would fence the other owner, and so on without end (A9)."""
-    async with hosting() as world:
-        await world.host.wait_started()
+    async with supervised() as world:
+        await world.container.wait_started()
         world.made[0].fail(NotOwner("epoch 4 fenced 3"))
         await world.ended.wait()
 
-        assert await refusal(world.host) is NotOwner
+        assert await refusal(world.container) is NotOwner
         assert len(world.made) == 1
-        assert world.host.statistics().state == "fenced"
+        assert world.container.statistics().state == "fenced"
 
 
 @pytest.mark.parametrize(
@@ -221,70 +231,70 @@ async def test_a_fenced_container_stays_fenced() -> None:
 )
 async def test_a_corrupt_container_stays_stopped_and_says_why(error: TierlogError) -> None:
     """A restart would meet the same bytes again."""
-    async with hosting({"start_error": ExceptionGroup("tasks", [error])}) as world:
+    async with supervised({"start_error": ExceptionGroup("tasks", [error])}) as world:
         with pytest.raises(type(error)) as refused:
-            await world.host.wait_started()
+            await world.container.wait_started()
 
         assert refused.value is error
-        assert await refusal(world.host) is type(error)
+        assert await refusal(world.container) is type(error)
         assert len(world.made) == 1
-        assert world.host.statistics().state == "corrupt"
+        assert world.container.statistics().state == "corrupt"
 
 
 async def test_a_container_that_keeps_failing_is_given_up() -> None:
-    async with hosting({"start_error": RuntimeError("bug")}) as world:
+    async with supervised({"start_error": RuntimeError("bug")}) as world:
         await world.ended.wait()
         with pytest.raises(Unavailable, match="stopped for good: failed: gave up"):
-            await world.host.call(number)
+            await world.container.call(number)
 
         assert len(world.made) == 3
 
 
 async def test_the_last_reason_of_a_container_given_up_is_told() -> None:
-    async with hosting({"start_error": Unavailable("no disk")}) as world:
+    async with supervised({"start_error": Unavailable("no disk")}) as world:
         await world.ended.wait()
         with pytest.raises(Unavailable, match="no disk"):
-            await world.host.call(number)
+            await world.container.call(number)
 
 
 async def test_a_poisoned_container_is_recovered() -> None:
     """C5: recovery is the way back from a torn step."""
-    async with hosting({"is_poisoned": True}, {}) as world:
-        await world.host.wait_started()
+    async with supervised({"is_poisoned": True}, {}) as world:
+        await world.container.wait_started()
         world.made[0].fail(RuntimeError("torn"))
         await anyio.wait_all_tasks_blocked()
 
-        assert await world.host.call(number) == 2
+        assert await world.container.call(number) == 2
 
 
 async def test_a_stopped_host_is_closed() -> None:
-    async with hosting() as world:
-        await world.host.wait_started()
-        world.host.stop()
+    async with supervised() as world:
+        await world.container.wait_started()
+        world.container.stop()
         await world.ended.wait()
 
-        assert await refusal(world.host) is ClosedError
+        assert await refusal(world.container) is ClosedError
         assert len(world.made) == 1
 
 
 async def test_a_stop_during_the_pause_makes_no_new_ownership_work() -> None:
-    async with hosting() as world:
-        await world.host.wait_started()
+    async with supervised() as world:
+        await world.container.wait_started()
         world.made[0].fail(Unavailable("disk"))
         await anyio.wait_all_tasks_blocked()
-        world.host.stop()
+        world.container.stop()
         await world.ended.wait()
 
-        assert world.host.active is None
-        assert await refusal(world.host) is ClosedError
+        assert world.container.active is None
+        assert await refusal(world.container) is ClosedError
 
 
-async def test_a_restart_may_only_follow_the_ownerships_of_this_host() -> None:
-    """Hole 26: the first one opens on order, whoever had the log; the next ones open by themselves."""
-    async with hosting() as world:
-        await world.host.wait_started()
+async def test_a_restart_takes_over_only_from_this_containers_own_ownerships() -> None:
+    """The first one opens on order, whoever had the log; the next ones open by themselves."""
+    async with supervised() as world:
+        await world.container.wait_started()
         for _ in range(2):
             world.made[-1].fail(Unavailable("the disk failed"))
             await anyio.sleep(2.0)
 
-        assert [ownership.follows for ownership in world.made] == [None, (10,), (10, 20)]
+        assert [ownership.previous_epochs for ownership in world.made] == [None, {10}, {10, 20}]

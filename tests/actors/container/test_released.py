@@ -13,6 +13,7 @@ from support.container_world import OPTIONS, ContainerWorld, Owner, read_all, un
 from support.legacy_layout import write_header, write_legacy
 from tierlog.actors.container.operations.import_segment import ImportRequest, decide_import
 from tierlog.actors.container.state import ContainerState
+from tierlog.actors.legacy_rolling.importing import import_segment
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.base.errors import InvalidArgument
 from tierlog.storage_backends.segments.chain import Chain
@@ -91,12 +92,12 @@ async def die_after(
     released."""
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
-        await owner.container.legacy.take(NAME)
+        await import_segment(owner.container, NAME)
         await act(owner)
         await owner.store.flush()
         await until(lambda: bool(recorded(owner)))
         while await owner.container.storage.deferred_work():
-            await owner.container.cycle_ended()
+            await owner.container.wait_cycle()
         released = recorded(owner)
         if checkpoint:
             await owner.checkpoint()
@@ -190,7 +191,7 @@ async def test_g3_while_deletes_fail_the_record_stays_over_owners(world: Contain
 
 async def test_g3_without_a_crash_the_record_goes_with_its_file(world: ContainerWorld) -> None:
     async with world.owner(EAGER) as owner:
-        await owner.container.legacy.take(NAME)
+        await import_segment(owner.container, NAME)
         await owner.store.delete_segment(NAME)
         await owner.store.flush()
         await until(lambda: not left(world) and not recorded(owner))
@@ -235,10 +236,10 @@ async def test_s19_a_file_that_is_about_to_be_deleted_is_not_imported(world: Con
     """Under another name: its own was taken."""
     await write_header(world.chunks, "app/thief", f"maxsize=9&0={FILES[0]}&".encode())
     await die_after(world, delete)
-    async with world.owner(attrs.evolve(LATE, layout=LayoutMode.LAYOUT_UPGRADE)) as owner:
+    async with world.owner(LATE, layout=LayoutMode.LAYOUT_UPGRADE) as owner:
         assert FILES[0] in recorded(owner)
         calls = len(world.chunks.calls)
-        for attempt in (owner.container.legacy.take("app/thief"), owner.store.segment_info("app/thief")):
+        for attempt in (import_segment(owner.container, "app/thief"), owner.store.segment_info("app/thief")):
             with pytest.raises(
                 InvalidArgument, match=r"cannot be imported: app/old\$offset.0 .* about to be deleted"
             ):

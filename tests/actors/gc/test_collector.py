@@ -50,6 +50,9 @@ class Released:
 @attrs.define
 class World:
     options: CollectorOptions = OPTIONS
+    epoch: int = EPOCH
+    chunk_prefix: str = "containers/0003/"
+    claim_prefix: str = "_system/containers/0003/epoch."
     chunks: FaultyChunkStorage = attrs.field(factory=lambda: FaultyChunkStorage(MemoryChunkStorage()))
     referenced: set[str] = attrs.field(factory=set)
     released: Released = attrs.field(factory=Released)
@@ -60,31 +63,20 @@ class World:
     collector: Collector = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.collector = Collector(
-            self.chunks,
-            container=3,
-            epoch=EPOCH,
-            claims_prefix="_system/containers/0003/epoch.",
-            referenced=self.referenced,
-            released=self.released,
-            claim=self._claim,
-            barrier=self._barrier,
-            request_cycle=self._request_cycle,
-            options=self.options,
-        )
+        self.collector = Collector(self.chunks, self, self.options)
 
-    async def _claim(self) -> None:
+    async def claim(self) -> None:
         await anyio.lowlevel.checkpoint()
         if self.claim_error is not None:
             raise self.claim_error
 
-    async def _barrier(self) -> None:
+    async def barrier(self) -> None:
         await anyio.lowlevel.checkpoint()
         if self.barrier_error is not None:
             raise self.barrier_error
         self.barriers.append(anyio.current_time())
 
-    def _request_cycle(self) -> None:
+    def request_cycle(self) -> None:
         self.requested += 1
 
     async def make(self, *names: str) -> None:
@@ -101,7 +93,7 @@ class World:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Collector]:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self.collector.run)
+            tasks.start_soon(self.collector.run, self.request_cycle)
             await anyio.wait_all_tasks_blocked()
             yield self.collector
             tasks.cancel_scope.cancel()
@@ -167,7 +159,7 @@ async def test_a_fenced_owner_deletes_nothing() -> None:
     await world.make(chunk(1))
     world.collector.release([chunk(1)])
     with pytest.raises(NotOwner):
-        await world.collector.run()
+        await world.collector.run(world.request_cycle)
 
     assert await world.left() == [chunk(1)]
     assert [call.verb for call in world.chunks.calls].count("delete") == 0
@@ -192,7 +184,7 @@ async def test_an_owner_whose_claim_is_refused_deletes_nothing() -> None:
     await world.make(chunk(1))
     world.collector.release([chunk(1)])
     with pytest.raises(StoreMismatch):
-        await world.collector.run()
+        await world.collector.run(world.request_cycle)
 
     assert await world.left() == [chunk(1)]
 

@@ -10,6 +10,7 @@ from support.container_world import OPTIONS, ContainerWorld, read_all
 from support.legacy_layout import write_files, write_header, write_legacy
 from tierlog.actors.legacy_rolling.file_claims import claim_files, mark_name
 from tierlog.actors.legacy_rolling.header import segment_of_file
+from tierlog.actors.legacy_rolling.importing import import_segment
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, Unavailable
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
@@ -41,15 +42,14 @@ async def test_a_file_belongs_to_one_segment_of_all_containers(first: str, secon
     world = await joined(ContainerWorld())
     eager = attrs.evolve(
         OPTIONS,
-        layout=LayoutMode.LAYOUT_UPGRADE,
         collector=attrs.evolve(OPTIONS.collector, delay=0.0),
         adopt=True,
     )
-    async with world.owner(eager) as one:
-        length = await one.container.legacy.take(first)
-        async with beside(world).owner(eager) as other:
+    async with world.owner(eager, layout=LayoutMode.LAYOUT_UPGRADE) as one:
+        length = await import_segment(one.container, first)
+        async with beside(world).owner(eager, layout=LayoutMode.LAYOUT_UPGRADE) as other:
             with pytest.raises(InvalidArgument, match=f"were imported as part of '{first}'"):
-                await other.container.legacy.take(second)
+                await import_segment(other.container, second)
             with pytest.raises(InvalidArgument, match=f"were imported as part of '{first}'"):
                 await other.store.read(second, 0, 1)
             assert await other.store.list_segments() == []
@@ -61,7 +61,7 @@ async def test_an_import_that_ended_after_its_marks_goes_on() -> None:
     world = await joined(ContainerWorld())
     await claim_files(world.chunks, TARGET, FILES)
     async with world.owner() as owner:
-        assert await owner.container.legacy.take(TARGET) == 7
+        assert await import_segment(owner.container, TARGET) == 7
         assert await read_all(owner.store, TARGET) == b"0123456"
 
 
@@ -70,7 +70,7 @@ async def test_a_failed_import_makes_no_mark() -> None:
     del world.memory.chunks[FILES[1]]
     async with world.owner() as owner:
         with pytest.raises(DataCorruption):
-            await owner.container.legacy.take(TARGET)
+            await import_segment(owner.container, TARGET)
     assert not [name for name in world.memory.chunks if name.startswith("_system/imports/")]
 
 
@@ -81,7 +81,7 @@ async def test_without_an_answer_about_the_marks_nothing_is_imported() -> None:
             Fault(FaultKind.BEFORE) if call.name.startswith("_system/imports/") else None
         )
         with pytest.raises(Unavailable):
-            await owner.container.legacy.take(TARGET)
+            await import_segment(owner.container, TARGET)
         assert await owner.store.list_segments() == []
 
 

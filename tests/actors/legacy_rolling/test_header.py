@@ -21,7 +21,7 @@ from tierlog.actors.legacy_rolling.header import (
 )
 from tierlog.storage_backends.base.errors import DataCorruption
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "rolling"
+GOLDEN = Path(__file__).parents[2] / "golden" / "rolling"
 
 
 def header(max_size: int, *chunks: tuple[int, str]) -> LegacyHeader:

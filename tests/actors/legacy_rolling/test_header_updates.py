@@ -17,14 +17,12 @@ from tierlog.testing.faulty_chunk_storage import Fault, FaultKind
 pytestmark = pytest.mark.anyio
 
 NAME = "app/events"
-KEEPING = attrs.evolve(
-    OPTIONS, layout=LayoutMode.CODE_ONLY_UPGRADE, collector=attrs.evolve(OPTIONS.collector, delay=0)
-)
+KEEPING = attrs.evolve(OPTIONS, collector=attrs.evolve(OPTIONS.collector, delay=0))
 
 
 @pytest.fixture
 def world() -> ContainerWorld:
-    return ContainerWorld(KEEPING)
+    return ContainerWorld(KEEPING, LayoutMode.CODE_ONLY_UPGRADE)
 
 
 async def seen(world: ContainerWorld, name: str = NAME) -> LegacySegment:
@@ -152,7 +150,7 @@ async def test_a_header_of_an_earlier_sealed_segment_that_says_the_same_is_unsea
 
 
 async def test_the_next_owner_completes_what_a_crash_left_behind(world: ContainerWorld) -> None:
-    async with world.owner(attrs.evolve(KEEPING, layout=LayoutMode.INSTALL_NEW)) as owner:
+    async with world.owner(layout=LayoutMode.INSTALL_NEW) as owner:
         await owner.store.create_segment(NAME)
         await owner.store.append(NAME, b"data")
         await owner.store.flush()
@@ -198,7 +196,7 @@ async def test_headers_that_could_not_be_written_are_written_later(world: Contai
 async def test_a_segment_with_a_damaged_chunk_does_not_hold_up_the_headers_of_others(
     world: ContainerWorld,
 ) -> None:
-    async with world.owner(attrs.evolve(KEEPING, layout=LayoutMode.INSTALL_NEW)) as owner:
+    async with world.owner(layout=LayoutMode.INSTALL_NEW) as owner:
         for name in ("app/damaged", NAME):
             await owner.store.create_segment(name)
             await owner.store.append(name, b"data")
@@ -227,7 +225,7 @@ async def test_what_the_format_cannot_say_stops_nothing(world: ContainerWorld) -
 
 @pytest.mark.parametrize("mode", [mode for mode in LayoutMode if mode is not LayoutMode.CODE_ONLY_UPGRADE])
 async def test_no_other_mode_writes_a_header(world: ContainerWorld, mode: LayoutMode) -> None:
-    async with world.owner(attrs.evolve(KEEPING, layout=mode)) as owner:
+    async with world.owner(layout=mode) as owner:
         await owner.store.create_segment(NAME)
         await owner.store.append(NAME, b"data")
         await owner.store.flush()

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 
 from support.chunked import SID, Owner, Tier2
 from support.legacy_layout import write_files, write_header, write_legacy
-from tierlog.actors.legacy_rolling.export import Exported, export
+from tierlog.actors.legacy_rolling.export import Exported, export_header
 from tierlog.actors.legacy_rolling.find import FoundChunk, LegacySegment, find, list_segments
-from tierlog.actors.legacy_rolling.read_chain import read_chain
+from tierlog.actors.legacy_rolling.importing import read_chain
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, Unsupported
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
@@ -244,7 +244,7 @@ async def test_a_file_that_changes_while_it_is_read_stops_the_import(
 
 
 async def exported(owner: Owner, name: str = NAME, *, replace: bool = False) -> Exported:
-    return await export(
+    return await export_header(
         owner.chunks, name, await owner.storage.info(SID), await owner.storage.chunks(SID), replace=replace
     )
 
@@ -270,7 +270,7 @@ async def test_an_export_is_repeated_in_peace_and_replaced_on_purpose() -> None:
     await exported(owner)
     await owner.write(4, b"4567", seal=True)
 
-    with pytest.raises(InvalidArgument, match="something else"):
+    with pytest.raises(InvalidArgument, match="other content"):
         await exported(owner)
     await exported(owner, replace=True)
     assert (await found(owner.chunks)).length == 8
@@ -299,7 +299,7 @@ async def test_a_seal_that_a_storage_cannot_show_is_told() -> None:
     await chunks.open()
 
     assert not (
-        await export(chunks, NAME, await owner.storage.info(SID), await owner.storage.chunks(SID))
+        await export_header(chunks, NAME, await owner.storage.info(SID), await owner.storage.chunks(SID))
     ).sealed
     assert not (await found(owner.chunks)).sealed
 

@@ -25,7 +25,7 @@ from tierlog import (
 from tierlog.actors.folder.layout_version import apply_layout_mode, is_upgraded
 from tierlog.actors.folder.paths import check_path
 from tierlog.actors.legacy_rolling.find import find
-from tierlog.actors.legacy_rolling.read_chain import no_progress
+from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.maintenance import import_segment
 from tierlog.actors.settings.configuration import parse_config, render_config
 from tierlog.actors.settings.layout_mode import LayoutMode

@@ -17,12 +17,13 @@ from support.container_world import (
 )
 from support.legacy_layout import write_files, write_header, write_legacy
 from tierlog.actors.container.operations.import_segment import ImportRequest, decide_import
-from tierlog.actors.container.operations.queries import WaitDurableRequest
 from tierlog.actors.container.publish import Publisher
 from tierlog.actors.container.requests import Request
 from tierlog.actors.container.state import ContainerState
+from tierlog.actors.legacy_rolling.export import export_segment
 from tierlog.actors.legacy_rolling.file_claims import mark_name
 from tierlog.actors.legacy_rolling.header import header_name
+from tierlog.actors.legacy_rolling.importing import import_segment
 from tierlog.actors.read.tail_cache import TailCache
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
@@ -43,12 +44,11 @@ pytestmark = pytest.mark.anyio
 
 NAME = "app/old"
 SPACING = OPTIONS.chunked.index_spacing
-LOOKING = attrs.evolve(OPTIONS, layout=LayoutMode.LAYOUT_UPGRADE)
 
 
 @pytest.fixture
 async def world() -> ContainerWorld:
-    world = ContainerWorld(LOOKING)
+    world = ContainerWorld(OPTIONS, LayoutMode.LAYOUT_UPGRADE)
     await world.chunks.open()
     return world
 
@@ -64,8 +64,8 @@ async def older(world: ContainerWorld, name: str = NAME, *, sealed: bool = False
 @pytest.mark.parametrize("mode", LayoutMode)
 async def test_an_import_on_demand_works_in_every_mode(world: ContainerWorld, mode: LayoutMode) -> None:
     await older(world, sealed=True)
-    async with world.owner(attrs.evolve(OPTIONS, layout=mode)) as owner:
-        assert await owner.container.legacy.take(NAME) == 10
+    async with world.owner(layout=mode) as owner:
+        assert await import_segment(owner.container, NAME) == 10
         info = await owner.store.segment_info(NAME)
         assert (info.length, info.flushed_length, info.start_offset, info.sealed) == (10, 10, 0, True)
         assert await read_all(owner.store, NAME) == b"0123456789"
@@ -80,7 +80,7 @@ async def test_an_imported_segment_comes_back_with_its_container_rule_s14(
     await older(world)
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
-        await owner.container.legacy.take(NAME)
+        await import_segment(owner.container, NAME)
         imported = await owner.store.segment_info(NAME)
         if checkpoint:
             await owner.checkpoint()
@@ -101,9 +101,9 @@ async def test_the_containers_own_spacing_and_rolling_size_count(world: Containe
     written it."""
     await write_files(world.chunks, [("plain", b"0123456789")])
     async with world.owner(
-        attrs.evolve(LOOKING, chunked=ChunkedOptions(rolling_size=7, index_spacing=4))
+        attrs.evolve(OPTIONS, chunked=ChunkedOptions(rolling_size=7, index_spacing=4))
     ) as owner:
-        await owner.container.legacy.take("plain")
+        await import_segment(owner.container, "plain")
         sid = (await owner.store.segment_info("plain")).segment_id
 
         assert (await owner.container.storage.info(sid)).rolling_size == 7
@@ -114,7 +114,7 @@ async def test_the_containers_own_spacing_and_rolling_size_count(world: Containe
 async def test_the_next_id_is_not_the_imported_ones(world: ContainerWorld) -> None:
     await older(world)
     async with world.owner() as owner:
-        await owner.container.legacy.take(NAME)
+        await import_segment(owner.container, NAME)
         await owner.store.create_segment("app/new")
         ids = {(await owner.store.segment_info(name)).segment_id for name in (NAME, "app/new")}
 
@@ -126,7 +126,7 @@ async def test_appends_go_to_a_new_chunk_and_flushes_leave_the_files_alone_rule_
 ) -> None:
     await older(world)
     async with world.owner() as owner:
-        await owner.container.legacy.take(NAME)
+        await import_segment(owner.container, NAME)
         await owner.store.append(NAME, b"new", expected_offset=10)
         await owner.store.flush()
 
@@ -140,7 +140,7 @@ async def test_a_deleted_import_takes_its_files_along_and_never_comes_back_rule_
     world: ContainerWorld,
 ) -> None:
     await older(world)
-    options = attrs.evolve(LOOKING, collector=attrs.evolve(LOOKING.collector, delay=0))
+    options = attrs.evolve(OPTIONS, collector=attrs.evolve(OPTIONS.collector, delay=0))
     async with world.owner(options) as owner:
         assert await read_all(owner.store, NAME) == b"0123456789"
         await owner.store.delete_segment(NAME)
@@ -154,7 +154,7 @@ async def test_a_deleted_import_takes_its_files_along_and_never_comes_back_rule_
             )
         )
         with pytest.raises(InvalidArgument, match="imported or exported before"):
-            await owner.container.legacy.take(NAME)
+            await import_segment(owner.container, NAME)
 
     async with world.owner(options) as owner:
         with pytest.raises(SegmentNotFound):
@@ -172,33 +172,33 @@ async def test_a_deleted_segment_does_not_come_back_out_of_its_export_rule_s14(
         await owner.store.append(NAME, data)
         await owner.store.seal_segment(NAME)
         await owner.store.flush()
-        await owner.container.legacy.export(owner.container.storage, NAME, replace=False)
+        await export_segment(owner.container, NAME, replace=False)
         await owner.store.delete_segment(NAME)
         assert header_name(NAME) in world.memory.chunks
 
         with pytest.raises(SegmentNotFound):
             await owner.store.read(NAME, 0, 1)
         with pytest.raises(InvalidArgument, match="imported or exported before"):
-            await owner.container.legacy.take(NAME)
+            await import_segment(owner.container, NAME)
 
 
 async def test_what_exists_is_not_imported(world: ContainerWorld) -> None:
     await older(world)
     async with world.owner() as owner:
-        await owner.container.legacy.take(NAME)
+        await import_segment(owner.container, NAME)
         with pytest.raises(SegmentExists):
-            await owner.container.legacy.take(NAME)
+            await import_segment(owner.container, NAME)
         with pytest.raises(SegmentNotFound, match="legacy layout has no segment"):
-            await owner.container.legacy.take("app/none")
+            await import_segment(owner.container, "app/none")
 
 
 async def test_a_file_belongs_to_one_segment_only(world: ContainerWorld) -> None:
     await older(world)
     await write_header(world.chunks, "app/thief", f"maxsize=9&0={NAME}$offset.0&".encode())
     async with world.owner() as owner:
-        await owner.container.legacy.take(NAME)
+        await import_segment(owner.container, NAME)
         with pytest.raises(InvalidArgument, match="belongs to another segment"):
-            await owner.container.legacy.take("app/thief")
+            await import_segment(owner.container, "app/thief")
 
 
 async def test_a_stores_own_chunks_are_nobodys_older_segment(world: ContainerWorld) -> None:
@@ -213,7 +213,7 @@ async def test_a_stores_own_chunks_are_nobodys_older_segment(world: ContainerWor
             with pytest.raises(SegmentNotFound):
                 await owner.store.segment_info(name)
             with pytest.raises(SegmentNotFound):
-                await owner.container.legacy.take(name)
+                await import_segment(owner.container, name)
 
 
 async def test_a_staged_name_is_refused(world: ContainerWorld) -> None:
@@ -267,7 +267,7 @@ async def test_callers_at_the_same_time_import_once(world: ContainerWorld) -> No
         assert len(recorded_segments(owner.container)) == 1
         # The header, three files once for their checksums, and what the five readers read.
         assert world.chunks.statistics().reads - before <= 4 + 5 * 3
-        assert not owner.container.legacy._turns
+        assert not owner.container.imports._locks
 
 
 async def test_of_two_imports_at_the_same_time_the_second_is_told_that_it_exists(
@@ -279,7 +279,7 @@ async def test_of_two_imports_at_the_same_time_the_second_is_told_that_it_exists
 
         async def take() -> None:
             try:
-                answers.append(await owner.container.legacy.take(NAME))
+                answers.append(await import_segment(owner.container, NAME))
             except SegmentExists as error:
                 answers.append(type(error))
 
@@ -290,39 +290,39 @@ async def test_of_two_imports_at_the_same_time_the_second_is_told_that_it_exists
     assert answers == [10, SegmentExists, SegmentExists]
 
 
-async def test_who_was_refused_just_before_another_ones_import_asks_again(world: ContainerWorld) -> None:
+async def test_a_caller_refused_just_before_another_ones_import_asks_again(
+    world: ContainerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await older(world)
-    async with world.owner() as owner:
-        asked = 0
+    async with world.owner(layout=LayoutMode.LAYOUT_UPGRADE) as owner:
+        real, asked = owner.container._ask, 0
 
-        async def ask(request: Request, size: int) -> str:
+        async def ask(request: Request, size: int) -> object:
             nonlocal asked
             asked += 1
             if asked == 1:
-                await owner.container.legacy.take(NAME)
+                await import_segment(owner.container, NAME)
                 raise SegmentNotFound(f"no segment {NAME!r}", segment=NAME)
-            return "answer"
+            return await real(request, size)
 
-        assert await owner.container.legacy.ask(ask, WaitDurableRequest(), 0) == "answer"
+        monkeypatch.setattr(owner.container, "_ask", ask)
+        assert (await owner.store.segment_info(NAME)).length == 10
+        assert asked == 2
 
 
-async def test_who_was_succeeded_refuses_no_import_by_what_it_knew_rule_c1(
+async def test_a_succeeded_owner_refuses_no_import_by_what_it_knew_rule_c1(
     world: ContainerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await older(world)
     async with world.owner() as owner:
-        imports = owner.container.legacy
-        await imports.take(NAME)
-        real = imports._ask
+        await import_segment(owner.container, NAME)
 
-        async def ask(request: Request, size: int) -> object:
-            if isinstance(request, WaitDurableRequest):
-                raise NotOwner("a newer owner has the log")
-            return await real(request, size)
+        async def wait_durable() -> None:
+            raise NotOwner("a newer owner has the log")
 
-        monkeypatch.setattr(imports, "_ask", ask)
-        with pytest.raises(NotOwner):
-            await imports.take(NAME)
+        with monkeypatch.context() as patch, pytest.raises(NotOwner):
+            patch.setattr(owner.container, "wait_durable", wait_durable)
+            await import_segment(owner.container, NAME)
 
 
 async def test_a_segment_without_data_files_comes_in_empty(world: ContainerWorld) -> None:
@@ -337,7 +337,7 @@ async def test_without_lookups_nothing_is_found_and_nothing_asked(
     world: ContainerWorld, mode: LayoutMode
 ) -> None:
     await older(world)
-    async with world.owner(attrs.evolve(OPTIONS, layout=mode)) as owner:
+    async with world.owner(layout=mode) as owner:
         before = len(world.chunks.calls)
         with pytest.raises(SegmentNotFound):
             await owner.store.read(NAME, 0, 1)
@@ -380,5 +380,6 @@ async def test_a_header_cannot_make_the_stores_own_objects_part_of_a_segment(wor
     await write_header(world.chunks, NAME, b"maxsize=100&0=_system/backups/monday/manifest&")
     async with world.owner() as owner:
         with pytest.raises(SegmentNotFound):
-            await owner.container.legacy.take(NAME)
-        assert not await owner.container.legacy.bring(NAME)
+            await import_segment(owner.container, NAME)
+        with pytest.raises(SegmentNotFound):
+            await owner.store.segment_info(NAME)

@@ -7,6 +7,7 @@ import pytest
 from support.container_world import ContainerWorld, Owner
 from support.legacy_layout import write_legacy
 from tierlog import AttributeUpdate
+from tierlog.actors.legacy_rolling.importing import import_segment
 from tierlog.actors.maintenance.backup import (
     BackupOptions,
     BackupSource,
@@ -122,7 +123,7 @@ async def test_names_that_were_imported_are_kept(world: ContainerWorld) -> None:
     await world.chunks.open()
     await write_legacy(world.chunks, "app/old", b"x")
     async with world.owner() as owner:
-        await owner.container.legacy.take("app/old")
+        await import_segment(owner.container, "app/old")
         await owner.store.delete_segment("app/old")
 
         assert (await taken(world, owner)).taken == ("app/old",)
@@ -134,7 +135,7 @@ async def test_files_that_were_released_and_not_deleted_yet_are_kept_in_mind_rul
     await world.chunks.open()
     await write_legacy(world.chunks, "app/old", b"0123", b"45")
     async with world.owner() as owner:
-        await owner.container.legacy.take("app/old")
+        await import_segment(owner.container, "app/old")
         await owner.store.delete_segment("app/old")
         await owner.store.flush()
 

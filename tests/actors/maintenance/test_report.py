@@ -10,7 +10,7 @@ import pytest
 from support.folders import chunk_files
 from support.legacy_layout import write_legacy
 from tierlog import open_store
-from tierlog.actors.legacy_rolling.read_chain import no_progress
+from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.doctor import examine
 from tierlog.actors.maintenance.maintenance import import_segment
 from tierlog.actors.maintenance.report import ChunkUse, list_chunks, verify

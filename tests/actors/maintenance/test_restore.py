@@ -26,7 +26,7 @@ from tierlog import (
 )
 from tierlog.actors.folder.layout_version import is_upgraded
 from tierlog.actors.folder.paths import check_path, existing_identity
-from tierlog.actors.legacy_rolling.read_chain import no_progress
+from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.backup import BackupOptions
 from tierlog.actors.maintenance.backup_objects import (
     BackupObject,

@@ -106,7 +106,7 @@ class Ownership:
         self.take(request)
         return True
 
-    async def take_in(self, request: AppendRequest) -> None:
+    async def accept(self, request: AppendRequest) -> None:
         await anyio.lowlevel.checkpoint()
         if request.name in self.dies_at:
             self.closed = True

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tierlog.actors.legacy_rolling.imported_record import ImportedRecord
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import DataCorruption
@@ -26,6 +25,7 @@ from tierlog.storage_backends.segments.records import (
     released_names,
 )
 from tierlog.storage_backends.segments.records.deferred_work import is_of_newer_kind
+from tierlog.storage_backends.segments.records.imported import ImportedRecord
 from tierlog.storage_backends.segments.transaction import decode_record
 
 SEGMENT = SegmentRecord(

@@ -1,0 +1,86 @@
+"""Imports: a segment is made of chunks that are in long-term storage already, of the legacy layout or of a
+backup.
+
+Records that are too many for one operation are committed in pieces before it (``operations/import_segment.py``).
+Cancellation and crash: the operation is in the log, or nothing has happened that a reader can see. Records in
+pieces for an operation that never came are removed by a later flush cycle, of this owner or the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from ...journal.operations.segment_image import SegmentImage
+from ...storage_backends.segments.chain import Chain
+from ...storage_backends.segments.storage import ChunkedSegmentStorage
+from .operations.import_segment import ImportRequest, check_files_free, check_name_free
+from .requests import Request
+from .state import ContainerState
+
+
+class SegmentImporter:
+    """The imports of one ownership."""
+
+    def __init__(
+        self,
+        state: ContainerState,
+        storage: ChunkedSegmentStorage,
+        ask: Callable[[Request, int], Awaitable[Any]],
+        request_cycle: Callable[[], None],
+        *,
+        index_spacing: int,
+    ) -> None:
+        """``ask`` sends an internal request of a size in bytes; ``request_cycle()`` asks for a flush cycle,
+        which removes what an import left unfinished."""
+        self._state = state
+        self._storage = storage
+        self._ask = ask
+        self._request_cycle = request_cycle
+        self._index_spacing = index_spacing
+        self._locks: dict[str, anyio.Lock] = {}
+
+    @asynccontextmanager
+    async def exclusive(self, name: str) -> AsyncIterator[None]:
+        """One body at a time per name."""
+        lock = self._locks.setdefault(name, anyio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.statistics().tasks_waiting and not lock.locked():
+                self._locks.pop(name, None)
+
+    def check_free(self, name: str, files: Iterable[str] = ()) -> None:
+        """Raises, as far as is known now, why ``files`` cannot become the segment ``name``: ``SegmentExists``,
+        ``InvalidArgument``, ``Unavailable``."""
+        check_name_free(self._state, name)
+        check_files_free(self._state, name, files)
+
+    async def import_chain(self, name: str, chain: Chain) -> None:
+        """Make ``chain``, of the legacy layout, the segment ``name`` (rule S14). Raises as ``check_free``."""
+        await self._import(ImportRequest.of_chain(name, chain, self._index_spacing))
+
+    async def restore(self, image: SegmentImage, chain: Chain) -> None:
+        """Make ``chain``, of a backup, the image's segment (rule S17). Raises as ``check_free``."""
+        await self._import(ImportRequest(image, chain, self._index_spacing, is_legacy=False))
+
+    async def _import(self, request: ImportRequest) -> None:
+        name, chain = request.image.name, request.chain
+        if self._storage.is_one_piece(chain):
+            size = sum(len(chunk.packed_crcs) + len(chunk.packed_starts) + 256 for _, chunk in chain.chunks)
+            await self._ask(request, size)
+            return
+
+        check_name_free(self._state, name, is_legacy=request.is_legacy)
+        check_files_free(self._state, name, (chunk.name for _, chunk in chain.chunks))
+        request.adopted = self._state.take_segment_id()
+        try:
+            await self._storage.adopt(request.adopted, chain)
+            await self._ask(request, 256)
+        finally:
+            self._storage.end_adoption(request.adopted)
+            self._request_cycle()

@@ -1,0 +1,103 @@
+"""The parts of one ownership, built once its epoch is known: each is given what it needs, and none changes after
+its construction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ...storage_backends.segments.storage import ChunkedSegmentStorage
+from ..flush.segment_flusher import SegmentFlusher
+from ..flush.writer import StorageWriter
+from ..gc.collector import Collector
+from ..read.append_starts import AppendStarts
+from ..read.read_ahead import ReadAhead
+from ..read.reader import Reader
+from .admission import Admission
+from .checkpoint import Checkpointer
+from .imports import SegmentImporter
+from .leases import Leases
+from .pipeline import Pipeline, PipelineHooks
+from .publish import Listeners, Publisher
+from .views import CollectorView, FlushView
+
+if TYPE_CHECKING:
+    from .container import Container
+
+
+@attrs.frozen
+class ContainerParts:
+    pipeline: Pipeline
+    publisher: Publisher
+    collector: Collector
+    storage: ChunkedSegmentStorage
+    reader: Reader
+    starts: AppendStarts
+    read_ahead: ReadAhead
+    checkpointer: Checkpointer
+    writer: StorageWriter
+    admission: Admission
+    leases: Leases
+    imports: SegmentImporter
+
+
+def build_parts(container: Container) -> ContainerParts:
+    """The parts of ``container``, whose log is open."""
+    options, state, cache, log = container.options, container.state, container.cache, container.log
+    collector = Collector(container.chunks, CollectorView(container), options.collector)
+    storage = ChunkedSegmentStorage(
+        container.chunks,
+        container.metadata,
+        container=container.index,
+        epoch=state.epoch,
+        world=container.world,
+        garbage=collector,
+        options=options.chunked,
+    )
+    view = FlushView(container)
+    flusher = SegmentFlusher(storage, cache, view.segment_of, view.forget)
+    writer = StorageWriter(view, flusher, storage, collector, container.claim_storage, options.writer)
+    leases = Leases(state, container.ask_internal, tombstone=options.tombstone)
+    listeners = _listeners(container, writer, leases)
+    publisher = Publisher(state, cache, due_bytes=options.flush_bytes, listeners=listeners)
+    hooks = PipelineHooks(container.group_published, options.protect, options.span)
+    read_ahead = ReadAhead(storage.read, options.read_ahead, options.read_ahead_budget)
+    return ContainerParts(
+        pipeline=Pipeline(state, log, container.mailbox, publisher, options.pipeline, hooks),
+        publisher=publisher,
+        collector=collector,
+        storage=storage,
+        reader=Reader(cache, read_ahead, state.segments.get),
+        starts=AppendStarts(storage, state.segments.get),
+        read_ahead=read_ahead,
+        checkpointer=Checkpointer(state, cache, log, container.ask_internal, options.checkpoint),
+        writer=writer,
+        admission=Admission(state, cache, log, writer, options.admission),
+        leases=leases,
+        imports=SegmentImporter(
+            state,
+            storage,
+            container.ask_internal,
+            writer.request_cycle,
+            index_spacing=options.chunked.index_spacing,
+        ),
+    )
+
+
+def _listeners(container: Container, writer: StorageWriter, leases: Leases) -> Listeners:
+    legacy, segments = container.legacy, container.state.segments
+    if legacy is None:
+        return Listeners(segment_due=writer.segment_due, transaction_changed=leases.note)
+
+    def record_changed(sid: int) -> None:
+        segment = segments.get(sid)
+        if segment is not None:
+            legacy.record_changed(sid, segment.name)
+
+    return Listeners(
+        segment_due=writer.segment_due,
+        transaction_changed=leases.note,
+        record_changed=record_changed,
+        cycle_completed=legacy.cycle_completed,
+    )

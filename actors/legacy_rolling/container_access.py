@@ -1,0 +1,74 @@
+"""What imports, exports and header updates need of the container whose segments they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Protocol
+
+from ...storage_backends.base.chunk_storage import ChunkStorage
+from ...storage_backends.segments.chain import Chain
+from ...storage_backends.segments.metadata_store import ChunkMetadataStore
+from ...storage_backends.segments.storage import ChunkedSegmentStorage
+
+
+class KnownSegment(Protocol):
+    @property
+    def sid(self) -> int: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def has_record(self) -> bool: ...
+    @property
+    def is_gone(self) -> bool: ...
+
+
+class KnownSegments(Protocol):
+    """The container's segments, by name and by id."""
+
+    @property
+    def by_id(self) -> Mapping[int, KnownSegment]:
+        """Those in memory, deleted ones that still have a record included."""
+        ...
+
+    def names(self, prefix: str) -> Iterable[str]: ...
+    def sid_of(self, name: str) -> int | None: ...
+    def find(self, name: str) -> KnownSegment | None: ...
+    def get(self, sid: int) -> KnownSegment | None: ...
+
+
+class Importer(Protocol):
+    def exclusive(self, name: str) -> AbstractAsyncContextManager[None]:
+        """One import of a name at a time."""
+        ...
+
+    def check_free(self, name: str, files: Iterable[str] = ()) -> None:
+        """Raises ``SegmentExists``, ``InvalidArgument`` or ``Unavailable`` if ``files`` cannot become ``name``."""
+        ...
+
+    async def import_chain(self, name: str, chain: Chain) -> None: ...
+
+
+class ContainerAccess(Protocol):
+    @property
+    def chunks(self) -> ChunkStorage: ...
+    @property
+    def metadata(self) -> ChunkMetadataStore: ...
+    @property
+    def storage(self) -> ChunkedSegmentStorage: ...
+    @property
+    def segments(self) -> KnownSegments: ...
+    @property
+    def imports(self) -> Importer: ...
+    @property
+    def rolling_size(self) -> int:
+        """The size in bytes at which chunks of a segment roll whose header gives none."""
+        ...
+
+    async def claim_storage(self) -> None:
+        """Returns once this owner may write to long-term storage (rule W8)."""
+        ...
+
+    async def wait_durable(self) -> None:
+        """Returns once everything decided so far is durable, which proves the ownership (rule C1)."""
+        ...
