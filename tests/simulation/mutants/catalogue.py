@@ -11,7 +11,7 @@ import anyio
 import attrs
 
 from tierlog.actors.container.checkpoint import Checkpointer
-from tierlog.actors.container.container import Container
+from tierlog.actors.container.claims import StorageClaim
 from tierlog.actors.container.leases import Leases
 from tierlog.actors.container.operations import append, import_segment, transactions
 from tierlog.actors.container.pipeline import Pipeline
@@ -22,7 +22,6 @@ from tierlog.actors.flush.segment_flusher import SegmentFlusher
 from tierlog.actors.flush.writer import StorageWriter
 from tierlog.actors.gc import rules as gc_rules
 from tierlog.actors.gc.collector import Collector
-from tierlog.actors.legacy_rolling.imported_record import imported_key
 from tierlog.journal.log import local_open
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_history import HistoryReader, WalFile
@@ -36,6 +35,7 @@ from tierlog.storage_backends.segments.core import Core
 from tierlog.storage_backends.segments.operations import deferred_work, join_chunks
 from tierlog.storage_backends.segments.operations import read as reading
 from tierlog.storage_backends.segments.operations.join_chunks import Source
+from tierlog.storage_backends.segments.records.imported import imported_key
 from tierlog.storage_backends.segments.segment_transaction import SegmentTransaction
 
 from .planting import CATALOGUE, Planter, mutant
@@ -145,11 +145,10 @@ def failed_sync_is_retried(plant: Planter) -> None:
 def no_claim_is_made(plant: Planter) -> None:
     """An owner writes to long-term storage without a claim, so that a copied folder would not notice it."""
 
-    async def place(original: Any, self: Container, epoch: int) -> int:
-        self._claimed = True
-        return epoch
+    async def create(original: Any, self: StorageClaim) -> None:
+        self._exists = True
 
-    plant(Container._place_claim, place)
+    plant(StorageClaim._create, create)
 
 
 # --- the container --------------------------------------------------------------------------------
