@@ -1,14 +1,12 @@
-"""Many appends to one container at once, in order, each with its own answer.
+"""Batch append: many appends to one container, in order, each with its own outcome.
 
-Owns: how a list of appends is taken in and answered: all of them are offered before the first answer is
-awaited, so that they share groups. Does not own: what an append is (``requests.py``), nor what happens to it
-(the pipeline).
+All appends enter the mailbox before the first answer is awaited, so that they share groups.
 
-Order: an append enters the mailbox after those before it in the list, also when it has to wait at a gate or
-for room. One that is refused does not stop those behind it. When the container stops, what it had not come to
-is offered to the next ownership, in order.
+Order: an append enters the mailbox after those before it in the batch, also if it has to wait for admission or
+for room. A refused append does not stop those behind it. When the container stops, the appends that did not
+enter its mailbox go to the next ownership, in order.
 
-Cancellation: what was taken in is carried out, nobody hears of it.
+Cancellation: appends in the mailbox are carried out, and nobody gets their outcomes.
 """
 
 from __future__ import annotations
@@ -21,43 +19,42 @@ from .local import LocalContainer, RemoteContainer
 from .operations.append import AppendRequest
 
 Outcome = int | TierlogError | None
-"""The offset, None for an older duplicate, or why it was not applied."""
+"""The offset, None for a repeat that is not the writer's latest append, or why it was not applied."""
 
 
-async def append_each(
-    host: LocalContainer | RemoteContainer, requests: Sequence[AppendRequest]
+async def append_batch(
+    local: LocalContainer | RemoteContainer, requests: Sequence[AppendRequest]
 ) -> list[Outcome]:
-    """One outcome for each request, once all are known. Raises nothing but a cancellation and what is no
-    error of tierlog's."""
+    """One outcome for each request, once all are known. A ``TierlogError`` is an outcome and never raised."""
     outcomes: list[Outcome] = [None] * len(requests)
     left = list(range(len(requests)))
     while left:
-        left = await _round(host, requests, left, outcomes)
+        left = await _run_round(local, requests, left, outcomes)
 
     return outcomes
 
 
-async def _round(
-    host: LocalContainer | RemoteContainer,
+async def _run_round(
+    local: LocalContainer | RemoteContainer,
     requests: Sequence[AppendRequest],
     left: list[int],
     outcomes: list[Outcome],
 ) -> list[int]:
-    """Offer what is left to one ownership and wait for the answers; returns what it never came to."""
+    """Give what is left to one ownership and wait for the answers. Returns what the next one must do."""
     try:
-        container: Container = await host.call(_itself) if host.active is None else host.active
+        container: Container = await local.call(_active) if local.active is None else local.active
     except TierlogError as error:
         for index in left:
             outcomes[index] = error
         return []
 
-    taken, rest = await _offer_all(host, container, requests, left, outcomes)
+    entered, rest = await _enter_all(local, container, requests, left, outcomes)
     again: list[int] = []
-    for index in taken:
+    for index in entered:
         try:
             outcomes[index] = await requests[index].reply.wait()
         except (Unavailable, ClosedError) as error:
-            if host.active is container:
+            if local.active is container:
                 outcomes[index] = error
             else:
                 again.append(index)
@@ -67,32 +64,31 @@ async def _round(
     return again + rest
 
 
-async def _offer_all(
-    host: LocalContainer | RemoteContainer,
+async def _enter_all(
+    local: LocalContainer | RemoteContainer,
     container: Container,
     requests: Sequence[AppendRequest],
     left: list[int],
     outcomes: list[Outcome],
 ) -> tuple[list[int], list[int]]:
-    """What ``container`` took in, and what was left when it stopped: none of that goes to the next one before
-    what it failed to do."""
-    taken: list[int] = []
-    for place, index in enumerate(left):
+    """(what entered the mailbox, what was left when the container stopped)."""
+    entered: list[int] = []
+    for position, index in enumerate(left):
         request = requests[index]
         try:
             if not container.offer(request):
                 await container.accept(request)
-            taken.append(index)
+            entered.append(index)
         except (Unavailable, ClosedError) as error:
-            if host.active is not container:
-                return taken, left[place:]
+            if local.active is not container:
+                return entered, left[position:]
 
             outcomes[index] = error
         except TierlogError as error:
             outcomes[index] = error
 
-    return taken, []
+    return entered, []
 
 
-async def _itself(container: Container) -> Container:
+async def _active(container: Container) -> Container:
     return container

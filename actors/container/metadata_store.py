@@ -1,9 +1,8 @@
 """Chunk metadata in the container's own log: the ``ChunkMetadataStore`` of chunked segment storage.
 
 A commit is one internal operation. It is conditional because it is decided in sequence with everything else,
-durable and fenced because it is logged, and part of every checkpoint (rule S6). Reads see the newest commit that
-has a sequence; ``commit`` returns once it is durable.
-"""
+durable and fenced because it is logged, and part of every checkpoint (rule S6). Reads see the newest commit
+that has a sequence; ``commit`` returns once it is durable."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """The messages that a container's mailbox carries: the base, and the two that the pipeline logs itself.
 
-Each verb's request is in its module in ``operations/``. Requests are plain slotted classes: appends are the hot
-path, and one takes about 0.3 us to make.
-"""
+Each verb's request is in its module in ``operations/``. Requests are plain slotted classes: appends are the
+hot path, and one takes about 0.3 us to make."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """A container's segments in memory: ``SegmentState``, and the one table that maps names to ids (rule C2).
 
-The fields are speculative: they include every operation that was given a sequence. Only ``durable_length`` lags
-behind; readers see it, and it is -1 until the creation itself is durable. Nothing is ever rolled back: if the log
-fails, the container stops and recovery builds the state again.
-"""
+The fields are speculative: they include every operation that was given a sequence. Only ``durable_length``
+lags behind; readers see it, and it is -1 until the creation itself is durable. Nothing is ever rolled back:
+if the log fails, the container stops and recovery builds the state again."""
 
 from __future__ import annotations
 
@@ -35,8 +34,8 @@ _GROUPS_PER_REFERENCE = 16
 
 
 class SegmentState:
-    """One segment. ``length >= durable_length >= flushed``; ``merges`` are in offset order and not in long-term
-    storage's record yet."""
+    """One segment. ``length >= durable_length >= flushed``; ``merges`` are in offset order and not in
+    long-term storage's record yet."""
 
     __slots__ = (
         "append_boundaries",
@@ -142,8 +141,8 @@ class SegmentState:
         self.flushed_sealed = record.sealed
 
     def add_log_reference(self, end: int, group: int) -> None:
-        """Bytes up to ``end`` need ``group`` of the log. One reference covers several groups, which bounds their
-        number (rule C9)."""
+        """Bytes up to ``end`` need ``group`` of the log. One reference covers several groups, which bounds
+        their number (rule C9)."""
         references = self.log_references
         if references and group - references[-1][1] < _GROUPS_PER_REFERENCE:
             # In recovery, re-logged bytes may end before others that were appended earlier.
@@ -233,9 +232,8 @@ class _ById(dict[int, SegmentState]):
 class SegmentTable:
     """Every segment by id, and the live ones by name.
 
-    Idle segments can be evicted; only their image stays, as checkpoints keep it. The synchronous step that needs
-    an evicted segment loads it, so no operation ever waits and none can overtake another (rule C4).
-    """
+    Idle segments can be evicted; only their image stays, as checkpoints keep it. The synchronous step that
+    needs an evicted segment loads it, so no operation ever waits and none can overtake another (rule C4)."""
 
     def __init__(self, on_load: Callable[[SegmentState], None] = lambda segment: None) -> None:
         """``on_load(segment)`` completes a segment that was loaded, before it is returned."""

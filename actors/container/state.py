@@ -24,8 +24,8 @@ NO_CYCLE = CycleComplete(0, 0, 0, False)
 
 
 class Snapshot:
-    """The state at one sequence, while a checkpoint encodes it in parts. A segment is encoded before its first
-    change (rule C7)."""
+    """The state at one sequence, while a checkpoint encodes it in parts. A segment is encoded before its
+    first change (rule C7)."""
 
     def __init__(
         self,
@@ -161,7 +161,8 @@ class ContainerState:
         self.snapshot = None
 
     def restore(self, segment: SegmentState) -> None:
-        """Recovery: add a segment of a checkpoint. Its metadata entries and transactions are restored first."""
+        """Recovery: add a segment of a checkpoint. Its metadata entries and transactions are restored
+        first."""
         self.load_record(segment)
         self.segments.add(segment)
         if not segment.is_gone and is_staged(segment.name):

@@ -1,5 +1,5 @@
-"""A container's transactions: one immutable record for each, open or ended, and the staged segments of the open
-ones (rules T1 to T9).
+"""A container's transactions: one immutable record for each, open or ended, and the staged segments of the
+open ones (rules T1 to T9).
 
 Checkpoints keep the records. The maps beside them are derived from the records and from the names of staged
 segments, and are never persisted. An impossible change raises ``ValueError``: only a damaged log leads to it
@@ -38,8 +38,8 @@ class TransactionTable:
         return len(self.records) - self.open_count
 
     def find(self, target: str, transaction: str, sid: int | None) -> TransactionImage | None:
-        """The record. ``sid`` is the live segment of the target's name, if there is one: transactions of an earlier
-        segment of that name are not its own (rule T8)."""
+        """The record. ``sid`` is the live segment of the target's name, if there is one: transactions of an
+        earlier segment of that name are not its own (rule T8)."""
         record = self.records.get((target, transaction))
         return None if record is None or (sid is not None and sid != record.sid) else record
 

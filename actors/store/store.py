@@ -49,7 +49,7 @@ from ...storage_backends.base.transactions import (
 )
 from ...storage_backends.base.verbs import SegmentVerbs
 from ..chunk_io.actor import StorageActor, StorageActorStatistics
-from ..container.batch_append import Outcome, append_each
+from ..container.batch_append import Outcome, append_batch
 from ..container.container import Container
 from ..container.local import LocalContainer, LocalContainerStatistics, RemoteContainer
 from ..container.operations.append import AppendRequest, TracedAppendRequest
@@ -506,7 +506,7 @@ class SegmentStore(SegmentVerbs):
     ) -> None:
         async def run(container: int, indexes: list[int], requests: list[AppendRequest]) -> None:
             for index, outcome in zip(
-                indexes, await append_each(self._containers[container], requests), strict=True
+                indexes, await append_batch(self._containers[container], requests), strict=True
             ):
                 outcomes[index] = outcome
 

@@ -1,46 +1,22 @@
 """What a container can do: one module per verb, with its request, decision, apply and publish.
 
-The tables below are all that the pipeline, the state and the publisher know of the verbs. A new verb adds its
-module's ``HANDLERS`` here.
-"""
+Each module registers itself by its ``HANDLERS``. The tables below are all that the pipeline, the state and
+the publisher know of the verbs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
-from . import (
-    append,
-    attributes,
-    create,
-    delete,
-    import_segment,
-    internal,
-    merge,
-    metadata,
-    queries,
-    seal,
-    transactions,
-    truncate,
-    writers,
-)
 from .handlers import Decision, OperationHandler, RequestHandler
 
-HANDLERS: tuple[RequestHandler[Any] | OperationHandler[Any], ...] = (
-    *append.HANDLERS,
-    *attributes.HANDLERS,
-    *create.HANDLERS,
-    *delete.HANDLERS,
-    *import_segment.HANDLERS,
-    *internal.HANDLERS,
-    *merge.HANDLERS,
-    *metadata.HANDLERS,
-    *queries.HANDLERS,
-    *seal.HANDLERS,
-    *transactions.HANDLERS,
-    *truncate.HANDLERS,
-    *writers.HANDLERS,
-)
+_MODULES = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
+
+HANDLERS: list[RequestHandler[Any] | OperationHandler[Any]] = [
+    handler for module in _MODULES for handler in getattr(module, "HANDLERS", ())
+]
 
 _OPERATIONS = [handler for handler in HANDLERS if isinstance(handler, OperationHandler)]
 

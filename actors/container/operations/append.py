@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 
 class AppendRequest(Request):
-    """Answered with the offset of the data. A repeat is answered with its first offset, or with None if it is not
-    the writer's latest append."""
+    """Answered with the offset of the data. A repeat is answered with its first offset, or with None if it is
+    not the writer's latest append."""
 
     __slots__ = (
         "data",
@@ -117,8 +117,8 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
 
 
 def _no_segment(state: ContainerState, name: str) -> TierlogError:
-    """Why nothing can be appended to ``name``. The writer of a staged segment learns that the transaction ended
-    (rule T5)."""
+    """Why nothing can be appended to ``name``. The writer of a staged segment learns that the transaction
+    ended (rule T5)."""
     if is_staged(name):
         target, transaction = split_staged(name)
         record = state.transactions.find(target, transaction, state.segments.sid_of(target))

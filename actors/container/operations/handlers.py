@@ -40,9 +40,9 @@ def changes_nothing(state: ContainerState, op: Operation) -> None:
 
 @attrs.frozen
 class OperationHandler(Generic[OperationT]):
-    """``apply`` changes the speculative state, live and in replay; it has no other effects. ``publish`` is called
-    once the operation's group (its last argument) is durable, and makes the change visible (rule C1). An
-    exception from either poisons the container live and is corruption in replay."""
+    """``apply`` changes the speculative state, live and in replay; it has no other effects. ``publish`` is
+    called once the operation's group (its last argument) is durable, and makes the change visible (rule C1).
+    An exception from either poisons the container live and is corruption in replay."""
 
     record: type[OperationT]
     apply: Callable[[ContainerState, OperationT], None] = changes_nothing

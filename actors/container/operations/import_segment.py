@@ -77,8 +77,8 @@ def decide_import(state: ContainerState, request: ImportRequest) -> tuple[Import
 
 
 def _last_records(state: ContainerState, request: ImportRequest) -> list[Record]:
-    """What completes the records that were committed before: the segment's own, and an empty record of deferred
-    work in place of the one that would remove them."""
+    """What completes the records that were committed before: the segment's own, and an empty record of
+    deferred work in place of the one that would remove them."""
     done = DeferredWorkRecord(DeferredWorkKind.ADOPT, request.adopted, owner_epoch=state.epoch)
     entry = state.metadata.get(done.key)
     if entry is None or DeferredWorkRecord.decode(entry[1]).chunks != len(request.chain.chunks):
@@ -116,7 +116,8 @@ def check_files_free(state: ContainerState, name: str, files: Iterable[str]) -> 
 
 
 def _first_adopted_chunks(state: ContainerState) -> set[str]:
-    """The first chunks that are left of unfinished imports. A repeated import meets that one of its own first."""
+    """The first chunks that are left of unfinished imports. A repeated import meets that one of its own
+    first."""
     suffix = f":{DeferredWorkKind.ADOPT.name.lower()}"
     return {
         DeferredWorkRecord.decode(value).chunk

@@ -1,4 +1,5 @@
-"""Queries: requests that log nothing. Their answers wait for what they depend on like all others (rule C1)."""
+"""Queries: requests that log nothing. Their answers wait for what they depend on like all others (rule
+C1)."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ class ListRequest(Request):
 
 
 class WaitDurableRequest(Request):
-    """Answered with None once everything before it is durable. A refusal that was decided outside the pipeline
-    waits for this (rule C1)."""
+    """Answered with None once everything before it is durable. A refusal that was decided outside the
+    pipeline waits for this (rule C1)."""
 
     __slots__ = ()
 

@@ -110,8 +110,8 @@ class ListTransactionsRequest(Request):
 
 
 class ExpireTransactionRequest(Request):
-    """Internal: abort ``record`` if it is still open and its staged segments are as ``staged`` (number, bytes).
-    Answered with whether it was aborted (rule T7)."""
+    """Internal: abort ``record`` if it is still open and its staged segments are as ``staged`` (number,
+    bytes). Answered with whether it was aborted (rule T7)."""
 
     __slots__ = ("record", "staged")
 
@@ -121,8 +121,8 @@ class ExpireTransactionRequest(Request):
 
 
 class ForgetTransactionsRequest(Request):
-    """Internal: remove the tombstones ``records``, except those that a newer transaction has replaced. Answered
-    with how many were removed (rule T5)."""
+    """Internal: remove the tombstones ``records``, except those that a newer transaction has replaced.
+    Answered with how many were removed (rule T5)."""
 
     __slots__ = ("records",)
 
@@ -241,8 +241,8 @@ def _refuse_part(record: TransactionImage, part: StagedPart, state: ContainerSta
 def _abort_superseded(
     state: ContainerState, record: TransactionImage | None, token: TransactionToken
 ) -> AbortTransaction | None:
-    """Another transaction committed this epoch. What an open one has staged can never be committed, so it ends
-    now (rule T9)."""
+    """Another transaction committed this epoch. What an open one has staged can never be committed, so it
+    ends now (rule T9)."""
     if record is None or record.status is not TransactionStatus.OPEN:
         return None
 

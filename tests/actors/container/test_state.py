@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.container_parts import NAME, ROLLING, Parts, append, by_writer, record_of
-from tierlog.actors.container.operations import CLIENT_OPERATIONS
 from tierlog.actors.container.operations.attributes import AttributesRequest
 from tierlog.actors.container.operations.create import CreateRequest
 from tierlog.actors.container.operations.delete import DeleteRequest
@@ -51,23 +50,6 @@ def test_every_operation_takes_one_sequence() -> None:
         assert state.sequence == number
 
     assert state.client_sequence == 2
-
-
-def test_only_what_clients_do_counts_as_caused() -> None:
-    """F5: what a flush cycle writes itself never makes the next one due."""
-    assert {kind.__name__ for kind in CLIENT_OPERATIONS} == {
-        "AbortTransaction",
-        "Append",
-        "BeginTransaction",
-        "CommitTransaction",
-        "CreateSegment",
-        "DeleteSegment",
-        "ExpireWriters",
-        "MergeSegments",
-        "SealSegment",
-        "TruncateSegment",
-        "UpdateAttributes",
-    }
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 
 from support.stores import CONFIG, config
 from tierlog import BadOffset, NotOwner, OutOfOrder, SegmentNotFound, SegmentSealed, open_store
-from tierlog.actors.container.batch_append import append_each
+from tierlog.actors.container.batch_append import append_batch
 from tierlog.actors.container.local import RemoteContainer
 from tierlog.actors.container.operations.append import AppendRequest
 from tierlog.actors.kernel.reply import Reply
@@ -141,7 +141,7 @@ async def test_order_is_kept_when_the_container_stops_on_the_way() -> None:
     host = Host()
     first = host.active
 
-    outcomes = await append_each(cast(Any, host), [AppendRequest(name, b"", 0) for name in "abcdefgh"])
+    outcomes = await append_batch(cast(Any, host), [AppendRequest(name, b"", 0) for name in "abcdefgh"])
 
     assert first.taken == ["a", "b"]
     assert host.next.taken == ["c", "d", "e", "f", "g", "h"]
@@ -151,7 +151,7 @@ async def test_order_is_kept_when_the_container_stops_on_the_way() -> None:
 async def test_what_is_served_elsewhere_says_so() -> None:
     requests = [AppendRequest("a", b"x", 1), AppendRequest("a", b"y", 1)]
 
-    assert [type(outcome) for outcome in await append_each(RemoteContainer(0), requests)] == [
+    assert [type(outcome) for outcome in await append_batch(RemoteContainer(0), requests)] == [
         NotOwner,
         NotOwner,
     ]
