@@ -1,1 +1,1 @@
-"""Logs, metrics and spans."""
+"""Telemetry: logs, metrics and traces."""

@@ -1,12 +1,9 @@
-"""Logging: structlog events over the standard library's loggers, one event per decision.
+"""Logging: structlog events over the standard library's loggers.
 
-Owns: how tierlog's loggers are made. Does not own: where they go: an app configures ``logging`` for
-``tierlog`` as for any library, or wraps our loggers' output with structlog's own formatter. Unconfigured,
-only warnings and errors appear, on stderr.
+An app configures the logger ``tierlog`` as for any library; unconfigured, only warnings and errors appear, on
+stderr. Tierlog's own processes call ``log_json_lines``.
 
-A process of tierlog's own (``log_json_lines``) writes one JSON object a line on stderr instead.
-
-structlog is imported with the first event that is shown, because it costs half of the time that opening a
+structlog is imported with the first event that is written, because it takes half of the time that opening a
 store may take.
 """
 
@@ -37,32 +34,29 @@ class Logger:
 
     def _log(self, level: int, event: str, values: dict[str, object]) -> None:
         if self._logger.isEnabledFor(level):
-            self._shown().log(level, event, **values)
+            if self._bound is None:
+                import structlog
 
-    def _shown(self) -> Any:
-        if self._bound is None:
-            import structlog
-
-            self._bound = structlog.wrap_logger(
-                self._logger, processors=_processors(), wrapper_class=structlog.stdlib.BoundLogger
-            )
-        return self._bound
+                self._bound = structlog.wrap_logger(
+                    self._logger, processors=_processors(), wrapper_class=structlog.stdlib.BoundLogger
+                )
+            self._bound.log(level, event, **values)
 
 
 def _processors() -> list[Any]:
     from structlog import contextvars, processors, stdlib
 
-    if _always is None:
+    fields = _json_fields
+    if fields is None:
         return [
             contextvars.merge_contextvars,
             processors.format_exc_info,
             processors.KeyValueRenderer(key_order=["event"]),
         ]
 
-    always = _always
     return [
         contextvars.merge_contextvars,
-        lambda logger, method, event: {**always, **event},
+        lambda logger, method, event: {**fields, **event},
         stdlib.add_log_level,
         stdlib.add_logger_name,
         processors.TimeStamper(fmt="iso"),
@@ -71,12 +65,12 @@ def _processors() -> list[Any]:
     ]
 
 
-_always: dict[str, object] | None = None
-"""What each JSON line says besides its event; None: no JSON."""
+_json_fields: dict[str, object] | None = None
+"""Fields of every JSON line; None if lines are not JSON."""
 
 
 class _JsonLines(logging.Formatter):
-    """Passes tierlog's own lines on, and puts what other libraries say into the same form."""
+    """Leaves tierlog's own lines as they are and formats those of other libraries in the same way."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
@@ -84,15 +78,15 @@ class _JsonLines(logging.Formatter):
             return text
 
         return json.dumps(
-            {**(_always or {}), "event": text, "level": record.levelname.lower(), "logger": record.name}
+            {**(_json_fields or {}), "event": text, "level": record.levelname.lower(), "logger": record.name}
         )
 
 
-def log_json_lines(level: int = logging.INFO, **always: object) -> None:
-    """Write this process's log to stderr, one JSON object a line, each with ``always`` in it. Once, before
+def log_json_lines(level: int = logging.INFO, **fields: object) -> None:
+    """Write the process's log to stderr as one JSON object a line, each with ``fields``. Call it once, before
     the first event."""
-    global _always  # noqa: PLW0603 - logging is the process's, and so is this
-    _always = always
+    global _json_fields  # noqa: PLW0603 - logging is global to the process, and so is this
+    _json_fields = fields
     handler = logging.StreamHandler()
     handler.setFormatter(_JsonLines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

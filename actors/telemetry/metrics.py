@@ -1,22 +1,22 @@
-"""Prometheus metrics, pulled out of frozen statistics snapshots.
+"""Prometheus metrics, made from statistics snapshots.
 
-Owns: how a snapshot becomes metric families, and the text format. Does not own: any number; live objects make
-snapshots with ``statistics()`` and know nothing of metrics. Never imports a container or any other live part:
-it reads attrs classes, whichever they are.
+Live objects return snapshots from ``statistics()`` and know nothing of metrics; this module reads attrs
+classes, whichever they are. A metric's name is the snapshot's class and field:
+``ContainerStatistics.append_bytes``, marked as a counter, is ``tierlog_container_append_bytes_total``.
+Labels:
 
-Names: ``ContainerStatistics.append_bytes`` marked as a counter is ``tierlog_container_append_bytes_total``;
-the class gives the first part, the field the second. A field named like its own class
-(``ContainerStatistics.container``) is a label without a mark. A nested snapshot gives its own class name and
-inherits the labels above it; in a mapping its key is one more label, named after the field in the singular
-(``lanes: Mapping[str, LaneStatistics]`` gives ``lane="user"``). Where several fields hold snapshots of one
-class, the field's name is a label named after that class (``normal: LaneStatistics`` beside ``internal:
-LaneStatistics`` gives ``lane="normal"``). Text without a mark, None and private fields are left out. Two
-snapshots that would give one series twice raise ``ValueError`` with its name: a scrape that counts twice, or
-drops one of two numbers, is worse than none.
+- a field marked ``label()``, or named like its own class (``ContainerStatistics.container``), is a label of
+  the whole snapshot and of the snapshots nested in it;
+- in a mapping of snapshots the key is a label, named like the field in the singular
+  (``lanes: Mapping[str, LaneStatistics]`` gives ``lane="user"``);
+- where several fields hold snapshots of one class, the field's name is a label named like that class
+  (``normal: LaneStatistics`` beside ``internal: LaneStatistics`` gives ``lane="normal"``).
 
-Collecting is synchronous and touches no live state but through the callable that makes the snapshots: call it
-in the event loop's thread. ``prometheus_client`` is imported on first use, because it costs half of the
-import budget.
+Unmarked text, None and private fields are left out. Two snapshots that give the same series raise
+``ValueError``: a scrape with duplicates is rejected or counts twice.
+
+Collecting is synchronous: call it in the event loop's thread. ``prometheus_client`` is imported on first use,
+because it takes half of the import budget.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Labels = tuple[tuple[str, str], ...]
 
 Snapshots = Callable[[], Iterable[object]]
-"""Makes the snapshots of one scrape, all of them attrs instances."""
+"""Returns the snapshots of one scrape, all of them attrs instances."""
 
 _WORD_BORDER = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
 @attrs.frozen
 class Sample:
-    """One number with everything that its line in a scrape needs."""
+    """One number of a scrape."""
 
     name: str
     kind: str
@@ -56,15 +56,13 @@ class Sample:
 
 
 class StatisticsCollector:
-    """A ``prometheus_client`` collector: register it with any registry, or render it alone with
-    ``render_metrics``."""
+    """A ``prometheus_client`` collector for any registry; ``render_metrics`` renders one alone."""
 
     def __init__(self, snapshots: Snapshots) -> None:
         self._snapshots = snapshots
 
     def describe(self) -> Iterable[Family]:
-        """Nothing: which families there are is only known from snapshots, and registering must not take
-        any."""
+        """No families: they are known from snapshots only, and registering must not take one."""
         return ()
 
     def collect(self) -> Iterator[Family]:
@@ -83,7 +81,7 @@ class StatisticsCollector:
 
 
 def render_metrics(snapshots: Snapshots) -> bytes:
-    """The text of one scrape, of type ``CONTENT_TYPE``."""
+    """The text of one scrape; its content type is ``CONTENT_TYPE``."""
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
@@ -93,8 +91,8 @@ def render_metrics(snapshots: Snapshots) -> bytes:
 
 
 def samples(snapshots: Iterable[object]) -> Iterator[Sample]:
-    """Every number in the snapshots and in those nested in them. ``ValueError`` when two have the same name
-    and labels."""
+    """Every number in the snapshots and the nested ones. Raises ``ValueError`` if two have the same name and
+    labels."""
     seen: set[tuple[str, Labels]] = set()
     for snapshot in snapshots:
         for sample in _of_snapshot(snapshot, ()):
@@ -137,12 +135,12 @@ def _of_field(field: attrs.Attribute[Any], value: Any, prefix: str, labels: Labe
         kind = "unknown" if mark is None else mark.kind.value
         yield Sample(_base_name(name, kind), kind, "" if mark is None else mark.help, labels, value)
     else:
-        for extra, nested in _held(field.name, value):
-            yield from _of_snapshot(nested, _merged(labels, extra))
+        for extra, snapshot in _nested(field.name, value):
+            yield from _of_snapshot(snapshot, _merged(labels, extra))
 
 
-def _held(name: str, value: Any) -> Iterator[tuple[Labels, Any]]:
-    """The snapshots in a mapping or a sequence, each with the labels that its place gives it."""
+def _nested(name: str, value: Any) -> Iterator[tuple[Labels, Any]]:
+    """The snapshots in a mapping or a sequence, each with the labels of its position."""
     if isinstance(value, Mapping):
         for key, nested in value.items():
             if attrs.has(type(nested)):
@@ -154,7 +152,7 @@ def _held(name: str, value: Any) -> Iterator[tuple[Labels, Any]]:
 
 
 def _merged(outer: Labels, inner: Labels) -> Labels:
-    """Both, the inner one where they share a name: it stands closer to the number."""
+    """The inner label wins where both have the same name."""
     return tuple({**dict(outer), **dict(inner)}.items()) if inner else outer
 
 

@@ -1,13 +1,9 @@
-"""The tracer that comes with tierlog: spans for OpenTelemetry, behind the extra ``otel``.
+"""The tracer for OpenTelemetry, behind the extra ``otel``.
 
-Owns: what becomes of tierlog's spans in OpenTelemetry's terms (kinds, parents, links, errors), W3C trace
-context in headers, and whether a process of tierlog's own traces. Does not own: providers, exporters and
-samplers; an app sets them up as for any library, a process of tierlog's own by the standard environment
-variables.
-
-Only the API is needed here; without a provider every span is a no-op. Names of attributes that are tierlog's
-own get the prefix ``tierlog.``; those with a dot are the semantic conventions' and stay. ``opentelemetry`` is
-imported with the first tracer that is made.
+Only OpenTelemetry's API is needed; without a provider every span is a no-op. An app sets up providers and
+exporters as for any library, tierlog's own processes by the standard environment variables. Attributes of
+tierlog's own get the prefix ``tierlog.``; names with a dot are semantic conventions and stay as they are.
+``opentelemetry`` is imported with the first tracer.
 """
 
 from __future__ import annotations
@@ -27,17 +23,17 @@ if TYPE_CHECKING:
 
 _log = get_logger("tracing")
 EXPORTER = "OTEL_TRACES_EXPORTER"
-"""The environment variable that turns tracing on in tierlog's own processes."""
+"""The environment variable that turns tracing on in tierlog's processes."""
 _RESOURCE = "OTEL_RESOURCE_ATTRIBUTES"
 _SERVICE = "OTEL_SERVICE_NAME"
 _NO_FAILURE = 1000
 
 
 def opentelemetry_tracing(provider: trace.TracerProvider | None = None) -> OpenTelemetryTracing:
-    """A tracer for ``open_store(span=...)`` and ``connect(span=...)``. ``provider``: the default is the
-    process's own.
+    """A tracer for ``open_store(span=...)`` and ``connect(span=...)``. ``provider`` defaults to the
+    process's.
 
-    ``ConfigError`` if the extra is not installed.
+    Raises ``ConfigError`` if the extra is not installed.
     """
     try:
         from opentelemetry.trace import get_tracer
@@ -48,11 +44,11 @@ def opentelemetry_tracing(provider: trace.TracerProvider | None = None) -> OpenT
 
 
 def tracing_of_process(instance: str) -> OpenTelemetryTracing | None:
-    """The tracer of a process of tierlog's own, if the environment asks for one; its SDK is set up by the
+    """The tracer of one of tierlog's processes, if the environment asks for one; the SDK is configured by the
     environment too.
 
-    ``instance``: which of the service's processes this is. What is missing is told in the log: it is no
-    reason not to serve.
+    ``instance`` names the process. If something is not installed, a warning is logged and the process serves
+    without traces.
     """
     wanted = os.environ.get(EXPORTER, "").strip().lower()
     if wanted in ("", "none") or os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
@@ -70,7 +66,7 @@ def tracing_of_process(instance: str) -> OpenTelemetryTracing | None:
 
 
 def _configure_sdk(exporter: str, instance: str) -> None:
-    """By the entry point for this purpose, which ``opentelemetry-distro`` declares for the SDK."""
+    """By the entry point that ``opentelemetry-distro`` declares for the SDK."""
     found = list(
         entry_points(
             group="opentelemetry_configurator",
@@ -79,19 +75,21 @@ def _configure_sdk(exporter: str, instance: str) -> None:
     )
     if not found:
         raise ConfigError(
-            f"{EXPORTER} is set and OpenTelemetry's SDK is not there: install opentelemetry-distro and the "
-            f"exporter {exporter!r}"
+            f"{EXPORTER} is set but OpenTelemetry's SDK is not installed: install opentelemetry-distro "
+            f"and the exporter {exporter!r}"
         )
 
     try:
         with _environment(_named_process(instance)):
             found[0].load()().configure()
-    except Exception as error:  # foreign code, and whatever is wrong with the environment
-        raise ConfigError(f"OpenTelemetry's SDK refuses its environment: {error}") from error
+    except Exception as error:  # foreign code: any error means a wrong environment
+        raise ConfigError(
+            f"OpenTelemetry's SDK cannot be configured from the environment: {error}"
+        ) from error
 
 
 def _named_process(instance: str) -> dict[str, str]:
-    """The variables that name this process in traces, where the environment does not name it itself."""
+    """The variables that name this process in traces, unless the environment names it."""
     resource = os.environ.get(_RESOURCE, "")
     if "service.instance.id=" not in resource:
         resource = ",".join(part for part in (resource, f"service.instance.id={instance}") if part)
@@ -100,7 +98,7 @@ def _named_process(instance: str) -> dict[str, str]:
 
 @contextmanager
 def _environment(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set these for the body only: a host that this process starts later must not take its name."""
+    """Set the variables for the body only: hosts that this process starts later must not inherit its name."""
     before = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
@@ -119,7 +117,7 @@ class Span:
     __slots__ = ("_fails_from", "raw", "trace_id")
 
     def __init__(self, raw: trace.Span, fails_from: int) -> None:
-        """``fails_from``: the first status of an answer that is a failure."""
+        """``fails_from``: the lowest status that counts as a failure."""
         self.raw = raw
         self._fails_from = fails_from
         self.trace_id = f"{raw.get_span_context().trace_id:032x}" if raw.is_recording() else ""
@@ -137,7 +135,7 @@ class Span:
         if isinstance(error, Exception):
             self._fail(kind, str(error))
         else:
-            self.raw.set_attribute("error.type", kind)  # A cancellation is told, and is nobody's failure.
+            self.raw.set_attribute("error.type", kind)  # a cancellation is not a failure
 
     def _fail(self, kind: str, description: str | None) -> None:
         from opentelemetry.trace import Status, StatusCode
@@ -163,8 +161,7 @@ class OpenTelemetryTracing:
     def __call__(
         self, name: str, attributes: Mapping[str, object], links: Sequence[object] = ()
     ) -> Iterator[Span | None]:
-        """With links, of which none is recorded, nothing is: who is sampled decides for those who work for
-        him."""
+        """A span whose links are all unrecorded is not recorded: the callers' sampling decides."""
         recorded = _recorded(links)
         if links and not recorded:
             yield None
@@ -178,8 +175,7 @@ class OpenTelemetryTracing:
     def server(
         self, name: str, attributes: Mapping[str, object], headers: Mapping[str, str]
     ) -> Iterator[Span]:
-        # Not below what happens to be current where connections are taken: only the client knows whose
-        # request this is.
+        # Not a child of the span that is current in the server's task: only the client knows the parent.
         context = self._propagator.extract(headers, self._root)
         with self._entered(name, self._trace.SpanKind.SERVER, attributes, context, fails_from=500) as span:
             yield span

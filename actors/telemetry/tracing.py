@@ -1,10 +1,7 @@
-"""Spans: the seam through which a store, a server and a client tell a tracer what they do.
+"""The tracer interface: what a store, a server and a client call to record spans.
 
-Owns: the shape of what they are given. Does not own: any tracer (``otel.py`` has the one that comes with
-tierlog; anything of this shape fits), nor what is told (each part says it itself).
-
-No tracer is the default, and costs nothing: the parts ask once whether there is one. Whoever enters a span
-leaves it in the same task.
+``opentelemetry.py`` implements it; any object of this shape works. No tracer is the default and costs
+nothing. A span is entered and left in the same task.
 """
 
 from __future__ import annotations
@@ -15,15 +12,15 @@ from typing import Protocol
 
 
 class SpanHook(Protocol):
-    """What ``open_store(span=...)`` takes."""
+    """The type of ``open_store(span=...)``."""
 
     def __call__(
         self, name: str, attributes: Mapping[str, object], links: Sequence[object] = ()
     ) -> AbstractContextManager[object]:
-        """A context manager that is entered around the work. What entering it gives stands for the span in
-        the ``links`` of others.
+        """A context manager around the work. The value of ``with ... as`` is the span in the ``links`` of
+        others.
 
-        A span with links is about work that several others wait for: it has no parent.
+        A span with links covers work that several other spans wait for; it has no parent.
         """
         ...
 
@@ -32,21 +29,21 @@ class HttpSpan(Protocol):
     """The span of one request, on either side."""
 
     trace_id: str
-    """In hexadecimal, for logs; empty if nothing is recorded."""
+    """In hexadecimal, for logs; empty if the span is not recorded."""
 
     def rename(self, name: str) -> None: ...
     def answered(self, status: int, attributes: Mapping[str, object] | None = None) -> None:
-        """The request came to its end."""
+        """The request ended."""
         ...
 
 
 class Tracing(SpanHook, Protocol):
-    """What a server and a client take: spans that reach from one process into another."""
+    """The type of a server's and a client's tracer: its spans cross processes."""
 
     def server(
         self, name: str, attributes: Mapping[str, object], headers: Mapping[str, str]
     ) -> AbstractContextManager[HttpSpan]:
-        """Around the answer to a request; its parent is the one that ``headers`` name."""
+        """Around the answer to a request. ``headers`` name its parent."""
         ...
 
     def client(
@@ -56,5 +53,5 @@ class Tracing(SpanHook, Protocol):
         headers: MutableMapping[str, str],
         links: Sequence[object] = (),
     ) -> AbstractContextManager[HttpSpan]:
-        """Around a request, whose ``headers`` it completes. One link is the parent; several are links."""
+        """Around a request; adds the trace context to ``headers``. A single link becomes the parent."""
         ...

@@ -125,7 +125,7 @@ async def test_a_creator_whose_file_the_winner_swept_knows_the_winner() -> None:
 async def test_logs_without_an_identity_are_refused(tmp_path: Path) -> None:
     """A new identity would make the old logs another store's."""
     (tmp_path / "0000").mkdir()
-    with pytest.raises(DataCorruption, match="missing beside its logs") as refused:
+    with pytest.raises(DataCorruption, match="missing although there are logs") as refused:
         await LocalFiles().run(read_identity(str(tmp_path)))
 
     assert refused.value.file == f"{tmp_path}/store"

@@ -339,7 +339,7 @@ def test_a_process_traces_only_when_its_environment_says_so(
     assert tracing_of_process("host-0") is None
 
 
-def test_an_sdk_that_is_missing_is_told_and_is_no_reason_not_to_serve(
+def test_a_missing_sdk_is_logged_and_the_process_serves(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(EXPORTER, "console")
@@ -347,4 +347,4 @@ def test_an_sdk_that_is_missing_is_told_and_is_no_reason_not_to_serve(
     monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.instance.id=one")
     assert tracing_of_process("host-0") is None
-    assert "OTEL_TRACES_EXPORTER is set and OpenTelemetry's SDK is not there" in caplog.text
+    assert "OTEL_TRACES_EXPORTER is set but OpenTelemetry's SDK is not installed" in caplog.text
