@@ -14,7 +14,7 @@ from .running import FAILED, execute, viewing, writing
 
 if TYPE_CHECKING:
     from ...storage_backends.segments.operations.defrag import DefragResult
-    from ..maintenance.report import Layout, ListedChunk, VerifyReport
+    from ..maintenance.report import ListedChunk, SegmentLayout, VerifyReport
 
 
 def ls(
@@ -55,11 +55,11 @@ def layout(name: Name, json: Json = False, data: Data = DEFAULT_DATA) -> None:
 
     It shows what is flushed; the rest of the segment is in the write-ahead log.
     """
-    from ..maintenance.report import lay_out
+    from ..maintenance.report import segment_layout
 
-    async def command() -> Layout:
+    async def command() -> SegmentLayout:
         async with viewing(data) as view:
-            return await lay_out(view, name)
+            return await segment_layout(view, name)
 
     found = execute(command)
     if json:
@@ -71,7 +71,7 @@ def layout(name: Name, json: Json = False, data: Data = DEFAULT_DATA) -> None:
     output.print_lines(["", *_told(found)])
 
 
-def _told(found: Layout) -> list[str]:
+def _told(found: SegmentLayout) -> list[str]:
     info, record = found.info, found.record
     held = output.count(info.length - info.start_offset, "byte")
     lines = [f"{held} from {info.start_offset} on, {info.length - info.flushed_length} not flushed"]

@@ -1,21 +1,18 @@
-"""Taking a backup: one object for each segment, then the manifest.
+"""Creating a backup: one object for each segment, then the manifest.
 
-Owns: what of a segment is kept, and the order of the objects. Does not own: whether the store is flushed
-before (who asks for the backup does that), where the objects go, nor their bytes (``objects.py``).
+A backup describes long-term storage. Bytes of a segment that are only in the log are left out, and so is what
+depends on them: a writer whose latest append may lie behind the flushed end counts as expired, so that its
+next append raises ``UnknownWriter`` instead of being taken for a duplicate. Attributes are kept as they are
+and may be ahead of the bytes. Transactions are left out, with the staged segments of open ones. A flushed,
+idle store loses nothing else.
 
-A backup says what long-term storage has. A segment with bytes that are only in the log is kept as far as it
-is flushed, and what could claim more than that is not kept: a writer whose latest append may lie behind the
-flushed end counts as expired, so that its next append is told (``UnknownWriter``) instead of being taken for
-a repeat. Its attributes are as they were, hence may be ahead of its bytes. Transactions are left out, and the
-staged segments of open ones; flushed and quiet, a store loses nothing else.
-
-Ordering (rule S16): objects first, each whole and durable, then the manifest, conditionally. Cancellation and
-crash: without the manifest there is no backup, and the next one of the same name removes what was left.
+Order (rule S16): the objects, each whole and durable, then the manifest, conditionally. Cancellation and
+crash: without the manifest there is no backup, and the next one of the same name removes the leftovers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 
@@ -37,6 +34,7 @@ from ...storage_backends.segments.transaction import decode_record
 from ..container.segments import SegmentState
 from ..container.state import ContainerState
 from ..kernel.task_groups import work_through
+from ..legacy_rolling.importing import Progress, no_progress
 from .backup_objects import (
     BACKUPS,
     BackupObject,
@@ -51,14 +49,12 @@ from .backup_objects import (
 )
 
 _WORKERS = 8
-_LOOKS_MAX = 5
-Progress = Callable[[int, int], None]
-"""Called with (bytes whose chunks were noted, bytes found) since the last call."""
+_ATTEMPTS_MAX = 5
 
 
 @attrs.frozen
 class BackupSource:
-    """One container: its state, and its records in long-term storage."""
+    """One container: its state and its storage."""
 
     container: int
     epoch: int
@@ -77,50 +73,69 @@ class BackupOptions:
 async def create_backup(
     sources: Sequence[BackupSource],
     target: ChunkStorage,
-    terms: BackupOptions,
-    progress: Progress = lambda done, found: None,
+    options: BackupOptions,
+    progress: Progress = no_progress,
 ) -> Manifest:
-    """Write the backup ``terms.name`` to ``target``. ``InvalidArgument`` if there is one of that name."""
-    if await target.exists(manifest_name(terms.name)):
-        raise InvalidArgument(f"there is a backup {terms.name!r} already: choose another name")
+    """Write the backup ``options.name`` to ``target``. Raises ``InvalidArgument`` if there is one of that
+    name.
 
-    await _clear(target, terms.name)
-    backups = await _Taking(sources, target, terms.name, progress).run()
-    manifest = _manifest(sources, terms, backups)
-    await target.create_with_content(manifest_name(terms.name), [encode_manifest(manifest)])
-    return manifest
+    ``progress`` counts the bytes of the chunks that the backup describes.
+    """
+    name = options.name
+    if await target.exists(manifest_name(name)):
+        raise InvalidArgument(f"there is already a backup {name!r}: choose another name")
 
-
-async def _clear(target: ChunkStorage, name: str) -> None:
-    """Remove the objects of a backup that has no manifest, hence is none."""
+    # Objects without a manifest are left over from a backup that was not finished.
     for left in [info.name async for info in target.list(f"{BACKUPS}{name}/")]:
         await target.delete(left)
+
+    segments = [(source, segment) for source in sources for segment in source.state.segments.listed("")]
+    written: dict[int, tuple[BackupObject, SegmentBackup]] = {}
+
+    async def write(item: tuple[int, tuple[BackupSource, str]]) -> None:
+        number, (source, segment) = item
+        backup = await _read(source, segment)
+        if backup is None:
+            return  # deleted meanwhile
+
+        size = sum(chunk.length for _, chunk in backup.chunks)
+        progress(0, size)
+        data, file = encode_segment(backup), object_name(name, number)
+        await target.create_with_content(file, [data])
+        written[number] = BackupObject(file, len(data), crc32c(data)), backup
+        progress(size, 0)
+
+    await work_through(enumerate(segments), _WORKERS, write)
+    manifest = _manifest(sources, options, [written[number] for number in sorted(written)])
+    await target.create_with_content(manifest_name(name), [encode_manifest(manifest)])
+    return manifest
 
 
 def _manifest(
     sources: Sequence[BackupSource],
-    terms: BackupOptions,
+    options: BackupOptions,
     backups: Sequence[tuple[BackupObject, SegmentBackup]],
 ) -> Manifest:
     prefix = imported_key("")
+    chunks = [chunk for _, backup in backups for _, chunk in backup.chunks]
     return Manifest(
-        terms.store_id,
-        terms.created_ms,
-        tuple(source.epoch for source in sources),
-        terms.upgraded,
-        len(backups),
-        sum(len(backup.chunks) for _, backup in backups),
-        sum(chunk.length for _, backup in backups for _, chunk in backup.chunks),
-        sum(backup.unflushed for _, backup in backups),
-        sum(is_staged(name) for source in sources for name in source.state.segments.names("")),
-        tuple(
+        store_id=options.store_id,
+        created_ms=options.created_ms,
+        epochs=tuple(source.epoch for source in sources),
+        upgraded=options.upgraded,
+        segments=len(backups),
+        chunks=len(chunks),
+        bytes=sum(chunk.length for chunk in chunks),
+        unflushed=sum(backup.unflushed for _, backup in backups),
+        staged=sum(is_staged(name) for source in sources for name in source.state.segments.names("")),
+        imported=tuple(
             key.removeprefix(prefix)
             for source in sources
             for key in sorted(source.state.metadata)
             if key.startswith(prefix)
         ),
-        tuple(written for written, _ in backups),
-        tuple(released for source in sources for released in _released(source)),
+        objects=tuple(each for each, _ in backups),
+        released=tuple(released for source in sources for released in _released(source)),
     )
 
 
@@ -132,39 +147,9 @@ def _released(source: BackupSource) -> list[ReleasedFile]:
     ]
 
 
-class _Taking:
-    """The objects of one backup, written several at a time."""
-
-    def __init__(
-        self, sources: Sequence[BackupSource], target: ChunkStorage, name: str, progress: Progress
-    ) -> None:
-        self._target = target
-        self._name = name
-        self._progress = progress
-        self._wanted = [(source, name) for source in sources for name in source.state.segments.listed("")]
-        self._done: dict[int, tuple[BackupObject, SegmentBackup]] = {}
-
-    async def run(self) -> list[tuple[BackupObject, SegmentBackup]]:
-        await work_through(enumerate(self._wanted), _WORKERS, self._keep)
-        return [self._done[number] for number in sorted(self._done)]
-
-    async def _keep(self, wanted: tuple[int, tuple[BackupSource, str]]) -> None:
-        number, (source, name) = wanted
-        backup = await _read(source, name)
-        if backup is None:
-            return  # deleted meanwhile
-
-        size = sum(chunk.length for _, chunk in backup.chunks)
-        self._progress(0, size)
-        data, file = encode_segment(backup), object_name(self._name, number)
-        await self._target.create_with_content(file, [data])
-        self._done[number] = BackupObject(file, len(data), crc32c(data)), backup
-        self._progress(size, 0)
-
-
 async def _read(source: BackupSource, name: str) -> SegmentBackup | None:
-    """The segment and its chain at one commit."""
-    for _ in range(_LOOKS_MAX):
+    """The segment and its chain as of one commit; None if it was deleted."""
+    for _ in range(_ATTEMPTS_MAX):
         segment = source.state.segments.find(name)
         if segment is None:
             return None
@@ -174,7 +159,9 @@ async def _read(source: BackupSource, name: str) -> SegmentBackup | None:
         if record is None or await source.storage.info(segment.sid) == record:
             return segment_backup(source.container, segment, record, chain)
 
-    raise Unavailable(f"segment {name!r} changes too fast to be looked at: try again")
+    raise Unavailable(
+        f"segment {name!r} changes too fast for a backup: try again when there are fewer flushes"
+    )
 
 
 def segment_backup(
@@ -183,7 +170,7 @@ def segment_backup(
     record: SegmentRecord | None,
     chunks: Sequence[tuple[int, ChunkRecord]],
 ) -> SegmentBackup:
-    """What is kept of a segment that long-term storage knows by ``record``."""
+    """The backup of a segment with this record; None: nothing of it is flushed."""
     length, start = (0, 0) if record is None else (record.length, record.start_offset)
     image = SegmentImage(
         segment.sid,
@@ -204,12 +191,11 @@ def segment_backup(
 def _writers(
     segment: SegmentState, length: int
 ) -> tuple[tuple[tuple[bytes, WriterState], ...], tuple[bytes, ...]]:
-    """The writers whose latest append is flushed for sure, and those that count as expired."""
+    """The writers whose latest append is certainly flushed, and those that count as expired."""
     if segment.length == length:
         return tuple(segment.writers.items()), tuple(segment.expired)
 
-    # The append that the flushed end lies in began last before it: whose it is cannot be told, so its writer
-    # is not trusted.
+    # The last append that began before the flushed end may reach beyond it, so its writer counts as expired.
     last = max((state.offset for state in segment.writers.values() if state.offset < length), default=-1)
     kept = tuple((writer, state) for writer, state in segment.writers.items() if state.offset < last)
     lost = tuple(writer for writer, state in segment.writers.items() if state.offset >= last)

@@ -1,17 +1,14 @@
 """The objects of a backup: one for each segment, and the manifest that makes them a backup.
 
-Owns: their names and their bytes. Does not own: when they are written (``taking.py``) or read
-(``restoring.py``).
-
-A backup is metadata: which chunks make which segment, with lengths and checksums. The chunks themselves are
-where they are. Without its manifest, which is written last, there is no backup.
+A backup is metadata: which chunks make which segment, with lengths and checksums. The chunks are not copied.
+The manifest is written last; without it there is no backup.
 
 Layouts: segment ``magic u32, version u8, container u32, unflushed u64, image blob (SegmentImage), chunks u32
 [start u64, record blob], CRC32C u32``; manifest ``magic u32, version u8, store id 16 bytes, created u64,
 epochs u32 [u64] (one a container), upgraded u8, segments u64, chunks u64, bytes u64, unflushed u64, staged
-u64, taken u32 [name text], objects u32 [name text, length u64, CRC32C u32], CRC32C u32``. A manifest with
+u64, imported u32 [name text], objects u32 [name text, length u64, CRC32C u32], CRC32C u32``. A manifest with
 released files has version 2, and ``released u32 [container u32, record blob]`` before its checksum; one
-without them is of version 1, so that older code restores it.
+without them has version 1, so that older code can restore it.
 """
 
 from __future__ import annotations
@@ -31,7 +28,7 @@ from ...storage_backends.segments.records import ChunkRecord, ReleasedRecord
 
 T = TypeVar("T")
 BACKUPS = "_system/backups/"
-"""Where the objects of a storage's backups are."""
+"""The prefix of all objects of backups."""
 _MANIFEST = "/manifest"
 _SEGMENT_MAGIC = 0x544C4253  # "TLBS"
 _MANIFEST_MAGIC = 0x544C424D  # "TLBM"
@@ -41,11 +38,11 @@ _BACKUP = re.compile(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,99}")
 
 
 def check_backup_name(name: str) -> str:
-    """``name`` if it can be a backup's; ``InvalidArgument``."""
+    """``name`` if a backup can have it; otherwise raises ``InvalidArgument``."""
     if not _BACKUP.fullmatch(name):
         raise InvalidArgument(
-            f"a backup's name is 1 to 100 letters, digits, '.', '_' and '-', none of them '.' at first, not "
-            f"{name[:40]!r}"
+            f"a backup's name has 1 to 100 letters, digits, '.', '_' and '-' and does not begin with '.'; "
+            f"{name[:40]!r} is not one"
         )
     return name
 
@@ -59,18 +56,18 @@ def object_name(backup: str, number: int) -> str:
 
 
 def backup_of(name: str) -> str | None:
-    """The backup whose manifest the object ``name`` is, or None."""
+    """The name of the backup if the object ``name`` is its manifest, else None."""
     inside = name.removeprefix(BACKUPS)
     return inside.removesuffix(_MANIFEST) if name.startswith(BACKUPS) and inside.endswith(_MANIFEST) else None
 
 
 @attrs.frozen
 class SegmentBackup:
-    """One segment as far as long-term storage has it."""
+    """One segment as far as it is flushed."""
 
     container: int
     unflushed: int
-    """Bytes that only the log had: a restore does without them."""
+    """Bytes that only the log had; a restore loses them."""
     image: SegmentImage
     """Length, start and seal are those of the record."""
     chunks: tuple[tuple[int, ChunkRecord], ...]
@@ -84,7 +81,7 @@ class SegmentBackup:
 
 @attrs.frozen
 class BackupObject:
-    """What the manifest says of a segment's object."""
+    """The manifest's entry for a segment's object."""
 
     name: str
     length: int
@@ -93,7 +90,7 @@ class BackupObject:
 
 @attrs.frozen
 class ReleasedFile:
-    """A file of the legacy layout that a container had released and not yet deleted (rule S19)."""
+    """A legacy file that a container had released and not yet deleted (rule S19)."""
 
     container: int
     record: ReleasedRecord
@@ -105,18 +102,18 @@ class Manifest:
     created_ms: int
     """Wall time, for display."""
     epochs: tuple[int, ...]
-    """Each container's epoch: what is restored goes on above it."""
+    """Each container's epoch; the restored store continues above it."""
     upgraded: bool
-    """Whether the store's layout upgrade was done, which has no way back."""
+    """Whether the store's layout was upgraded, which cannot be undone."""
     segments: int
     chunks: int
     bytes: int
-    """Of all chunks: what can be read again."""
+    """Of all chunks: what a restore can read."""
     unflushed: int
     """Bytes that only the logs had."""
     staged: int
-    """Staged segments of open transactions: they are left out."""
-    taken: tuple[str, ...]
+    """Staged segments of open transactions, which are left out."""
+    imported: tuple[str, ...]
     """Names that were imported from the legacy layout."""
     objects: tuple[BackupObject, ...]
     released: tuple[ReleasedFile, ...] = ()
@@ -138,7 +135,7 @@ def encode_segment(backup: SegmentBackup) -> bytes:
 
 
 def decode_segment(data: Buffer, name: str) -> SegmentBackup:
-    """``DataCorruption`` with the object's name for anything that is not a whole and sound one."""
+    """Raises ``DataCorruption`` with the object's name for anything else but a whole, sound object."""
     return _decoded(data, name, _SEGMENT_MAGIC, {_VERSION: _segment})
 
 
@@ -147,7 +144,7 @@ def _segment(fields: Decoder) -> SegmentBackup:
     chunks = tuple((fields.u64(), ChunkRecord.decode(fields.blob())) for _ in range(fields.u32()))
     backup = SegmentBackup(container, unflushed, image, chunks)
     if reasons := [*backup.chain.broken(), *(reason for _, chunk in chunks for reason in chunk.broken())]:
-        raise DecodeError(f"segment {image.name!r} is not sound: {', '.join(reasons)}")
+        raise DecodeError(f"segment {image.name!r} is damaged: {', '.join(reasons)}")
     return backup
 
 
@@ -166,8 +163,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
     out.u8(manifest.upgraded).u64(manifest.segments).u64(manifest.chunks).u64(manifest.bytes).u64(
         manifest.unflushed
     ).u64(manifest.staged)
-    out.u32(len(manifest.taken))
-    for name in manifest.taken:
+    out.u32(len(manifest.imported))
+    for name in manifest.imported:
         out.text(name)
     out.u32(len(manifest.objects))
     for each in manifest.objects:
@@ -180,7 +177,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: Buffer, name: str) -> Manifest:
-    """``DataCorruption`` with the object's name for anything that is not a whole and sound one."""
+    """Raises ``DataCorruption`` with the object's name for anything else but a whole, sound object."""
     return _decoded(
         data, name, _MANIFEST_MAGIC, {_VERSION: _manifest, _VERSION_WITH_RELEASED: _manifest_with_released}
     )
@@ -191,13 +188,13 @@ def _manifest(fields: Decoder) -> Manifest:
     epochs = tuple(fields.u64() for _ in range(fields.u32()))
     upgraded = fields.flag()
     counts = fields.u64(), fields.u64(), fields.u64(), fields.u64(), fields.u64()
-    taken = tuple(fields.text() for _ in range(fields.u32()))
+    imported = tuple(fields.text() for _ in range(fields.u32()))
     objects = tuple(BackupObject(fields.text(), fields.u64(), fields.u32()) for _ in range(fields.u32()))
     if not 1 <= len(epochs) <= 1024 or len(objects) != counts[0]:
         raise DecodeError(
-            f"{len(epochs)} containers and {len(objects)} objects for {counts[0]} segments cannot be"
+            f"{len(epochs)} containers and {len(objects)} objects for {counts[0]} segments do not match"
         )
-    return Manifest(store_id, created, epochs, upgraded, *counts, taken, objects)
+    return Manifest(store_id, created, epochs, upgraded, *counts, imported, objects)
 
 
 def _manifest_with_released(fields: Decoder) -> Manifest:
@@ -208,7 +205,7 @@ def _manifest_with_released(fields: Decoder) -> Manifest:
     if not released or any(
         each.container >= len(manifest.epochs) or each.record.broken() for each in released
     ):
-        raise DecodeError(f"its {len(released)} released files are not sound")
+        raise DecodeError(f"its {len(released)} released files are damaged")
     return attrs.evolve(manifest, released=released)
 
 
@@ -218,7 +215,7 @@ def _sealed(out: Encoder) -> bytes:
 
 
 def _decoded(data: Buffer, name: str, magic: int, decoders: Mapping[int, Callable[[Decoder], T]]) -> T:
-    """``decoders``: by version."""
+    """Decode with the decoder of the object's version."""
     view = memoryview(data)
     if len(view) < 9 or crc32c(view[:-4]) != int.from_bytes(view[-4:], "big"):
         raise DataCorruption("an object of the backup is damaged", file=name)
@@ -228,7 +225,7 @@ def _decoded(data: Buffer, name: str, magic: int, decoders: Mapping[int, Callabl
         found, version = fields.u32(), fields.u8()
         if found != magic or version not in decoders:
             raise DecodeError(
-                f"magic {found:#x} and version {version} are not what this version of tierlog writes"
+                f"magic {found:#x} and version {version} are unknown to this version of tierlog"
             )
 
         value = decoders[version](fields)

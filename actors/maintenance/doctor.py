@@ -1,16 +1,14 @@
-"""The doctor: what is in a data folder, whether it is sound, and who has it open. It looks and never touches.
+"""The doctor: what is in a data folder, whether it is sound, and which processes have it open. It is
+read-only.
 
-Owns: ``examine`` and the report that it returns. Does not own: how the report is shown (``cli/``), nor any
-repair.
-
-Order: each container's snapshot is taken first, then its chunks and claims are listed. If a living owner
-changed the log meanwhile, what was found is dropped and the container is looked at again: only what stays is
-reported. One broken container does not hide the others.
+Each container's snapshot is taken first, then its chunks and claims are listed. If an owner changed the log
+meanwhile, the findings are dropped and the container is examined again, so that only what remains is
+reported. A broken container does not hide the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from typing import TypeVar
 
@@ -18,33 +16,33 @@ import attrs
 
 from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, StoreMismatch, TierlogError
 from ...storage_backends.base.files import Files
-from ...storage_backends.segments.records import ChunkRecord, chunk_key, released_names
-from ...storage_backends.segments.transaction import decode_record
+from ...storage_backends.segments.records import ChunkRecord, released_names
 from ...storage_backends.segments.verify import find_flaws
 from ..container.claims import Identity, list_claims, validate_claims
 from ..folder.lock_files import Owner
 from ..folder.paths import live_owners
+from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerSnapshot, ContainerView, StoreView
+from .report import chunk_records
 
-_LOOKS_MAX = 3
-_CHUNK_PREFIX = chunk_key("")
+_ATTEMPTS_MAX = 3
 T = TypeVar("T")
 
 _ADVICE_LOG = (
-    "leave the folder as it is and restore this container's log from a backup; the other "
-    "containers can be read meanwhile"
+    "do not change the folder; restore this container's log from a backup; the other containers can be read "
+    "meanwhile"
 )
 _ADVICE_CHUNK = "put the chunk back from a backup of long-term storage; all other bytes can be read meanwhile"
 _ADVICE_RECORD = "restore the folder from a backup; segments without problems can be read meanwhile"
 _ADVICE_STORAGE = (
-    "see that long-term storage is there (mounted? reachable?) and readable, then run the doctor again"
+    "make sure that long-term storage is mounted, reachable and readable, then run the doctor again"
 )
-_ADVICE_CLAIM = "see which folder is the newest owner's; adopt this one only if that one is gone for good"
+_ADVICE_CLAIM = "find the folder of the newest owner; adopt this one only if that one is gone for good"
 
 
 @attrs.frozen
 class Problem:
-    """Something that must not be."""
+    """Something that is wrong."""
 
     message: str
     advice: str
@@ -55,23 +53,23 @@ class Problem:
 
 @attrs.frozen
 class ContainerReport:
-    """What one container holds. Numbers are 0 where its log cannot be read."""
+    """The contents of one container. Numbers are 0 if its log cannot be read."""
 
     index: int
     epoch: int = 0
     log_files: int = 0
     log_bytes: int = 0
     groups: int = 0
-    """Groups in the log that truncation has not removed."""
+    """Groups in the log that are not truncated."""
     segments: int = 0
     bytes: int = 0
-    """Bytes that can be read, over all segments."""
+    """Readable bytes of all segments."""
     unflushed_bytes: int = 0
     """Bytes that are only in the log."""
     chunks_referenced: int = 0
     chunks_on_storage: int = 0
     chunks_orphaned: int = 0
-    """On storage and referred to by nothing: left by a crash or a cycle under way; the next owner collects
+    """Chunks that nothing refers to, left by a crash or written by a flush under way; the next owner collects
     them."""
     chunks_missing: int = 0
     claims: tuple[int, ...] = ()
@@ -86,10 +84,10 @@ class StoreReport:
     created_ms: int
     """Wall time, for display."""
     owners: tuple[Owner, ...]
-    """Who has the folder open now."""
+    """The processes that have the folder open now."""
     containers: tuple[ContainerReport, ...]
     deep: bool
-    """Whether the bytes of all chunks were read and verified."""
+    """Whether the checksums of all chunks were verified."""
 
     @property
     def problems(self) -> list[Problem]:
@@ -100,16 +98,11 @@ class StoreReport:
         return not self.problems
 
 
-VerifyProgress = Callable[[int, int], None]
-"""Called with (bytes verified since the last call, bytes of this container found to verify since the last
-call)."""
-
-
 async def examine(
-    view: StoreView, files: Files, *, deep: bool = False, progress: VerifyProgress = lambda done, found: None
+    view: StoreView, files: Files, *, deep: bool = False, progress: Progress = no_progress
 ) -> StoreReport:
-    """Look at everything. Broken containers are in the report; what makes the whole folder unreadable is
-    raised."""
+    """Examine a store. Broken containers are in the report; errors that make the whole folder unreadable are
+    raised. ``deep`` verifies the checksums of all chunks."""
     containers = [
         await _examine(view, container, progress if deep else None) for container in view.containers
     ]
@@ -120,11 +113,9 @@ async def examine(
     )
 
 
-async def _examine(
-    view: StoreView, container: ContainerView, verify: VerifyProgress | None
-) -> ContainerReport:
+async def _examine(view: StoreView, container: ContainerView, verify: Progress | None) -> ContainerReport:
     report = ContainerReport(container.index)
-    for _ in range(_LOOKS_MAX):
+    for _ in range(_ATTEMPTS_MAX):
         try:
             snapshot = await container.snapshot()
         except TierlogError as error:
@@ -132,7 +123,7 @@ async def _examine(
 
         report = await _Examination(view, container.index, snapshot, verify).run()
         if report.problems and await container.refresh():
-            continue  # A living owner went on meanwhile: it may have been right all the time.
+            continue  # an owner changed the log meanwhile, so the problems may be none
         break
     return _with_log(report, container)
 
@@ -150,10 +141,10 @@ def _problem(error: TierlogError, advice: str) -> Problem:
 
 
 class _Examination:
-    """One look at one container's snapshot and at what long-term storage holds for it."""
+    """One examination of a container's snapshot and of its chunks and claims in long-term storage."""
 
     def __init__(
-        self, view: StoreView, index: int, snapshot: ContainerSnapshot, verify: VerifyProgress | None
+        self, view: StoreView, index: int, snapshot: ContainerSnapshot, verify: Progress | None
     ) -> None:
         self._view = view
         self._index = index
@@ -162,7 +153,8 @@ class _Examination:
         self._problems: list[Problem] = []
 
     async def run(self) -> ContainerReport:
-        records = self._records()
+        records, errors = chunk_records(self._snapshot)
+        self._problems += [_problem(error, _ADVICE_RECORD) for error in errors.values()]
         await self._check_chains()
         report = attrs.evolve(self._counts(), chunks_referenced=len(records))
         lengths = await self._attempt(self._list_chunks(records), _ADVICE_STORAGE)
@@ -177,7 +169,7 @@ class _Examination:
                 chunks_on_storage=len(lengths),
                 chunks_orphaned=len(lengths.keys() - records.keys()),
                 chunks_missing=len(records.keys() - lengths.keys()),
-                claims=await self._attempt(self._judge_claims(), _ADVICE_CLAIM) or (),
+                claims=await self._attempt(self._check_claims(), _ADVICE_CLAIM) or (),
             )
         return attrs.evolve(report, problems=tuple(self._problems))
 
@@ -194,25 +186,12 @@ class _Examination:
         )
 
     async def _attempt(self, step: Awaitable[T], advice: str) -> T | None:
-        """The step's result, or None and a problem noted."""
+        """The step's result, or None after its error was added to the problems."""
         try:
             return await step
         except TierlogError as error:
             self._problems.append(_problem(error, advice))
             return None
-
-    def _records(self) -> dict[str, ChunkRecord]:
-        """The records of all chunks that metadata refers to, by chunk name."""
-        records = {}
-        for key, (_, value) in self._snapshot.state.metadata.items():
-            if key.startswith(_CHUNK_PREFIX):
-                try:
-                    record = decode_record(ChunkRecord, key, value)
-                except DataCorruption as error:
-                    self._problems.append(_problem(error, _ADVICE_RECORD))
-                else:
-                    records[record.name] = record
-        return records
 
     async def _check_chains(self) -> None:
         """Every segment's record leads to the records of all its chunks."""
@@ -224,12 +203,10 @@ class _Examination:
         """The lengths of the container's chunks on storage, by name."""
         prefix = f"containers/{self._index:04d}/"
         lengths = {info.name: info.length async for info in self._view.chunks.list(prefix)}
-        released = released_names(self._snapshot.state.metadata)
-        for name in [
-            name for name in {*records, *released} if not name.startswith(prefix)
-        ]:  # imported files lie where they always did
-            with suppress(ChunkNotFound):
-                lengths[name] = (await self._view.chunks.info(name)).length
+        for name in {*records, *released_names(self._snapshot.state.metadata)}:
+            if not name.startswith(prefix):  # an imported file, which keeps its name
+                with suppress(ChunkNotFound):
+                    lengths[name] = (await self._view.chunks.info(name)).length
         return lengths
 
     def _check_lengths(self, records: dict[str, ChunkRecord], lengths: dict[str, int]) -> None:
@@ -245,7 +222,7 @@ class _Examination:
     def _add_chunk_problem(self, message: str, name: str, offset: int) -> None:
         self._problems.append(Problem(message, _ADVICE_CHUNK, f"{self._view.chunk_location}/{name}", offset))
 
-    async def _judge_claims(self) -> tuple[int, ...]:
+    async def _check_claims(self) -> tuple[int, ...]:
         claims = await list_claims(self._view.chunks, self._index)
         store = self._view.identity
         validate_claims(
@@ -255,11 +232,11 @@ class _Examination:
         )
         return tuple(claim.epoch for claim in claims)
 
-    async def _verify_chunks(self, records: list[ChunkRecord], progress: VerifyProgress) -> None:
+    async def _verify_chunks(self, records: list[ChunkRecord], progress: Progress) -> None:
         progress(0, sum(record.length for record in records))
         for record in records:
             await self._attempt(self._verify_chunk(record, progress), _ADVICE_CHUNK)
 
-    async def _verify_chunk(self, record: ChunkRecord, progress: VerifyProgress) -> None:
+    async def _verify_chunk(self, record: ChunkRecord, progress: Progress) -> None:
         for flaw in await find_flaws(self._view.chunks, record, lambda done: progress(done, 0)):
             self._add_chunk_problem(flaw.message, record.name, flaw.offset)

@@ -1,13 +1,10 @@
-"""What tools do to an open store, beyond its verbs: import, export, defragment, back up.
+"""What tools do to an open store beyond its verbs: import, export, defragment, back up.
 
-Owns: the way to each container and what an operator is told. Does not own: the work (``container/older.py``,
-``backup/taking.py``, ``storage_backends/chunked``). The caller owns the store; other callers of it may go on
-meanwhile.
+The caller owns the store; other callers may go on using it unless a function says otherwise.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 
 import anyio
@@ -27,19 +24,18 @@ from ..container.container import Container
 from ..legacy_rolling import export, importing
 from ..legacy_rolling.export import Exported
 from ..legacy_rolling.find import list_segments
+from ..legacy_rolling.importing import Progress
 from ..store.store import SegmentStore
 from .backup import BackupOptions, BackupSource, create_backup
 from .backup_objects import Manifest
 
-_MAINTENANCE_SECONDS = 600.0
-Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes found to do) since the last call."""
+_DEFERRED_WORK_SECONDS = 600.0
 
 
 class ImportOutcome(Enum):
     IMPORTED = "imported"
     PASSED_OVER = "passed over"
-    """It is a segment already, or none that could be imported."""
+    """It is already a segment of the store, or cannot be imported."""
     FAILED = "failed"
     """Its files contradict each other."""
 
@@ -54,7 +50,8 @@ class Imported:
 
 
 async def import_segment(store: SegmentStore, name: str, progress: Progress) -> Imported:
-    """Import a segment of the legacy layout. ``SegmentExists``, ``SegmentNotFound``, ``DataCorruption``."""
+    """Import a segment of the legacy layout. Raises ``SegmentExists``, ``SegmentNotFound``,
+    ``DataCorruption``."""
     check_segment_name(name)
     length = await store.on_container(
         store.container_of(name), lambda container: importing.import_segment(container, name, progress)
@@ -63,7 +60,7 @@ async def import_segment(store: SegmentStore, name: str, progress: Progress) -> 
 
 
 async def try_import(store: SegmentStore, name: str, progress: Progress) -> Imported:
-    """``import_segment`` for one of many: what cannot be imported does not keep the others from it."""
+    """``import_segment`` for one of many: a failure is an outcome, so that the others go on."""
     try:
         return await import_segment(store, name, progress)
     except (InvalidArgument, SegmentExists, SegmentNotFound) as error:
@@ -73,21 +70,21 @@ async def try_import(store: SegmentStore, name: str, progress: Progress) -> Impo
 
 
 async def legacy_segments(store: SegmentStore, prefix: str) -> list[str]:
-    """The names of the legacy layout's segments that have a header and begin with ``prefix``."""
+    """The names of legacy segments that have a header file and begin with ``prefix``."""
     return await list_segments(await chunks_of(store), prefix)
 
 
 async def chunks_of(store: SegmentStore) -> ChunkStorage:
-    """The store's long-term storage, as its parts reach it."""
+    """The store's long-term storage."""
 
-    async def look(container: Container) -> ChunkStorage:
+    async def get(container: Container) -> ChunkStorage:
         return container.chunks
 
-    return await store.on_container(0, look)
+    return await store.on_container(0, get)
 
 
 async def export_segment(store: SegmentStore, name: str, *, replace: bool = False) -> Exported:
-    """Write the header file of a segment's flushed bytes. ``SegmentNotFound``, ``Unsupported``,
+    """Write the legacy header file of a segment's flushed bytes. Raises ``SegmentNotFound``, ``Unsupported``,
     ``InvalidArgument``."""
     check_segment_name(name)
     return await store.on_container(
@@ -97,38 +94,39 @@ async def export_segment(store: SegmentStore, name: str, *, replace: bool = Fals
 
 
 async def defrag_segment(store: SegmentStore, name: str) -> DefragResult:
-    """Join a segment's small chunks; what is not flushed yet is not looked at. Nobody else may use the store
-    meanwhile: a segment has one transaction at a time. ``Unavailable`` if the container's own maintenance of
-    long-term storage does not come to its end."""
+    """Join the small chunks of a segment's flushed bytes.
+
+    Nothing else may use the store meanwhile, because a segment has one metadata transaction at a time. Raises
+    ``Unavailable`` if the container's deferred work does not finish within ten minutes.
+    """
     check_segment_name(name)
 
     async def act(container: Container) -> DefragResult:
         segment = await container.find_durable(name)
-        await _finish_maintenance(container)
+        await _finish_deferred_work(container)
         return await container.storage.defrag(segment.sid) if segment.has_record else DefragResult(0, 0, 0)
 
     return await store.on_container(store.container_of(name), act)
 
 
-async def _finish_maintenance(container: Container) -> None:
-    """Let the container's cycles finish the deferred work: after that no transaction is open but the caller's."""
-    with anyio.move_on_after(_MAINTENANCE_SECONDS):
+async def _finish_deferred_work(container: Container) -> None:
+    """Wait until no metadata transaction is open but the caller's."""
+    with anyio.move_on_after(_DEFERRED_WORK_SECONDS):
         while await container.storage.deferred_work():
             await container.wait_cycle()
         return
 
     raise Unavailable(
-        f"maintenance of container {container.index} does not end; see its log of events, and try again later"
+        f"the deferred work of container {container.index} does not finish: see the log, and try again later"
     )
 
 
 async def back_up(
-    store: SegmentStore, target: ChunkStorage | None, terms: BackupOptions, progress: Progress
+    store: SegmentStore, target: ChunkStorage | None, options: BackupOptions, progress: Progress
 ) -> Manifest:
-    """Back up all segments to ``target``, or to the store's own long-term storage. Only what is flushed is
-    backed up."""
+    """Back up what is flushed of all segments to ``target``; None: to the store's long-term storage."""
     sources = [await store.on_container(index, _source) for index in range(store.containers)]
-    return await create_backup(sources, target or await chunks_of(store), terms, progress)
+    return await create_backup(sources, target or await chunks_of(store), options, progress)
 
 
 async def _source(container: Container) -> BackupSource:

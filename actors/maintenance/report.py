@@ -1,16 +1,13 @@
-"""What lies in long-term storage and what it is to a store: listed, laid out, verified. It looks and never
-touches.
+"""What is in long-term storage and which segments it belongs to: chunks are listed, laid out and verified.
 
-Owns: ``list_chunks``, ``lay_out``, ``verify`` and their answers. Does not own: how they are shown (``cli/``),
-nor the soundness of anything but chunks (``doctor.py``).
-
-Order: each container's snapshot is taken before storage is listed. A living owner may collect a chunk
-meanwhile, so what is found wrong is looked at again with a new snapshot, and only what stays is told.
+Everything here is read-only. Each container's snapshot is taken before storage is listed. Because an owner
+may collect a chunk meanwhile, whatever is found wrong is checked again with a new snapshot, and only what
+remains is reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from enum import Enum
@@ -23,36 +20,35 @@ from ...storage_backends.base.segments import SegmentInfo
 from ...storage_backends.segments.records import ChunkRecord, SegmentRecord, chunk_key, released_names
 from ...storage_backends.segments.transaction import decode_record
 from ...storage_backends.segments.verify import Flaw, find_flaws
+from ..legacy_rolling.importing import Progress, no_progress
 from ..store.read_only import ContainerSnapshot, ContainerView, StoreView
 
-_LOOKS_MAX = 3
+_ATTEMPTS_MAX = 3
 _OWN_CHUNKS = "containers/"
 _SYSTEM = "_system/"
-Progress = Callable[[int, int], None]
-"""Called with (bytes done, bytes found to do) since the last call."""
+_CHUNK_KEY = chunk_key("")
 
 
 class ChunkUse(Enum):
     REFERENCED = "referenced"
     UNREFERENCED = "unreferenced"
-    """Left by a crash, or by a cycle under way, or a file of the legacy layout that was released; its owner
-    collects it."""
+    """Left by a crash, written by a flush under way, or a released legacy file; its owner collects it."""
     MISSING = "missing"
-    """A record names it, and it is not there."""
+    """A record refers to it, but it does not exist."""
     SYSTEM = "system"
-    """A claim of an owner, or an object of a backup."""
+    """An owner's claim, or an object of a backup."""
     OTHER = "other"
-    """Not of this layout: a header file, a file of the legacy layout that is not imported, or a stranger."""
+    """Not of this store's layout: a header file, a legacy file that is not imported, or a foreign file."""
 
 
 @attrs.frozen
 class ListedChunk:
     name: str
     length: int
-    """On storage; 0 if it is missing."""
+    """In long-term storage; 0 if it is missing."""
     use: ChunkUse
     committed: int = 0
-    """Bytes of it that are part of a segment."""
+    """Bytes of it that belong to a segment."""
     segment: str = ""
     start: int = 0
     """The segment offset of its first byte."""
@@ -60,22 +56,22 @@ class ListedChunk:
 
 
 @attrs.frozen
-class LaidOutChunk:
+class ChunkLayout:
     start: int
     length: int
     name: str
     append_starts: int
-    """How many append starts are kept for it."""
+    """The number of append starts in its record."""
 
 
 @attrs.frozen
-class Layout:
-    """A segment's chain, as long-term storage's records say it."""
+class SegmentLayout:
+    """A segment's chain of chunks."""
 
     info: SegmentInfo
     record: SegmentRecord | None
-    """None if nothing of the segment was flushed yet."""
-    chunks: tuple[LaidOutChunk, ...]
+    """None if nothing of the segment is flushed yet."""
+    chunks: tuple[ChunkLayout, ...]
 
 
 @attrs.frozen
@@ -92,7 +88,7 @@ class VerifyReport:
     segments: int
     chunks: int
     bytes: int
-    """Committed bytes that were to be read."""
+    """Committed bytes of these chunks."""
     unreferenced: int
     unreferenced_bytes: int
     problems: tuple[ChunkProblem, ...]
@@ -103,35 +99,37 @@ class VerifyReport:
 
 
 @attrs.frozen
-class _Place:
+class _Position:
     segment: str
     start: int
 
 
+_NOWHERE = _Position("", 0)
+
+
 @attrs.frozen
-class _Known:
-    """What one container's records say of chunks."""
+class _ChunkIndex:
+    """The chunks in one container's metadata, and where they are in segments."""
 
     records: dict[str, ChunkRecord]
-    places: dict[str, _Place]
+    positions: dict[str, _Position]
     released: frozenset[str]
-    """Files of the legacy layout that no segment needs any more (rule S19)."""
+    """Legacy files that no segment needs any more (rule S19)."""
     problems: tuple[ChunkProblem, ...]
 
 
 async def list_chunks(view: StoreView, prefix: str = "") -> list[ListedChunk]:
-    """Every object in long-term storage whose name begins with ``prefix``, and every chunk that a record
-    names, sorted by name."""
+    """The objects in long-term storage whose names begin with ``prefix``, and the chunks that are missing
+    there, sorted by name."""
     known: dict[str, ListedChunk] = {}
     released: set[str] = set()
     for container in view.containers:
-        snapshot = await container.snapshot()
-        found = await _known(container.index, snapshot)
-        released |= found.released
-        for name, record in found.records.items():
-            place = found.places.get(name, _Place("", 0))
+        index = await _index_chunks(container.index, await container.snapshot())
+        released |= index.released
+        for name, record in index.records.items():
+            at = index.positions.get(name, _NOWHERE)
             known[name] = ListedChunk(
-                name, 0, ChunkUse.MISSING, record.length, place.segment, place.start, container.index
+                name, 0, ChunkUse.MISSING, record.length, at.segment, at.start, container.index
             )
 
     async for info in view.chunks.list(prefix):
@@ -150,30 +148,30 @@ def _use_of(name: str, released: AbstractSet[str]) -> ChunkUse:
     return ChunkUse.UNREFERENCED if name.startswith(_OWN_CHUNKS) or name in released else ChunkUse.OTHER
 
 
-async def lay_out(view: StoreView, name: str) -> Layout:
-    """A segment's chunks in order. ``SegmentNotFound``, ``DataCorruption`` if its chain is broken."""
+async def segment_layout(view: StoreView, name: str) -> SegmentLayout:
+    """A segment's chunks in order. Raises ``SegmentNotFound``, ``DataCorruption`` if its chain is broken."""
     container = view.containers[view.container_of(name)]
     snapshot = await container.snapshot()
     segment = snapshot.find(name)
     if not segment.has_record:
-        return Layout(segment.info(container.index), None, ())
+        return SegmentLayout(segment.info(container.index), None, ())
 
     record = await snapshot.storage.info(segment.sid)
     chain = await snapshot.storage.chunks(segment.sid)
-    laid = tuple(LaidOutChunk(start, chunk.length, chunk.name, len(chunk.starts)) for start, chunk in chain)
-    return Layout(segment.info(container.index), record, laid)
+    chunks = tuple(ChunkLayout(start, chunk.length, chunk.name, len(chunk.starts)) for start, chunk in chain)
+    return SegmentLayout(segment.info(container.index), record, chunks)
 
 
 async def verify(
-    view: StoreView, names: Sequence[str] = (), *, progress: Progress = lambda done, found: None
+    view: StoreView, names: Sequence[str] = (), *, progress: Progress = no_progress
 ) -> VerifyReport:
-    """Read all committed bytes, of the segments ``names`` or of all, and compare every checksum.
-    ``SegmentNotFound`` for a name."""
+    """Read the committed bytes of the segments ``names``, or of all, and verify every checksum. Raises
+    ``SegmentNotFound`` for an unknown name."""
     wanted = set(names)
     for name in names:
         (await view.containers[view.container_of(name)].snapshot()).find(name)
 
-    reports = [await _verify_settled(view, container, wanted, progress) for container in view.containers]
+    reports = [await _verify_repeatedly(view, container, wanted, progress) for container in view.containers]
     return VerifyReport(
         sum(each.segments for each in reports),
         sum(each.chunks for each in reports),
@@ -184,10 +182,10 @@ async def verify(
     )
 
 
-async def _verify_settled(
+async def _verify_repeatedly(
     view: StoreView, container: ContainerView, wanted: set[str], progress: Progress
 ) -> VerifyReport:
-    for _ in range(_LOOKS_MAX - 1):
+    for _ in range(_ATTEMPTS_MAX - 1):
         report = await _verify(view, container, wanted, progress)
         if not report.problems or not await container.refresh():
             return report
@@ -197,25 +195,26 @@ async def _verify_settled(
 async def _verify(
     view: StoreView, container: ContainerView, wanted: set[str], progress: Progress
 ) -> VerifyReport:
-    known = await _known(container.index, await container.snapshot())
+    index = await _index_chunks(container.index, await container.snapshot())
     records = [
-        r
-        for name, r in known.records.items()
-        if not wanted or (name in known.places and known.places[name].segment in wanted)
+        record
+        for name, record in index.records.items()
+        if not wanted or (name in index.positions and index.positions[name].segment in wanted)
     ]
     size = sum(record.length for record in records)
     progress(0, size)
-    problems = [problem for problem in known.problems if not wanted or problem.segment in wanted]
+    problems = [problem for problem in index.problems if not wanted or problem.segment in wanted]
     for record in records:
-        place = known.places.get(record.name, _Place("", 0))
-        flaws = await _flaws(view, record, progress)
+        segment = index.positions.get(record.name, _NOWHERE).segment
         problems += [
-            ChunkProblem(container.index, place.segment, record.name, flaw.message, flaw.offset)
-            for flaw in flaws
+            ChunkProblem(container.index, segment, record.name, flaw.message, flaw.offset)
+            for flaw in await _flaws(view, record, progress)
         ]
-    loose = [] if wanted else await _loose(view, container.index, known)
-    segments = {known.places[record.name].segment for record in records if record.name in known.places}
-    return VerifyReport(len(segments), len(records), size, len(loose), sum(loose), tuple(problems))
+    unreferenced = [] if wanted else await _unreferenced(view, container.index, index)
+    segments = {index.positions[record.name].segment for record in records if record.name in index.positions}
+    return VerifyReport(
+        len(segments), len(records), size, len(unreferenced), sum(unreferenced), tuple(problems)
+    )
 
 
 async def _flaws(view: StoreView, record: ChunkRecord, progress: Progress) -> list[Flaw]:
@@ -225,46 +224,56 @@ async def _flaws(view: StoreView, record: ChunkRecord, progress: Progress) -> li
         return [Flaw(f"the chunk cannot be read: {error}")]
 
 
-async def _loose(view: StoreView, container: int, known: _Known) -> list[int]:
-    """The lengths of the container's chunks that no record names, and of the files that it released and that
-    are still there."""
+async def _unreferenced(view: StoreView, container: int, index: _ChunkIndex) -> list[int]:
+    """The lengths of the container's chunks without a record, and of released files that still exist."""
     lengths = [
         info.length
         async for info in view.chunks.list(f"{_OWN_CHUNKS}{container:04d}/")
-        if info.name not in known.records
+        if info.name not in index.records
     ]
-    for name in sorted(known.released - known.records.keys()):
+    for name in sorted(index.released - index.records.keys()):
         with suppress(ChunkNotFound):
             lengths.append((await view.chunks.info(name)).length)
     return lengths
 
 
-async def _known(container: int, snapshot: ContainerSnapshot) -> _Known:
-    problems: list[ChunkProblem] = []
+async def _index_chunks(container: int, snapshot: ContainerSnapshot) -> _ChunkIndex:
+    records, errors = chunk_records(snapshot)
+    problems = [
+        ChunkProblem(container, "", key.removeprefix(_CHUNK_KEY), error.reason)
+        for key, error in errors.items()
+    ]
+    positions: dict[str, _Position] = {}
+    for sid in await snapshot.storage.list():
+        segment = _name_of(snapshot, sid)
+        try:
+            chain = await snapshot.storage.chunks(sid)
+        except TierlogError as error:
+            file = error.file if isinstance(error, DataCorruption) else ""
+            problems.append(ChunkProblem(container, segment, file, f"the chain of chunks is broken: {error}"))
+        else:
+            positions |= {chunk.name: _Position(segment, start) for start, chunk in chain}
+    released = frozenset(released_names(snapshot.state.metadata))
+    return _ChunkIndex(records, positions, released, tuple(problems))
+
+
+def chunk_records(snapshot: ContainerSnapshot) -> tuple[dict[str, ChunkRecord], dict[str, DataCorruption]]:
+    """The records of all chunks by chunk name, and what is wrong with the others by metadata key."""
     records: dict[str, ChunkRecord] = {}
-    prefix = chunk_key("")
+    errors: dict[str, DataCorruption] = {}
     for key, (_, value) in snapshot.state.metadata.items():
-        if key.startswith(prefix):
+        if key.startswith(_CHUNK_KEY):
             try:
                 record = decode_record(ChunkRecord, key, value)
             except DataCorruption as error:
-                problems.append(ChunkProblem(container, "", key.removeprefix(prefix), error.reason))
+                errors[key] = error
             else:
                 records[record.name] = record
-
-    places: dict[str, _Place] = {}
-    for sid in await snapshot.storage.list():
-        name = _name_of(snapshot, sid)
-        try:
-            places |= {chunk.name: _Place(name, start) for start, chunk in await snapshot.storage.chunks(sid)}
-        except TierlogError as error:
-            file = error.file if isinstance(error, DataCorruption) else ""
-            problems.append(ChunkProblem(container, name, file, f"the chain of chunks is broken: {error}"))
-    return _Known(records, places, frozenset(released_names(snapshot.state.metadata)), tuple(problems))
+    return records, errors
 
 
 def _name_of(snapshot: ContainerSnapshot, sid: int) -> str:
-    """A segment's name; an id for one that is on its way out, or into another."""
+    """The name of a live segment, else the id."""
     segment = snapshot.state.segments.get(sid)
     return (
         segment.name if segment is not None and segment.status is SegmentStatus.LIVE else f"(id {sid:016x})"

@@ -18,7 +18,7 @@ from tierlog.actors.folder import layout_version as layout_mark
 from tierlog.actors.legacy_rolling import importing
 from tierlog.actors.legacy_rolling.file_claims import claim_files
 from tierlog.actors.legacy_rolling.header import header_name
-from tierlog.actors.maintenance import restore as restoring
+from tierlog.actors.maintenance import restore as restore_module
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.files import ListFolder, Size
@@ -58,14 +58,15 @@ async def _remove_header_before_commit(chunks: ChunkStorage, name: str, files: I
             "_record",
             lambda txn, stored, left: txn.defer(left) if stored is None else txn.metadata.drop(stored),
         ),
-        ("restore", restoring, "sync_ancestry", lambda folder: iter(())),
+        ("restore", restore_module, "sync_ancestry", lambda folder: iter(())),
         ("layout-upgrade", layout_mark, "SyncFolder", ListFolder),
         ("layout-upgrade-first", layout_mark, "Sync", Size),
         ("layout-upgrade-first", importing, "claim_files", _remove_header_before_commit),
     ],
 )
 def test_a_planted_bug_is_caught(scenario: str, place: object, name: str, planted: object) -> None:
-    """A step takes its deferred work out although something is left; the rename that ends a restore is not synced.
+    """A step takes its deferred work out although something is left; the rename that ends a restore is not
+    synced.
 
     A layout's mark is not durable before the store is opened, its name or its bytes; an import takes the
     header before its commit.

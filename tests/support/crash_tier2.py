@@ -1,9 +1,9 @@
 """What the crash scenarios of long-term storage's protocols are made of: limits, calls, and what must be true
 in the end.
 
-The limits make deferred work of a handful of chunks and joins of a handful of bytes. The calls are operations as in
-``segment_model.py``; most change nothing that can be seen. The verdicts are a scenario's ``settle``: what the
-last owner after a crash does and checks.
+The limits make deferred work of a handful of chunks and joins of a handful of bytes. The calls are operations
+as in ``segment_model.py``; most change nothing that can be seen. The verdicts are a scenario's ``settle``:
+what the last owner after a crash does and checks.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tierlog.actors.gc.collector import CollectorOptions
 from tierlog.actors.legacy_rolling.find import find
 from tierlog.actors.legacy_rolling.header import header_name, parse_header
 from tierlog.actors.legacy_rolling.importing import no_progress
-from tierlog.actors.maintenance import restore as restoring
+from tierlog.actors.maintenance import restore as restore_module
 from tierlog.actors.maintenance.backup import BackupOptions, list_backups, read_object
 from tierlog.actors.maintenance.backup_objects import BACKUPS, decode_manifest, decode_segment, manifest_name
 from tierlog.actors.maintenance.maintenance import (
@@ -103,9 +103,9 @@ class LostLogs(Tier2Limits):
         if process == self.lost_before:
             _lose_logs(files.disk)
         if f"{FOLDER}/wal" not in files.disk._folders:
-            terms, world = restoring.RestoreOptions(BACKUP, deep=True), virtual_world(1000 + process)
-            with mock.patch.object(restoring, "log_options", self.log):
-                await restoring.restore(check_path(FOLDER), None, terms, CONFIG, files, world)
+            options, world = restore_module.RestoreOptions(BACKUP, deep=True), virtual_world(1000 + process)
+            with mock.patch.object(restore_module, "log_options", self.log):
+                await restore_module.restore(check_path(FOLDER), None, options, CONFIG, files, world)
         assert files.disk.exists(f"{FOLDER}/wal/layout"), (
             "the restored store forgot that its layout was upgraded"
         )
@@ -248,8 +248,8 @@ class FirstAccess(Op):
 
 
 async def work_done(store: SegmentStore, oracle: Oracle) -> None:
-    """Deferred work is done although nobody asks, and the records are those of the live segments and no others
-    (rule S11)."""
+    """Deferred work is done although nobody asks, and the records are those of the live segments and no
+    others (rule S11)."""
     await RunDeferredWork().send(store)
     await store.flush()
     await RunDeferredWork().send(store)

@@ -1,4 +1,4 @@
-"""Taking a backup: what is kept of a segment, and when there is a backup at all (rule S16)."""
+"""Creating a backup: what is kept of a segment, and when there is a backup at all (rule S16)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, nth
 pytestmark = pytest.mark.anyio
 
 NAME = "app/events"
-TERMS = BackupOptions("b", b"s" * 16, 1_700_000_000_000, upgraded=False)
+OPTIONS = BackupOptions("b", b"s" * 16, 1_700_000_000_000, upgraded=False)
 
 
 @pytest.fixture
@@ -37,10 +37,10 @@ def world() -> ContainerWorld:
     return ContainerWorld()
 
 
-async def taken(world: ContainerWorld, owner: Owner, terms: BackupOptions = TERMS) -> Manifest:
+async def backed_up(world: ContainerWorld, owner: Owner, options: BackupOptions = OPTIONS) -> Manifest:
     container = owner.container
     source = BackupSource(container.index, container.state.epoch, container.state, container.storage)
-    return await create_backup([source], world.chunks, terms)
+    return await create_backup([source], world.chunks, options)
 
 
 async def segment(world: ContainerWorld, number: int = 0) -> SegmentBackup:
@@ -56,7 +56,7 @@ async def test_a_flushed_segment_is_kept_whole(world: ContainerWorld) -> None:
         await owner.store.truncate_segment(NAME, 5)
         await owner.store.seal_segment(NAME)
         await owner.store.flush()
-        manifest = await taken(world, owner)
+        manifest = await backed_up(world, owner)
         kept = await segment(world)
 
     assert (manifest.segments, manifest.chunks, manifest.bytes, manifest.unflushed, manifest.staged) == (
@@ -90,7 +90,7 @@ async def test_what_is_only_in_the_log_is_counted_and_its_writers_are_not_truste
         await owner.store.flush()
         await owner.store.append(NAME, b"new", writer_id="late", event_number=1)
         await owner.store.seal_segment(NAME)
-        manifest = await taken(world, owner)
+        manifest = await backed_up(world, owner)
         kept = await segment(world)
 
     assert (manifest.unflushed, kept.unflushed, kept.image.length, kept.image.sealed) == (3, 3, 8, False)
@@ -102,7 +102,7 @@ async def test_a_segment_that_was_never_flushed_is_kept_empty(world: ContainerWo
     async with world.owner() as owner:
         await owner.store.create_segment(NAME, rolling_size=99)
         await owner.store.append(NAME, b"new")
-        await taken(world, owner)
+        await backed_up(world, owner)
         kept = await segment(world)
 
     assert (kept.image.length, kept.image.rolling_size, kept.chunks, kept.unflushed) == (0, 99, (), 3)
@@ -114,7 +114,7 @@ async def test_staged_segments_are_left_out_and_counted(world: ContainerWorld) -
         await owner.store.begin_transaction(NAME, "t")
         await owner.store.stage_segment(NAME, "t", "part")
         await owner.store.flush()
-        manifest = await taken(world, owner)
+        manifest = await backed_up(world, owner)
 
     assert (manifest.segments, manifest.staged) == (1, 1)
 
@@ -126,7 +126,7 @@ async def test_names_that_were_imported_are_kept(world: ContainerWorld) -> None:
         await import_segment(owner.container, "app/old")
         await owner.store.delete_segment("app/old")
 
-        assert (await taken(world, owner)).taken == ("app/old",)
+        assert (await backed_up(world, owner)).imported == ("app/old",)
 
 
 async def test_files_that_were_released_and_not_deleted_yet_are_kept_in_mind_rule_s19(
@@ -140,14 +140,16 @@ async def test_files_that_were_released_and_not_deleted_yet_are_kept_in_mind_rul
         await owner.store.flush()
 
         records = ReleasedRecord("app/old$offset.0", 4), ReleasedRecord("app/old$offset.4", 2)
-        assert (await taken(world, owner)).released == tuple(ReleasedFile(0, record) for record in records)
+        assert (await backed_up(world, owner)).released == tuple(
+            ReleasedFile(0, record) for record in records
+        )
 
 
 async def test_a_name_is_used_once(world: ContainerWorld) -> None:
     async with world.owner() as owner:
-        await taken(world, owner)
+        await backed_up(world, owner)
         with pytest.raises(InvalidArgument, match="already"):
-            await taken(world, owner)
+            await backed_up(world, owner)
 
 
 @pytest.mark.parametrize("call", range(1, 6))
@@ -160,12 +162,12 @@ async def test_without_its_manifest_there_is_no_backup_and_the_next_one_clears_u
         await owner.store.flush()
         world.chunks.script = nth(call, Fault(FaultKind.LOST), "create_with_content")
         with pytest.raises(OutcomeUnknown):
-            await taken(world, owner)
+            await backed_up(world, owner)
         assert await list_backups(world.chunks) == []
 
         world.chunks.script = None
         await owner.store.delete_segment("s0")
-        manifest = await taken(world, owner)
+        manifest = await backed_up(world, owner)
 
     assert manifest.segments == 3
     assert {each.name for each in manifest.objects} == {

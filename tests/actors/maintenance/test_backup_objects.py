@@ -73,7 +73,7 @@ def test_the_manifests_persisted_form_does_not_change() -> None:
 def test_released_files_that_cannot_be_are_refused(released: tuple[ReleasedFile, ...]) -> None:
     whole = encode_manifest(attrs.evolve(MANIFEST, released=released))
     body = whole[:4] + b"\2" + whole[5:-4] + (b"" if released else bytes(4))
-    with pytest.raises(DataCorruption, match="released files are not sound"):
+    with pytest.raises(DataCorruption, match="released files are damaged"):
         decode_manifest(body + crc32c(body).to_bytes(4, "big"), "m")
 
 

@@ -100,9 +100,9 @@ def made(template: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def restored(folder: Path, **terms: bool) -> RestoreReport:
+async def restored(folder: Path, **options: bool) -> RestoreReport:
     return await restore(
-        check_path(folder), None, RestoreOptions("b", **terms), EAGER, LocalFiles(), system_world()
+        check_path(folder), None, RestoreOptions("b", **options), EAGER, LocalFiles(), system_world()
     )
 
 
@@ -177,7 +177,7 @@ async def test_the_old_logs_are_refused_afterwards(made: Path) -> None:
 
 async def test_a_folder_with_logs_is_left_alone(made: Path) -> None:
 
-    with pytest.raises(InvalidArgument, match="logs already"):
+    with pytest.raises(InvalidArgument, match="already has the logs"):
         await restored(made)
     async with open_store(made, config=EAGER) as store:
         assert (await store.segment_info(NAME)).length == len(DATA) + 5
@@ -203,7 +203,7 @@ async def test_the_folder_that_a_restore_emptied_is_removed_by_who_opens_the_sto
 
 async def test_a_restore_that_is_refused_removes_what_others_left(made: Path) -> None:
     (made / ".restoring-full" / "wal").mkdir(parents=True)
-    with pytest.raises(InvalidArgument, match="logs already"):
+    with pytest.raises(InvalidArgument, match="already has the logs"):
         await restored(made)
 
     assert sorted(path.name for path in made.iterdir()) == ["lts", "wal"]
@@ -255,7 +255,7 @@ async def test_an_object_that_is_not_the_manifests_is_refused(made: Path) -> Non
     first, second = (made / "lts" / object_name("b", number) for number in (0, 1))
     content = first.read_bytes()
     first.write_bytes(second.read_bytes())
-    with pytest.raises(DataCorruption, match="not the one"):
+    with pytest.raises(DataCorruption, match="differs from its manifest"):
         await restored(made)
 
     first.write_bytes(content)
