@@ -1,2 +1,1 @@
-"""Where bytes rest: contracts in ``base``, and their implementations, which see only ``base`` and not each
-other."""
+"""Storage: contracts in ``base``, and implementations that see ``base`` and not each other."""

@@ -1,1 +1,1 @@
-"""Contracts and shared nouns: what every backend promises, and the words they promise it in."""
+"""Contracts and shared types of all backends."""

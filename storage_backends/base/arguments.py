@@ -1,8 +1,5 @@
-"""Checks of arguments that the store's doors share: the store itself, its read-only view, the command line.
-
-Owns: ranges and kinds of what callers pass, and the ``InvalidArgument`` that says what is allowed. Pure. Does
-not own: the grammar of names (``base/names.py``) nor what only one verb takes (its own module checks that).
-"""
+"""Checks of arguments, shared by the store, its read-only view, the gateway and the command line. Each raises
+``InvalidArgument`` and says what is allowed."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ EVENTS_MAX = 1 << 20
 
 
 class JoinedAppend(Protocol):
-    """One append of ``append_each``: the bytes of one or many events of one writer, joined."""
+    """One append of ``append_each``: the joined bytes of one or many events of one writer."""
 
     @property
     def name(self) -> str: ...
@@ -34,13 +31,13 @@ class JoinedAppend(Protocol):
     def data(self) -> Buffer: ...
     @property
     def writer(self) -> bytes:
-        """Empty: not idempotent; then the numbers are 0 and None."""
+        """Empty if not idempotent; then the event numbers are 0 and None."""
 
     @property
     def first_event(self) -> int: ...
     @property
     def count(self) -> int:
-        """Events in ``data``, which take the numbers from ``first_event`` on."""
+        """The number of events in ``data``, numbered from ``first_event`` on."""
 
     @property
     def previous_event(self) -> int | None: ...
@@ -66,10 +63,9 @@ def check_size(value: object, what: str = "size") -> int:
 
 
 def check_many(what: str, values: Iterable[T]) -> Iterable[T]:
-    """``values``, unless it is text or bytes (whose items are characters and numbers) or nothing to go
-    through."""
+    """``values``, if it is an iterable other than text or bytes, whose items are characters and numbers."""
     if isinstance(values, (str, bytes, bytearray, memoryview)) or not isinstance(values, Iterable):
-        raise InvalidArgument(f"{what} are an iterable of several, not {type(values).__name__}")
+        raise InvalidArgument(f"{what} are an iterable of items, not {type(values).__name__}")
 
     return values
 
@@ -85,7 +81,7 @@ def writer_bytes(writer_id: WriterId | None) -> bytes:
     if not isinstance(writer_id, (str, bytes)):
         raise InvalidArgument(f"a writer_id is a str, bytes or UUID, not {type(writer_id).__name__}")
 
-    # What is not Unicode text keeps its bytes, so that two ids are never taken for one.
+    # Lone surrogates keep their bytes, so that two ids never become one.
     writer = writer_id.encode("utf-8", "surrogatepass") if isinstance(writer_id, str) else writer_id
     if not 0 < len(writer) <= WRITER_ID_BYTES_MAX:
         raise InvalidArgument(
@@ -130,7 +126,7 @@ def check_data(data: object) -> int:
 
 
 def joined_events(events: Iterable[Buffer]) -> tuple[bytes, int]:
-    """The bytes of ``append_many``'s events, one behind the other, and how many there are."""
+    """The joined bytes of ``append_many``'s events, and their number."""
     batch = [event if type(event) is bytes else _copied(event) for event in check_many("events", events)]
     if not 0 < len(batch) <= EVENTS_MAX:
         raise InvalidArgument(f"append_many takes 1 to {EVENTS_MAX} events, not {len(batch)}")
@@ -139,7 +135,7 @@ def joined_events(events: Iterable[Buffer]) -> tuple[bytes, int]:
 
 
 def _copied(event: Buffer) -> bytes:
-    """One event's bytes, safe from what the caller does with its buffer later."""
+    """One event's bytes, copied so that the caller may reuse the buffer."""
     if not isinstance(event, (bytes, bytearray, memoryview)):
         raise InvalidArgument(f"an event is bytes, bytearray or memoryview, not {type(event).__name__}")
 
@@ -162,7 +158,7 @@ def checked_token(token: object) -> TransactionToken | None:
 
 
 def checked_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
-    """Their number and kind; what their members may be, each door says itself."""
+    """Checks their number and type; the callers check names and lengths."""
     chosen = tuple(check_many("parts", parts))
     if len(chosen) > PARTS_MAX:
         raise InvalidArgument(f"a commit takes at most {PARTS_MAX} parts, not {len(chosen)}")
@@ -175,8 +171,7 @@ def checked_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
 
 
 def check_joined(append: JoinedAppend) -> tuple[int | None, int | None]:
-    """The previous event number and the expected offset of one append of ``append_each``, whose numbers make
-    sense."""
+    """The checked previous event number and expected offset of one append of ``append_each``."""
     if append.writer:
         writer_bytes(append.writer)
         check_int(

@@ -1,11 +1,7 @@
-"""Reading and writing of persisted records: fixed-width big-endian fields, length-prefixed bytes, nothing
-implicit.
+"""Encoding of persisted records: fixed-width big-endian fields and length-prefixed bytes.
 
-Owns: ``Encoder`` and ``Decoder``, and numbers in keys and names (``hex_number``). Does not own: any record's
-layout (each record's own file does) nor checksums of containers of records (frames and objects carry those).
-
-Promise: a ``Decoder`` over arbitrary bytes gives a value or raises ``DecodeError``; it never reads past its
-end, never allocates more than its input's size, and never loops.
+A ``Decoder`` over arbitrary bytes returns a value or raises ``DecodeError``; it never reads past its end, allocates more than
+its input's size, or loops. Each record's own file has its layout; frames and objects carry the checksums.
 """
 
 from __future__ import annotations
@@ -24,21 +20,20 @@ _HEX = re.compile(r"[0-9a-f]{16}")
 
 
 class DecodeError(ValueError):
-    """Bytes do not decode as the record they should be. The layer that knows the file turns it into
-    ``DataCorruption``."""
+    """The bytes are not the expected record. The layer that knows the file turns this into ``DataCorruption``."""
 
 
 def hex_number(text: str) -> int:
-    """The 64-bit number that keys and names carry as 16 lower-case hex digits. ``int`` alone takes signs,
-    ``0x``, ``_`` and blanks too, so that two names would stand for one number."""
+    """The 64-bit number in a key or name: exactly 16 lower-case hex digits. ``int`` alone also accepts signs, ``0x``,
+    ``_`` and blanks, so that two names would mean one number."""
     if not _HEX.fullmatch(text):
         raise DecodeError(f"{text[:40]!r} is not a number of 16 hex digits")
     return int(text, 16)
 
 
 class Encoder:
-    """Collects fields; ``finish()`` joins them. Values out of a field's range raise ``struct.error`` (a bug
-    of the caller)."""
+    """Collects fields; ``finish()`` joins them. A value outside a field's range raises ``struct.error``: a bug of the
+    caller."""
 
     __slots__ = ("_parts",)
 
@@ -88,7 +83,7 @@ class Encoder:
 
 
 class Decoder:
-    """Takes fields off the front of a buffer, in the order in which they were written."""
+    """Reads fields in the order in which they were written."""
 
     __slots__ = ("_end", "_view", "position")
 
@@ -127,7 +122,7 @@ class Decoder:
         return self._take(_I64)
 
     def flag(self) -> bool:
-        """One byte, 0 or 1: anything else was never written, so taking it for either would hide damage."""
+        """One byte, 0 or 1. Any other value was never written, so accepting it would hide corruption."""
         value = self.u8()
         if value > 1:
             raise DecodeError(f"flag at {self.position - 1} is {value}, neither 0 nor 1")
@@ -151,10 +146,10 @@ class Decoder:
             raise DecodeError(f"text at {self.position - len(data)} is not UTF-8") from error
 
     def rest(self) -> bytes:
-        """All that is left: fields that this code does not know, to be written back as they are."""
+        """All remaining bytes: unknown fields, to be written back unchanged."""
         return bytes(self.raw(self.remaining))
 
     def finish(self) -> None:
-        """Require that everything was taken: trailing bytes mean another record, or damage."""
+        """Require that nothing remains: trailing bytes mean another record, or corruption."""
         if self.position != self._end:
             raise DecodeError(f"{self._end - self.position} bytes left over at {self.position}")

@@ -1,10 +1,7 @@
-"""Every error tierlog raises, in one tree.
+"""Every error that tierlog raises, in one tree under ``TierlogError``.
 
-Owns: the classes, their stable ``code``, whether repeating the same call can help (``retryable``), and how a
-message quotes a value. Does not own: mapping from foreign exceptions (each backend does that at its edge) nor
-HTTP statuses (the wire table does).
-
-An error says what the caller should do. The message names the segment, file or offset; the cause is chained.
+Each class has a stable ``code`` and says whether repeating the same call can help (``retryable``). The message names the
+segment, file or offset and what to do; the cause is chained.
 """
 
 from __future__ import annotations
@@ -15,15 +12,15 @@ _SHOWN_MAX = 200
 
 
 class TierlogError(Exception):
-    """The root of everything tierlog raises on purpose."""
+    """The base of all errors that tierlog raises on purpose."""
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
 
 
 def shown(value: object) -> str:
-    """``value`` as a message quotes it: short, and never an error of its own (Python refuses to print huge
-    ints and deep nests)."""
+    """``value`` as messages quote it: short, and without an error of its own (Python refuses to print huge ints and
+    deeply nested values)."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):
@@ -35,26 +32,26 @@ def shown(value: object) -> str:
 
 
 class InvalidArgument(TierlogError, ValueError):
-    """An argument is out of its documented range or grammar. Nothing was done; correct the call."""
+    """An argument is outside its documented range or grammar. Nothing was done; correct the call."""
 
     code = "invalid-argument"
 
 
 class ConfigError(InvalidArgument):
-    """A configuration file or option is wrong. The message names the key and, where one is close, the key
-    that was meant."""
+    """A configuration file or option is wrong. The message names the key and, if one is similar, the key that was
+    probably meant. Correct the configuration."""
 
     code = "config"
 
 
 class Unsupported(TierlogError):
-    """The backend or state cannot do this at all (a capability is missing)."""
+    """The backend lacks the capability, or the state does not allow the call. Repeating it does not help."""
 
     code = "unsupported"
 
 
 class ClosedError(TierlogError):
-    """The object was closed; open it again."""
+    """The store, client or storage is not open. Open it, or make a new one."""
 
     code = "closed"
 
@@ -63,7 +60,7 @@ class ClosedError(TierlogError):
 
 
 class SegmentError(TierlogError):
-    """An answer about one segment; ``segment`` is its name."""
+    """An error about one segment; ``segment`` is its name."""
 
     def __init__(self, message: str, *, segment: str = "") -> None:
         super().__init__(message)
@@ -71,31 +68,31 @@ class SegmentError(TierlogError):
 
 
 class SegmentNotFound(SegmentError, LookupError):
-    """No segment of that name exists (it may have been deleted or merged away)."""
+    """No segment has that name. It may have been deleted, or merged into another."""
 
     code = "segment-not-found"
 
 
 class SegmentExists(SegmentError):
-    """A segment of that name exists already."""
+    """A segment of that name exists already. Choose another name, or use the existing segment."""
 
     code = "segment-exists"
 
 
 class SegmentSealed(SegmentError):
-    """The segment is sealed: it can be read, truncated, merged and deleted, never appended to."""
+    """The segment is sealed: it can be read, truncated, merged and deleted, but not appended to."""
 
     code = "segment-sealed"
 
 
 class SegmentNotSealed(SegmentError):
-    """A merge needs sealed sources; seal this segment first."""
+    """A merge needs sealed sources. Seal this segment first."""
 
     code = "segment-not-sealed"
 
 
 class SegmentTruncated(SegmentError):
-    """The offset lies before the segment's start; ``start_offset`` is the first byte that can be read."""
+    """The offset is before the segment's start. Continue at ``start_offset``, the first byte that can be read."""
 
     code = "segment-truncated"
 
@@ -105,8 +102,8 @@ class SegmentTruncated(SegmentError):
 
 
 class BadOffset(SegmentError):
-    """A conditional append named another offset than the segment's length: ``expected`` is the length,
-    ``given`` the argument."""
+    """The offset of a conditional append is not the segment's length: ``expected`` is the length, ``given`` the
+    argument. Nothing was appended; another writer may have been faster."""
 
     code = "bad-offset"
 
@@ -117,13 +114,15 @@ class BadOffset(SegmentError):
 
 
 class AttributeConflict(SegmentError):
-    """An attribute update's condition does not hold; nothing of the call was applied."""
+    """The condition of an attribute update does not hold. Nothing of the call was applied; read the attributes and
+    decide again."""
 
     code = "attribute-conflict"
 
 
 class OutOfOrder(SegmentError):
-    """An idempotent append arrived before its predecessor (rule C3). Retry once the predecessor is acked."""
+    """An idempotent append arrived before its predecessor (rule C3). Nothing was applied; retry once the predecessor
+    is acked. ``last_event_number`` is the writer's last applied event."""
 
     code = "out-of-order"
     retryable = True
@@ -134,22 +133,20 @@ class OutOfOrder(SegmentError):
 
 
 class UnknownWriter(SegmentError):
-    """The writer's state is not known (it was expired): whether its last append was applied cannot be told
-    any more."""
+    """The writer's state has expired, so duplicates can no longer be detected. Read the segment to find out whether the
+    last append was applied, then continue with a new writer id."""
 
     code = "unknown-writer"
 
 
 class TransactionNotFound(SegmentError, LookupError):
-    """Nobody knows that transaction: it never began, or it ended so long ago that it was forgotten.
-    ``segment`` is its target."""
+    """The transaction never began, or ended so long ago that its record has expired. ``segment`` is its target."""
 
     code = "transaction-not-found"
 
 
 class TransactionEnded(SegmentError):
-    """The transaction was committed or aborted, and takes nothing more (rule T5). Whoever gets this is late:
-    it must stop.
+    """The transaction was committed or aborted and accepts no more appends (rule T5). Stop writing to it.
 
     ``state`` is "committed" or "aborted"; ``segment`` is its target.
     """
@@ -165,44 +162,44 @@ class TransactionEnded(SegmentError):
 
 
 class OutcomeUnknown(TierlogError):
-    """The call may or may not have been applied. Retry with the same writer id and event number, or read
-    back."""
+    """The call may or may not have been applied. Retry with the same writer id and event number, or read back."""
 
     code = "outcome-unknown"
 
 
 class Unavailable(TierlogError):
-    """The container or backend cannot answer now (starting, recovering, backend down). Nothing was applied;
-    try again later."""
+    """The container or backend cannot answer now: it is starting, recovering or down. Nothing was applied; retry
+    later."""
 
     code = "unavailable"
     retryable = True
 
 
 class NotOwner(TierlogError):
-    """Another owner opened this container with a higher epoch; this one was fenced and stays so."""
+    """Another owner has opened this container with a higher epoch, and this one is fenced for good. Find the new
+    owner, or open the store again."""
 
     code = "not-owner"
 
 
 class Throttled(TierlogError):
-    """Too much is in flight or not yet flushed. Nothing was applied; slow down and try again."""
+    """Too much is in flight or not yet flushed. Nothing was applied; slow down and retry."""
 
     code = "throttled"
     retryable = True
 
 
 class StorageFull(TierlogError):
-    """Free space is below the low-water mark: appends are refused, while reads, deletes, truncates and
-    flushes go on."""
+    """Free space is below the low-water mark. Appends are refused; reads, deletes, truncates and flushes continue.
+    Free some space, then retry."""
 
     code = "storage-full"
     retryable = True
 
 
 class DataCorruption(TierlogError):
-    """Stored bytes are not what was written, or acked bytes are missing. ``file`` and ``offset`` say where;
-    nothing was changed."""
+    """Stored bytes are not what was written, or acked bytes are missing, at ``file`` and ``offset``. Nothing was
+    changed. Run ``tierlog doctor``, and restore from a backup if it confirms the damage."""
 
     code = "data-corruption"
 
@@ -215,8 +212,8 @@ class DataCorruption(TierlogError):
 
 
 class StoreMismatch(TierlogError):
-    """The folder and the long-term storage do not belong together (a clone, a restored copy, another
-    container count), or its format is newer than this version. It was left untouched."""
+    """The folder and the long-term storage do not belong together (a clone, a restored copy, another number of
+    containers), or the format is newer than this version of tierlog. Nothing was changed."""
 
     code = "store-mismatch"
 
@@ -225,7 +222,7 @@ class StoreMismatch(TierlogError):
 
 
 class ChunkError(TierlogError):
-    """An answer about one chunk; ``chunk`` is its name."""
+    """An error about one chunk; ``chunk`` is its name."""
 
     code = "chunk-error"
 
@@ -235,7 +232,7 @@ class ChunkError(TierlogError):
 
 
 class ChunkNotFound(ChunkError, LookupError):
-    """No chunk of that name exists."""
+    """No chunk has that name."""
 
     code = "chunk-not-found"
 
@@ -247,7 +244,7 @@ class ChunkExists(ChunkError):
 
 
 class BadChunkOffset(ChunkError):
-    """A chunk write named another offset than the chunk's length."""
+    """The offset of a chunk write is not the chunk's length: ``expected`` is the length, ``given`` the argument."""
 
     code = "bad-chunk-offset"
 
@@ -258,19 +255,17 @@ class BadChunkOffset(ChunkError):
 
 
 class ChunkReadOnly(ChunkError):
-    """The chunk was made read-only."""
+    """The chunk is read-only, or its permissions do not allow changes."""
 
     code = "chunk-read-only"
 
 
 class MetadataConflict(TierlogError):
-    """A metadata transaction's versions are not current: somebody else changed a key since it was read. Begin
-    again."""
+    """A key changed since a metadata transaction read it. Nothing was applied; begin another transaction."""
 
     code = "metadata-conflict"
     retryable = True
 
 
 CLAIM_REFUSED = (NotOwner, DataCorruption, StoreMismatch)
-"""What a claim on long-term storage raises when it is not ours to make (rule W8); every other error is
-trouble that passes."""
+"""Errors of a claim on long-term storage that belongs to another owner or store (rule W8). All others are temporary."""

@@ -1,19 +1,15 @@
-"""The file layer: every byte that tierlog keeps in local files goes through here.
+"""The file layer: all local file I/O goes through here.
 
-A piece of I/O is a *program*: a generator that yields I/O calls (the frozen classes below) and receives their
-results; an ``OSError`` of a call is raised at its ``yield``. ``Files.run`` drives a whole program to its end,
-so "write, sync, check the register, note the watermark" costs one hop into a worker thread, reads like plain
-code, and can be driven step by step by a simulated disk that drops unsynced writes, tears pages, hangs or
-loses power between any two calls.
+A piece of I/O is a *program*: a generator that yields I/O calls (the frozen classes below) and receives their results; an
+``OSError`` of a call is raised at its ``yield``. ``Files.run`` drives a whole program, so "write, sync, check the register,
+store the watermark" costs one hop into a worker thread, reads like plain code, and can be driven step by step by a simulated
+disk that drops unsynced writes, tears pages, hangs or loses power between any two calls. ``files/local.py`` drives programs
+on the operating system, ``tests/simulation/file_layer.py`` on a simulated disk.
 
-Owns: the vocabulary. ``files/local.py`` drives it on the operating system, ``tests/simulation/file_layer.py``
-on a simulated disk.
-
-Ordering: the calls of one program happen one after the other; programs of one lane never overlap (a lane has
-one thread). Cancellation (rule W7): a running program is never abandoned; ``run`` returns or raises only when
-its last call has returned. A cancellation is delivered after that. A handle is closed only by a ``Close``
-call, hence after every earlier call on it. Errors: ``OSError`` passes through unmapped; each backend maps it
-at its own edge.
+Order: the calls of one program happen one after the other; programs of a lane of width 1 never overlap. Cancellation (rule W7):
+a running program is never abandoned; ``run`` returns or raises only after its last call has returned, and then delivers the
+cancellation. A handle is closed only by a ``Close`` call, hence after every earlier call on it. ``OSError`` passes through
+unchanged; each backend maps it.
 """
 
 from __future__ import annotations
@@ -31,7 +27,7 @@ T = TypeVar("T")
 
 
 class FileHandle(ABC):
-    """An open file. Opaque: only its own ``Files`` can use it."""
+    """An open file, usable only with the ``Files`` that opened it."""
 
     __slots__ = ()
 
@@ -48,11 +44,8 @@ class IoCall:
 
 @attrs.frozen
 class Open(IoCall):
-    """Open a file: result ``FileHandle``. ``create`` makes it and fails if it exists (``FileExistsError``).
-
-    ``cold`` says that what is written through the handle is not going to be read soon: once it is synced,
-    memory need not keep it.
-    """
+    """Open a file: result ``FileHandle``. ``create``: create it, ``FileExistsError`` if it exists. ``cold``: what is
+    written will not be read soon, so the page cache need not keep it once it is synced."""
 
     path: str
     write: bool = False
@@ -76,9 +69,8 @@ class Read(IoCall):
 
 @attrs.frozen
 class Write(IoCall):
-    """Write all buffers one after the other at ``offset``; complete, or an ``OSError`` after any part of it.
-    ``bulk`` says that a sync follows for which nobody waits: the disk may begin at once, bit by bit, so that
-    syncs of other files come in between."""
+    """Write all buffers one after the other at ``offset``. After an ``OSError`` any part may be written. ``bulk``: no
+    caller waits for the following sync, so the disk may begin at once in slices, between syncs of other files."""
 
     handle: FileHandle
     offset: int
@@ -88,8 +80,7 @@ class Write(IoCall):
 
 @attrs.frozen
 class Sync(IoCall):
-    """fdatasync: everything written to the file before is on the disk. Never retried after a failure (rule
-    W6)."""
+    """fdatasync: make everything written to the file durable. Never retried after a failure (rule W6)."""
 
     handle: FileHandle
 
@@ -103,8 +94,8 @@ class Size(IoCall):
 
 @attrs.frozen
 class Allocate(IoCall):
-    """Reserve disk blocks for ``offset .. offset + size`` without changing the file's length. ``ENOSPC`` when
-    there is no room; a no-op where the file system cannot do it."""
+    """Reserve disk blocks for ``offset .. offset + size`` without changing the file's length. ``ENOSPC`` if there is
+    no room; a no-op where the file system does not support it."""
 
     handle: FileHandle
     offset: int
@@ -113,9 +104,8 @@ class Allocate(IoCall):
 
 @attrs.frozen
 class Extend(IoCall):
-    """Make the file at least ``size`` bytes long; what is new reads as zeros. A later sync of bytes written
-    there has no new length to make durable, which costs it about a third less (a journal commit for each
-    group, on ext4)."""
+    """Make the file at least ``size`` bytes long, with zeros. A later sync of bytes written there need not make a new
+    length durable, which makes it about a third cheaper (one journal commit per group, on ext4)."""
 
     handle: FileHandle
     size: int
@@ -137,8 +127,7 @@ class Unlock(IoCall):
 
 @attrs.frozen
 class MakeFolder(IoCall):
-    """Make a folder and its missing parents; existing is fine. Durable after ``SyncFolder`` of each
-    parent."""
+    """Make a folder and its missing parents, if they do not exist. Durable after ``SyncFolder`` of each parent."""
 
     path: str
 
@@ -180,7 +169,7 @@ class RemoveFolder(IoCall):
 
 @attrs.frozen
 class Link(IoCall):
-    """Give the file at ``source`` the second name ``target``; ``FileExistsError`` if that is taken."""
+    """Give the file at ``source`` the second name ``target``; ``FileExistsError`` if that exists."""
 
     source: str
     target: str
@@ -200,15 +189,14 @@ class SetReadOnly(IoCall):
 
 @attrs.frozen
 class IsReadOnly(IoCall):
-    """Whether the file's permissions refuse writes to everybody: result ``bool``; ``FileNotFoundError`` if it
-    is missing."""
+    """Whether the file's permissions allow no one to write: result ``bool``; ``FileNotFoundError`` if it is missing."""
 
     path: str
 
 
 @attrs.frozen
 class IsSameFile(IoCall):
-    """Whether both paths name one file: result ``bool``; ``FileNotFoundError`` if one is missing."""
+    """Whether both paths name the same file: result ``bool``; ``FileNotFoundError`` if one is missing."""
 
     path: str
     other: str
@@ -229,21 +217,19 @@ class Files(ABC):
 
     @abstractmethod
     async def run(self, program: Program[T]) -> T:
-        """Drive ``program`` to its end and return its value. Not abandoned on cancellation (see the module's
-        head)."""
+        """Drive ``program`` to its end and return its value. It is never abandoned on cancellation (rule W7)."""
 
     @abstractmethod
     def lane(self, name: str, width: int = 1, beneath: str = "") -> Files:
-        """A view with its own ``width`` threads, so that nobody else's calls can delay it (rule W7).
+        """A view with ``width`` threads of its own, which calls of other lanes cannot delay (rule W7).
 
-        Below the folder ``beneath`` it follows no symbolic link, and opens regular files only: ``ENOTDIR``,
-        ``ELOOP`` or ``EISDIR``.
+        Below the folder ``beneath`` it follows no symbolic links and opens regular files only; anything else raises
+        ``ENOTDIR``, ``ELOOP`` or ``EISDIR``.
         """
 
     @abstractmethod
     def peek(self, handle: FileHandle, offset: int, size: int) -> bytes:
-        """A small read without a thread, for bytes that are in the page cache (an owner's own register: under
-        1 us)."""
+        """A small read without a thread, for bytes in the page cache (an owner's own register: under 1 us)."""
 
     @abstractmethod
     def statistics(self) -> FilesStatistics: ...
@@ -254,7 +240,7 @@ class FilesStatistics:
     programs: int = attrs.field(metadata=counter("Programs begun."))
     running: int = attrs.field(
         metadata=gauge(
-            "Programs in a thread now; after a close past its deadline: threads leaked on purpose."
+            "Programs in threads now; after a close that passed its deadline, threads leaked on purpose."
         )
     )
 
@@ -262,15 +248,14 @@ class FilesStatistics:
 def sync_ancestry(folder: str) -> Program[None]:
     """Make the names in ``folder``, its own name and those of all its parents durable.
 
-    All of them, because an earlier process, or whoever made them, may have died before doing so: what the
-    page cache shows proves nothing.
+    All of them, because an earlier process may have crashed before it did: what the page cache shows proves nothing.
     """
     path = folder
     while True:
         try:
             yield SyncFolder(path)
         except PermissionError:
-            return  # Nobody who may not read this folder has made anything in it.
+            return  # A process that may not read this folder cannot have created anything in it.
         if path == "/":
             return
         path = path.rpartition("/")[0] or "/"

@@ -1,8 +1,7 @@
-"""Segment ids (rule C2): one integer of 64 bits, never used twice in a container.
+"""Segment ids (rule C2): 64-bit integers that are never reused in a container.
 
-The high half is the epoch of the owner that created the segment, the low half that owner's counter. Names can
-come back after a delete; ids cannot, so metadata keys, chunk names, caches and garbage never mix two lives of
-one name.
+The high half is the epoch of the owner that created the segment, the low half that owner's counter. A name can be reused
+after a delete, an id cannot; so metadata keys, chunk names, caches and garbage never mix two segments of one name.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ COUNTER_MAX = (1 << _COUNTER_BITS) - 1
 
 
 def segment_id(epoch: int, counter: int) -> int:
-    """The id of the ``counter``-th segment (from 1) that the owner of ``epoch`` creates."""
+    """The id of the ``counter``-th segment (from 1) created by the owner with ``epoch``."""
     if not 0 < counter <= COUNTER_MAX or not 0 < epoch < 1 << 31:
         raise ValueError(f"epoch {epoch} or counter {counter} out of range")
 

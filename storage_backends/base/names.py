@@ -1,11 +1,10 @@
-"""The grammar of segment names, and which container a name belongs to.
+"""The grammar of segment names, and the container of a name.
 
-A name is scopes and a segment joined by ``/``: parts of letters, digits and ``. _ - # = @ + ~ $ :``, none
-empty, none ``.`` or ``..``, 255 UTF-8 bytes at most in all. Names under ``_system/`` are the store's own.
-Names never become file names: storage keys carry the segment id (rule C2), so no name can escape the data
-folder.
+A name consists of parts joined by ``/``, of letters, digits and ``. _ - # = @ + ~ $ :``; no part is empty, ``.`` or ``..``;
+at most 255 UTF-8 bytes in all. Names under ``_system/`` are reserved. Names never become file names, because storage keys
+contain the segment id (rule C2), so no name can escape the data folder.
 
-The container is a stable hash of the name up to the first ``#``: ``app/events#part-7`` lives with
+The container is a stable hash of the name up to the first ``#``: ``app/events#part-7`` is in the same container as
 ``app/events``, so that it can be merged into it.
 """
 
@@ -22,7 +21,7 @@ _PART = re.compile(r"[\w.\-#=@+~$:]+")
 
 
 def check_segment_name(name: str) -> None:
-    """Raise ``InvalidArgument`` unless ``name`` is one a user may give a segment."""
+    """Raise ``InvalidArgument`` unless users may give a segment this name."""
     if not isinstance(name, str):
         raise InvalidArgument(f"a segment name is a str, not {type(name).__name__}")
 
@@ -32,7 +31,7 @@ def check_segment_name(name: str) -> None:
         )
 
     if name.startswith(SYSTEM_SCOPE) or name == SYSTEM_SCOPE[:-1]:
-        raise InvalidArgument(f"{name!r}: names under {SYSTEM_SCOPE!r} are the store's own")
+        raise InvalidArgument(f"{name!r}: names under {SYSTEM_SCOPE!r} are reserved for the store")
 
     for part in name.split("/"):
         if part in ("", ".", "..") or not _PART.fullmatch(part):
@@ -43,15 +42,14 @@ def check_segment_name(name: str) -> None:
 
 
 def placement_key(name: str) -> str:
-    """The part of a name that decides its container: everything before the first ``#`` (the whole name if it
-    starts with one)."""
+    """The part of a name that determines its container: everything before the first ``#``, or the whole name if it
+    starts with one."""
     head = name.split("#", 1)[0]
     return head or name
 
 
 def container_of(name: str, containers: int) -> int:
-    """The container, 0 to ``containers - 1``, that hosts ``name``. Stable for ever: it is part of the store's
-    format."""
-    # A multiply after the CRC spreads its low bits; CRC32C alone keeps similar names close.
+    """The container of ``name``, 0 to ``containers - 1``. Part of the store's format, so it never changes."""
+    # The multiplication spreads the CRC's low bits; CRC32C alone keeps similar names close together.
     mixed = (crc32c(placement_key(name).encode()) * 0x9E3779B1) & 0xFFFFFFFF
     return (mixed * containers) >> 32

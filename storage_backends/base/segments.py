@@ -1,8 +1,4 @@
-"""The public nouns of a segment: what ``segment_info`` tells, and how attributes are changed.
-
-Owns: ``SegmentInfo``, ``AttributeUpdate`` and their ranges. The same values travel between an app, a
-container and (later) the wire.
-"""
+"""The public types of a segment: ``SegmentInfo`` and ``AttributeUpdate``."""
 
 from __future__ import annotations
 
@@ -17,27 +13,29 @@ ATTRIBUTE_MIN = -(1 << 63)
 ATTRIBUTE_MAX = (1 << 63) - 1
 ATTRIBUTE_NAME_BYTES_MAX = 128
 ATTRIBUTES_MAX = 16_384
-"""The most attributes of one segment: all of them travel in one record of every checkpoint."""
+"""The most attributes of one segment: every checkpoint contains all of them in one record."""
 
 
 class AttributeUpdateKind(Enum):
     """The five ways to change an attribute. A missing attribute counts as 0 for ``ACCUMULATE``."""
 
     NONE = "none"
-    """Set it only if it is not there yet."""
+    """Set it only if it is missing."""
     REPLACE = "replace"
     REPLACE_IF_GREATER = "replace-if-greater"
     """Set it if it is missing, or the new value is greater."""
     ACCUMULATE = "accumulate"
     """Add the value."""
     REPLACE_IF_EQUALS = "replace-if-equals"
-    """Set it if it equals ``expected`` (None: if it is missing)."""
+    """Set it if it equals ``expected``, or if it is missing and ``expected`` is None."""
 
 
 @attrs.frozen
 class AttributeUpdate:
-    """One change of one attribute: ``AttributeUpdate("epoch", 7, AttributeUpdateKind.REPLACE_IF_EQUALS,
-    expected=6)``."""
+    """A change of one attribute: ``AttributeUpdate("epoch", 7, AttributeUpdateKind.REPLACE_IF_EQUALS, expected=6)``.
+
+    Raises ``InvalidArgument`` for a bad name, value or kind.
+    """
 
     name: str
     """1 to 128 UTF-8 bytes."""
@@ -78,22 +76,22 @@ def _check_value(name: str, value: object) -> None:
 
 @attrs.frozen
 class SegmentInfo:
-    """One segment at one moment; everything in it is durable."""
+    """A snapshot of one segment. Everything in it is durable."""
 
     name: str
     segment_id: int
-    """Unique for ever: a segment that was deleted and created again has another id."""
+    """Never reused: a segment that was deleted and created again has another id."""
     length: int
-    """The offset after the last byte: where the next append goes."""
+    """The offset after the last byte, at which the next append begins."""
     start_offset: int
     """The first byte that can be read."""
     sealed: bool
     attributes: Mapping[str, int]
     flushed_length: int
-    """Bytes that are in long-term storage; the rest is in the write-ahead log and the cache."""
+    """The segment is in long-term storage up to this offset; the rest is in the write-ahead log and the cache."""
     container: int
 
 
 def _as_object(value: object) -> object:
-    """Forget the static type: callers without a type checker pass anything."""
+    """Erases the static type: callers without a type checker may pass anything."""
     return value

@@ -1,11 +1,8 @@
-"""How a statistics snapshot says what its numbers are.
+"""Metric declarations in the fields of statistics snapshots.
 
-Owns: the marks that fields of snapshots carry in their metadata. Does not own: rendering
-(``actors/telemetry/metrics.py`` reads the marks), so that no low layer ever imports metrics.
-
-A snapshot is an ``attrs.frozen`` class whose name ends in ``Statistics``. A field's name is its metric's name
-and carries its unit (``append_bytes``, ``oldest_age_seconds``). Marks are optional: a number without one is
-exported as untyped.
+A snapshot is an ``attrs.frozen`` class whose name ends in ``Statistics``. A field's name is its metric's name and contains
+its unit (``append_bytes``, ``oldest_age_seconds``). ``actors/telemetry/metrics.py`` reads the declarations, so no lower layer
+imports metrics. A number without a declaration is exported as untyped.
 
 ::
 
@@ -27,18 +24,18 @@ import attrs
 
 class MetricKind(enum.Enum):
     COUNTER = "counter"
-    """Only grows while its owner lives; starts again at 0 with the next owner."""
+    """Only grows; restarts at 0 with the next owner."""
     GAUGE = "gauge"
     """Goes up and down."""
     LABEL = "label"
-    """Names the object that the snapshot is about, for all numbers in it and below it."""
+    """Identifies the object of the snapshot, for all numbers in it and in nested snapshots."""
     STATE = "state"
-    """A word; exported as the number 1 with the word as a label."""
+    """A word, exported as the number 1 with the word as a label."""
 
 
 @attrs.frozen
 class Metric:
-    """The mark of one field: it lives in the field's metadata, under this class as the key."""
+    """The declaration of one field, stored in the field's metadata with this class as the key."""
 
     kind: MetricKind
     help: str = ""
@@ -55,7 +52,7 @@ def gauge(help: str) -> dict[Any, Any]:
 
 
 def label() -> dict[Any, Any]:
-    """Metadata for a field that names what the snapshot is about."""
+    """Metadata for a field that identifies the object of the snapshot."""
     return {Metric: Metric(MetricKind.LABEL)}
 
 

@@ -1,12 +1,8 @@
-"""The public nouns of a transaction (rules T1 to T9, ``docs/protocols/transactions.md``).
+"""The public types of a transaction, and the names of staged segments (rules T1 to T9,
+``docs/protocols/transactions.md``).
 
-Owns: ``TransactionToken``, ``TransactionInfo`` and their ranges, and the names of staged segments. The same
-values travel between an app, a container and the wire. Does not own: what a transaction may do next (the
-container's decisions).
-
-A transaction gathers bytes in staged segments beside its target, where no reader of the target sees them, and
-moves chosen ones to the target's tail in one step. Its token makes the commit idempotent across transactions:
-a replay after a lost reply commits nothing twice.
+A transaction collects bytes in staged segments beside its target, invisible to readers of the target, and moves chosen ones
+to the target's end in one step. Its token makes the commit idempotent: a replay after a lost reply commits nothing twice.
 """
 
 from __future__ import annotations
@@ -24,17 +20,15 @@ from .segments import ATTRIBUTE_MAX, ATTRIBUTE_NAME_BYTES_MAX
 TRANSACTION_ID_MAX = 96
 PART_NAME_MAX = 64
 PARTS_MAX = 16_384
-"""The most staged segments that one commit takes."""
+"""The most staged segments in one commit."""
 STAGED_MAX = 4 * PARTS_MAX
-"""The most that an open transaction has, unless the store is configured otherwise: failed attempts stay until
-it ends."""
+"""The default for the most staged segments of an open transaction; those of failed attempts stay until it ends."""
 LEASE_MIN = 1.0
 LEASE_MAX = 30 * 86_400.0
 LEASE_DEFAULT = 3_600.0
 WRITER_ATTRIBUTE = "txn:"
-"""A target's attribute of this prefix and a token's writer holds the newest epoch that was committed for
-it."""
-_MARK = "#txn."
+"""The target's attribute of this prefix plus a token's writer is the newest epoch committed for that writer."""
+_SEPARATOR = "#txn."
 _ID = re.compile(r"[A-Za-z0-9_.:-]+")
 _PART = re.compile(r"[A-Za-z0-9_-]+")
 
@@ -47,10 +41,9 @@ class TransactionState(Enum):
 
 @attrs.frozen
 class TransactionToken:
-    """Who commits what and which of its commits it is: a writer's epochs only rise, and each is committed at
-    most once (rule T4).
+    """Identifies one commit of one writer. A writer's epochs only rise, and each is committed at most once (rule T4).
 
-    Spark: (query id, batch id), or ``txnAppId`` and ``txnVersion``.
+    In Spark: (query id, batch id), or ``txnAppId`` and ``txnVersion``.
     """
 
     writer: str
@@ -76,13 +69,13 @@ class TransactionToken:
 
     @property
     def attribute(self) -> str:
-        """The target's attribute that guards it."""
+        """The target's attribute that guards the commit."""
         return WRITER_ATTRIBUTE + self.writer
 
 
 @attrs.frozen
 class StagedPart:
-    """One staged segment that a commit takes: its name and the length that its writer was told."""
+    """A staged segment to commit: its name, and its length as acked to its writer."""
 
     name: str
     length: int
@@ -90,7 +83,7 @@ class StagedPart:
 
 @attrs.frozen
 class TransactionInfo:
-    """One transaction at one moment; everything in it is durable."""
+    """A snapshot of one transaction. Everything in it is durable."""
 
     transaction_id: str
     target: str
@@ -99,26 +92,24 @@ class TransactionInfo:
     lease: Annotated[float, Meta(ge=0)]
     """Seconds without an append to a staged segment after which an open transaction is aborted."""
     expires_in: Annotated[float, Meta(ge=0)]
-    """Seconds until the lease of an open transaction ends if nothing is appended, or until an ended one is
-    forgotten."""
+    """Seconds until the lease of an open transaction expires without appends, or until the record of an ended one
+    does."""
     reason: str
     """Why it was aborted; empty otherwise."""
     offset: int | None
-    """Where its bytes begin in the target, once committed; None if that is not known any more."""
+    """Where its bytes begin in the target, once committed; None if that is no longer known."""
     length: int
-    """Bytes committed; of an open one, bytes staged."""
+    """Bytes committed, or staged so far."""
     staged: tuple[StagedPart, ...] = ()
-    """The staged segments of an open one."""
+    """The staged segments of an open transaction."""
 
 
 @attrs.frozen
 class CommitResult:
     applied: bool
-    """False: the token's epoch, or this very transaction, had been committed before, and nothing was done
-    now."""
+    """False if this transaction, or the token's epoch, had been committed before; then nothing was done."""
     offset: int | None
-    """Where the bytes begin in the target; None if they came with an earlier commit of which only the token
-    is known."""
+    """Where the bytes begin in the target; None if they came with an earlier commit of which only the token is known."""
     length: int
 
 
@@ -142,21 +133,20 @@ def check_lease(lease: object) -> float:
 
 
 def staged_name(target: str, transaction_id: str, part: object) -> str:
-    """The name of a staged segment: it lives in the target's container, whatever the number of containers
-    (rule T1)."""
+    """The name of a staged segment. It is in the target's container (rule T1)."""
     if not isinstance(part, str) or len(part) > PART_NAME_MAX or not _PART.fullmatch(part):
         raise InvalidArgument(
             f"a part's name is 1 to {PART_NAME_MAX} letters, digits, _ and -, not {shown(part)}"
         )
-    return f"{target}{_MARK}{check_transaction_id(transaction_id)}.{part}"
+    return f"{target}{_SEPARATOR}{check_transaction_id(transaction_id)}.{part}"
 
 
 def is_staged(name: str) -> bool:
-    """Whether ``name`` is one that only a transaction may give."""
-    return _MARK in name
+    """Whether ``name`` is the name of a staged segment."""
+    return _SEPARATOR in name
 
 
 def split_staged(name: str) -> tuple[str, str]:
-    """(target, transaction id) of a staged segment's name. A part has no dot, so the last one ends the id."""
-    target, _, rest = name.rpartition(_MARK)
+    """(target, transaction id) of a staged segment's name. Part names contain no dot, so the last dot ends the id."""
+    target, _, rest = name.rpartition(_SEPARATOR)
     return target, rest.rpartition(".")[0]
