@@ -1,13 +1,8 @@
 """The host's link to its supervisor, whichever process that is at the time.
 
-Owns: connecting, again and again; the welcome; the grace without a supervisor; the highest term seen. Does
-not own: what is said on the writing thread (``heartbeat.py``), nor how orders are carried out
-(``orders.py``).
-
-A lost supervisor is no reason to stop: the host serves on and looks for the next one at the same path, for as
-long as the last welcome allowed (rule V4). A supervisor with a lower term than one seen before is left alone
-(rule V1). Cancellation cuts the connection.
-"""
+A host goes on without its supervisor: it serves and looks for the next one at the same path, for as long as
+the last welcome allowed (rule V4). A supervisor with a lower term than one seen before is not obeyed (rule
+V1). Cancellation cuts the connection."""
 
 from __future__ import annotations
 
@@ -38,9 +33,11 @@ _READ_BYTES = 1 << 16
 _WELCOME_SECONDS = 5.0
 
 
+Obey = Callable[[Open | Close | Drain], None]
+
+
 class Refused(Exception):
-    """The supervisor does not want this host: there is another process in its place, or it is of another
-    version."""
+    """The supervisor refused this host: another process serves as it, or its version differs."""
 
 
 class Link:
@@ -49,29 +46,28 @@ class Link:
         path: str,
         *,
         hello: Callable[[int], Hello],
-        obey: Callable[[Open | Close | Drain], None],
         redirect: Callable[[Owners], None],
-        vitals: LoopMonitor,
+        monitor: LoopMonitor,
         grace: float,
     ) -> None:
-        """``hello(term)`` says who is here and what it serves, checked at that moment."""
+        """``hello(term)`` makes the first message. ``redirect`` gets the containers' locations. ``grace``:
+        seconds to go on without a supervisor, until a welcome gives another value."""
         self._path = path
         self._hello = hello
-        self._obey = obey
         self._redirect = redirect
-        self._vitals = vitals
+        self._monitor = monitor
         self._grace = grace
-        self._speaker: HeartbeatWriter | None = None
+        self._writer: HeartbeatWriter | None = None
         self.term = 0
         """The highest supervisor's term seen."""
 
-    async def run(self) -> str:
-        """Stay linked; returns why the host should drain and exit."""
+    async def run(self, obey: Obey) -> str:
+        """Stay connected and pass orders to ``obey``. Returns why the host should drain and exit."""
         left = anyio.current_time()
         pause = _PAUSE_FIRST
         while True:
             try:
-                if await self._talk():
+                if await self._converse(obey):
                     left, pause = anyio.current_time(), _PAUSE_FIRST
                     _log.warning("supervisor_lost", grace_seconds=self._grace)
             except Refused as refused:
@@ -82,37 +78,42 @@ class Link:
             await anyio.sleep(pause)
             pause = min(_PAUSE_MAX, pause * 2)
 
-    def say(self, report: Report) -> None:
-        """Tell the supervisor; what nobody hears is told by the next hello."""
-        if self._speaker is not None:
-            self._speaker.say(report)
+    def report(self, report: Report) -> None:
+        """Send to the supervisor. Without one it is dropped: the next hello has the present state."""
+        if self._writer is not None:
+            self._writer.send(report)
 
     def leave(self) -> bool:
-        """Ask to be relieved of all containers and then dismissed; whether there is a supervisor now who may
-        do it."""
-        self._vitals.leaving = self._vitals.leaving or self._speaker is not None
-        return self._speaker is not None
+        """Ask the supervisor to move all containers and then to order the exit. Returns whether there is
+        one."""
+        self._monitor.leaving = self._monitor.leaving or self._writer is not None
+        return self._writer is not None
 
-    async def _talk(self) -> bool:
-        """One connection, from hello to its end. Whether there was a supervisor to be obeyed."""
+    async def _converse(self, obey: Obey) -> bool:
+        """One connection, from hello to its end. Returns whether it was a supervisor to obey."""
         connection = _connected(self._path)
         if connection is None:
             return False
 
         # The thread closes it, after its last write.
-        speaker = HeartbeatWriter(connection, self._vitals)
-        speaker.start()
-        speaker.say(self._hello(self.term))
+        writer = HeartbeatWriter(connection, self._monitor)
+        writer.start()
+        writer.send(self._hello(self.term))
         try:
-            return await self._listen(connection, speaker)
+            return await self._listen(connection, writer, obey)
         except ProtocolError as error:
-            _log.error("supervisor_not_understood", reason=str(error))
+            _log.error("supervisor_protocol_error", reason=str(error))
             return False
         finally:
-            self._speaker = None
-            speaker.stop()
+            self._writer = None
+            writer.stop()
 
-    async def _listen(self, connection: socket.socket, speaker: HeartbeatWriter) -> bool:
+    async def _listen(
+        self,
+        connection: socket.socket,
+        writer: HeartbeatWriter,
+        obey: Obey,
+    ) -> bool:
         lines = Lines()
         welcomed = False
         while True:
@@ -123,29 +124,29 @@ class Link:
                 return welcomed
 
             for message in lines.feed(data):
-                if not welcomed and not self._is_welcome(message, speaker):
+                if not welcomed and not self._is_welcome(message, writer):
                     return False
                 welcomed = True
-                self._take(message)
+                self._handle(message, obey)
 
-    def _is_welcome(self, message: Message, speaker: HeartbeatWriter) -> bool:
+    def _is_welcome(self, message: Message, writer: HeartbeatWriter) -> bool:
         if isinstance(message, Refuse):
             raise Refused(message.reason)
         if not isinstance(message, Welcome) or message.term < self.term:
             _log.warning("supervisor_not_obeyed", message=str(message), term=self.term)
             return False
 
-        self.term, self._grace, self._vitals.interval = message.term, message.grace, message.heartbeat
-        self._speaker = speaker
-        speaker.beat()
+        self.term, self._grace, self._monitor.interval = message.term, message.grace, message.heartbeat
+        self._writer = writer
+        writer.begin_heartbeats()
         _log.info("supervisor_found", term=message.term)
         return True
 
-    def _take(self, message: Message) -> None:
+    def _handle(self, message: Message, obey: Obey) -> None:
         match message:
             case Open() | Close() | Drain():
                 if message.term >= self.term:
-                    self._obey(message)
+                    obey(message)
             case Owners():
                 self._redirect(message)
             case Refuse(reason):
@@ -153,11 +154,11 @@ class Link:
             case Welcome():
                 pass
             case _:
-                raise ProtocolError(f"a supervisor does not say {type(message).__name__.lower()}")
+                raise ProtocolError(f"a supervisor does not send {type(message).__name__.lower()}")
 
 
 def _connected(path: str) -> socket.socket | None:
-    """A connection to whoever listens at ``path`` and can take one now."""
+    """A connection to the listener at ``path``; None if there is none or it is busy."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.setblocking(False)
     try:
@@ -169,7 +170,7 @@ def _connected(path: str) -> socket.socket | None:
 
 
 async def _receive(connection: socket.socket) -> bytes:
-    """What comes next; nothing at the end, however it came."""
+    """The next bytes; empty at the end of the connection, whatever ended it."""
     try:
         await anyio.wait_readable(connection)
         return connection.recv(_READ_BYTES)

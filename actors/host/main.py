@@ -1,17 +1,12 @@
-"""The host process: wires the store's parts, the gateway and the link to the supervisor, and brings them to
-an end in order.
+"""The host process: serves the store's containers over HTTP as the supervisor orders.
 
-Owns: arguments, logging, signals, exit codes, the order of start and end. Does not own: anything that the
-parts do.
-
-Start: bind, open the folder, link to the supervisor, which orders the rest. SIGTERM is a hand-over: the
-supervisor is asked to open the containers elsewhere and then to dismiss this host (rule V10). End (its order,
-a second SIGTERM or one without a supervisor, no relief in half of ``drain_limit``, no supervisor for the
-grace, refused): take no new requests, finish those in flight, close the containers, exit with 0. A signal
-while that lasts gives it half a second more; what is not closed by then is left to recovery, which is always
-right. A start that fails tells why in one line and exits with 1. The process is started by exec and runs
-asyncio on uvloop; it may ask for the machine's clock.
-"""
+Start: bind, open the folder, connect to the supervisor, which orders the rest. SIGTERM is a hand-over: the
+supervisor is asked to open the containers elsewhere and then to order this host to exit (rule V10). The
+process drains on that order, on a second SIGTERM or one without a supervisor, if its containers were not
+moved within half of ``drain_limit``, after the grace without a supervisor, or when it is refused: it takes no
+new requests, finishes those in flight, closes the containers and exits with 0. A signal during that leaves it
+half a second; recovery does the rest. If the start fails, it logs one line and exits with 1. The process is
+started by exec and runs asyncio on uvloop."""
 
 from __future__ import annotations
 
@@ -23,11 +18,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from functools import partial
 
 import anyio
 import anyio.abc
-import attrs
 
 from ...storage_backends.base.errors import TierlogError
 from ..gateway.server.app import gateway_of, make_app
@@ -44,7 +37,7 @@ from .link import Link
 from .orders import Orders
 
 _log = get_logger("host")
-_LOOK_SECONDS = 1.0
+_CHECK_SECONDS = 1.0
 _HURRY_SECONDS = 0.5
 _STATISTICS_SECONDS = 0.5
 
@@ -55,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log_json_lines(host=given.id, pid=os.getpid())
     try:
         config = StoreConfig() if given.config is None else load_config(given.config)
-        host = HostMain(given, config)
+        host = HostService(given, config)
         anyio.run(host.run, backend="asyncio", backend_options={"use_uvloop": True})
     except TierlogError as error:
         _log.error("host_failed", code=error.code, reason=str(error))
@@ -79,40 +72,60 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-class Places:
-    """Where the containers are: what is here by this host's own word, all else by the supervisor's last
-    one."""
+class ContainerLocations:
+    """The URL of each container's host: this host's for those served here, the supervisor's last word for the
+    others."""
 
-    def __init__(self) -> None:
-        self.own = ""
-        """This host's URL."""
-        self.urls: Mapping[int, str] = {}
+    def __init__(self, runtime: ContainerRuntime, own_url: str) -> None:
+        self._runtime = runtime
+        self._own_url = own_url
+        self._urls: Mapping[int, str] = {}
         self._version = 0
 
-    def learn(self, owners: Owners) -> None:
-        self.urls = owners.urls
+    def update(self, owners: Owners) -> None:
+        self._urls = owners.urls
         self._version += 1
 
     def url_of(self, index: int) -> str | None:
-        return self.urls.get(index)
+        return self._urls.get(index)
 
-    def map(self, runtime: ContainerRuntime) -> ContainerMap:
-        """All containers; the epochs only of those that are here, which counts while the supervisor says
-        nothing."""
-        epochs = runtime.epochs()
-        urls = {**self.urls, **dict.fromkeys(epochs, self.own)} if self.own else self.urls
-        places = (
-            ContainerAssignment(index, urls.get(index), epochs.get(index))
-            for index in range(runtime.containers)
+    def map(self) -> ContainerMap:
+        """The map of all containers. Only those served here have an epoch, which decides while there is no
+        supervisor."""
+        epochs = self._runtime.epochs()
+        urls = {**self._urls, **dict.fromkeys(epochs, self._own_url)}
+        return ContainerMap(
+            self._version,
+            tuple(
+                ContainerAssignment(index, urls.get(index), epochs.get(index))
+                for index in range(self._runtime.containers)
+            ),
         )
-        return ContainerMap(self._version, tuple(places))
 
 
-class HostMain:
+class _Rounds:
+    """What is done in the rounds of the event loop, each at its own interval."""
+
+    def __init__(self, orders: Orders, monitor: LoopMonitor) -> None:
+        self._orders = orders
+        self._monitor = monitor
+        self._checked = self._measured = 0.0
+
+    def __call__(self, late: float) -> None:
+        now = self._monitor.clock()
+        # A pause may have been a freeze, in which containers were opened elsewhere.
+        if late > self._monitor.interval or now - self._checked >= _CHECK_SECONDS:
+            self._checked = now
+            self._orders.check_fenced()
+        if now - self._measured >= _STATISTICS_SECONDS:
+            self._measured = now
+            self._monitor.statistics = self._orders.statistics()
+
+
+class HostService:
     def __init__(self, given: argparse.Namespace, config: StoreConfig) -> None:
         self._given = given
         self._config = config
-        self._places = Places()
         self._tracing = tracing_of_process(given.id)
         self._leaving, self._draining = anyio.Event(), anyio.Event()
         self._supervised: Link | None = None
@@ -133,52 +146,39 @@ class HostMain:
         return open_host(given.data, given.id, config=self._config, adopt=given.adopt, span=self._tracing)
 
     async def _serve(self, runtime: ContainerRuntime, listener: socket.socket) -> None:
+        given = self._given
+        address, port = listener.getsockname()[:2]
+        url = ServerAddress(given.advertise or address, port).url
+        locations = ContainerLocations(runtime, url)
         app = make_app(
             runtime.store,
             system_world(),
-            container_map=partial(self._places.map, runtime),
-            owner_of=self._places.url_of,
+            container_map=locations.map,
+            owner_of=locations.url_of,
             tracing=self._tracing,
         )
+        monitor = LoopMonitor(time.monotonic)
+        link = Link(
+            given.control,
+            hello=lambda term: Hello(given.id, os.getpid(), url, runtime.epochs(), term),
+            redirect=locations.update,
+            monitor=monitor,
+            grace=self._config.server.orphan_grace,
+        )
         async with anyio.create_task_group() as tasks:
-            async with serve_http(app, listener, stop_timeout=self._config.timeouts.close) as served:
-                self._link(runtime, served, tasks)
+            orders = Orders(runtime, report=link.report, drain=self._drain, tasks=tasks)
+            async with serve_http(app, listener, stop_timeout=self._config.timeouts.close):
+                self._supervised = link
+                tasks.start_soon(self._run_link, link, orders)
+                tasks.start_soon(monitor.watch, _Rounds(orders, monitor))
                 await self._draining.wait()
                 gateway_of(app).drain()
-            # The heartbeats go on until here; the containers are closed behind this block, and the supervisor
+            # The heartbeats go on until here. The containers are closed after this block, and the supervisor
             # sees the process end.
             tasks.cancel_scope.cancel()
 
-    def _link(self, runtime: ContainerRuntime, served: ServerAddress, tasks: anyio.abc.TaskGroup) -> None:
-        """Connect to the supervisor and do what it says."""
-        url = self._places.own = attrs.evolve(served, host=self._given.advertise or served.host).url
-        vitals = LoopMonitor(time.monotonic)
-        link = Link(
-            self._given.control,
-            hello=lambda term: Hello(self._given.id, os.getpid(), url, runtime.epochs(), term),
-            obey=lambda order: orders.obey(order),  # noqa: PLW0108 - they are made after each other
-            redirect=self._places.learn,
-            vitals=vitals,
-            grace=self._config.server.orphan_grace,
-        )
-        orders = Orders(runtime, say=link.say, drain=self._drain, tasks=tasks)
-        self._supervised = link
-        tasks.start_soon(self._run_link, link)
-        tasks.start_soon(vitals.watch, partial(self._look, orders, vitals, {"looked": 0.0, "told": 0.0}))
-
-    def _look(self, orders: Orders, vitals: LoopMonitor, last: dict[str, float], late: float) -> None:
-        """In each round of the loop: what costs little is done at its pace; after a pause, which may have
-        been a freeze, at once."""
-        now = vitals.clock()
-        if late > vitals.interval or now - last["looked"] >= _LOOK_SECONDS:
-            last["looked"] = now
-            orders.look()
-        if now - last["told"] >= _STATISTICS_SECONDS:
-            last["told"] = now
-            vitals.statistics = orders.statistics()
-
-    async def _run_link(self, link: Link) -> None:
-        self._drain(await link.run())
+    async def _run_link(self, link: Link, orders: Orders) -> None:
+        self._drain(await link.run(orders.obey))
 
     def _drain(self, reason: str) -> None:
         if not self._draining.is_set():
@@ -197,14 +197,15 @@ class HostMain:
                     self._drain(signal.Signals(number).name)
 
     async def _leave(self) -> None:
-        """Wait for the supervisor's dismissal, not for ever: after ``drain_limit`` it kills."""
+        """Drain without the supervisor's order if it does not come: after ``drain_limit`` the supervisor
+        kills."""
         await self._leaving.wait()
         await anyio.sleep(self._config.server.drain_limit / 2)
-        self._drain("nobody took its containers")
+        self._drain("its containers were not moved in time")
 
     def _hurry(self) -> None:
         _log.warning("hurrying")
-        # Whatever is not closed by then is recovered by the next owner.
+        # What is not closed by then is recovered by the next owner.
         timer = threading.Timer(_HURRY_SECONDS, os._exit, args=(1,))
         timer.daemon = True
         timer.start()

@@ -1,14 +1,9 @@
-"""Orders carried out: containers opened and closed, and the supervisor told how that went and what ends by
-itself.
+"""The supervisor's orders: opens and closes containers, and reports the results and what ends by itself.
 
-Owns: the order of orders about one container, the answers, and the watch over what was opened. Does not own:
-which supervisor is obeyed (``link.py``), nor the containers (``serving.py``).
-
-Orders about one container are carried out one after the other, those about different ones at the same time.
-An order to open what is served already, and not fenced, is answered with its present epoch. An answer goes
-only to the supervisor whose order it was: the next one counts its orders anew. What a later owner has fenced
-is closed and reported as soon as it is seen, at the latest a second after (rule V3).
-"""
+Orders about one container are executed one after the other, those about different ones at the same time. An
+order to open what is already served, and not fenced, is answered with its present epoch. An answer goes only
+to the supervisor whose order it was, for the next one counts its orders anew. A container fenced by a later
+owner is closed and reported as soon as it is seen, at the latest after a second (rule V3)."""
 
 from __future__ import annotations
 
@@ -35,13 +30,13 @@ class Orders:
         self,
         runtime: ContainerRuntime,
         *,
-        say: Callable[[Report], None],
+        report: Callable[[Report], None],
         drain: Callable[[str], None],
         tasks: anyio.abc.TaskGroup,
     ) -> None:
-        """``drain(reason)`` lets the process come to its end."""
+        """``drain(reason)`` begins the end of the process."""
         self._runtime = runtime
-        self._say = say
+        self._report = report
         self._drain = drain
         self._tasks = tasks
         self._locks: defaultdict[int, anyio.Lock] = defaultdict(anyio.Lock)
@@ -51,7 +46,7 @@ class Orders:
         self._term = 0
 
     def obey(self, order: Open | Close | Drain) -> None:
-        """Begin to carry an order out; answers come later."""
+        """Begin to execute an order; its answer is reported later."""
         _log.info(
             "order",
             kind=type(order).__name__.lower(),
@@ -68,19 +63,19 @@ class Orders:
             case Drain():
                 self._drain("the supervisor's order")
 
-    def look(self) -> None:
-        """See whether something was fenced meanwhile, and let go of it."""
+    def check_fenced(self) -> None:
+        """Close the containers that were fenced since the last call."""
         for index in list(self._epochs):
             container = self._runtime.container(index)
             if container.active is not None and isinstance(container, LocalContainer):
                 if _is_fenced(container.active):
-                    self._tasks.start_soon(self._let_go, index, container)
+                    self._tasks.start_soon(self._close_fenced, index, container)
                 else:
                     self._epochs[index] = container.active.state.epoch
 
     def statistics(self) -> dict[str, Any]:
-        """For the heartbeats: what the supervisor shows of each container, and of long-term storage as this
-        host sees it."""
+        """For the heartbeats: the facts that the supervisor shows of each container, and the health of
+        long-term storage."""
         active = [
             container.active
             for container in map(self._runtime.container, sorted(self._epochs))
@@ -94,7 +89,7 @@ class Orders:
     # --- inside ----------------------------------------------------------------------------------
 
     async def _work(self, waiting: deque[Open | Close]) -> None:
-        """Carry out the orders about one container in the order in which they came."""
+        """Execute the orders about one container in sequence."""
         while waiting:
             order = waiting[0]
             async with self._locks[order.index]:
@@ -127,17 +122,17 @@ class Orders:
         await self._forget(order.index)
         self._answer(order, Closed(order.index))
 
-    async def _let_go(self, index: int, container: LocalContainer) -> None:
+    async def _close_fenced(self, index: int, container: LocalContainer) -> None:
         async with self._locks[index]:
             if self._runtime.container(index) is not container or container.is_closing:
                 return
 
             epoch = self._epochs.get(index, 0)
             await self._forget(index)
-            self._say(Fenced(index, epoch, "another owner opened it"))
+            self._report(Fenced(index, epoch, "another owner opened it"))
 
     async def _watch(self, index: int, container: LocalContainer) -> None:
-        """Report the end of a container that nobody ordered."""
+        """Report the end of a container that was not ordered."""
         ended = await container.wait_ended()
         if container.is_closing:
             return
@@ -149,9 +144,9 @@ class Orders:
             epoch = self._epochs.get(index, 0)
             await self._forget(index)
         if ended.kind is ExitKind.FENCED:
-            self._say(Fenced(index, epoch, _reason(ended)))
+            self._report(Fenced(index, epoch, _reason(ended)))
         else:
-            self._say(Ended(index, _kind(ended), _reason(ended)))
+            self._report(Ended(index, _kind(ended), _reason(ended)))
 
     async def _forget(self, index: int) -> None:
         """Serve the container no longer, whatever state it is in."""
@@ -167,7 +162,7 @@ class Orders:
             epoch=getattr(report, "epoch", None),
         )
         if order.term == self._term:
-            self._say(report)
+            self._report(report)
 
 
 def _is_fenced(container: Container) -> bool:
@@ -176,7 +171,7 @@ def _is_fenced(container: Container) -> bool:
     except NotOwner:
         return True
     except TierlogError:
-        return False  # It is ending for another reason, and says so itself.
+        return False  # It is ending for another reason, which it reports itself.
     return False
 
 
@@ -190,10 +185,10 @@ def _reason(ended: ActorExit) -> str:
 
 
 def _facts(container: Container) -> dict[str, int]:
-    told = container.statistics()
+    statistics = container.statistics()
     return {
-        "epoch": told.epoch,
-        "wal_bytes": told.log.retained_bytes,
-        "unflushed_bytes": told.cache.pinned_bytes,
-        "segments": told.segments,
+        "epoch": statistics.epoch,
+        "wal_bytes": statistics.log.retained_bytes,
+        "unflushed_bytes": statistics.cache.pinned_bytes,
+        "segments": statistics.segments,
     }

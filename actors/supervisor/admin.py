@@ -1,5 +1,5 @@
-"""The supervisor's HTTP application: what operators, clients and scrapers ask it, served as a host's endpoints are
-(``gateway/server``).
+"""The supervisor's HTTP application: what operators, clients and scrapers ask it, served as a host's
+endpoints are (``gateway/server``).
 
 Every change is a POST, and refused when a page of another site sends it: a browser on this machine reaches
 this port too. A long poll for the map ends with a change, with its time, with its client or with the server.
@@ -113,7 +113,8 @@ def make_admin_app(
     limits: ServerLimits = LIMITS,
     tracing: Tracing | None = None,
 ) -> Starlette:
-    """The application. ``facts``: what the status has besides what the supervisor knows (store, folder, ...)."""
+    """The application. ``facts``: what the status has besides what the supervisor knows (store, folder,
+    ...)."""
     context = AdminContext(supervisor, facts, world, limits, tracing)
     endpoints = endpoints_of(sys.modules[__name__])
     return app_of(context, endpoints, "tierlog supervisor", "Hosts, containers and which host serves which.")
@@ -305,7 +306,8 @@ async def flush(call: AdminCall, body: Nothing) -> Empty:
 @endpoint("POST", paths.BATCH, "batch", NotOwner, Throttled)
 async def batch(call: AdminCall) -> None:
     """Always refused: batches go to the hosts that the container map names."""
-    # Clients send a batch here while they know no owner of its containers; they then refresh the map (rule H13).
+    # Clients send a batch here while they know no owner of its containers; they then refresh the map (rule
+    # H13).
     raise NotOwner("the supervisor serves no container: ask it for the container map")
 
 

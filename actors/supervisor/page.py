@@ -1,7 +1,4 @@
-"""The status page: one small document of HTML, without scripts, that asks for itself again every two seconds.
-
-Owns: its look. Does not own: what it shows (``statistics.py``).
-"""
+"""The status page: a small HTML document without scripts that reloads itself every two seconds."""
 
 from __future__ import annotations
 
@@ -54,8 +51,8 @@ def status_page(status: dict[str, Any], escape: Callable[[str], str]) -> str:
 <html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>tierlog: {word}</title>
 <style>{_STYLE}</style></head><body>
 <h1>tierlog: <span class="{mood}">{word}</span></h1>
-<p class="dim">{escape(str(status.get("folder", "")))} &middot; supervisor's process {status.get("pid", "")}, term {status["term"]}
-&middot; failovers {status["failovers"]}, the last ones took {escape(recent)}</p>
+<p class="dim">{escape(str(status.get("folder", "")))} &middot; supervisor: process {status.get("pid", "")}, term {status["term"]}
+&middot; failovers {status["failovers"]}, the last took {escape(recent)}</p>
 <h2>Hosts</h2>{_table(_HOST_COLUMNS, hosts, escape)}
 <h2>Containers</h2>{_table(_CONTAINER_COLUMNS, status["containers"], escape)}
 </body></html>

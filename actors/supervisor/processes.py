@@ -1,14 +1,9 @@
-"""Processes of hosts: started by exec, watched until they end, killed by a handle that a reused process id
+"""Processes of hosts: started by exec, watched until they end, signalled by a handle that a reused process id
 cannot mislead.
 
-Owns: the start (own session, no descriptor but stderr), the wait for the end, signals, and the look at a
-process's state. Does not own: why any of that happens (``fleet.py`` decides, ``supervisor.py`` asks).
-
-A host is not bound to its supervisor's life: it may be found by the next one (rule V4), which watches it
-without being its parent. The end of a process is an event (a pidfd becomes readable), not a poll; where the
-system has no pidfds it is looked for every 20 ms. Nothing here waits for a process in its destructor: a
-supervisor that ends leaves its hosts alone unless it stopped them.
-"""
+A host may outlive its supervisor and be found by the next one (rule V4), which watches it without being its
+parent. The end of a process is an event (a pidfd becomes readable); where the system has no pidfds it is
+polled every 20 ms. A supervisor that ends leaves its hosts running unless it stopped them."""
 
 from __future__ import annotations
 
@@ -29,7 +24,7 @@ class HostProcess:
     """A process that this supervisor watches: its child, or a host of an earlier supervisor."""
 
     def __init__(self, pid: int, child: subprocess.Popen[bytes] | None = None) -> None:
-        """``ProcessLookupError`` if there is no such process."""
+        """Raises ``ProcessLookupError`` if there is no such process."""
         self.pid = pid
         self._child = child
         self._pidfd = os.pidfd_open(pid) if HAS_PIDFD else None
@@ -38,7 +33,7 @@ class HostProcess:
         """How it ended, for people."""
 
     async def wait(self) -> None:
-        """Return when the process has ended, and let go of its handle."""
+        """Return when the process has ended, and close its handle."""
         try:
             if self._pidfd is not None:
                 await anyio.wait_readable(self._pidfd)
@@ -66,10 +61,10 @@ class HostProcess:
         self.signal(signal.SIGKILL)
 
     def is_frozen(self) -> bool:
-        """Whether somebody stopped it (SIGSTOP, a debugger): it will not answer until it is continued."""
+        """Whether it is stopped (SIGSTOP, a debugger) and will not answer until it is continued."""
         try:
             with open(f"/proc/{self.pid}/stat", "rb") as stream:
-                # The name, in brackets, may hold anything; the state is the letter behind it.
+                # The name, in parentheses, may hold anything; the state is the letter behind it.
                 return stream.read(4096).rpartition(b")")[2].split()[0].decode() in _FROZEN
         except (OSError, IndexError):
             return False
@@ -85,8 +80,8 @@ class HostProcess:
 
 
 def spawn(command: Sequence[str]) -> HostProcess:
-    """Start ``command`` by exec, in a session of its own: a terminal's Ctrl-C passes it by.
-    ``OSError`` if it cannot be."""
+    """Start ``command`` by exec in a session of its own, so that a terminal's Ctrl-C does not reach it.
+    Raises ``OSError`` if that fails."""
     nothing = subprocess.DEVNULL
     child = subprocess.Popen(command, stdin=nothing, stdout=nothing, start_new_session=True)  # noqa: S603
     return HostProcess(child.pid, child)

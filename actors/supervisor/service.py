@@ -1,13 +1,9 @@
 """The supervisor's process: what `tierlog serve` runs.
 
-Owns: the wiring of supervisor, term, socket and admin server, the refusal of a folder that others have open,
-signals. Does not own: what the parts do, nor the command line.
-
-Start: the port, the folder, the lock, the term, then the hosts; whatever fails before the hosts leaves
-nothing behind. End: on SIGTERM or Ctrl-C the hosts drain and the admin server goes last; the second signal
-lets them hurry, the third kills them. An end for another reason (a later supervisor took over) leaves the
-hosts alone.
-"""
+Start: the port, the folder, the lock, the term, then the hosts; a failure before the hosts leaves nothing
+behind. End: on SIGTERM or Ctrl-C the hosts drain and the admin server stops last; the second signal makes
+them hurry, the third kills them. If the supervisor ends for another reason (a later one took over), the hosts
+go on."""
 
 from __future__ import annotations
 
@@ -57,25 +53,25 @@ class ServiceOptions:
     containers: int | None
     take_over: bool
     adopt: bool
-    """Hosts open a folder that is a copy or an old backup, on purpose (rule W8)."""
+    """Whether hosts may open a copied or restored folder (rule W8)."""
 
 
 def listen_of(text: str | None, server: ServerConfig) -> tuple[str, int]:
-    """Address and port of ``ADDRESS:PORT``, ``ADDRESS`` or ``:PORT``; what is missing comes from the
-    configuration."""
+    """Address and port of ``ADDRESS:PORT``, ``ADDRESS`` or ``:PORT``; the configuration gives what is
+    missing."""
     if text is None:
         return server.listen, server.port
 
     # An IPv6 address has colons of its own; in brackets a port may follow it.
     address, colon, port = text.rpartition(":") if text.count(":") == 1 or "]:" in text else (text, "", "")
     if colon and not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65_536):
-        raise InvalidArgument(f"{text[:80]!r} is no address: write ADDRESS:PORT, such as 127.0.0.1:8470")
+        raise InvalidArgument(f"{text[:80]!r} is not an address: write ADDRESS:PORT, such as 127.0.0.1:8470")
     return address.strip("[]") or server.listen, int(port) if colon else server.port
 
 
 async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress, Supervisor], None]) -> None:
-    """Serve until a signal has ended it. ``announce`` is called once every container is served or known to
-    stay closed."""
+    """Serve until a signal. ``announce`` is called once every container is served, fenced or quarantined, or
+    after 30 seconds."""
     with bind(options.address, options.port) as listener:
         files, world = LocalFiles(), system_world()
         location = await resolve_location(files, options.folder, options.config, world)
@@ -125,15 +121,14 @@ async def _obey_signals(supervisor: Supervisor) -> None:
 
 
 async def _find_orphans(files: LocalFiles, options: ServiceOptions) -> dict[str, int]:
-    """The hosts that live on from an earlier supervisor. An app or a command that has the folder open is not
-    fenced without being asked."""
+    """The process ids of an earlier supervisor's hosts that still run. Raises ``InvalidArgument`` if an app
+    or a command has the folder open and ``take_over`` is not set."""
     owners = await live_owners(files, options.folder)
     others = [owner for owner in owners if not owner.role]
     if others and not options.take_over:
         raise InvalidArgument(
-            f"{options.folder.path} is open in process {others[0].pid} on {others[0].host}: stop that one, "
-            f"or fence it on purpose "
-            "with --take-over"
+            f"{options.folder.path} is open in process {others[0].pid} on {others[0].host}: stop it, "
+            f"or fence it with --take-over"
         )
     return {owner.role: owner.pid for owner in owners if owner.role not in ("", SUPERVISOR)}
 
@@ -147,12 +142,14 @@ def _make_supervisor(
     return Supervisor(
         identity.containers,
         hosts,
-        control=control,
         command=lambda host: _host_command(options, control, host),
         term=term,
         orphans=orphans,
         options=SupervisorOptions(
-            fleet=fleet_options(server), heartbeat=server.heartbeat, orphan_grace=server.orphan_grace
+            fleet=fleet_options(server),
+            control=control,
+            heartbeat=server.heartbeat,
+            orphan_grace=server.orphan_grace,
         ),
         random=system_world().random,
     )
@@ -174,7 +171,7 @@ def fleet_options(server: ServerConfig) -> FleetOptions:
 
 
 def host_count(asked: int | None, server: ServerConfig) -> int:
-    """How many hosts: asked for, configured, or one for each core that this process may use."""
+    """The number of hosts: ``asked``, or as configured, or one for each core that this process may use."""
     return (
         asked
         or server.hosts
@@ -195,7 +192,7 @@ def _host_command(options: ServiceOptions, control: str, host: str) -> Sequence[
         arguments["advertise"] = server.advertise
     if options.config_file is not None:
         arguments["config"] = os.path.abspath(options.config_file)
-    # -P: a file in the folder where the service was started must not stand in for a module.
+    # -P: a file in the current folder must not replace a module.
     flags = ["--adopt"] if options.adopt else []
     return [
         sys.executable,

@@ -1,7 +1,6 @@
-"""What the supervisor tells about itself: the status document, the container map, and numbers for metrics.
+"""What the supervisor shows of itself: the status document, the container map, metrics.
 
-Owns: the forms of these, and the histogram of failovers. Does not own: any state; everything is made from the
-fleet when it is asked for.
+All of it is made from the fleet on request, except for the histogram of failovers.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from prometheus_client.metrics_core import HistogramMetricFamily
 
 Facts = Mapping[str, Any]
-"""What a host's last heartbeats told about one container."""
+"""What a host's last heartbeats reported about one container."""
 _BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.5, 5.0, 10.0, 30.0)
 _RECENT_MAX = 20
 _HEALTHY = "ok"
@@ -66,7 +65,7 @@ class SupervisorStatistics:
 
 
 class FailoverTimes:
-    """How long containers were without an owner: from the loss of one to the next one's answer."""
+    """How long containers had no owner: from the loss of a host until the next one serves."""
 
     def __init__(self) -> None:
         self.counts = [0] * (len(_BUCKETS) + 1)
@@ -74,8 +73,8 @@ class FailoverTimes:
         self.recent: list[float] = []
         self._seen: dict[int, float] = {}
 
-    def look(self, assignments: Sequence[Assignment], now: float) -> None:
-        """Note the failovers that have come to their end since the last look."""
+    def note(self, assignments: Sequence[Assignment], now: float) -> None:
+        """Note the failovers that ended since the last call."""
         for assignment in assignments:
             if (
                 assignment.phase is AssignmentPhase.SERVING
@@ -83,9 +82,9 @@ class FailoverTimes:
                 and self._seen.get(assignment.index) != assignment.failovers[-1]
             ):
                 self._seen[assignment.index] = assignment.failovers[-1]
-                self._note(now - assignment.failovers[-1])
+                self._add(now - assignment.failovers[-1])
 
-    def _note(self, seconds: float) -> None:
+    def _add(self, seconds: float) -> None:
         self.counts[bisect_left(_BUCKETS, seconds)] += 1
         self.sum += seconds
         self.recent = [*self.recent, round(seconds, 6)][-_RECENT_MAX:]
@@ -107,25 +106,25 @@ class FailoverTimes:
 
 @attrs.define
 class HostFacts:
-    """What happened to a host's processes."""
+    """What is known about a host beside its phase."""
 
     starts: int = 0
     exits: int = 0
     last_exit: str = ""
     containers: Mapping[int, Facts] = attrs.field(factory=dict)
-    """By the last heartbeat that told."""
+    """By the last heartbeat that had them."""
     storage: Mapping[str, str] = attrs.field(factory=lambda: storage_health(None))
     """Likewise: the health of long-term storage and its cause."""
 
 
-def storage_health(told: object) -> dict[str, str]:
+def storage_health(found: object) -> dict[str, str]:
     """The health of long-term storage out of a heartbeat; what is missing counts as healthy."""
-    found = told if isinstance(told, dict) else {}
+    found = found if isinstance(found, dict) else {}
     return {"state": str(found.get("state", _HEALTHY)), "cause": str(found.get("cause", ""))}
 
 
 def container_map(fleet: Fleet, version: int) -> ContainerMap:
-    return ContainerMap(version, tuple(_place(fleet, assignment) for assignment in fleet.assignments))
+    return ContainerMap(version, tuple(_assignment(fleet, assignment) for assignment in fleet.assignments))
 
 
 def owners(fleet: Fleet) -> dict[int, str]:
@@ -137,7 +136,7 @@ def owners(fleet: Fleet) -> dict[int, str]:
     }
 
 
-def _place(fleet: Fleet, assignment: Assignment) -> ContainerAssignment:
+def _assignment(fleet: Fleet, assignment: Assignment) -> ContainerAssignment:
     if assignment.phase is not AssignmentPhase.SERVING:
         return ContainerAssignment(assignment.index, None, None)
     return ContainerAssignment(assignment.index, fleet.hosts[assignment.host].url, assignment.epoch)
@@ -145,7 +144,7 @@ def _place(fleet: Fleet, assignment: Assignment) -> ContainerAssignment:
 
 @attrs.frozen
 class View:
-    """The supervisor at one moment, for those who show it."""
+    """The supervisor at one moment."""
 
     fleet: Fleet
     facts: Mapping[str, HostFacts]

@@ -1,17 +1,17 @@
-"""The supervisor: tells the fleet what happens to processes and connections, and carries out what it decides.
+"""The supervisor: reports to the fleet what happens to processes and connections, and executes the commands
+that it returns.
 
-Owns: the host processes, their connections, the clock's ticks, the container map's version. Does not own: any
-decision (``fleet.py``), the messages' form (``control/``), HTTP (``admin.py``).
+Owns: the host processes, their connections, the timers, the version of the container map. Does not own: any
+decision (``fleet.py``), the form of messages (``control/``), HTTP (``admin.py``).
 
-Everything that happens goes through ``_execute``: the fleet's answer is carried out in order, in one sync
-step, so that no two events interleave. A host's exit is known from its process, a lost connection from the
-socket, a frozen host from its silence or, sooner, from its state in /proc (rules V5 and V6). Time that the
-supervisor itself was late is no host's silence (rule V7).
+Every event goes through ``_execute``: its commands are executed in order in one synchronous step, so events
+never interleave. A host's exit is seen from its process, a lost connection from the socket, a frozen host
+from its missing heartbeats or, sooner, from its state in /proc (rules V5 and V6). The supervisor's own
+lateness counts for no host as silence (rule V7).
 
-Stop (rule V10): the hosts are told to drain, and ``run`` returns when the last process has ended.
-Cancellation, and the end as a superseded supervisor: the hosts are left alone, to serve on until the next
-supervisor finds them (rule V4). Crash: as that.
-"""
+Stop (rule V10): the hosts are ordered to drain; ``run`` returns when the last process has ended.
+Cancellation, and the end of a superseded supervisor: the hosts go on serving until the next supervisor finds
+them (rule V4). A crash is the same."""
 
 from __future__ import annotations
 
@@ -57,18 +57,19 @@ from .term import Term, superseded
 
 _log = get_logger("supervisor")
 _EXIT_FIRST = 0.05
-"""A dying process loses its connection a moment before its end can be seen: how long the lost connection
-waits for that."""
+"""Seconds that a lost connection waits for its process to end: a dying process loses its connection first."""
 _BEATS_MISSED = 2.5
-"""Heartbeats after which a host's state in /proc is looked at."""
+"""Heartbeats missed before a host's state in /proc is read."""
 _LATE = 0.02
-"""Seconds that the supervisor may be late without anybody being forgiven for it."""
+"""Seconds that the supervisor may be late without extending the hosts' deadlines."""
 _TERM_SECONDS = 1.0
 
 
 @attrs.frozen(kw_only=True)
 class SupervisorOptions:
     fleet: FleetOptions
+    control: str
+    """The path of the control socket."""
     heartbeat: float = 0.1
     """Seconds between a host's heartbeats."""
     orphan_grace: float = 60
@@ -81,16 +82,15 @@ class Supervisor:
         containers: int,
         hosts: Sequence[str],
         *,
-        control: str,
         command: Callable[[str], Sequence[str]],
         term: Term,
         orphans: Mapping[str, int],
         options: SupervisorOptions,
         random: Random,
     ) -> None:
-        """``command(host)`` starts a host; ``orphans``: the process ids of hosts that live on from an earlier
-        supervisor."""
-        self._control = control
+        """``command(host)``: the command line that starts a host. ``orphans``: the process ids of an earlier
+        supervisor's hosts that still run."""
+        self._control = options.control
         self._command = command
         self._term = term
         self._orphans = orphans
@@ -117,7 +117,8 @@ class Supervisor:
     # --- life ------------------------------------------------------------------------------------
 
     async def run(self, *, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Supervise until ``stop`` has ended every host. ``NotOwner`` if a later supervisor took over."""
+        """Supervise until ``stop`` has ended every host. Raises ``NotOwner`` if a later supervisor took
+        over."""
         listener = await listen(self._control)
         async with listener, anyio.create_task_group() as self._tasks:
             self._tasks.start_soon(listener.serve, self._serve)
@@ -135,18 +136,18 @@ class Supervisor:
     def _begin(self) -> None:
         now = anyio.current_time()
         for host_id, pid in sorted(self._orphans.items()):
-            self._find(host_id, pid)
+            self._watch_existing(host_id, pid)
         if not self._processes:
             self._execute(self.fleet.start_at_once(now))
             return
 
         for host in self.fleet.hosts.values():
             if host.id not in self._processes:
-                host.start_due = now  # Nobody can come back in its place.
+                host.start_due = now  # No process of it is left that could connect.
         self._execute(self.fleet.tick(now))
 
     def stop(self) -> None:
-        """End: first let every host drain, the second time tell them to hurry, the third time kill them."""
+        """Stop: the first call drains all hosts, the second sends them SIGTERM, the third kills them."""
         self._stops += 1
         _log.info("stopping", hosts=len(self._watched), urgency=self._stops)
         if self._stops == 1:
@@ -154,11 +155,11 @@ class Supervisor:
         for process in self._watched:
             if self._stops > 2:
                 process.kill()
-            elif self._stops == 2 or not self._is_told_to_drain(process):
+            elif self._stops == 2 or not self._can_be_ordered(process):
                 process.signal(signal.SIGTERM)
         self._check_ended()
 
-    def _is_told_to_drain(self, process: HostProcess) -> bool:
+    def _can_be_ordered(self, process: HostProcess) -> bool:
         return any(
             self._processes.get(host) is process and host in self._connections for host in self._processes
         )
@@ -167,7 +168,7 @@ class Supervisor:
         if self._stops and not self._watched:
             self._all_ended.set()
 
-    # --- questions -------------------------------------------------------------------------------
+    # --- state -----------------------------------------------------------------------------------
 
     @property
     def is_ready(self) -> bool:
@@ -182,15 +183,17 @@ class Supervisor:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every container is served or set aside."""
-        done = (AssignmentPhase.SERVING, AssignmentPhase.FENCED, AssignmentPhase.QUARANTINED)
-        return all(assignment.phase in done for assignment in self.fleet.assignments)
+        """Whether every container is served, fenced or quarantined."""
+        return all(
+            assignment.phase is AssignmentPhase.SERVING or assignment.is_withheld
+            for assignment in self.fleet.assignments
+        )
 
     async def wait_settled(self) -> None:
         await self._settled.wait()
 
     def view(self) -> View:
-        """What statistics and status are made from."""
+        """A snapshot for statistics and the status."""
         return View(
             self.fleet,
             self.facts,
@@ -209,7 +212,8 @@ class Supervisor:
     # --- an operator's orders --------------------------------------------------------------------
 
     def move(self, index: int, host: str) -> None:
-        """Serve the container by ``host`` from now on. ``Conflict`` says why it cannot be now."""
+        """Move the container to ``host`` and keep it there. Raises ``Conflict`` if the host accepts none
+        now."""
         index, host = self._checked_container(index), self._checked_host(host)
         try:
             self._execute(self.fleet.move(index, host, anyio.current_time()))
@@ -217,7 +221,7 @@ class Supervisor:
             raise Conflict(str(error)) from error
 
     def release(self, index: int) -> None:
-        """Open a container that was set aside."""
+        """Open a fenced or quarantined container again."""
         self._execute(self.fleet.release(self._checked_container(index), anyio.current_time()))
 
     def drain(self, host: str) -> None:
@@ -231,21 +235,23 @@ class Supervisor:
 
     def _checked_host(self, host: str) -> str:
         if host not in self.fleet.hosts:
-            raise NoSuchHost(f"there is no host {host!r}: there are {', '.join(self.fleet.hosts)}")
+            raise NoSuchHost(f"no host {host!r}: the hosts are {', '.join(self.fleet.hosts)}")
         return host
 
     def _checked_container(self, index: int) -> int:
         if index not in range(len(self.fleet.assignments)):
-            raise NoSuchContainer(f"there are containers 0 to {len(self.fleet.assignments) - 1}, no {index}")
+            raise NoSuchContainer(
+                f"no container {index}: the containers are 0 to {len(self.fleet.assignments) - 1}"
+            )
         return index
 
-    # --- carrying out ----------------------------------------------------------------------------
+    # --- commands --------------------------------------------------------------------------------
 
     def _execute(self, commands: Sequence[Command]) -> None:
-        """Carry out what the fleet answered, and look at what has changed."""
+        """Execute the fleet's commands, then publish what has changed."""
         for command in commands:
             self._execute_one(command)
-        self._look()
+        self._publish()
         self._woken.set()
 
     def _execute_one(self, command: Command) -> None:
@@ -267,11 +273,11 @@ class Supervisor:
     def _send(self, host: str, order: Open | Close | Drain | Owners) -> None:
         connection = self._connections.get(host)
         if connection is not None:
-            connection.send(order)  # Without one the fleet hears of the loss at once, and decides anew.
+            connection.send(order)  # A lost connection is reported to the fleet, which decides again.
 
-    def _look(self) -> None:
+    def _publish(self) -> None:
         now = anyio.current_time()
-        self.failover_times.look(self.fleet.assignments, now)
+        self.failover_times.note(self.fleet.assignments, now)
         served = {
             assignment.index: (assignment.host, assignment.epoch)
             for assignment in self.fleet.assignments
@@ -293,7 +299,7 @@ class Supervisor:
         assert self._tasks is not None
         earlier = self._processes.pop(host, None)
         if earlier is not None:
-            earlier.kill()  # It did not come back in time, and there must not be two.
+            earlier.kill()  # It did not connect in time, and a host has only one process.
         self.facts[host].starts += 1
         try:
             process = spawn(self._command(host))
@@ -308,8 +314,8 @@ class Supervisor:
     async def _note_exit(self, host: str) -> None:
         self._execute(self.fleet.exited(host, anyio.current_time()))
 
-    def _find(self, host: str, pid: int) -> None:
-        """A process of an earlier supervisor: from now on it is watched here."""
+    def _watch_existing(self, host: str, pid: int) -> None:
+        """Watch a process of an earlier supervisor."""
         try:
             self._watch(host, HostProcess(pid))
         except ProcessLookupError:
@@ -385,13 +391,11 @@ class Supervisor:
                 f"the host speaks version {hello.version} of the control protocol, the supervisor {VERSION}"
             )
         if hello.host not in self.fleet.hosts:
-            raise ProtocolError(
-                f"there is no host {hello.host!r} any more: there are {', '.join(self.fleet.hosts)}"
-            )
+            raise ProtocolError(f"no host {hello.host!r}: the hosts are {', '.join(self.fleet.hosts)}")
 
         known = self._processes.get(hello.host)
         if known is None:
-            self._find(hello.host, hello.pid)
+            self._watch_existing(hello.host, hello.pid)
         elif known.pid != hello.pid:
             raise ProtocolError(f"process {known.pid} is {hello.host} now, not process {hello.pid}")
 
@@ -414,14 +418,14 @@ class Supervisor:
                 _log.warning("container_ended", host=host, container=index, kind=kind, reason=reason)
                 self._execute(self.fleet.ended(host, self._known(index), kind, reason, now))
             case _:
-                raise ProtocolError(f"a host does not say {type(message).__name__.lower()}")
+                raise ProtocolError(f"a host does not send {type(message).__name__.lower()}")
 
     def _handle_heartbeat(self, host: str, beat: Heartbeat, now: float) -> None:
         commands = self.fleet.heartbeat(host, beat.lag, now)
-        told = beat.statistics.get("containers")
-        if isinstance(told, dict):
+        containers = beat.statistics.get("containers")
+        if isinstance(containers, dict):
             self.facts[host].containers = {
-                int(index): facts for index, facts in told.items() if isinstance(facts, dict)
+                int(index): facts for index, facts in containers.items() if isinstance(facts, dict)
             }
         self.facts[host].storage = storage_health(beat.statistics.get("storage"))
         if beat.leaving and self.fleet.hosts[host].phase is HostPhase.SERVING:
@@ -432,7 +436,7 @@ class Supervisor:
 
     def _known(self, index: int) -> int:
         if index not in range(len(self.fleet.assignments)):
-            raise ProtocolError(f"there is no container {index}")
+            raise ProtocolError(f"no container {index}")
         return index
 
     async def _lose_connection(self, host: str) -> None:
@@ -448,8 +452,8 @@ class Supervisor:
     # --- time ------------------------------------------------------------------------------------
 
     async def _run_timers(self) -> None:
-        """Tick when something is due, and see at every heartbeat's time who is frozen and how late this loop
-        is."""
+        """Tick when something is due. At each heartbeat interval, check for frozen hosts and for this loop's
+        own lateness."""
         while True:
             now = anyio.current_time()
             planned = max(now, min(self.fleet.next_due(now), now + self._options.heartbeat))

@@ -1,14 +1,10 @@
 """One supervisor at a time: a lock that its death frees, and a term that its hosts remember.
 
-Owns: the folder ``supervisor/`` in the data folder, with the lock file (who supervises) and the register of
-terms. Does not own: what follows from a term (``supervisor.py``; a host's orders).
-
-The lock keeps a second supervisor from starting while the first lives, also while that one is frozen. The
-term is for what a lock cannot see, such as a folder that was copied under a running supervisor: each start
-takes a higher one, hosts obey the highest they have seen and refuse lower ones, and a supervisor that hears
-of a higher one ends (rule V1). Crash: the system frees the lock; the register is as in rule W1.
-Nothing else is kept.
-"""
+The folder ``supervisor/`` in the data folder has the lock file and the register of terms. The lock keeps a
+second supervisor from starting while the first lives, even frozen. The term covers what a lock cannot see,
+such as a folder copied under a running supervisor: each start takes a higher term, hosts obey the highest
+they have seen, and a supervisor that learns of a higher one ends (rule V1). Crash: the system frees the lock;
+the register is as in rule W1."""
 
 from __future__ import annotations
 
@@ -41,13 +37,13 @@ _RECORD_BYTES = 64
 
 @attrs.frozen
 class Term:
-    """This supervisor's claim to be the one."""
+    """This supervisor's term."""
 
     number: int
     _register: LocalRegister
 
     async def check(self) -> None:
-        """Raise ``NotOwner`` if a later supervisor has started."""
+        """Raises ``NotOwner`` if a later supervisor has started."""
         try:
             newest = await self._register.load()
         except OSError as error:
@@ -66,29 +62,29 @@ def superseded(own: int, newer: int) -> NotOwner:
 
 @asynccontextmanager
 async def claim_term(files: Files, folder: StoreFolder, identity: StoreIdentity) -> AsyncIterator[Term]:
-    """Become the store's supervisor. ``Unavailable`` if another process is it."""
-    room = f"{folder.path}/supervisor"
-    lock = await run_program(files, _lock(room), room)
+    """Become the store's supervisor. Raises ``Unavailable`` if another process is."""
+    path = f"{folder.path}/supervisor"
+    lock = await run_program(files, _lock(path), path)
     try:
-        register = LocalRegister(files, room, f"{room}/term", identity.log_id)
+        register = LocalRegister(files, path, f"{path}/term", identity.log_id)
         try:
             number = await register.raise_above(0)
         except OSError as error:
-            raise Unavailable(f"{room}/term cannot be written: {error.strerror}") from error
+            raise Unavailable(f"{path}/term cannot be written: {error.strerror}") from error
         yield Term(number, register)
     finally:
         with anyio.CancelScope(shield=True):
             await files.run(_close(lock))
 
 
-def _lock(room: str) -> Program[FileHandle]:
-    yield MakeFolder(room)
-    handle = yield from _open(f"{room}/lock")
+def _lock(path: str) -> Program[FileHandle]:
+    yield MakeFolder(path)
+    handle = yield from _open(f"{path}/lock")
     free = yield Lock(handle, wait=False)
     if not free:
         data = yield Read(handle, 0, _RECORD_BYTES)
         yield Close(handle)
-        raise Unavailable(f"process {_pid(data)} supervises this store already: stop that one first")
+        raise Unavailable(f"process {_pid(data)} already supervises this store: stop it first")
 
     yield Write(handle, 0, [json.dumps({"pid": os.getpid()}).encode().ljust(_RECORD_BYTES)])
     return handle

@@ -46,11 +46,10 @@ class ObedientSupervisor(Supervisor):
         super().__init__(
             containers,
             [f"host-{index}" for index in range(hosts)],
-            control="",
             command=lambda host: [],
             term=cast(Term, FirstTerm()),
             orphans={},
-            options=SupervisorOptions(fleet=options or FleetOptions(adoption=0)),
+            options=SupervisorOptions(fleet=options or FleetOptions(adoption=0), control=""),
             random=Random(1),
         )
         self.url = url

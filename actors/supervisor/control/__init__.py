@@ -1,1 +1,1 @@
-"""What the supervisor and its hosts say to each other."""
+"""The protocol between the supervisor and its hosts."""

@@ -1,13 +1,8 @@
-"""The control socket: where it lies, who may have it, and one connection on it as the supervisor sees it.
+"""The control socket: its path, who may use it, and one connection on it from the supervisor's side.
 
-Owns: the path (short, in a folder that only this user can enter), the check for a living listener, the bound
-on what waits to be written. Does not own: what messages mean (``messages.py``, ``supervisor.py``), nor the
-host's end (``tierlog.actors.host``).
-
-The path follows from the store and its folder, so that hosts of a supervisor that is gone find the next one
-(rule V4). A connection whose other side does not read fills its bounded queue and is closed; one that does
-not say hello in time is closed; one that says nothing more is found by its silence (rule V5).
-"""
+The path follows from the store and its folder, so that a supervisor's hosts find the next one (rule V4). A
+connection whose host does not read fills its bounded queue and is closed; one without a timely hello is
+closed; a silent one is found by its missing heartbeats (rule V5)."""
 
 from __future__ import annotations
 
@@ -27,41 +22,40 @@ from ....storage_backends.base.errors import Unavailable
 from .messages import Hello, Lines, Message, Order, ProtocolError, encode
 
 QUEUE_MAX = 10_000
-"""Orders that wait to be written to one host: a few for each container."""
+"""Orders queued for one host at most: a few for each container."""
 HELLO_SECONDS = 5.0
 _READ_BYTES = 1 << 16
 _PEER = struct.Struct("3i")
 
 
 def control_path(store_id: bytes, folder: str, environment: Mapping[str, str]) -> str:
-    """The socket of the store in ``folder``. A socket's path may have about 100 bytes, so it cannot lie in
-    the data folder."""
+    """The socket's path for the store in ``folder``. It is not in the data folder, because a socket's path
+    has at most about 100 bytes."""
     base = environment.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
     name = hashlib.blake2b(store_id + os.path.realpath(folder).encode(), digest_size=8).hexdigest()
     return f"{base}/tierlog-{os.getuid()}/{name}"
 
 
 def make_private_folder(path: str) -> None:
-    """The folder ``path``, for this user alone. ``Unavailable`` if it is somebody else's, or open to
-    others."""
+    """Make the folder ``path``, accessible to this user only. Raises ``Unavailable`` if it belongs to another
+    user, or is open to others."""
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         found = os.lstat(path)
     except OSError as error:
         raise Unavailable(
-            f"{path} cannot be made: {error.strerror}; set XDG_RUNTIME_DIR to a folder of yours"
+            f"{path} cannot be made: {error.strerror}; set XDG_RUNTIME_DIR to a folder of your own"
         ) from error
 
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise Unavailable(
             f"{path} is not a folder that only you can enter: remove it, or set XDG_RUNTIME_DIR to a folder "
-            f"of yours"
+            f"of your own"
         )
 
 
 def living_listener(path: str) -> int | None:
-    """The process that listens at ``path``; None if nobody does, so that a socket left there may be
-    replaced."""
+    """The process that listens at ``path``; None if there is none and a socket left there may be replaced."""
     probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     with probe:
         probe.settimeout(1)
@@ -73,7 +67,7 @@ def living_listener(path: str) -> int | None:
 
 
 def peer_pid(connection: socket.socket) -> int:
-    """The process at the other end, 0 where the system does not tell."""
+    """The process at the other end; 0 where the system does not report it."""
     if not hasattr(socket, "SO_PEERCRED"):
         return 0
 
@@ -82,12 +76,13 @@ def peer_pid(connection: socket.socket) -> int:
 
 
 async def listen(path: str) -> anyio.abc.SocketListener:
-    """The listening socket at ``path``, for this user alone; one that was left there is replaced."""
+    """Listen at ``path``, for this user only. A socket left there is replaced. Raises ``Unavailable`` if
+    another process listens there."""
     make_private_folder(os.path.dirname(path))
     pid = living_listener(path)
     if pid is not None:
         raise Unavailable(
-            f"process {pid} supervises this store already (it answers at {path}): stop that one first"
+            f"process {pid} already supervises this store (it answers at {path}): stop it first"
         )
 
     return await anyio.create_unix_listener(path, mode=0o600)
@@ -102,14 +97,13 @@ class Connection:
         self._more = anyio.Event()
         self._finished = False
         self._lines = Lines()
-        self._heard: deque[Message] = deque()
+        self._received: deque[Message] = deque()
         self._scope = anyio.CancelScope()
         self.written = anyio.Event()
-        """Set when nothing waits to be written any more: after ``finish``, or because the connection
-        broke."""
+        """Set when all is written after ``finish``, or when the connection broke."""
 
     async def hello(self) -> Hello:
-        """The first message, which must come soon. ``ProtocolError`` if it is another or none."""
+        """Return the first message. Raises ``ProtocolError`` if it is not a timely hello."""
         with anyio.move_on_after(HELLO_SECONDS):
             message = await self.receive()
             if isinstance(message, Hello):
@@ -117,18 +111,18 @@ class Connection:
         raise ProtocolError("a control connection begins with hello")
 
     async def receive(self) -> Message | None:
-        """What the host says next; None at the connection's end. ``ProtocolError`` if it cannot be
-        understood."""
-        while not self._heard:
+        """Return the next message; None at the connection's end. Raises ``ProtocolError`` if it is
+        malformed."""
+        while not self._received:
             try:
                 data = await self._stream.receive(_READ_BYTES)
             except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
                 return None
-            self._heard.extend(self._lines.feed(data))
-        return self._heard.popleft()
+            self._received.extend(self._lines.feed(data))
+        return self._received.popleft()
 
     def send(self, order: Order) -> None:
-        """Put an order into the queue. A host that reads nothing loses its connection."""
+        """Queue an order. If the queue is full because the host does not read, the connection is closed."""
         if len(self._waiting) >= QUEUE_MAX:
             self.close()
             return
@@ -137,11 +131,11 @@ class Connection:
         self._more.set()
 
     def close(self) -> None:
-        """End the connection: whoever reads it stops."""
+        """End the connection: cancels ``scope``."""
         self._scope.cancel()
 
     async def write(self) -> None:
-        """Write what ``send`` gets, until ``finish`` or until the connection ends."""
+        """Write what ``send`` queues, until ``finish`` or the connection's end."""
         try:
             while self._waiting or not self._finished:
                 await self._more.wait()
@@ -149,16 +143,16 @@ class Connection:
                 while self._waiting:
                     await self._stream.send(self._waiting.popleft())
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            return  # Whoever reads the connection hears so.
+            return  # The reading task sees the end too.
         finally:
             self.written.set()
 
     def finish(self) -> None:
-        """Nothing more is sent; what waits is written."""
+        """Write what is queued; nothing more is sent."""
         self._finished = True
         self._more.set()
 
     @property
     def scope(self) -> anyio.CancelScope:
-        """Where the connection is read; ``close`` cancels it."""
+        """The scope in which the connection is read; ``close`` cancels it."""
         return self._scope

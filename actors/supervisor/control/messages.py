@@ -1,14 +1,10 @@
-"""The messages between the supervisor and its hosts, and their form on the wire. No I/O.
+"""The messages between the supervisor and its hosts, as JSON lines. No I/O.
 
-Owns: the vocabulary, its encoding as JSON lines, and what is refused. Does not own: connections
-(``channel.py``), nor what follows from a message (``fleet.py`` on one side, the host's orders on the other).
-
-A connection begins with ``Hello`` from the host, answered by ``Welcome`` or ``Refuse``; then orders go one
-way, answers, events and heartbeats the other. Each line is one JSON object with its ``type``. Unknown fields
-are ignored, so that a newer side may say more; an unknown type, a missing field or a line above the limit
+A connection begins with ``Hello`` from the host, answered by ``Welcome`` or ``Refuse``. Then orders go one
+way; answers, events and heartbeats the other. Each line is a JSON object with its ``type``. Unknown fields
+are ignored, so that a newer side may add some; an unknown type, a missing field or a line above the limit
 ends the connection. The version changes when an older reader would misunderstand. Orders carry the
-supervisor's term: a host obeys the highest it has seen and no lower.
-"""
+supervisor's term: a host obeys the highest it has seen and none below."""
 
 from __future__ import annotations
 
@@ -27,8 +23,7 @@ LINE_BYTES_MAX = 1 << 20
 
 
 class ProtocolError(TierlogError):
-    """The other side of a control connection said something that cannot be understood. The connection is of
-    no use any more."""
+    """The other side of a control connection broke the protocol. The connection must be closed."""
 
     code = "protocol"
 
@@ -56,8 +51,8 @@ class Heartbeat:
     """How late the host's event loop runs, in seconds."""
     statistics: Mapping[str, Any] = attrs.field(factory=dict)
     leaving: bool = False
-    """It was asked to end (SIGTERM), and waits to be relieved of its containers and dismissed. Said with
-    every beat, so that a supervisor that starts meanwhile hears it too."""
+    """It received SIGTERM and waits for its containers to be moved and for the order to exit. Sent with every
+    heartbeat, so that a supervisor that starts meanwhile learns it too."""
 
 
 @attrs.frozen
@@ -94,7 +89,7 @@ class Fenced:
 
 @attrs.frozen
 class Ended:
-    """A container gave up; its host lives on."""
+    """A container stopped by itself; its host goes on."""
 
     index: int
     kind: str
@@ -141,7 +136,7 @@ class Drain:
 
 @attrs.frozen
 class Owners:
-    """Where each container is, for redirects; sent when it changes."""
+    """The URL of each container's host, for redirects; sent when it changes."""
 
     urls: Mapping[int, str]
 
@@ -188,19 +183,19 @@ def decode(line: bytes) -> Message:
         kind = _TYPES[document["type"]]
         message: Message = _converter().structure(document, kind)
     except (ValueError, TypeError, KeyError, RecursionError, cattrs.BaseValidationError) as error:
-        raise ProtocolError(f"cannot understand {line[:200]!r} on a control connection") from error
+        raise ProtocolError(f"malformed message on a control connection: {line[:200]!r}") from error
 
     return message
 
 
 class Lines:
-    """Bytes as they come, into messages."""
+    """Splits received bytes into messages."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that ``data`` completes. Raises ``ProtocolError``."""
+        """Return the messages that ``data`` completes. Raises ``ProtocolError``."""
         self._rest += data
         *lines, rest = bytes(self._rest).split(b"\n") if b"\n" in data else (bytes(self._rest),)
         self._rest = bytearray(rest)

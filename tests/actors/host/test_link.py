@@ -51,9 +51,8 @@ class Host:
         self.link = Link(
             path,
             hello=self.hello,
-            obey=self.obeyed.append,
             redirect=self.owners.append,
-            vitals=LoopMonitor(time.monotonic),
+            monitor=LoopMonitor(time.monotonic),
             grace=grace,
         )
 
@@ -62,7 +61,7 @@ class Host:
         return Hello("host-0", os.getpid(), "http://h", {0: self.hellos}, term)
 
     async def run(self) -> None:
-        self.ended = await self.link.run()
+        self.ended = await self.link.run(self.obeyed.append)
         self.done.set()
 
 
@@ -117,7 +116,7 @@ async def test_reports_are_written_between_the_beats(path: str) -> None:
         connection.send(Open(1, 2, 3))
         while not host.obeyed:
             await anyio.sleep(0.001)
-        host.link.say(Closed(2))
+        host.link.report(Closed(2))
         message = await connection.receive()
         while isinstance(message, Heartbeat):
             message = await connection.receive()
@@ -188,16 +187,16 @@ async def test_a_supervisor_that_cannot_be_understood_is_left(path: str) -> None
 
 def test_v5_the_lag_is_what_the_loop_is_behind() -> None:
     now = [100.0]
-    vitals = LoopMonitor(lambda: now[0])
-    now[0] += vitals.interval
-    assert vitals.lag == 0
+    monitor = LoopMonitor(lambda: now[0])
+    now[0] += monitor.interval
+    assert monitor.lag == 0
     now[0] += 2
-    assert vitals.lag == pytest.approx(2)
+    assert monitor.lag == pytest.approx(2)
 
 
 async def test_v5_each_round_of_the_loop_is_noted_with_how_late_it_came() -> None:
-    vitals = LoopMonitor(time.monotonic)
-    vitals.interval = 0.001
+    monitor = LoopMonitor(time.monotonic)
+    monitor.interval = 0.001
     late: list[float] = []
     async with anyio.create_task_group() as tasks:
 
@@ -206,7 +205,7 @@ async def test_v5_each_round_of_the_loop_is_noted_with_how_late_it_came() -> Non
             if len(late) == 3:
                 tasks.cancel_scope.cancel()
 
-        tasks.start_soon(vitals.watch, look)
+        tasks.start_soon(monitor.watch, look)
     assert all(seconds >= 0 for seconds in late)
 
 
@@ -214,11 +213,11 @@ def test_v5_a_supervisor_that_does_not_read_is_given_up(monkeypatch: pytest.Monk
     monkeypatch.setattr(heartbeat, "WRITE_SECONDS", 0.05)
     here, there = socket.socketpair()
     with there:
-        speaker = HeartbeatWriter(here, LoopMonitor(time.monotonic))
-        speaker.start()
+        writer = HeartbeatWriter(here, LoopMonitor(time.monotonic))
+        writer.start()
         for _ in range(1000):
-            speaker.say(Hello("host-0", 1, "x" * 1000, {}, 0))
+            writer.send(Hello("host-0", 1, "x" * 1000, {}, 0))
         there.settimeout(10)
         while there.recv(1 << 20):
             time.sleep(0.06)  # A reader so slow that each write runs into its limit.
-        speaker.stop()
+        writer.stop()

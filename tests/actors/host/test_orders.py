@@ -67,7 +67,7 @@ class Host:
         self.runtime = runtime
         self.drained = ""
         self._said, self.reports = anyio.create_memory_object_stream[Report](100)
-        self.orders = Orders(runtime, say=self._said.send_nowait, drain=self.drain, tasks=tasks)
+        self.orders = Orders(runtime, report=self._said.send_nowait, drain=self.drain, tasks=tasks)
 
     def drain(self, reason: str) -> None:
         self.drained = reason
@@ -145,11 +145,11 @@ async def test_v3_a_fenced_container_is_let_go_and_told() -> None:
         await here.obey(Open(1, 0, 1))
         await there.obey(Open(1, 0, 2))
         assert here.says_nothing(), "it cannot know yet"
-        here.orders.look()
+        here.orders.check_fenced()
         assert await here.heard() == Fenced(0, 1, "another owner opened it")
         assert not here.runtime.serves(0)
-        here.orders.look()
-        there.orders.look()
+        here.orders.check_fenced()
+        there.orders.check_fenced()
         await anyio.wait_all_tasks_blocked()
         assert here.says_nothing()
         assert there.says_nothing()

@@ -67,7 +67,7 @@ def test_a_link_in_place_of_the_room_is_refused(path: str, tmp_path: Path) -> No
 async def test_v1_a_socket_that_somebody_answers_at_is_refused_with_the_process(path: str) -> None:
     async with await listen(path):
         assert living_listener(path) == os.getpid()
-        with pytest.raises(Unavailable, match=f"process {os.getpid()} supervises this store already"):
+        with pytest.raises(Unavailable, match=f"process {os.getpid()} already supervises this store"):
             await listen(path)
 
 

@@ -34,7 +34,7 @@ async def test_v1_each_supervisor_has_a_higher_term_than_all_before(folder: Stor
 
 async def test_v1_while_one_lives_no_other_starts(folder: StoreFolder) -> None:
     async with claim_term(LocalFiles(), folder, IDENTITY):
-        with pytest.raises(Unavailable, match=f"process {os.getpid()} supervises this store already"):
+        with pytest.raises(Unavailable, match=f"process {os.getpid()} already supervises this store"):
             async with claim_term(LocalFiles(), folder, IDENTITY):
                 raise AssertionError("there are two")
 

@@ -76,7 +76,7 @@ def test_v1_a_second_supervisor_is_refused_also_while_the_first_is_frozen(folder
         service.process.send_signal(signal.SIGCONT)
         assert done.code == 1
         assert is_one_line(done.err)
-        assert f"process {service.process.pid} supervises this store already" in done.err
+        assert f"process {service.process.pid} already supervises this store" in done.err
         service.settle()
 
 

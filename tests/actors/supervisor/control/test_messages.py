@@ -83,7 +83,7 @@ def test_a_newer_side_may_say_more() -> None:
     ],
 )
 def test_what_cannot_be_understood_is_refused(line: bytes) -> None:
-    with pytest.raises(ProtocolError, match="cannot understand"):
+    with pytest.raises(ProtocolError, match="malformed message"):
         decode(line)
 
 
