@@ -214,8 +214,7 @@ async def _terms(data: Path, name: str | None) -> Any:
 @asynccontextmanager
 async def _folder_of_backups(path: Path, *, write: bool = False) -> AsyncIterator[ChunkStorage]:
     """A folder that holds backups and nothing else; to ``write`` there, it is made."""
-    from ...storage_backends.chunks.filesystem import FileSystemChunkStorage
-    from ...storage_backends.chunks.filesystem_reader import FileSystemChunkReader
+    from ...storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
     from ...storage_backends.files.local import LocalFiles
     from ..folder.paths import check_path
     from ..store.opening import system_world

@@ -33,8 +33,7 @@ from ...storage_backends.base.files import (
     Write,
 )
 from ...storage_backends.base.world import World
-from ...storage_backends.chunks.filesystem import FileSystemChunkStorage
-from ...storage_backends.chunks.filesystem_reader import FileSystemChunkReader
+from ...storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
 from ...storage_backends.chunks.s3_location import parse_location
 from ..settings.configuration import S3Config, StoreConfig
 from .identity import read_identity
@@ -93,7 +92,7 @@ def make_chunk_reader(
         return FileSystemChunkReader(files, folder.chunks, world)
 
     _require_s3(location)
-    from ...storage_backends.chunks.s3_reader import S3ChunkReader
+    from ...storage_backends.chunks.s3 import S3ChunkReader
 
     return S3ChunkReader(parse_location(location.chunks), _s3_options(location), world)
 

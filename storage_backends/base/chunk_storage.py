@@ -1,65 +1,51 @@
-"""The contract of tier 2 (PDP-34): chunks, which are files or objects that hold exactly the user's bytes
-(rule S1).
-
-Owns: the verbs, their obligations and their errors. ``tierlog.testing.ChunkStorageConformance`` is this page
-as tests.
+"""The contract of chunk storage (PDP-34): chunks are files or objects that hold exactly the user's bytes (rule S1).
+``tierlog.testing.ChunkStorageConformance`` tests it.
 
 Every backend promises:
 
-* A chunk is the bytes that were written, no more, under its name. What returned is durable: bytes, name,
-  length, absence.
-* Several storages on one place, in one process or many, see one set of chunks. What one call finished, every
-  later call sees.
-* Verbs may run at the same time. Each creation of a name is won by one at most.
-* A cancelled mutation has an unknown outcome, and the storage serves on. A whole object is there complete or
-  not at all all the same.
-* No verb tries again; the storage actor does, where that is safe (rule A12).
+* A chunk is the bytes that were written, and nothing else. When a call returns, its effect is durable: bytes, name, length,
+  absence.
+* All storages on one place, in one process or many, see the same chunks. What one call finished, every later call sees.
+* Verbs may run concurrently. At most one creation of a name succeeds.
+* The outcome of a cancelled mutation is unknown, but a whole object exists completely or not at all, and the storage keeps
+  working.
+* No verb retries; the storage actor does, where that is safe (rule A12).
 
-Verb by verb, with the errors that are its own:
+The verbs, with their own errors:
 
-* ``create_with_content``, ``create``: conditional, an existing name raises ``ChunkExists`` and stays as it
-  is. A whole object appears complete or not at all (rule S2). ``StorageFull`` is about the new
-  bytes; nothing of them is visible.
-* ``write`` appends: ``offset`` must equal the length, else ``BadChunkOffset(expected=length, given=offset)``.
-  ``ChunkNotFound``, ``ChunkReadOnly``. A write that failed may have left any prefix of its bytes; nobody
-  retries it (rule S3), the caller starts a new chunk. Writing nothing at the right offset changes nothing.
-  Its caller lets writes to one chunk wait for each other.
-* ``read`` gives fewer bytes than asked only at the chunk's end; at or past the end, and for a size of 0,
-  ``b""``. ``ChunkNotFound``, also when nothing was asked for. A reader during a write sees a prefix of the
-  new bytes.
-* ``info``, ``exists``: the length now. ``exists`` is False only if there is surely no such chunk.
-* ``delete``: ``ChunkNotFound`` if it is missing; the caller decides whether that is success. Read-only chunks
-  go too. A name may be created again afterwards as far as the backend is concerned; rule S2 forbids it to
-  those who use it.
-* ``concat`` makes a new chunk from exact ranges, in order, and never changes its sources (rule S4). A source
-  may come several times, and a range may be empty, but there is at least one. Like a creation, and
-  ``ChunkNotFound`` names a missing source, ``BadChunkOffset(expected=length, given=end of the range)`` a
-  short one. If several errors apply, it raises any of them.
-* ``set_read_only`` makes a chunk refuse ``write``, or accept it again; it is read, concatenated and deleted
-  as before. ``ChunkNotFound``. Saying it twice is fine. How far other instances heed
-  it is the backend's matter: it guards against mistakes only.
-* ``list`` gives each chunk once, in the order of the names' characters. ``prefix`` is the beginning of a
-  name's text, of any length, and need not end at a ``/``; one that no name has gives nothing. A chunk created
-  or deleted meanwhile may or may not appear. With ``after``, a name that need not be there, it begins behind
-  that name: so a long list is read in pages, each as cheap as the backend can make it.
-* ``used_space`` is at least the length of all chunks together.
-* ``sweep`` removes what dead processes left unfinished and no list shows, such as uploads; it touches no
-  chunk and nothing of a living owner. ``Unavailable`` if some of it stays until the next one.
-* ``open`` and ``close`` are idempotent, and may follow each other any number of times.
+* ``create_with_content`` and ``create`` are conditional: an existing name raises ``ChunkExists`` and its chunk is unchanged.
+  A whole object appears completely or not at all (rule S2). After ``StorageFull`` none of the new bytes are visible.
+* ``write`` appends: ``offset`` must equal the length, else ``BadChunkOffset(expected=length, given=offset)``. Also
+  ``ChunkNotFound``, ``ChunkReadOnly``. A failed write may have left any prefix of its bytes; it is not retried (rule S3), the
+  caller begins a new chunk. Writing no bytes at the right offset changes nothing. The caller serializes writes to one chunk.
+* ``read`` returns fewer bytes than requested only at the chunk's end, and ``b""`` at or past it. ``ChunkNotFound``, even for
+  a size of 0. A read during a write sees a prefix of the new bytes.
+* ``info`` and ``exists`` see the current length. ``exists`` returns False only if the chunk certainly does not exist.
+* ``delete`` raises ``ChunkNotFound`` if the chunk is missing; the caller decides whether that is success. Read-only chunks are
+  deleted too. Backends allow a name to be created again; rule S2 forbids it to their users.
+* ``concat`` creates a chunk from exact ranges, in order, and never changes its sources (rule S4). A source may occur several
+  times and a range may be empty, but there is at least one. Errors as for a creation, and ``ChunkNotFound`` with the name of a
+  missing source, ``BadChunkOffset(expected=length, given=end of the range)`` for a short one. If several apply, any of them.
+* ``set_read_only`` makes a chunk refuse ``write``, or accept it again; reads, concats and deletes still work.
+  ``ChunkNotFound``. Idempotent. How far other instances respect it depends on the backend: it protects against mistakes only.
+* ``list`` yields each chunk once, in the order of the names' characters. ``prefix`` is any beginning of a name, not only up
+  to a ``/``. A chunk created or deleted during the list may or may not appear. With ``after``, which need not exist, the list
+  begins behind that name, so that a long list can be read in pages.
+* ``used_space`` is at least the sum of the lengths of all chunks.
+* ``sweep`` removes what dead processes left unfinished and no list shows, such as uploads. It touches no chunk and nothing of
+  a living owner. ``Unavailable`` if some of it is left for the next sweep.
+* ``open`` and ``close`` are idempotent and may follow each other any number of times.
 
-Errors of all verbs: ``InvalidArgument`` (a name, number or buffer that is none; nothing was asked of the
-backend), ``ClosedError`` (before ``open``, after ``close``), ``Unsupported`` (``capabilities`` says so),
-``Unavailable`` (nothing happened; try later), ``OutcomeUnknown`` (something may have happened). A backend
-that is asked in vain says one of the last two, never ``ChunkNotFound``. Foreign exceptions never pass.
-``chunk`` of a ``ChunkError`` is the name that it is about.
+Errors of all verbs: ``InvalidArgument`` (bad name, number or buffer; the backend was not called), ``ClosedError`` (before
+``open`` or after ``close``), ``Unsupported`` (see ``capabilities``), ``Unavailable`` (nothing happened; retry later),
+``OutcomeUnknown`` (something may have happened). A backend that does not answer raises one of the last two, never
+``ChunkNotFound``. Foreign exceptions never pass. ``chunk`` of a ``ChunkError`` is the chunk's name.
 
-A name may be the folder of another one (``a`` and ``a/b``) only where the backend has no folders; a file
-system refuses the second of the two with ``ChunkExists`` or ``InvalidArgument``.
-
-Chunk names are relative paths of ``[a-zA-Z0-9._$#-]`` parts joined by ``/``; no part is ``.`` or ``..`` or
-starts with a dot; at most 255 bytes a part and 512 in all (``check_chunk_name``). None can leave the
-backend's root, and none means anything else after decoding, quoting or normalizing. ``$`` and ``#`` are there
-for imported files of the legacy layout; no other name has them.
+Chunk names are relative paths: parts of ``[a-zA-Z0-9._$#-]`` joined by ``/``. No part starts with a dot; at most 255 bytes a
+part and 512 in all (``check_chunk_name``). So no name can leave the backend's root or change its meaning by decoding, quoting
+or normalizing. Only imported files of the legacy layout have names with ``$`` and ``#``. One name may be the folder of another
+(``a`` and ``a/b``) only on backends without folders; a file system refuses the second with ``ChunkExists`` or
+``InvalidArgument``.
 """
 
 from __future__ import annotations
@@ -83,8 +69,7 @@ def check_chunk_name(name: str) -> None:
     """Raise ``InvalidArgument`` unless ``name`` follows the grammar above."""
     if len(name) > NAME_BYTES_MAX or not all(_PART.fullmatch(part) for part in name.split("/")):
         raise InvalidArgument(
-            f"bad chunk name {name[:80]!r}: parts of letters, digits, '.', '_', '$', '#' and '-' joined by "
-            f"'/', "
+            f"bad chunk name {name[:80]!r}: parts of letters, digits, '.', '_', '$', '#' and '-' joined by '/', "
             f"none starting with '.', {NAME_BYTES_MAX} bytes at most"
         )
 
@@ -103,7 +88,7 @@ def check_buffers(name: str, data: Sequence[Buffer]) -> None:
     """Raise ``InvalidArgument`` unless ``data`` is a sequence of buffers of plain contiguous bytes."""
     if isinstance(data, bytes | bytearray | memoryview):
         raise InvalidArgument(
-            f"the data of chunk {name} is a list of buffers, not one buffer; put it into a list"
+            f"the data of chunk {name} must be a list of buffers, not one buffer; put it into a list"
         )
 
     for buffer in data:
@@ -111,28 +96,25 @@ def check_buffers(name: str, data: Sequence[Buffer]) -> None:
             continue
         if not isinstance(buffer, bytes | bytearray | memoryview):
             raise InvalidArgument(
-                f"the data of chunk {name} is bytes, bytearrays and memoryviews, not {type(buffer).__name__}"
+                f"the data of chunk {name} must be bytes, bytearrays or memoryviews, not {type(buffer).__name__}"
             )
         if isinstance(buffer, memoryview) and not (buffer.c_contiguous and buffer.itemsize == 1):
             raise InvalidArgument(
-                f"a memoryview in the data of chunk {name} is not plain contiguous bytes; cast it to 'B' or "
-                f"copy it"
+                f"a memoryview in the data of chunk {name} is not contiguous bytes; cast it to 'B' or copy it"
             )
 
 
 @attrs.frozen
 class Capabilities:
-    """What a storage can do, for as long as it lives. A verb that needs what is missing raises
-    ``Unsupported`` and does nothing."""
+    """What a storage can do; constant. A verb that needs a missing capability raises ``Unsupported`` and does nothing."""
 
     append: bool
     """``create``, and ``write`` at the end of an existing chunk. Without it every write is a new chunk."""
     concat: bool
-    """``concat`` works natively or by copying, without consuming its sources."""
+    """``concat``, natively or by copying, without consuming its sources."""
     reads_are_durable: bool = False
-    """What a read shows survives any crash, as in an object store. A file system shows its page cache: a
-    chunk whose creation had an unknown outcome may be seen now and be gone after a power loss, so seeing it
-    proves nothing."""
+    """Whatever a read returns survives any crash, as in an object store. A file system reads its page cache: a chunk
+    whose creation had an unknown outcome may be visible now and gone after a power loss."""
 
 
 @attrs.frozen
@@ -140,8 +122,7 @@ class ChunkInfo:
     name: str
     length: int
     read_only: bool = False
-    """Whether it refuses writes. Only ``info`` tells it, ``list`` does not; False where the backend cannot
-    tell."""
+    """Whether it refuses writes. Set by ``info`` only, and False if the backend does not know."""
 
 
 @attrs.frozen
@@ -167,7 +148,7 @@ class ChunkErrorStatistics:
 
 @attrs.frozen
 class ChunkStorageStatistics:
-    """Counts since it was made; bytes are user bytes."""
+    """Counts since the storage was made; bytes are user bytes."""
 
     creates: int = attrs.field(default=0, metadata=counter("Chunks created."))
     writes: int = attrs.field(default=0, metadata=counter("Writes to existing chunks."))
@@ -182,8 +163,8 @@ class ChunkStorageStatistics:
 
 
 class ChunkStorage(ABC):
-    """See the module's head for what each verb promises. ``tierlog.storage_backends.chunks.base`` makes a new
-    backend short."""
+    """The contract is in the module's docstring. To implement it, inherit from
+    ``tierlog.storage_backends.chunks.base.BaseChunkStorage``."""
 
     @property
     @abstractmethod
@@ -191,17 +172,16 @@ class ChunkStorage(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Prepare the root, sweep temporary names of dead processes. Idempotent."""
+        """Prepare the place and remove what dead processes left unfinished. Idempotent."""
 
     @abstractmethod
     async def close(self) -> None: ...
 
-    def admit(self, name: str) -> None:  # noqa: B027 - refusing nothing is a right answer
-        """Raise ``Unavailable`` or ``StorageFull`` if a new chunk of that name would surely be refused now
-        (rule S7).
+    def admit(self, name: str) -> None:  # noqa: B027 - a storage may admit everything
+        """Raise ``Unavailable`` or ``StorageFull`` if creating that chunk would certainly fail now (rule S7).
 
-        Asked before a chunk is named and tracked, so that trouble below costs nothing above. Never suspends;
-        here nothing is ever refused.
+        Called before a chunk is named and tracked, so that a storage that is down costs nothing above it. Never
+        suspends. By default everything is admitted.
         """
 
     @abstractmethod
@@ -212,16 +192,15 @@ class ChunkStorage(ABC):
 
     @abstractmethod
     async def create(self, name: str) -> None:
-        """Make an empty chunk. ``Unsupported`` without the append capability (an empty chunk could never
-        grow)."""
+        """Create an empty chunk. ``Unsupported`` without the append capability, because it could never grow."""
 
     @abstractmethod
     async def create_with_content(self, name: str, data: Sequence[Buffer]) -> int:
-        """Make a chunk that holds ``data``; returns its length. All or nothing. Empty content is allowed."""
+        """Create a chunk with the content ``data``, which may be empty, or nothing at all. Returns its length."""
 
     @abstractmethod
     async def write(self, name: str, offset: int, data: Sequence[Buffer]) -> int:
-        """Append ``data`` at ``offset`` (the length); returns the new length."""
+        """Append ``data`` at ``offset``, the length. Returns the new length."""
 
     @abstractmethod
     async def read(self, name: str, offset: int, size: int) -> bytes: ...
@@ -231,23 +210,23 @@ class ChunkStorage(ABC):
 
     @abstractmethod
     async def concat(self, name: str, ranges: Sequence[ChunkRange]) -> int:
-        """Make the new chunk ``name`` out of ``ranges``, in order; returns its length."""
+        """Create the chunk ``name`` from ``ranges``, in order. Returns its length."""
 
     @abstractmethod
     async def set_read_only(self, name: str, read_only: bool) -> None: ...
 
     @abstractmethod
     def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
-        """All chunks whose name starts with ``prefix`` and is greater than ``after``, in name order. Close
-        the generator if you leave it early."""
+        """All chunks whose name starts with ``prefix`` and is greater than ``after``, in name order. Close the generator
+        if you leave it early."""
 
     @abstractmethod
     async def used_space(self) -> int:
-        """Bytes in use, as far as the backend can tell cheaply."""
+        """Bytes in use."""
 
     async def sweep(self) -> None:
-        """Remove what dead processes left unfinished. Called now and then while the storage is open; here
-        nothing is ever left."""
+        """Remove what dead processes left unfinished. Called periodically while the storage is open. By default there
+        is nothing to remove."""
         await checkpoint()
 
     @abstractmethod

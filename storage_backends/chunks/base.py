@@ -1,14 +1,11 @@
-"""``BaseChunkStorage``: what every chunk storage does alike, done once, so that a binding is only its own
-calls.
+"""``BaseChunkStorage``: what every chunk storage does alike, so that a backend implements only its own calls.
 
-Owns: each public verb of the contract, which is final here: the open check, the checks of names, numbers,
-buffers and capabilities, the counts and seconds of statistics, the observer, and the last mapping of foreign
-exceptions. Does not own: any byte. A binding implements the verbs with an underscore; they are called only
-while the storage is open, with arguments that are sound, and only if ``capabilities`` has what they need.
+Every public verb of the contract is final here: it checks that the storage is open, the arguments and the capabilities,
+counts calls, errors and seconds, calls the observer, and maps foreign exceptions. A backend implements the verbs with an
+underscore. They are called only while the storage is open, with valid arguments, and only if ``capabilities`` allows.
 
-Ordering: ``open`` and ``close`` wait for each other; a binding's ``_open`` is called only while it is closed.
-Verbs are not ordered at all. Cancellation passes through, and is no error in the counts. Crash: nothing is
-kept here.
+``open`` and ``close`` wait for each other; other verbs run concurrently. A cancellation passes through and is not counted as
+an error.
 """
 
 from __future__ import annotations
@@ -49,9 +46,9 @@ from ..base.errors import (
     Unsupported,
 )
 
-LOOKS = ("open", "close", "exists", "info", "read", "list", "used_space", "sweep")
+READS = ("open", "close", "exists", "info", "read", "list", "used_space", "sweep")
 MUTATIONS = ("create", "create_with_content", "write", "delete", "concat", "set_read_only")
-"""The verbs whose outcome is unknown after an error that nobody foresaw."""
+"""The verbs whose outcome is unknown after an unexpected exception."""
 ERRORS = (
     ChunkNotFound,
     ChunkExists,
@@ -64,14 +61,14 @@ ERRORS = (
     Unavailable,
     OutcomeUnknown,
 )
-"""What the contract knows; counted from 0 on, so that a first error is seen as a change."""
+"""The errors of the contract, counted from 0 on, so that a metrics system sees the first one as a change."""
 
 
 class ChunkObserver(Protocol):
-    """Told of each call, for tracing. A store's span hook is one."""
+    """Observes calls, for tracing. A store's span hook is one."""
 
     def __call__(self, name: str, attributes: Mapping[str, object]) -> AbstractContextManager[object]:
-        """A context manager that is entered around the call; errors pass through it."""
+        """Return a context manager to enter around the call; errors pass through it."""
         ...
 
 
@@ -83,13 +80,13 @@ class _VerbCounts:
 
 
 class BaseChunkStorage(ChunkStorage):
-    """See the module's head. A subclass calls ``super().__init__()``."""
+    """The base class of chunk storages. A subclass calls ``super().__init__()``."""
 
     def __init__(self) -> None:
         self._is_open = False
         self._opening = anyio.Lock()
         self._observer: ChunkObserver | None = None
-        self._verbs = {verb: _VerbCounts() for verb in LOOKS + MUTATIONS}
+        self._verbs = {verb: _VerbCounts() for verb in READS + MUTATIONS}
         self._errors = {error.code: 0 for error in ERRORS}
         self._creates = self._writes = self._reads = self._deletes = self._bytes_written = (
             self._bytes_read
@@ -97,10 +94,9 @@ class BaseChunkStorage(ChunkStorage):
 
     @final
     def observe(self, observer: ChunkObserver | None) -> None:
-        """Tell ``observer`` of every call but ``list``, which goes on while its reader does other things.
-        None: nobody.
+        """Have ``observer`` observe every call except ``list``, whose generator may stay suspended. None removes it.
 
-        A store calls from tasks of its own, so a span hook's spans have no parent there.
+        A store calls from tasks of its own, so the spans of a span hook have no parent there.
         """
         self._observer = observer
 
@@ -244,14 +240,14 @@ class BaseChunkStorage(ChunkStorage):
             self._check_open()
             await self._sweep()
 
-    # --- what a binding implements ---------------------------------------------------------------
+    # --- for backends to implement ---------------------------------------------------------------
 
     async def _open(self) -> None:
-        """Called while closed. An error leaves nothing open."""
+        """Called while closed. After an error nothing is open."""
         await anyio.lowlevel.checkpoint()
 
     async def _close(self) -> None:
-        """Called while open; whatever it raises, the storage is closed then."""
+        """Called while open. Whatever it raises, the storage is closed then."""
         await anyio.lowlevel.checkpoint()
 
     async def _exists(self, name: str) -> bool:
@@ -290,17 +286,17 @@ class BaseChunkStorage(ChunkStorage):
 
     @abstractmethod
     def _list(self, prefix: str, after: str) -> AsyncGenerator[ChunkInfo, None]:
-        """``prefix`` is one that a chunk's name can have; ``after`` is a name, or empty."""
+        """``prefix`` is the beginning of a valid name; ``after`` is a valid name, or empty."""
 
     @abstractmethod
     async def _used_space(self) -> int: ...
 
     async def _sweep(self) -> None:
-        """Needed where dead processes leave what no later opening may come to remove."""
+        """Needed if dead processes leave something that ``open`` alone does not remove in time."""
         await anyio.lowlevel.checkpoint()
 
     def _mapped(self, error: Exception, verb: str, name: str) -> TierlogError:
-        """What an exception means that is no ``TierlogError``. A binding says more where it knows more."""
+        """The error for an exception that is no ``TierlogError``. A backend overrides it to be more specific."""
         if verb in MUTATIONS:
             return OutcomeUnknown(f"{verb} of chunk {name} may have happened: {error!r}")
         return Unavailable(f"{verb} {name!r} failed: {error!r}")
@@ -308,7 +304,7 @@ class BaseChunkStorage(ChunkStorage):
     # --- checks ----------------------------------------------------------------------------------
 
     def _check(self, name: str, *numbers: int) -> None:
-        """Raise unless the storage is open, ``name`` is one and no number is negative."""
+        """Raise unless the storage is open, ``name`` is valid and no number is negative."""
         self._check_open()
         check_chunk_name(name)
         for number in numbers:
@@ -343,15 +339,15 @@ class BaseChunkStorage(ChunkStorage):
     # --- counts ----------------------------------------------------------------------------------
 
     def _failed(self, verb: str, name: str, error: Exception) -> TierlogError:
-        """Count an error; returns what the caller sees of it."""
-        told = error if isinstance(error, TierlogError) else self._mapped(error, verb, name)
+        """Count an error, and return the one to raise."""
+        raised = error if isinstance(error, TierlogError) else self._mapped(error, verb, name)
         self._verbs[verb].failures += 1
-        self._errors[told.code] = self._errors.get(told.code, 0) + 1
-        return told
+        self._errors[raised.code] = self._errors.get(raised.code, 0) + 1
+        return raised
 
 
 class _Step:
-    """Around a piece of a verb: its seconds are counted, its error is counted and mapped."""
+    """A part of a call: counts its seconds, counts and maps its error."""
 
     __slots__ = ("_name", "_started", "_storage", "_verb")
 
@@ -368,13 +364,13 @@ class _Step:
     ) -> None:
         self._storage._verbs[self._verb].seconds += anyio.current_time() - self._started
         if isinstance(error, Exception):
-            told = self._storage._failed(self._verb, self._name, error)
-            if told is not error:
-                raise told from error
+            raised = self._storage._failed(self._verb, self._name, error)
+            if raised is not error:
+                raise raised from error
 
 
 class _Call(_Step):
-    """Around a whole call: it is counted too, and the observer is told."""
+    """A whole call: counts it too, and calls the observer."""
 
     __slots__ = ("_watch",)
 
@@ -401,7 +397,7 @@ class _Call(_Step):
 
 def _unsupported(verb: str, name: str) -> Unsupported:
     return Unsupported(
-        f"this chunk storage promises {verb} and does not have it; chunk {name} was not touched"
+        f"this chunk storage's capabilities include {verb}, but it does not implement it; chunk {name} is unchanged"
     )
 
 

@@ -1,31 +1,31 @@
 """``FileSystemChunkStorage``: chunks as plain files below a root folder, on a local disk or an NFS mount.
 
-Owns: the files below its root. A chunk's file has the chunk's name and exactly the user's bytes (rule S1).
-Dot names are never chunks: ``.tmp-<id>`` in the root is an object that is being written, ``.tierlog-chunks``
-marks the root. Does not own: retries and deadlines (the storage actor), the threads (the file layer).
+A chunk's file has the chunk's name and exactly the user's bytes (rule S1). Names with a leading dot are never chunks:
+``.tmp-<id>`` in the root is an object being written, ``.tierlog-chunks`` identifies the root.
 
-Ordering: a whole object is written to a temporary name, synced, linked to its name (which fails if that is
-taken), and the folder is synced (rule S2). An append checks the size, writes at the offset and
-syncs. A new folder is made durable, parent by parent, before anything is linked into it. ``delete`` syncs the
-folder too, and removes folders that became empty. Cancellation: a program runs to its end, so nothing is torn
-in memory; the caller does not learn how it ended. Crash: a temporary name is left, or an append's prefix.
-``open`` sweeps all temporary names, those of living owners too: what they were creating then fails with
-``Unavailable`` and is created anew.
+A whole object is written to a temporary name, synced and linked to its name, which fails if that exists; then the folder is
+synced (rule S2). An append checks the size, writes at the offset and syncs. A new folder is made durable, parent by parent,
+before anything is linked into it. ``delete`` syncs the folder too and removes folders that became empty.
 
-Read-only is a file permission, which is looked at before each write. Below the root no symbolic link is ever
-followed, so nobody who may write there can lead a chunk's bytes elsewhere; a link is no chunk, and no folder
-of chunks. The root itself may be one. A missing chunk is believed only while the root's mark can be seen: an
-unmounted root is ``Unavailable``, never "not found".
+Cancellation: a program runs to its end, but the caller does not learn how it ended. Crash: a temporary name is left, or a
+prefix of an append. ``open`` removes all temporary names, those of living owners too: their creations then fail with
+``Unavailable`` and are repeated.
+
+Read-only is a file permission, checked before each write. Below the root no symbolic link is followed, so that no one who may
+write there can redirect a chunk's bytes; a link is neither a chunk nor a folder of chunks. The root itself may be a link. A
+chunk is reported missing only while the root's identification is visible: an unmounted root raises ``Unavailable``.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import TypeVar
+from typing import NoReturn, TypeVar
+
+import anyio.lowlevel
 
 from ..base.checksum import Buffer
 from ..base.chunk_storage import Capabilities, ChunkInfo, ChunkRange, can_begin_chunk_name
-from ..base.errors import ChunkNotFound, ChunkReadOnly, InvalidArgument, Unavailable
+from ..base.errors import ChunkNotFound, ChunkReadOnly, InvalidArgument, Unavailable, Unsupported
 from ..base.files import (
     Close,
     FileHandle,
@@ -47,7 +47,7 @@ from ..base.files import (
 from ..base.world import World
 from .base import BaseChunkStorage, bad_offset, size_of
 from .filesystem_programs import (
-    MARK,
+    IDENTIFICATION,
     TEMPORARY,
     Folders,
     Progress,
@@ -63,8 +63,8 @@ T = TypeVar("T")
 
 
 class FileSystemChunkStorage(BaseChunkStorage):
-    """``root`` is an absolute path; ``threads`` bounds the calls that run at a time. ``world`` gives ids for
-    temporary names."""
+    """``root`` is an absolute path; at most ``threads`` calls run at a time; ``world`` provides ids for temporary
+    names."""
 
     def __init__(self, files: Files, root: str, world: World, *, threads: int = 8) -> None:
         super().__init__()
@@ -109,8 +109,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
 
         def program(progress: Progress) -> Program[int]:
             progress.appends = True
-            # The superuser's processes may write to any file; they are held to its permissions like all
-            # others.
+            # The superuser may write to any file, so the permissions are checked here.
             if (yield IsReadOnly(self._path(name))):
                 raise ChunkReadOnly(f"chunk {name} is read-only", chunk=name)
 
@@ -148,7 +147,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
 
     async def _set_read_only(self, name: str, read_only: bool) -> None:
         def program(progress: Progress) -> Program[None]:
-            # A folder has permissions too, and is no chunk.
+            # A folder has permissions too, but is no chunk.
             yield from with_file(Open(self._path(name)), _length)
             yield SetReadOnly(self._path(name), read_only)
 
@@ -168,7 +167,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
             )
 
     async def _used_space(self) -> int:
-        """The sum of all chunks' lengths; costs a walk over all folders."""
+        """The sum of all chunks' lengths. Walks all folders."""
         return sum([info.length async for info in self._list("", "")])
 
     # --- inside ----------------------------------------------------------------------------------
@@ -182,16 +181,15 @@ class FileSystemChunkStorage(BaseChunkStorage):
         for entry in entries:
             if entry.name.startswith(TEMPORARY):
                 yield from discard(f"{self._root}/{entry.name}")
-        if any(entry.name == MARK for entry in entries):
+        if any(entry.name == IDENTIFICATION for entry in entries):
             return
 
-        # The mark is made last: where it is, the root was durable before the first chunk, whoever made it and
-        # whatever failed then.
+        # Created last: where it exists, the root is durable, whichever process made it.
         yield from sync_ancestry(self._root)
         try:
-            handle = yield Open(f"{self._root}/{MARK}", write=True, create=True)
+            handle = yield Open(f"{self._root}/{IDENTIFICATION}", write=True, create=True)
         except FileExistsError:
-            return  # Another process is opening it too.
+            return  # Another process opened the root at the same time.
         yield Close(handle)
         yield SyncFolder(self._root)
 
@@ -204,8 +202,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
     async def _entries(self, path: str) -> Sequence[tuple[str, FolderEntry]]:
         """(chunk or folder name, entry) of one folder, in the order of the chunk names below them.
 
-        A name that no chunk can have is a stranger's, and its folder may be closed to us: ``lost+found`` of a
-        root that is a mount point.
+        Names that no chunk can have are skipped; such a folder may be unreadable, like ``lost+found`` of a mount point.
         """
 
         def program(progress: Progress) -> Program[Sequence[FolderEntry]]:
@@ -213,18 +210,18 @@ class FileSystemChunkStorage(BaseChunkStorage):
                 entries: Sequence[FolderEntry] = yield ListFolder(f"{self._root}/{path}".rstrip("/"))
             except (FileNotFoundError, NotADirectoryError):
                 if path:
-                    return []  # It was removed meanwhile.
+                    return []  # It was removed in the meantime.
                 raise
             return entries
 
         found = await self._run(path, program)
-        # "/" sorts after "-" and ".": a folder takes its place with the slash that its chunks have there.
+        # "/" sorts after "-" and ".", so a folder is sorted with the slash of its chunks' names.
         found = sorted(found, key=lambda entry: f"{entry.name}/" if entry.is_folder else entry.name)
         parent = f"{path}/" if path else ""
         return [(parent + entry.name, entry) for entry in found if can_begin_chunk_name(parent + entry.name)]
 
     async def _run(self, name: str, program: Callable[[Progress], Program[T]], *, alters: bool = False) -> T:
-        """Drive a program; an ``OSError`` becomes the error that says what to do."""
+        """Drive a program, and map an ``OSError``."""
         progress = Progress(alters=alters)
         try:
             return await self._files.run(program(progress))
@@ -232,7 +229,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
             answer = mapped(error, name, progress) if isinstance(error, OSError) else error
             if isinstance(answer, ChunkNotFound) and not await self._root_is_there():
                 raise Unavailable(
-                    f"the chunk root {self._root} is not there (unmounted?); mount it and try again"
+                    f"the chunk root {self._root} is missing (unmounted?); mount it and try again"
                 ) from error
 
             if answer is error:
@@ -241,14 +238,40 @@ class FileSystemChunkStorage(BaseChunkStorage):
 
     async def _root_is_there(self) -> bool:
         try:
-            await self._files.run(with_file(Open(f"{self._root}/{MARK}"), _length))
+            await self._files.run(with_file(Open(f"{self._root}/{IDENTIFICATION}"), _length))
         except OSError:
             return False
         return True
 
 
+class FileSystemChunkReader(FileSystemChunkStorage):
+    """The chunks below a root, read-only: every change raises ``Unsupported``.
+
+    ``open`` changes nothing either: it does not create the root, nor remove a living owner's temporary names.
+    """
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(append=False, concat=False)
+
+    async def _open(self) -> None:
+        await anyio.lowlevel.checkpoint()
+
+    async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> NoReturn:
+        self._refuse(name)
+
+    async def _delete(self, name: str) -> NoReturn:
+        self._refuse(name)
+
+    async def _set_read_only(self, name: str, read_only: bool) -> NoReturn:
+        self._refuse(name)
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise Unsupported(f"chunk {name} cannot be changed: this storage was opened for reading")
+
+
 def _length(handle: FileHandle) -> Program[int]:
-    # A folder opens like a file; reading from it does not work, which tells them apart.
+    # A folder can be opened like a file, but not read.
     yield Read(handle, 0, 1)
     length: int = yield Size(handle)
     return length

@@ -1,10 +1,8 @@
-"""The I/O programs of the filesystem chunk storage: publish a whole object, remove one, make folders, copy
-ranges.
+"""The I/O programs of the filesystem chunk storage: publish a whole object, remove one, make folders, copy ranges.
 
-Owns: their order of calls, and the mapping of ``OSError``. A program notes in its ``Progress`` when the next
-call may change what others see: an error before that means that nothing happened, one after it that the
-outcome is unknown. No program yields in a ``finally``: a simulated power loss closes the generator, and
-nothing may run after that.
+A program notes in its ``Progress`` when its next call may change what others see: an error before that means that nothing
+happened, one after it that the outcome is unknown. No program yields in a ``finally``: a simulated power loss closes the
+generator, and nothing may run after that.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ from ..base.files import (
 from .base import bad_offset
 
 TEMPORARY = ".tmp-"
-MARK = ".tierlog-chunks"
+IDENTIFICATION = ".tierlog-chunks"
 _COPY_SIZE = 4 << 20
 _LINK_ATTEMPTS = 20
 T = TypeVar("T")
@@ -56,15 +54,15 @@ T = TypeVar("T")
 @attrs.define
 class Progress:
     changed: bool = False
-    """Whether a call that others can see may have taken effect."""
+    """A call that others can see may have taken effect."""
     appends: bool = False
-    """Whether it adds bytes to a chunk that is there, which count for nothing before they are committed."""
+    """It appends to an existing chunk; the bytes count only once they are committed."""
     alters: bool = False
-    """Whether it is about a change of one chunk that is there: what forbids it, forbids nothing else."""
+    """It changes one existing chunk, so a missing permission concerns that chunk only."""
 
 
 def mapped(error: OSError, name: str, progress: Progress) -> TierlogError:
-    """The error that tells the caller of a chunk verb what to do."""
+    """The contract's error for an ``OSError``."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT) and (progress.appends or not progress.changed):
         return StorageFull(f"no room for chunk {name}: {error}")
 
@@ -83,7 +81,7 @@ def mapped(error: OSError, name: str, progress: Progress) -> TierlogError:
         )
 
     if error.errno in (errno.EACCES, errno.EPERM):
-        # Not about a chunk that was closed on purpose: trouble, that lasts until somebody corrects it.
+        # Not one read-only chunk, but a problem of the folder that an operator must correct.
         return Unavailable(
             f"chunk {name} cannot be reached with this process's permissions: {error}; correct the owner or "
             f"the mode"
@@ -123,20 +121,19 @@ class Folders:
             if error.errno not in (errno.EEXIST, errno.ENOTDIR, errno.ELOOP):
                 raise
             raise InvalidArgument(
-                f"{folder} is a chunk or a link, it cannot also be a folder of chunks"
+                f"{folder} is a chunk or a link, so it cannot be a folder of chunks"
             ) from error
 
         yield SyncFolder(dirname(folder))
         self._known.add(folder)
 
     def remove_empty(self, folder: str) -> Program[None]:
-        """Remove a folder and its parents below the root as far as they are empty. Need not survive a
-        crash."""
+        """Remove a folder and its parents below the root as far as they are empty. Need not be durable."""
         while folder != self.root:
             try:
                 yield RemoveFolder(folder)
             except OSError:
-                return  # In use, or removed by somebody else.
+                return  # In use, or removed by another process.
             self.forget(folder)
             folder = dirname(folder)
 
@@ -153,12 +150,12 @@ def publish(
     folders: Folders,
     progress: Progress,
 ) -> Program[int]:
-    """A whole object: all of what ``fill`` writes appears durably under ``path``, or nothing does."""
+    """Durably create the object ``path`` with what ``fill`` writes, or nothing at all."""
     try:
         handle = yield Open(temporary, write=True, create=True, cold=True)
     except FileExistsError as error:
         raise Unavailable(
-            f"the temporary name {temporary} is taken; write {path} again under another one"
+            f"the temporary name {temporary} exists; write {path} again under another one"
         ) from error
 
     try:
@@ -180,7 +177,7 @@ def publish(
 
 
 def remove(path: str, folders: Folders, progress: Progress) -> Program[None]:
-    """Remove a chunk durably, and the folders that it leaves empty. ``FileNotFoundError`` is as durable."""
+    """Durably remove a chunk, and the folders that it leaves empty. ``FileNotFoundError`` is durable too."""
     try:
         yield from _effect(
             progress,
@@ -188,8 +185,7 @@ def remove(path: str, folders: Folders, progress: Progress) -> Program[None]:
             (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError),
         )
     except FileNotFoundError:
-        # A delete whose answer was lost may have removed it unsynced, and whoever is told that it is gone
-        # forgets its name for good.
+        # An interrupted delete may have removed it unsynced, and the caller will forget the name for good.
         yield from _sync_what_is_left(dirname(path), folders.root)
         raise
     yield from _sync_what_is_left(dirname(path), folders.root)
@@ -197,8 +193,7 @@ def remove(path: str, folders: Folders, progress: Progress) -> Program[None]:
 
 
 def _sync_what_is_left(folder: str, root: str) -> Program[None]:
-    """Sync a folder; or, where another delete has just removed it with all that was in it, the one that it
-    was removed from."""
+    """Sync a folder, or its nearest remaining parent if another delete has just removed it."""
     while True:
         try:
             yield SyncFolder(folder)
@@ -213,8 +208,8 @@ def _sync_what_is_left(folder: str, root: str) -> Program[None]:
 def copy_ranges(
     target: FileHandle, ranges: Sequence[ChunkRange], path_of: Callable[[str], str]
 ) -> Program[int]:
-    """Write the ranges to ``target`` one after the other; returns their total length. Sources are only read
-    (rule S4)."""
+    """Write the ranges to ``target`` one after the other, and return their total length. Sources are only read (rule
+    S4)."""
     end = 0
     for part in ranges:
         handle = yield from _open_source(part.name, path_of(part.name))
@@ -232,7 +227,7 @@ def _open_source(name: str, path: str) -> Program[FileHandle]:
     try:
         handle: FileHandle = yield Open(path)
     except OSError as error:
-        # An error about a source says so: the caller of a concat gave several names.
+        # Name the source: the caller of a concat passed several names.
         raise mapped(error, name, Progress()) from error
     return handle
 
@@ -248,7 +243,7 @@ def _copy(source: FileHandle, *, part: ChunkRange, target: FileHandle, at: int) 
 
 
 def _link(temporary: str, path: str, folders: Folders, progress: Progress) -> Program[None]:
-    """Give the object its name. Its folder may vanish meanwhile: a delete removes folders that are empty."""
+    """Give the object its name. A concurrent delete may remove its folder, if that is empty."""
     for _ in range(_LINK_ATTEMPTS):
         try:
             yield from folders.make(dirname(path))
@@ -270,12 +265,12 @@ def _link(temporary: str, path: str, folders: Folders, progress: Progress) -> Pr
 
 
 def _is_linked(temporary: str, path: str, progress: Progress) -> Program[bool]:
-    """Whether the name that is taken is this object's own. A network file system that gets no answer sends a
-    link again, and is told then that the name exists: by its own first try."""
+    """Whether the existing name is this object's own. A network file system that gets no answer repeats a link, and then
+    finds the name that its first attempt created."""
     try:
         is_same: bool = yield IsSameFile(temporary, path)
     except FileNotFoundError:
-        return False  # One of the two is gone: the name was somebody else's, or this object was swept.
+        return False  # The name was another object's, which is deleted, or this object was swept.
     except OSError:
         progress.changed = True
         raise
@@ -283,7 +278,7 @@ def _is_linked(temporary: str, path: str, progress: Progress) -> Program[bool]:
 
 
 def _effect(progress: Progress, call: IoCall, harmless: tuple[type[OSError], ...]) -> Program[None]:
-    """A call that others can see; after an error that is not ``harmless`` it may have happened."""
+    """A call that others can see. After any error that is not ``harmless`` it may have happened."""
     progress.changed = True
     try:
         yield call
@@ -296,4 +291,4 @@ def discard(temporary: str) -> Program[None]:
     try:
         yield Unlink(temporary)
     except OSError:
-        return  # Another opener swept it, or the next one will.
+        return  # Another process swept it, or the next ``open`` will.

@@ -1,9 +1,8 @@
-"""``MemoryChunkStorage``: chunks in memory, for tests, simulations and stores that may vanish.
+"""``MemoryChunkStorage``: chunks in memory, for tests, simulations and stores without persistence.
 
-Owns: ``MemoryChunkState``, which outlives its instances: several owners that share one see one storage, as
-hosts share a bucket. Every verb takes effect in one synchronous step, so a cancellation never tears it and no
-parallel call sees a half of it. Capabilities can be switched off, to behave like an object store or a file
-system.
+Storages that share one ``MemoryChunkState`` see the same chunks, as hosts share a bucket. Every verb takes effect in one
+synchronous step, so no cancellation or concurrent call sees a part of it. Capabilities can be switched off, to behave like an
+object store or a file system.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class MemoryChunk:
 
 @attrs.define
 class MemoryChunkState:
-    """What survives an instance: the chunks by name, in name order."""
+    """The chunks by name, in name order."""
 
     chunks: SortedDict[str, MemoryChunk] = attrs.field(factory=SortedDict)
 

@@ -1,24 +1,20 @@
 """``S3ChunkStorage``: chunks as objects of an S3 bucket, below a prefix.
 
-Owns: what each verb of the chunk contract is in requests, and the judgement of answers that can mean two
-things. Does not own: requests and their errors (``s3_requests.py``, ``s3_errors.py``), the loop that they run
-on (``s3_loop.py``), retries (the storage actor's, rule A12).
+Objects cannot grow: each write is a new object, made by one conditional put, so that it appears completely or not at all
+(rule S2). With ``S3Options.append`` the bucket accepts puts at a write offset, and chunks grow at their exact end. What a read
+returns is durable.
 
-Objects cannot grow: each write is a new object, made by one conditional put, so it appears whole or not at
-all (rule S2). With ``S3Options.append`` the bucket takes puts with a write offset, and chunks grow at their
-exact end. What a read shows is durable.
+A refusal because the object exists may be about our own put, if a proxy on the way sent it twice. Each put has an id of its
+own in the object's metadata to tell. After an unknown outcome, the storage actor answers the same question over two calls
+(rule A12).
 
-A refusal because "it exists" may be about our own put: something on the way, a proxy for instance, sent it
-twice. Each put carries an id of its own in the object's metadata, which tells. The same question over two
-calls, after an unknown outcome, is the storage actor's.
-
-Cancellation: a cancelled mutation has an unknown outcome; nothing is kept in memory about objects but which
-ones were made read-only here.
+A cancelled mutation has an unknown outcome. The only state in memory is which objects were made read-only here.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from typing import NoReturn
 
 from ..base.checksum import Buffer
 from ..base.chunk_storage import Capabilities, ChunkInfo, ChunkRange, check_chunk_name
@@ -41,7 +37,7 @@ from .s3_requests import ListedObject, S3Options, S3Requests
 
 
 class S3ChunkStorage(BaseChunkStorage):
-    """See the module's head. ``world`` gives the ids of puts."""
+    """``world`` provides the ids of puts."""
 
     def __init__(self, location: S3Location, options: S3Options, world: World) -> None:
         super().__init__()
@@ -62,16 +58,15 @@ class S3ChunkStorage(BaseChunkStorage):
         await self._requests.open(self._location.prefix)
         try:
             await self._sweep()
-        except (Unavailable, Unsupported) as trouble:
-            # It does not keep the storage from opening, and is counted.
-            self._failed("sweep", "", trouble)
+        except (Unavailable, Unsupported) as error:
+            # Counted, but no reason not to open.
+            self._failed("sweep", "", error)
         except BaseException:
             await self._requests.close()
             raise
 
     async def _sweep(self) -> None:
-        """Abort the uploads of dead owners, which cost space and are in no list. One that cannot be aborted
-        does not keep the others."""
+        """Abort the uploads of dead owners, which cost space and are in no list, as far as possible."""
         old = [
             upload
             for upload in await self._requests.uploads(self._location.prefix)
@@ -85,9 +80,8 @@ class S3ChunkStorage(BaseChunkStorage):
                 failures.append(error)
         if failures:
             raise Unavailable(
-                f"{len(failures)} of {len(old)} uploads that dead owners left below {self._location} could "
-                f"not be aborted, the next sweep "
-                f"tries again: {failures[-1]}"
+                f"{len(failures)} of {len(old)} uploads that dead owners left below {self._location} could not be "
+                f"aborted; the next sweep tries again: {failures[-1]}"
             ) from failures[-1]
 
     async def _close(self) -> None:
@@ -115,13 +109,13 @@ class S3ChunkStorage(BaseChunkStorage):
             raise ChunkReadOnly(f"chunk {name} is read-only", chunk=name)
 
         size = size_of(data)
-        # A put at offset 0 would make a missing object, and one of nothing would tell nothing.
+        # A put at offset 0 would create a missing object, and an empty one would not check the offset.
         if offset == 0 or size == 0:
             await self._check_length(name, offset)
         if size and not await self._requests.append(self._key(name), name, offset, data):
             await self._check_length(name, offset)
             raise Unavailable(
-                f"chunk {name} was changed by somebody else while {size} bytes were written at {offset}; "
+                f"chunk {name} was changed by another writer while {size} bytes were written at {offset}; "
                 f"nothing was written"
             )
 
@@ -135,7 +129,7 @@ class S3ChunkStorage(BaseChunkStorage):
         return await self._requests.get(self._key(name), name, offset, size)
 
     async def _delete(self, name: str) -> None:
-        # The service deletes what is missing without a word.
+        # The service does not report a missing object.
         await self._requests.head(self._key(name), name)
         await self._requests.delete(self._key(name), name)
         self._read_only.discard(name)
@@ -161,7 +155,7 @@ class S3ChunkStorage(BaseChunkStorage):
 
     async def _list(self, prefix: str, after: str) -> AsyncGenerator[ChunkInfo, None]:
         if self._options.append:
-            # Directory buckets know prefixes that end with a slash only, and list in any order.
+            # Directory buckets support only prefixes that end with a slash, and list in any order.
             folder = await self._all(prefix[: prefix.rfind("/") + 1])
             found = [info for info in folder if info.name.startswith(prefix) and info.name > after]
             for info in sorted(found, key=lambda info: info.name):
@@ -182,8 +176,7 @@ class S3ChunkStorage(BaseChunkStorage):
         return found
 
     async def _page(self, prefix: str, token: str, after: str = "") -> tuple[list[ChunkInfo], str]:
-        """The chunks on the page of the list that ``token`` stands for, and the token of the next page, empty
-        at the end."""
+        """The chunks on the page with that ``token``, and the next page's token, empty at the end."""
         listed, token = await self._requests.list_page(
             self._key(prefix), token, self._key(after) if after else ""
         )
@@ -204,8 +197,7 @@ class S3ChunkStorage(BaseChunkStorage):
         return self._location.prefix + name
 
     def _chunk_of(self, found: ListedObject) -> ChunkInfo | None:
-        """The chunk that an object is; None for one that somebody else put there under a name that no chunk
-        has."""
+        """The chunk of an object, or None for an object whose key is no chunk name."""
         name = found.key.removeprefix(self._location.prefix)
         try:
             check_chunk_name(name)
@@ -219,15 +211,39 @@ class S3ChunkStorage(BaseChunkStorage):
             raise bad_offset(name, length, offset)
 
     async def _accept_own(self, name: str, put_id: str, refusal: ChunkExists) -> None:
-        """Raise ``refusal`` unless the object that is there was made by the very put that was refused."""
+        """Raise ``refusal`` unless the existing object was made by the refused put itself."""
         try:
             head = await self._requests.head(self._key(name), name)
         except ChunkNotFound:
             raise refusal from None
         except TierlogError as error:
             raise OutcomeUnknown(
-                f"chunk {name} exists, and it cannot be told whether this call made it: {error}"
+                f"chunk {name} exists, and whether this call created it is unknown: {error}"
             ) from error
 
         if head.put_id != put_id:
             raise refusal
+
+
+class S3ChunkReader(S3ChunkStorage):
+    """The chunks of a bucket, read-only: every change raises ``Unsupported``. ``open`` checks that the bucket exists and
+    sweeps nothing."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(append=False, concat=False, reads_are_durable=True)
+
+    async def _sweep(self) -> None:
+        return
+
+    async def _create_with_content(self, name: str, data: Sequence[Buffer]) -> NoReturn:
+        self._refuse(name)
+
+    async def _delete(self, name: str) -> NoReturn:
+        self._refuse(name)
+
+    async def _set_read_only(self, name: str, read_only: bool) -> NoReturn:
+        self._refuse(name)
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise Unsupported(f"chunk {name} cannot be changed: this storage was opened for reading")

@@ -34,7 +34,7 @@ from tierlog.actors.store.store import SegmentStore
 from tierlog.journal.log.local_layout import log_folder, parse_wal_names
 from tierlog.storage_backends.base.errors import StoreMismatch
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
-from tierlog.storage_backends.chunks.filesystem_programs import MARK
+from tierlog.storage_backends.chunks.filesystem_programs import IDENTIFICATION
 
 WAL, CHUNKS = f"{FOLDER}/wal", f"{FOLDER}/lts"
 BEFORE_UPGRADE = 30
@@ -74,7 +74,7 @@ async def leave_legacy_segments(disk: SimulatedDisk) -> None:
             chunks, older.name, *older.parts, max_size=100, start=older.start, sealed=older.sealed
         )
     await chunks.close()
-    disk.unlink(f"{CHUNKS}/{MARK}")
+    disk.unlink(f"{CHUNKS}/{IDENTIFICATION}")
     disk.folder(CHUNKS).sync()
 
 

@@ -8,8 +8,8 @@ from support.s3 import numbered_world, s3_storage
 from support.s3_server import BUCKET, S3Server
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkRange
 from tierlog.storage_backends.base.errors import Unsupported
+from tierlog.storage_backends.chunks.s3 import S3ChunkReader
 from tierlog.storage_backends.chunks.s3_location import S3Location
-from tierlog.storage_backends.chunks.s3_reader import S3ChunkReader
 from tierlog.storage_backends.chunks.s3_requests import S3Options
 
 pytestmark = pytest.mark.anyio

@@ -276,7 +276,7 @@ async def test_whether_an_object_is_ours_stays_unknown_while_it_cannot_be_seen(
         Fault("PutObject", applied=True, refuse=(412, "PreconditionFailed")),
         Fault("HeadObject", refuse=(503, "SlowDown")),
     )
-    with pytest.raises(OutcomeUnknown, match="cannot be told"):
+    with pytest.raises(OutcomeUnknown, match="is unknown"):
         await create(storage)
 
 
