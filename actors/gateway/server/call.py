@@ -24,9 +24,9 @@ from ....storage_backends.base.errors import InvalidArgument, shown
 from ..wire.bodies import JSON_TYPE, decode_request, encode_json
 from ..wire.errors import RequestTimeout, TooLarge, UnsupportedMediaType
 from ..wire.paths import parse_query
+from .connection import LARGE_BYTES, LargeBody
 from .context import ServerContext
 from .gateway import Gateway
-from .large_body import LARGE_BYTES, LargeBody
 from .request_metrics import OperationCounts
 
 Scope = Mapping[str, Any]
@@ -127,7 +127,7 @@ class HttpCall(Generic[S]):
         self._check_type(content_type)
         begun = anyio.current_time()
         with body:
-            while not body.is_over:
+            while not body.has_ended:
                 deadline = self._deadline(body.arrived, begun, body.received)
                 if deadline <= anyio.current_time():
                     raise self._too_slow()
@@ -137,7 +137,7 @@ class HttpCall(Generic[S]):
             raise Disconnected
 
         self.counts.request_bytes += body.received
-        return body.taken()
+        return body.take()
 
     async def each_piece(self, content_type: str, maximum: int, take: Callable[[bytes], object]) -> None:
         """Give the body's pieces to ``take`` as they come."""

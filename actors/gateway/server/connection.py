@@ -1,30 +1,42 @@
-"""One connection: bytes in, requests out, and everything that a client can do to it that is no request.
+"""One HTTP/1.1 connection: a protocol of our own over httptools, which uvicorn runs (``uvicorn.Config(http=...)``).
 
-Owns: the bounds of a request's head in bytes and in time, what happens to bytes behind a request that is
-being answered, wishes to change the protocol (they are passed over), answers to nonsense, and the end after a
-last answer. It extends uvicorn's protocol over httptools, which owns the parsing, the keep-alive and the
-answers' form. Does not own: bodies' limits (``call.py``), nor how a large one comes in (``large_body.py``).
+It bounds a request's head in bytes and in time, answers what is no request, ignores wishes to change the
+protocol, and ends a connection so that its last answer arrives (rule H9). Requests of one connection are
+answered one after the other. What comes behind the one that is being answered waits, and reading pauses, unless
+the request watches its client (a parked tail does): a paused connection cannot notice that the client left. A
+client that sends more than a head's worth behind such a request loses its connection (rule H11).
 
-Order: requests of one connection are answered one after the other. What comes behind the one that is being
-answered waits, and reading pauses, unless somebody looks whether its client is still there (a parked tail
-does): a paused connection cannot tell. Then reading goes on, and a client that sends more than a head's worth
-behind such a request loses its connection (rule H11).
+A large body of known size goes from the socket into the ``bytes`` that the store keeps. Through the parser it
+would be copied five times, which costs more than the log and the disk together. The parser knows nothing of
+these bytes, so the connection continues with a new one.
 
-Crash and cancellation: a connection that is lost tells every request of it, not only the last one.
+On a crash or a cancellation: a lost connection ends every request of it with ``http.disconnect``. A handler that
+leaves a large body before it is complete ends the connection with its answer.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
+import re
 from collections import deque
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from http import HTTPStatus
+from io import BytesIO
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import unquote
 
+import anyio
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn import Config
+from uvicorn.server import ServerState
 
 from ....storage_backends.base.errors import InvalidArgument, TierlogError
+from ...telemetry.logging import get_logger
 from ..wire.errors import RequestTimeout, TooLarge, to_problem
-from .large_body import LargeBody
+
+_log = get_logger("gateway")
 
 HEAD_BYTES_MAX = 64 << 10
 HEAD_TIMEOUT = 30.0
@@ -32,247 +44,572 @@ HEAD_TIMEOUT = 30.0
 begin."""
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 << 20
-"""What is still read, and thrown away, behind the last answer: a socket that is closed with unread bytes
-takes its answer back."""
+"""What is still read and dropped behind the last answer: closing a socket with unread bytes would reset the
+connection and lose the answer."""
+LARGE_BYTES = 256 << 10
+"""Bodies from this size on bypass the parser."""
+READ_BYTES = 256 << 10
+BODY_BYTES_MAX = 64 << 10
+"""Bytes of a body that wait for the handler before reading pauses."""
+
+_NOT_HTTP = InvalidArgument("this is no HTTP/1.1 request: see RFC 9112")
+_HEAD_TOO_LARGE = TooLarge(f"the head of a request has at most {HEAD_BYTES_MAX} bytes")
+_HEAD_LATE = RequestTimeout(
+    "the head of the request was not complete in time: nothing was done, send it again"
+)
+_UPGRADE_HEADERS = (b"upgrade", b"http2-settings", b"connection")
+_FORBIDDEN_IN_HEADER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+Headers = list[tuple[bytes, bytes]]
+App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-class Connection(HttpToolsProtocol):
-    """uvicorn's protocol, with bounds."""
+class HttpConnection(asyncio.BufferedProtocol):
+    """``buffer``: what the connections of a server read into, one after the other."""
+
+    def __init__(self, buffer: bytearray, *, config: Config, server_state: ServerState, **_: Any) -> None:
+        self._app: App = config.loaded_app
+        self._keep_alive = config.timeout_keep_alive
+        self._state = server_state
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+        self._buffer = memoryview(buffer)
+        self.transport: Any = None
+        self._requests: deque[_Request] = deque()
+        """Those without a complete answer, the oldest first: it is the one that runs."""
+        self._parsed: _Request | None = None
+        """The one whose body is being parsed."""
+        self._url = b""
+        self._headers: Headers = []
+        self._in_head = False
+        self._head_bytes = 0
+        self._chunk_bytes = 0
+        self._heads = 0
+        """Heads that were completed by the current chunk of data."""
+        self._bytes_behind = 0
+        """Bytes received after the end of the request that runs."""
+        self._large: LargeBody | None = None
+        self._is_lingering = self._is_dropping = self._is_stopping = self._is_paused = False
+        self._bytes_dropped = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._new_parser()
+
+    # --- what the transport and the server call ----------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        self._cycles: deque[_Cycle] = deque()
-        """The requests that are not answered yet, the oldest first."""
-        self._in_head = self._in_body = False
-        self._heads = 0
-        """Heads that were complete in this chunk of data."""
-        self._chunk_bytes = 0
-        self._head_bytes = 0
-        self._behind = 0
-        """Bytes that came after the end of the request that is being answered."""
-        self._head_timer: Any = None
-        self._linger_timer: Any = None
-        self._lingered = 0
-        self._wait_for_head()
+        self.transport = transport
+        self._state.connections.add(self)  # type: ignore[arg-type]
+        self._addresses = {
+            "client": _address(transport, "peername"),
+            "server": _address(transport, "sockname"),
+            "scheme": "https" if transport.get_extra_info("sslcontext") else "http",
+        }
+        self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._end_head_timer()
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
-        for cycle in self._cycles:
-            cycle.disconnected = True
-            cycle.message_event.set()
-        self.pipeline.clear()
-        super().connection_lost(exc)
+        self._state.connections.discard(self)
+        self._stop_timers()
+        self._disconnect()
+        self._requests = deque(list(self._requests)[:1])  # those that wait never start
+        self._writable.set()
 
-    # --- bytes in --------------------------------------------------------------------------------
+    def eof_received(self) -> None:
+        """The transport closes itself."""
 
-    def data_received(self, data: bytes) -> None:
-        if self._linger_timer is not None:
-            self._lingered += len(data)
-            if self._lingered > LINGER_BYTES:
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def shutdown(self) -> None:
+        """The server stops: end after the requests that are here."""
+        self._is_stopping = True
+        if not self._requests:
+            self.transport.close()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer if self._large is None else self._large.room
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._large is not None:
+            self._large.add(nbytes)
+            return
+
+        if self._is_dropping:
+            self._bytes_dropped += nbytes
+            if self._bytes_dropped > LINGER_BYTES:
                 self.transport.close()
             return
 
-        is_behind = bool(self._cycles) and not self._cycles[0].more_body
-        was_between = not self._in_body
-        self._heads, self._chunk_bytes = 0, len(data)
-        self._unset_keepalive_if_required()
+        is_behind = bool(self._requests) and not self._requests[0].more_body
+        was_in_body = self._parsed is not None
+        self._heads, self._chunk_bytes = 0, nbytes
+        self._stop_keep_alive_timer()
         try:
-            self._feed(data)
+            self._feed(self._buffer[:nbytes])
         except httptools.HttpParserError:
-            self._refuse(_NONSENSE if self._head_bytes <= HEAD_BYTES_MAX else _HEAD_TOO_LARGE)
+            self._refuse(_NOT_HTTP if self._head_bytes <= HEAD_BYTES_MAX else _HEAD_TOO_LARGE)
             return
 
-        if self._in_head and was_between and not self._heads:
-            self._head_bytes += len(data)
+        if self._in_head and not was_in_body and not self._heads:
+            self._head_bytes += nbytes
         if is_behind:
-            self._behind += len(data)
-        if not self.transport.is_closing() and self._linger_timer is None:
+            self._bytes_behind += nbytes
+        if not self.transport.is_closing() and not self._is_lingering:
             self._check_bounds()
-
-    def _feed(self, data: bytes) -> None:
-        while True:
-            try:
-                self.parser.feed_data(data)
-                return
-            except httptools.HttpParserUpgrade as upgrade:
-                # A wish to speak another protocol may be passed over; some clients that know HTTP/2 have it
-                # with every first request. The parser stops there and would skip the body. A new one gets the
-                # same head without the wish.
-                data = self._head_without_upgrade() + data[upgrade.args[0] :]
-                self._new_parser()
-
-    def _new_parser(self) -> None:
-        self.parser = httptools.HttpRequestParser(self)
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-
-    def _head_without_upgrade(self) -> bytes:
-        gone = (b"upgrade", b"http2-settings", b"connection")
-        lines = [b"%s %s HTTP/1.1\r\n" % (self.parser.get_method(), self.url)]
-        lines += [b"%s: %s\r\n" % header for header in self.headers if header[0] not in gone]
-        tokens = [
-            token.strip().lower()
-            for name, value in self.headers
-            if name == b"connection"
-            for token in value.split(b",")
-        ]
-        lines += [b"connection: close\r\n"] if b"close" in tokens else []
-        return b"".join([*lines, b"\r\n"])
 
     def _check_bounds(self) -> None:
         if self._in_head and self._head_timer is None:
-            self._wait_for_head()
-        if not self._cycles:
-            if self._head_bytes > HEAD_BYTES_MAX:
-                self._refuse(_HEAD_TOO_LARGE)
-        elif not self._cycles[0].is_watched:
-            if self._head_bytes > HEAD_BYTES_MAX:
-                self.flow.pause_reading()
-        elif self._behind > HEAD_BYTES_MAX:
+            self._start_head_timer()
+        if not self._requests and self._head_bytes > HEAD_BYTES_MAX:
+            self._refuse(_HEAD_TOO_LARGE)
+        elif self._requests and self._requests[0].is_watching and self._bytes_behind > HEAD_BYTES_MAX:
             self.transport.close()
         else:
-            self.flow.resume_reading()
+            self.update_reading()
 
-    # --- heads -----------------------------------------------------------------------------------
+    def update_reading(self) -> None:
+        """Pause or resume, by what the request that runs waits for and by what waits behind it."""
+        current = self._requests[0] if self._requests else None
+        pauses = (
+            current is not None
+            and not self._is_dropping
+            and not current.is_receiving
+            and self._large is None
+            and (
+                len(self._requests) > 1
+                or len(current.body) > BODY_BYTES_MAX
+                or self._head_bytes > HEAD_BYTES_MAX
+            )
+        )
+        if pauses is not self._is_paused and not self.transport.is_closing():
+            self._is_paused = pauses
+            (self.transport.pause_reading if pauses else self.transport.resume_reading)()
+
+    # --- parsing ------------------------------------------------------------------------------------
+
+    def _new_parser(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        # A pipelined request behind one with `Connection: close` is dropped, and not an error.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+
+    def _feed(self, data: memoryview | bytes) -> None:
+        while True:
+            try:
+                self._parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                # A wish to speak another protocol may be ignored; some clients that know HTTP/2 send it with
+                # every first request. The parser stops there and would skip the body. A new one gets the same
+                # head without the wish.
+                data = self._head_without_upgrade() + bytes(data[upgrade.args[0] :])
+                self._new_parser()
+
+    def _head_without_upgrade(self) -> bytes:
+        lines = [b"%s %s HTTP/1.1" % (self._parser.get_method(), self._url)]
+        lines += [b"%s: %s" % header for header in self._headers if header[0] not in _UPGRADE_HEADERS]
+        if b"close" in _connection_tokens(self._headers):
+            lines.append(b"connection: close")
+        return b"\r\n".join([*lines, b"", b""])
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()
+        self._url, self._headers = b"", []
         self._in_head = True
         self._head_bytes = 0
 
-    def on_headers_complete(self) -> None:
-        self._in_head, self._in_body = False, True
-        self._heads += 1
-        self._end_head_timer()
-        if self.parser.get_method() == b"CONNECT":
-            raise _NONSENSE  # a tunnel would be an upgrade without an end
+    def on_url(self, url: bytes) -> None:
+        self._url += url
 
-        if self.parser.should_upgrade():
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        """Errors raised here come out of the parser as ``HttpParserError``."""
+        self._in_head = False
+        self._heads += 1
+        self._stop_head_timer()
+        method = self._parser.get_method()
+        if method == b"CONNECT":
+            raise _NOT_HTTP  # a tunnel would be an upgrade without an end
+
+        if self._parser.should_upgrade():
             return
 
         if self._head_bytes + self._chunk_bytes > HEAD_BYTES_MAX:
-            self._head_bytes = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            self._head_bytes = len(self._url) + sum(
+                len(name) + len(value) + 4 for name, value in self._headers
+            )
             if self._head_bytes > HEAD_BYTES_MAX:
                 raise _HEAD_TOO_LARGE
 
-        super().on_headers_complete()
-        # The base class makes the cycle and its task in one step; nothing of it has run yet.
-        self.cycle.__class__ = _Cycle
-        cycle: Any = self.cycle
-        cycle.is_watched, cycle.linger = False, self.linger
-        self.scope["tierlog.large_body"] = self._large_body  # type: ignore[typeddict-unknown-key]
-        self._cycles.append(cycle)
+        self._head_bytes = 0
+        version = self._parser.get_http_version()
+        url = httptools.parse_url(self._url)
+        path = url.path.decode("ascii")
+        request = _Request(self, version != "1.0" and self._parser.should_keep_alive())
+        request.scope = {
+            **self._addresses,
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": version,
+            "method": method.decode("ascii"),
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+            "headers": self._headers,
+            "tierlog.large_body": request.large_body,
+        }
+        request.expects_continue = any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in self._headers
+        )
+        self._parsed = request
+        self._requests.append(request)
+        if len(self._requests) == 1:
+            self._start(request)
+
+    def on_body(self, body: bytes) -> None:
+        if self._parsed is not None and not self._parsed.is_answered:
+            self._parsed.body += body
+            self._parsed.event.set()
 
     def on_message_complete(self) -> None:
-        self._in_body = False
-        if not self.parser.should_upgrade():
-            super().on_message_complete()
+        if self._parsed is not None and not self._parser.should_upgrade():
+            self._parsed.more_body = False
+            self._parsed.event.set()
+            self._parsed = None
 
-    def _large_body(self, size: int) -> LargeBody | None:
-        """The rest of a body of ``size`` bytes, for the request that is answered now, which takes it out of
-        the socket itself.
+    # --- large bodies -------------------------------------------------------------------------------
 
-        None if it is there already, or never comes.
-        """
-        cycle = self._cycles[0]
-        if not cycle.more_body or cycle.disconnected or self.transport.is_closing():
-            return None
+    def divert(self, body: LargeBody) -> None:
+        """The rest of the body of the request that runs goes into ``body``."""
+        self._large = body
+        self.update_reading()
 
-        cycle.allow_body()
-        begun, cycle.body = cycle.body, bytearray()
-        cycle.message_event.clear()
-        return LargeBody(self, begun, size, self.loop.time)
-
-    def body_is_whole(self) -> None:
-        self._in_body = False
+    def end_large_body(self) -> None:
+        """It is complete; what comes now is the next request."""
+        self._large = self._parsed = None
+        self._requests[0].more_body = False
         self._new_parser()
-        self._cycles[0].more_body = False
+        self.update_reading()
 
-    def on_response_complete(self) -> None:
-        self._cycles.popleft()
-        self._behind = 0
-        super().on_response_complete()
+    def abandon_large_body(self) -> None:
+        self._large = self._parsed = None
+        self._requests[0].keep_alive = False
+        self._is_dropping = True
 
-    def _wait_for_head(self) -> None:
-        self._head_timer = self.loop.call_later(HEAD_TIMEOUT, self._head_is_late)
+    # --- requests -----------------------------------------------------------------------------------
 
-    def _end_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _start(self, request: _Request) -> None:
+        # In the connection's own context: a pipelined request is started by the end of another one.
+        task = self._loop.create_task(request.run(self._app), context=self._context.copy())
+        self._state.tasks.add(task)
+        task.add_done_callback(self._state.tasks.discard)
+
+    async def wait_writable(self) -> None:
+        await self._writable.wait()
+
+    def request_answered(self, request: _Request) -> None:
+        self._state.total_requests += 1
+        if self.transport.is_closing() or self._requests[0] is not request:
+            return
+
+        self._requests.popleft()
+        self._bytes_behind = 0
+        if not request.keep_alive or (self._is_stopping and not self._requests):
+            # Bytes of this request may still arrive.
+            (self._linger if request.more_body else self.transport.close)()
+            return
+
+        self.update_reading()
+        if self._requests:
+            self._start(self._requests[0])
+        else:
+            self._timer = self._loop.call_later(self._keep_alive, self.transport.close)
+
+    def _refuse(self, error: TierlogError) -> None:
+        """Answers with the error, unless another answer has begun, and ends the connection."""
+        if not self._requests or (
+            len(self._requests) == 1
+            and self._requests[0].more_body
+            and not self._requests[0].is_answer_started
+        ):
+            problem = to_problem(error)
+            body = problem.body()
+            headers = {**problem.headers, "Content-Length": str(len(body)), "Connection": "close"}
+            raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+            self.transport.write(_head(problem.status, raw) + body)
+        self._disconnect()
+        self._linger()
+
+    def _disconnect(self) -> None:
+        if self._large is not None:
+            self._large.lose()
+        for request in self._requests:
+            request.is_disconnected = True
+            request.event.set()
+
+    def _linger(self) -> None:
+        """Tell the client that no more answers follow, and wait a little for it to close."""
+        if not self.transport.is_closing() and not self._is_lingering:
+            self._is_lingering = self._is_dropping = True
+            self._stop_timers()
+            self.transport.write_eof()
+            self.update_reading()
+            self._timer = self._loop.call_later(LINGER_SECONDS, self.transport.close)
+
+    # --- time ---------------------------------------------------------------------------------------
+
+    def _start_head_timer(self) -> None:
+        self._head_timer = self._loop.call_later(HEAD_TIMEOUT, self._head_is_late)
 
     def _head_is_late(self) -> None:
-        if self._cycles:
-            self._wait_for_head()  # it waits behind another request, which is no fault of it
+        if self._requests:
+            self._start_head_timer()  # it waits behind another request
         elif self._in_head:
             self._refuse(_HEAD_LATE)
         else:
             self.transport.close()
 
-    # --- refusals --------------------------------------------------------------------------------
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
 
-    def _refuse(self, error: TierlogError) -> None:
-        """The last answer of a connection, unless another one has begun."""
-        if len(self._cycles) <= 1 and all(
-            cycle.more_body and not cycle.response_started for cycle in self._cycles
-        ):
-            problem = to_problem(error)
-            body = problem.body()
-            headers = {**problem.headers, "Content-Length": str(len(body)), "Connection": "close"}
-            head = "".join(f"{name.lower()}: {value}\r\n" for name, value in headers.items())
-            self.transport.write(STATUS_LINE[problem.status] + head.encode() + b"\r\n" + body)
-        for cycle in self._cycles:
-            cycle.disconnected = True
-            cycle.message_event.set()
-        self.linger()
+    def _stop_keep_alive_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
-    def linger(self) -> None:
-        """Say that there will be no more answers, and wait a little for the client to go."""
-        if not self.transport.is_closing():
-            self._unset_keepalive_if_required()
-            self._end_head_timer()
-            self.transport.write_eof()
-            self.flow.resume_reading()
-            self._linger_timer = self.loop.call_later(LINGER_SECONDS, self.transport.close)
+    def _stop_timers(self) -> None:
+        self._stop_head_timer()
+        self._stop_keep_alive_timer()
 
 
-_NONSENSE = InvalidArgument("this is no HTTP/1.1 request: see RFC 9112")
-_HEAD_TOO_LARGE = TooLarge(f"the head of a request has at most {HEAD_BYTES_MAX} bytes")
-_HEAD_LATE = RequestTimeout("the head of the request did not come in time: nothing was done, send it again")
+class _Request:
+    """One request and its answer, as an ASGI application sees them."""
 
+    __slots__ = (
+        "_bytes_left",
+        "_connection",
+        "_is_chunked",
+        "body",
+        "event",
+        "expects_continue",
+        "is_answer_started",
+        "is_answered",
+        "is_disconnected",
+        "is_receiving",
+        "keep_alive",
+        "more_body",
+        "scope",
+    )
 
-class _Cycle(RequestResponseCycle):
-    """A request, and whether its client is still there."""
+    def __init__(self, connection: HttpConnection, keep_alive: bool) -> None:
+        self._connection = connection
+        self.keep_alive = keep_alive
+        self.scope: dict[str, Any] = {}
+        self.body = bytearray()
+        self.more_body = True
+        self.event = asyncio.Event()
+        """Something changed for ``receive``."""
+        self.expects_continue = False
+        self.is_receiving = self.is_disconnected = False
+        self.is_answer_started = self.is_answered = False
+        self._is_chunked = False
+        self._bytes_left = 0
+        """Of the answer's Content-Length."""
 
-    is_watched: bool
-    """Whether somebody waits for the client to go away."""
-    linger: Callable[[], None]
+    @property
+    def is_watching(self) -> bool:
+        """The handler waits for the client to leave."""
+        return self.is_receiving and not self.more_body
 
-    def allow_body(self) -> None:
-        """Answer a client that asked whether it may send one."""
-        if self.waiting_for_100_continue and not self.transport.is_closing():
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            self.waiting_for_100_continue = False
-
-    async def receive(self) -> Any:
-        self.is_watched = not self.more_body
+    async def run(self, app: App) -> None:
         try:
-            return await super().receive()
+            await app(self.scope, self.receive, self.send)
+        except Exception as error:  # noqa: BLE001 - the connection survives every bug of an application
+            _log.error("unexpected_error", exc_info=error)
         finally:
-            self.is_watched = False
+            if not self.is_answered and not self.is_disconnected:
+                self._break()
 
-    async def send(self, message: Any) -> None:
-        """Raises ``OSError`` if the client is gone: a stream that goes nowhere must not run on to its end."""
-        if self.disconnected:
-            raise BrokenPipeError
-
-        is_last = self.response_started and not message.get("more_body", False)
-        if not is_last or self.keep_alive or not self.more_body:
-            await super().send(message)
+    def _break(self) -> None:
+        """The application ended without a complete answer."""
+        if self.is_answer_started:
+            self._connection.transport.close()
             return
 
-        # The connection ends before its request did, and the base class would close it at once.
-        self.keep_alive = True
-        await super().send(message)
-        self.linger()
+        self.keep_alive = False
+        self._start(500, [(b"content-length", b"0")])
+        self._add(b"", more=False)
+
+    # --- in -----------------------------------------------------------------------------------------
+
+    async def receive(self) -> dict[str, Any]:
+        self._allow_body()
+        if not self.is_disconnected and not self.is_answered:
+            self.is_receiving = True
+            self._connection.update_reading()
+            try:
+                await self.event.wait()
+            finally:
+                self.is_receiving = False
+            self.event.clear()
+        if self.is_disconnected or self.is_answered:
+            return {"type": "http.disconnect"}
+
+        body, self.body = bytes(self.body), bytearray()
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    def large_body(self, size: int) -> LargeBody | None:
+        """The rest of this request's body, past the parser; None if it is complete, or will never come."""
+        if not self.more_body or self.is_disconnected or self._connection.transport.is_closing():
+            return None
+
+        self._allow_body()
+        begun, self.body = self.body, bytearray()
+        self.event.clear()
+        return LargeBody(self._connection, begun, size)
+
+    def _allow_body(self) -> None:
+        if self.expects_continue and not self._connection.transport.is_closing():
+            self._connection.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        self.expects_continue = False
+
+    # --- out ----------------------------------------------------------------------------------------
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Raises ``OSError`` if the client is gone: a stream that nobody reads must end."""
+        await self._connection.wait_writable()
+        if self.is_disconnected:
+            raise BrokenPipeError
+
+        if message["type"] == "http.response.start":
+            self._start(message["status"], message["headers"])
+        else:
+            self._add(message["body"], more=message["more_body"])
+
+    def _start(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        self.is_answer_started = True
+        self.expects_continue = False
+        headers = list(headers)
+        size = next((int(value) for name, value in headers if name == b"content-length"), None)
+        if b"close" in _connection_tokens(headers):
+            self.keep_alive = False
+        elif not self.keep_alive:
+            headers.append((b"connection", b"close"))
+        if size is None and self.scope["method"] != "HEAD" and status not in (204, 304):
+            self._is_chunked = True
+            headers.append((b"transfer-encoding", b"chunked"))
+        self._bytes_left = size or 0
+        self._connection.transport.write(_head(status, headers))
+
+    def _add(self, data: Any, *, more: bool) -> None:
+        write = self._connection.transport.write
+        if self.scope["method"] == "HEAD":
+            self._bytes_left = 0
+        elif self._is_chunked:
+            if data:
+                write(b"".join((b"%x\r\n" % len(data), data, b"\r\n")))
+            if not more:
+                write(b"0\r\n\r\n")
+        else:
+            self._bytes_left -= len(data)
+            write(data)
+        if not more:
+            if self._bytes_left:
+                raise RuntimeError(f"the answer has {-self._bytes_left} bytes more than its Content-Length")
+
+            self.is_answered = True
+            self.event.set()
+            self._connection.request_answered(self)
+
+
+class LargeBody:
+    """The memory of one body, filled by the transport."""
+
+    def __init__(self, connection: HttpConnection, begun: bytes | bytearray, size: int) -> None:
+        """``begun`` is here already; it is shorter than ``size``."""
+        self._connection = connection
+        # ``bytes`` that nobody else refers to: what is written to the view is in them, and they are handed
+        # out as they are.
+        self._memory = BytesIO(bytes(size))
+        self._view = self._memory.getbuffer()
+        self._view[: len(begun)] = begun
+        self._size = size
+        self._ended = anyio.Event()
+        self.received = len(begun)
+        self.arrived = anyio.current_time()
+        """When the last bytes came."""
+        self.is_lost = False
+
+    def __enter__(self) -> Self:
+        self._connection.divert(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.has_ended:
+            self._connection.abandon_large_body()
+
+    @property
+    def has_ended(self) -> bool:
+        return self.is_lost or self.received == self._size
+
+    @property
+    def room(self) -> memoryview:
+        return self._view[self.received :]
+
+    def add(self, size: int) -> None:
+        self.received += size
+        self.arrived = anyio.current_time()
+        if self.received == self._size:
+            self._connection.end_large_body()
+            self._ended.set()
+
+    def lose(self) -> None:
+        """The connection is lost."""
+        self.is_lost = self.received < self._size
+        self._ended.set()
+
+    async def wait(self) -> None:
+        """Until it has ended."""
+        await self._ended.wait()
+
+    def take(self) -> bytes:
+        """All of it; once, when it is complete."""
+        self._view.release()
+        memory, self._memory = self._memory, BytesIO()  # no second reference to the bytes
+        return memory.getvalue()
+
+
+def _head(status: int, headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    lines = [_STATUS_LINES[status]]
+    for name, value in headers:
+        if _FORBIDDEN_IN_HEADER.search(value):
+            raise RuntimeError(f"a header's value with a control character: {name!r}")
+
+        lines.append(b"%s: %s\r\n" % (name.lower(), value))
+    return b"".join([*lines, b"\r\n"])
+
+
+def _connection_tokens(headers: Headers) -> set[bytes]:
+    return {
+        token.strip().lower()
+        for name, value in headers
+        if name == b"connection"
+        for token in value.split(b",")
+    }
+
+
+def _address(transport: Any, name: str) -> tuple[str, int] | None:
+    found = transport.get_extra_info(name)
+    return (str(found[0]), int(found[1])) if isinstance(found, (tuple, list)) else None

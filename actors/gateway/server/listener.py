@@ -13,6 +13,8 @@ from __future__ import annotations
 import socket
 from collections.abc import AsyncIterator, Generator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Any, cast
 
 import anyio
 import attrs
@@ -22,7 +24,7 @@ from starlette.applications import Starlette
 from ....storage_backends.base.errors import ConfigError
 from ...kernel.task_groups import body_group
 from .app import context_of
-from .connection import Connection
+from .connection import READ_BYTES, HttpConnection
 
 KEEP_ALIVE = 75.0
 """Seconds that an idle connection stays: longer than clients keep theirs, so that they do not meet a closing
@@ -95,7 +97,7 @@ async def _run(server: _Server, listener: socket.socket) -> None:
 def _config(app: Starlette, stop_timeout: float) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=Connection,
+        http=cast(Any, partial(HttpConnection, bytearray(READ_BYTES))),
         ws="none",
         lifespan="off",
         log_config=None,

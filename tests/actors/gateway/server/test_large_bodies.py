@@ -30,8 +30,8 @@ from support.http_server import (
 from tierlog import open_store
 from tierlog.actors.gateway.server import connection
 from tierlog.actors.gateway.server.app import gateway_of, make_app
+from tierlog.actors.gateway.server.connection import LARGE_BYTES, LargeBody
 from tierlog.actors.gateway.server.context import ServerLimits
-from tierlog.actors.gateway.server.large_body import LARGE_BYTES, LargeBody
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
 
@@ -443,13 +443,13 @@ async def test_a_connection_that_is_lost_between_the_last_byte_and_the_hand_back
     a: Service, monkeypatch: pytest.MonkeyPatch, told_first: bool
 ) -> None:
     class Lost(LargeBody):
-        def buffer_updated(self, nbytes: int) -> None:
-            is_last = self.received + nbytes == MIB
+        def add(self, size: int) -> None:
+            is_last = self.received + size == MIB
             if is_last and told_first:
-                self._owner.transport.abort()
-            super().buffer_updated(nbytes)
+                self._connection.transport.abort()
+            super().add(size)
             if is_last and not told_first:
-                self._owner.transport.abort()
+                self._connection.transport.abort()
 
     with monkeypatch.context() as lost:
         lost.setattr(connection, "LargeBody", Lost)

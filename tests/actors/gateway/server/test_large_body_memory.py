@@ -3,46 +3,35 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
+from typing import Any
 
-import anyio
 import pytest
 
-from tierlog.actors.gateway.server.large_body import LargeBody
+from tierlog.actors.gateway.server.connection import LargeBody
 
 pytestmark = pytest.mark.anyio
 
 MIB = 1 << 20
 
 
-class Nobody:
-    """A connection that is not there."""
-
+class NoConnection:
     def __init__(self) -> None:
-        self.told: list[str] = []
-        self.transport = self.flow = self
+        self.ended = 0
 
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        return lambda *_: self.told.append(name)
-
-    def is_closing(self) -> bool:
-        return False
-
-
-def filled(body: LargeBody, piece: int) -> None:
-    while not body.is_over:
-        room = body.get_buffer(-1)
-        size = min(piece, len(room))
-        room[:size] = b"b" * size
-        body.buffer_updated(size)
+    def end_large_body(self) -> None:
+        self.ended += 1
 
 
 async def test_a_body_is_handed_out_without_a_copy() -> None:
+    connection: Any = NoConnection()
     tracemalloc.start()
     try:
-        body = LargeBody(Nobody(), b"begun", 8 * MIB, anyio.current_time)
-        filled(body, 65_536)
-        data = body.taken()
+        body = LargeBody(connection, b"begun", 8 * MIB)
+        while not body.has_ended:
+            size = min(65_536, len(body.room))
+            body.room[:size] = b"b" * size
+            body.add(size)
+        data = body.take()
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -51,14 +40,14 @@ async def test_a_body_is_handed_out_without_a_copy() -> None:
     assert data == b"begun" + b"b" * (8 * MIB - 5)
 
 
-async def test_reading_pauses_at_the_last_byte_and_the_buffer_never_has_room_for_more() -> None:
-    owner = Nobody()
-    body = LargeBody(owner, b"12", 10, anyio.current_time)
+async def test_there_is_never_room_for_more_than_the_body() -> None:
+    connection: Any = NoConnection()
+    body = LargeBody(connection, b"12", 10)
     rooms = []
-    while not body.is_over:
-        rooms.append(len(body.get_buffer(-1)))
-        assert owner.told == []
-        body.buffer_updated(min(3, rooms[-1]))
+    while not body.has_ended:
+        rooms.append(len(body.room))
+        assert not connection.ended
+        body.add(min(3, rooms[-1]))
 
     assert rooms == [8, 5, 2]
-    assert owner.told == ["pause_reading"]
+    assert connection.ended == 1
