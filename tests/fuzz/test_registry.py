@@ -47,10 +47,11 @@ EXEMPT = {
     "actors/folder/identity.py "
     "_refuse_orphaned_logs": "asks whether there is any folder with a number for its name, and uses no "
     "number",
-    "actors/store/opening.py Node._log": "reads the id of an opening that this process has just made",
+    "actors/store/opening.py StoreOpener._log": "reads the id of an opening that this process has just made",
     "actors/store/opening.py identify": "reads ids that this process has just made",
     "actors/maintenance/restore.py _Restore._make_folder": "as above",
-    "actors/store/runtime.py ContainerRuntime._host.make": "as above",
+    "journal/operations/operation.py _Record.decode": "a protocol's signature, without a body",
+    "actors/store/runtime.py ContainerRuntime._local_container.make": "as above",
     "spark_bridge/events.py decode_arrow": "needs the extra `spark`; takes borders that `borders` has "
     "found, see tests/spark_bridge/test_events.py",
     "journal/log/local.py "
