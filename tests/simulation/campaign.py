@@ -1,10 +1,7 @@
-"""Many seeds: which ones, how long, and what they came to.
-
-Owns: the choice of seeds, the end of a campaign, and the tally of its verdicts. Does not own: the processes
-that run the seeds (``workers.py``) or what is printed (``report.py``), which is told of every verdict.
+"""Many seeds: which ones, how long, and the tally of their verdicts.
 
 A campaign ends when its seeds are through, when its time is over (seeds that have begun are finished), at the
-first violation if that is asked for, or at Ctrl-C. The tally is right at any of these ends.
+first violation if asked, or at Ctrl-C. The tally is right at any of these ends.
 """
 
 from __future__ import annotations
@@ -78,8 +75,8 @@ def processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def run_campaign(terms: Terms, runner: Runner, heard: Callable[[Verdict, Tally], None]) -> Tally:
-    """Run the seeds; ``heard`` is told of each verdict, after it is counted."""
+def run_campaign(terms: Terms, runner: Runner, on_verdict: Callable[[Verdict, Tally], None]) -> Tally:
+    """Run the seeds; ``on_verdict`` is called with each verdict, after it is counted."""
     begin = time.monotonic()
     tally = Tally(terms.jobs)
     try:
@@ -87,7 +84,7 @@ def run_campaign(terms: Terms, runner: Runner, heard: Callable[[Verdict, Tally],
             for verdict in crew.run(_jobs(terms, begin)):
                 tally.add(verdict)
                 tally.real_seconds = time.monotonic() - begin
-                heard(verdict, tally)
+                on_verdict(verdict, tally)
                 if terms.stop_at_first and tally.failures:
                     break
     except KeyboardInterrupt:

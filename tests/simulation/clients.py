@@ -1,12 +1,9 @@
-"""The clients of a run: each carries out its actions one after the other, against whoever serves, and tells
-the checker of every call.
+"""The clients of a run: each carries out its actions one after the other and reports every call to the
+checker.
 
-Owns: ``Client``. Does not own: what an action comes to (``intents.py``), which process serves (``stage.py``).
-
-A client stays with its process while that lives, unless a newer one serves and another client was chosen to
-stay with the old one: a zombie keeps one client, which goes on calling it until it is told that it is not the
-owner. A client whose process died, or who gives a frozen one up, has lost its call. It never waits for ever:
-tails have an end, and everything else is answered or the run fails.
+A client stays with its process while that serves. A zombie keeps one client, which calls it until it answers
+``NotOwner``. A client whose process died, or that abandons a frozen one, has lost its call. No client waits
+for ever: tails have an end, and everything else is answered or the run fails.
 """
 
 from __future__ import annotations
@@ -32,14 +29,12 @@ from tierlog.storage_backends.base.errors import (
 
 from .configuration import Pending
 from .intents import Memory, calls_of
-from .model_calls import Op
-from .model_ops import Append
-from .model_queries import Info, NextBlock, Read
+from .model_calls import Append, Info, NextBlock, Op, Read
 from .model_transactions import LookUp, listed
 from .plan import Action, Verb
 from .process import Process
 from .stage import Ending, Outcome, Stage
-from .tails import Silence, Unheard, await_block
+from .tails import MissedWakeup, NoBlock, await_block
 
 BLOCKS_MAX = 8
 BLOCK_SIZES = (50, 400, 5000)
@@ -56,7 +51,7 @@ class Client:
         self.name = f"c{number}"
         self._actions = actions
         self._stage = stage
-        self._memory = Memory(number, {segment.name: segment.life for segment in stage.plan.legacy})
+        self._memory = Memory(number, {segment.name: segment.imported for segment in stage.plan.legacy})
         self._process: Process | None = None
 
     async def run(self) -> None:
@@ -93,7 +88,7 @@ class Client:
         if (
             process is None
             or not process.alive
-            or (process is not stage.current and stage.keepers.get(process.number) != self.number)
+            or (process is not stage.current and stage.zombie_clients.get(process.number) != self.number)
         ):
             process = self._process = await stage.serving()
         return process
@@ -110,7 +105,7 @@ class Client:
         """All of a family, told to the checker as one look at each."""
         stage = self._stage
         checker = stage.checkers[family]
-        calls = {key: checker.begin(LookUp(*key), process.number) for key in stage.lapses[family].keys}
+        calls = {key: checker.begin(LookUp(*key), process.number) for key in stage.expiries[family].keys}
         with stage.listing(family, process.number, calls):
             outcome = await stage.attempt(
                 process, f"{self.name} lists transactions", partial(listed, family), patience, seconds
@@ -137,19 +132,19 @@ class Client:
     async def _tell(self, process: Process, op: Op, patience: int | None, send: Any) -> Outcome:
         """Make the call, and tell the checker when it begins and how it ends."""
         op = op.begun(trio.current_time())
-        self._stage.lapses[op.family].note(op)
+        self._stage.expiries[op.family].note(op)
         self._stage.extend_listings(op.family, process.number)
         self._stage.expect_access(op, process.number)
         call = self._stage.checkers[op.family].begin(op, process.number)
         self._stage.trace.note(self.name, f"P{process.number} #{call.number} {op}")
         outcome = await self._stage.attempt(process, f"{self.name} {op}", send, patience)
-        if isinstance(outcome.value, Silence):
+        if isinstance(outcome.value, NoBlock):
             outcome = attrs.evolve(outcome, ending=Ending.CANCELLED)
         self._stage.trace.note(self.name, f"#{call.number} {_brief(outcome)}")
         self._stage.check_no_theft(process)
         self._judge(process, call, op, outcome)
         if outcome.ending in (Ending.ANSWERED, Ending.REFUSED):
-            self._stage.look_inside(process)
+            self._stage.check_invariants(process)
         self._mind(process, outcome)
         return outcome
 
@@ -193,8 +188,8 @@ class Client:
             offset += len(outcome.value)
 
     async def _watch(self, action: Action, names: Sequence[str]) -> None:
-        """Wait at the end of a segment while a merge or a commit, and perhaps nothing else, brings bytes to
-        it."""
+        """Wait at the end of a segment while a merge or a commit, and perhaps nothing else, imports_on_access
+        bytes to it."""
         name = names[action.segment]
         info = await self._call(Info(name))
         if info.ending is not Ending.ANSWERED:
@@ -219,8 +214,8 @@ class Client:
             for _ in range(random.randint(1, BLOCKS_MAX)):
                 op = NextBlock(name, offset, size)
                 outcome = await self._tell(process, op, None, partial(await_block, process.gate, op, blocks))
-                if isinstance(outcome.value, Silence) and outcome.value.withheld:
-                    raise Unheard(
+                if isinstance(outcome.value, NoBlock) and outcome.value.withheld:
+                    raise MissedWakeup(
                         f"a tail of P{process.number} waits on and is not told: {outcome.value.withheld}"
                     )
                 if outcome.ending is not Ending.ANSWERED or not outcome.value:
@@ -245,7 +240,7 @@ class Client:
         if outcome.ending is not Ending.ANSWERED:
             return
 
-        self._stage.look_inside(process)
+        self._stage.check_invariants(process)
         for container in process.containers():
             for sid, length in before.get(container.index, {}).items():
                 segment = container.state.segments.by_id.get(sid)

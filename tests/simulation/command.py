@@ -199,7 +199,7 @@ def _campaign(request: Request, runner: Runner) -> int:
     terms = _terms(request)
     report = CampaignReport(terms, quiet=request.quiet, as_json=request.json, failures_file=request.failures)
     with report.shown():
-        tally = run_campaign(terms, runner, report.heard)
+        tally = run_campaign(terms, runner, report.on_verdict)
     report.ended(tally)
     if tally.interrupted:
         return INTERRUPTED

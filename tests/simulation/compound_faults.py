@@ -1,14 +1,7 @@
-"""Troubles that hurt only together: a failure at one call, and what follows while its traces are still fresh.
+"""Compound faults: a fault at one call, and a second one that matters only because of the first.
 
-Owns: ``CompoundFaults``, one method for each such pair: a failed sync and a power loss, a crash around an
-opening and a power loss, a write that hangs while others go on, a chunk that an append left in doubt, a crash
-just after a deletion, a freeze inside an append, a read of an owner that was succeeded, a raise of the epoch
-that fails before another owner's, a slow read of what changes meanwhile, a first opening that leaves half a
-store. Does not own: single faults and the life of processes (``nemesis.py``), nor what a fault does
-(``faults.py``).
-
-The second part is tied to the first one by ``Fault.then``, so it comes soon after the call was met and never
-without it. Whatever is still to come when the plan is over does not come any more.
+The second is tied to the first by ``Fault.then``, so it follows soon after the call was hit and never without
+it. What is still pending when the plan is over does not happen.
 """
 
 from __future__ import annotations
@@ -28,10 +21,8 @@ from .clients import Client
 from .disk import Keep
 from .faults import Fault, Kind, Nth, Target
 from .loop import after_steps
-from .model_calls import Op
-from .model_ops import Delete, Merge, Seal, Truncate
-from .model_queries import Info, Read
-from .plan import PlannedFault, Trouble
+from .model_calls import Delete, Info, Merge, Op, Read, Seal, Truncate
+from .plan import FaultKind, PlannedFault
 from .process import Process
 from .settings import ChunksKind, WalKind
 from .stage import Stage
@@ -41,12 +32,12 @@ LOSSES: tuple[Keep, ...] = ("none", "none", "random")
 """A power loss that keeps all would undo the point of it."""
 _SYNCS = (("Sync", ".wal"), ("SyncFolder", ""))
 _CHUNK_SYNCS = (("Sync", FOLDER.chunks), ("SyncFolder", FOLDER.chunks), ("SyncFolder", FOLDER.chunks))
-_BIRTHS = ("SyncFolder", "SyncFolder", "SyncFolder", "MakeFolder", "Open", "Write", "Sync")
+_FIRST_CALLS = ("SyncFolder", "SyncFolder", "SyncFolder", "MakeFolder", "Open", "Write", "Sync")
 _SUCCESSION_SECONDS = 20.0
 _FLUSH_SECONDS = 5.0
 
 
-class Hands(Protocol):
+class ProcessControl(Protocol):
     """What is done to processes; the nemesis does it."""
 
     def kill(self, process: Process) -> None: ...
@@ -59,21 +50,21 @@ class Hands(Protocol):
 
 
 class CompoundFaults:
-    def __init__(self, stage: Stage, tasks: anyio.abc.TaskGroup, hands: Hands) -> None:
+    def __init__(self, stage: Stage, tasks: anyio.abc.TaskGroup, hands: ProcessControl) -> None:
         self._stage = stage
         self._site = stage.site
         self._tasks = tasks
         self._hands = hands
-        self.acts: Mapping[Trouble, Callable[[PlannedFault, Random], Awaitable[None]]] = {
-            Trouble.FAILED_SYNC: self._fail_a_sync,
-            Trouble.OPENING: self._lose_power_after_an_opening,
-            Trouble.HANGING_WRITE: self._hang_a_write,
-            Trouble.LOST_REPLY: self._lose_a_reply,
-            Trouble.CRASH_AT_DELETE: self._crash_at_a_delete,
-            Trouble.FREEZE_AT_WRITE: self._freeze_at_a_write,
-            Trouble.ZOMBIE_READ: self._read_of_a_zombie,
-            Trouble.FAILED_RAISE: self._fail_a_raise,
-            Trouble.SLOW_READ: self._read_slowly,
+        self.acts: Mapping[FaultKind, Callable[[PlannedFault, Random], Awaitable[None]]] = {
+            FaultKind.FAILED_SYNC: self._fail_a_sync,
+            FaultKind.OPENING: self._lose_power_after_an_opening,
+            FaultKind.HANGING_WRITE: self._hang_a_write,
+            FaultKind.LOST_REPLY: self._lose_a_reply,
+            FaultKind.CRASH_AT_DELETE: self._crash_at_a_delete,
+            FaultKind.FREEZE_AT_WRITE: self._freeze_at_a_write,
+            FaultKind.ZOMBIE_READ: self._read_of_a_zombie,
+            FaultKind.FAILED_RAISE: self._fail_a_raise,
+            FaultKind.SLOW_READ: self._read_slowly,
         }
 
     # --- power -----------------------------------------------------------------------------------
@@ -104,7 +95,7 @@ class CompoundFaults:
         await stage.until(lambda: stage.current is not None and stage.current.number > number)
         self._after_steps(random.choice((1, 1, 10, 40)), self._lose_power(random))
 
-    def at_birth(self, fault: PlannedFault, random: Random) -> None:
+    def at_first_opening(self, fault: PlannedFault, random: Random) -> None:
         """The first opening of all fails in its middle, and the next one finds what it left. A power loss
         comes when that is long past."""
         kind, call = (
@@ -117,7 +108,7 @@ class CompoundFaults:
             self._start(partial(self._at_the_step, random.randint(5, 150), self._lose_power(random)))
 
         self._site.faults.add(
-            Fault(Target.FILES, kind, call, (random.choice(_BIRTHS),), process=1, then=lose_power_later)
+            Fault(Target.FILES, kind, call, (random.choice(_FIRST_CALLS),), process=1, then=lose_power_later)
         )
 
     async def _at_the_step(self, number: int, act: Callable[[], None]) -> None:

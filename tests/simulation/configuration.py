@@ -1,14 +1,10 @@
-"""One explanation of what a family's callers were told so far, and the walk from one explanation to those
-that it can lead to.
+"""One explanation of the answers that a family's callers got so far, and the walk from one explanation to
+those that it can lead to.
 
-A ``Configuration`` is a state, and what became of the calls that are still pending: which of them took effect
-and what they will be told, which ones in doubt are spent, and what each open call *could* have been told
-without effect at some moment since it began. So a call that changes nothing (a query, a refusal, a repeat)
-never has to be given a place: configurations do not multiply by it.
-
-Owns: these values, the walk and its bound, and which configurations need not be kept. Does not own: which
-events there are and what they demand (``linearize.py``). All orders are fixed: the same events give the same
-configurations in the same order.
+A ``Configuration`` is a state and the fate of the pending calls: which of them took effect and what they must
+return, which calls in doubt are spent, and what each open call *could* have returned without effect at some
+moment since it began. So a call that changes nothing (a query, a refusal, a repeat) is never ordered, and
+configurations do not multiply by it. The same events give the same configurations in the same order.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 import attrs
 
 from .model import Outcome, State
-from .model_calls import Op, Place
+from .model_calls import Cell, Op
 
 Ids = tuple[tuple[tuple[str, int], int], ...]
 
@@ -40,8 +36,8 @@ class Pending:
     is_fenced: bool = False
     """A newer owner has recovered: from now on it takes no effect, though it may be told what it was told
     before."""
-    reads: frozenset[Place] = attrs.field(init=False)
-    writes: frozenset[Place] = attrs.field(init=False)
+    reads: frozenset[Cell] = attrs.field(init=False)
+    writes: frozenset[Cell] = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
         self.reads, self.writes = self.op.reads, self.op.writes
@@ -69,7 +65,7 @@ class Configuration:
     seen: tuple[tuple[int, frozenset[Outcome]], ...] = ()
     """What open calls could have been told without effect."""
     ids: Ids = ()
-    """The segment ids that were shown, by name and number of the life."""
+    """The segment ids that were shown, by name and number of the segment."""
 
     def has_applied(self, call: Pending) -> bool:
         return call.number in self.spent or any(number == call.number for number, _ in self.applied)
@@ -121,7 +117,8 @@ class Configuration:
         )
 
     def with_id(self, name: str, number: int, segment_id: int) -> Configuration | None:
-        """After a life was shown to have ``segment_id``; None if it has another, or another life has it."""
+        """After a segment was shown to have ``segment_id``; None if it has another, or another segment has
+        it."""
         known = dict(self.ids)
         if (
             known.setdefault((name, number), segment_id) != segment_id
@@ -151,23 +148,23 @@ def distinct(configurations: Iterable[Configuration]) -> list[Configuration]:
 
 def connected(call: Pending, others: Sequence[Pending]) -> list[Pending]:
     """Those of ``others`` whose place before or after ``call`` can matter, directly or through each other."""
-    found, rest = [call], [other for other in others if not other.op.is_lapse]
+    found, rest = [call], [other for other in others if not other.op.is_spontaneous]
     for known in found:  # it grows meanwhile
         found += [other for other in rest if other.depends_on(known)]
         rest = [other for other in rest if other not in found]
-    found += lapses_for(found, others)
+    found += spontaneous_for(found, others)
     return [other for other in others if other in found]
 
 
-def lapses_for(calls: Sequence[Pending], others: Iterable[Pending]) -> list[Pending]:
+def spontaneous_for(calls: Sequence[Pending], others: Iterable[Pending]) -> list[Pending]:
     """What owners may have done by themselves that ``calls`` would notice. There may be much more of it, so
     all else must wait.
 
     Whoever ends a transaction without asking about it, such as the deletion of its target, leaves the same
     behind if its lease was over.
     """
-    read: frozenset[Place] = frozenset().union(*(call.reads for call in calls))
-    return [other for other in others if other.op.is_lapse and not other.writes.isdisjoint(read)]
+    read: frozenset[Cell] = frozenset().union(*(call.reads for call in calls))
+    return [other for other in others if other.op.is_spontaneous and not other.writes.isdisjoint(read)]
 
 
 Visit = Callable[[Configuration, bool], tuple[bool, bool]]

@@ -1,7 +1,6 @@
-"""Damage that no call causes: a disk that fills up, bits and tails of what lies at rest.
+"""Damage that no call causes: a disk that fills up, bits and tails of stored files and chunks.
 
-Owns: these changes and their undoing. Does not own: faults of calls (``faults.py``), nor when damage may be
-done: what a living process has open it may have read already, so a log is damaged only while nobody runs.
+A log is damaged only while no process runs: what a living process has open it may have read already.
 """
 
 from __future__ import annotations

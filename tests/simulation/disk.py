@@ -1,17 +1,13 @@
 """A disk in memory that loses what a real one may lose. No I/O, no waiting.
 
-Owns: files as the page cache shows them and as they would be after a power loss; folders likewise; space;
-whom to wake when a lock may have become free. Does not own: who runs on it, faults and the waiting itself
-(``simulated_files.py``).
-
 * A write is in the page cache at once. Until the file is synced, a power loss keeps or drops each 512-byte
-  sector of it on its own (dropped, reordered and torn writes), and the file's length is anything the kept
-  sectors allow.
-* A sync that fails marks the pages clean: some sectors made it, the others stay readable until the power
-  loss, and a later sync that "succeeds" does not bring them to the disk.
+  sector of it on its own (dropped, reordered and torn writes), and the file's length is anything that the
+  kept sectors allow.
+* A sync that fails marks the pages clean: some sectors reached the disk, the others stay readable until the
+  power loss, and a later sync that "succeeds" does not write them.
 * A new, linked, renamed or unlinked name is durable once its folder is synced; until then a power loss keeps
   or drops each on its own.
-* A folder that nobody's synced entry leads to is gone with all it holds.
+* A folder that no synced entry leads to is gone with all it holds.
 """
 
 from __future__ import annotations

@@ -1,17 +1,12 @@
-"""What goes wrong in a simulated world, and when.
+"""Faults of calls: when they strike, which kinds each target knows, and the faults that wait for their call.
 
-Owns: ``Fault`` and its triggers, which kinds each target knows, the faults that wait for their call, and the
-damage that no call causes: a full disk, bits and tails of chunks and files at rest. Does not own: what a
-fault does to a call (``SimulatedFiles``, ``FaultyChunkStorage`` and ``ServiceLog`` do, as wrappers of the
-contracts), nor processes and their ends (``world.py``).
+The wrappers of the contracts (``SimulatedFiles``, ``FaultyChunkStorage``, ``ServiceLog``) carry them out.
+Faults respect the contracts: a file call fails with an ``OSError``, before its effect, after it or after a
+part of it; ``Close``, ``Lock`` and ``Unlock`` can only be late. A failed sync loses what it should have
+saved. ``KILL``, ``FREEZE`` and ``POWER`` strike the process just before the effect of the call.
 
-Faults are honest to the contracts: a file call fails with an ``OSError``, before its effect, after it or
-after a part of it; ``Close``, ``Lock`` and ``Unlock`` may only be late. A failed sync loses what it should
-have saved. ``KILL``, ``FREEZE`` and ``POWER`` strike the process just before the effect of the call that they
-meet.
-
-Determinism: faults are asked in the order in which they were added; chance comes from the ``Random`` given.
-Every fault that is met is a line of the trace.
+Determinism: faults are checked in the order in which they were added; chance comes from the given ``Random``.
+Every fault that strikes is a line of the trace.
 """
 
 from __future__ import annotations
@@ -166,8 +161,8 @@ class Faults:
 
     def __init__(self, trace: Trace, random: Random, strike: Callable[[Kind, int], None]) -> None:
         self.on_chunk_call: Callable[[int, str, str], None] = lambda process, verb, name: None
-        """Told of every call to a chunk storage, before anything happens to it: the process, the verb, the
-        chunk."""
+        """Returned of every call to a chunk storage, before anything happens to it: the process, the verb,
+        the chunk."""
         self.never_flipped: frozenset[str] = frozenset()
         """Names of chunks that are always read as they are."""
         self.met: dict[str, int] = {}

@@ -1,16 +1,12 @@
-"""``Files`` on a simulated disk: no threads, every step a place where the world may change.
-
-Owns: running programs call by call, faults before any call, the life of a simulated process. Does not own:
-what the disk keeps (``simulated_disk.py``).
+"""``Files`` on a simulated disk: no threads, and between any two calls the world may change.
 
 Between two calls of a program other tasks run, so a process can be frozen between its sync and its register
 check; with ``interleave=False`` they run before each program only, which costs less where scheduling is not
 the point. A program is shielded from cancellation like one in a thread (rule W7), except while it hangs for
-ever. A crash is: everything hangs first, then the test cancels. ``SimulatedDisk.lose_power`` or a
-``LosePower`` fault stops every process of the disk, ``SimulatedFiles.kill`` one of them; what the killed
-process wrote stays in the page cache. A subclass may decide itself how calls wait (``_begin``, ``_turn``,
-``_resume``, ``_end``). Determinism: the order of calls is the order in which the event loop runs the tasks;
-chance comes from the disk's ``Random`` only.
+ever. ``SimulatedDisk.lose_power`` or a ``LosePower`` fault stops every process of the disk,
+``SimulatedFiles.kill`` one of them; what the killed process wrote stays in the page cache. A subclass may
+decide how calls wait (``_begin``, ``_turn``, ``_resume``, ``_end``). Determinism: the order of calls is the
+order in which the event loop runs the tasks; chance comes from the disk's ``Random`` only.
 """
 
 from __future__ import annotations

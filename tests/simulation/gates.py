@@ -1,17 +1,12 @@
-"""The gate of a simulated process: the one way out, for everything that it does to the world.
+"""The gate of a simulated process: every call that it makes to files, log or chunks passes here.
 
-Owns: ``Gate``, which counts calls, makes them take time, holds them while the process is frozen and refuses
-them once it is dead; and ``GatedFiles``, the simulated files behind such a gate. Does not own: the process
-(``process.py``), nor which call goes wrong (``faults.py``).
+The gate counts calls, makes them take time, holds them while the process is frozen and refuses them once it
+is dead. Every call passes before its effect, and once more before its answer is used. A frozen process stops
+at either point, so its effect may be in the world before the process knows; its timers run, and what they
+start waits here. Thawed, it continues where it was: a zombie, if another process owns the store by then.
 
-Every call passes the gate before its effect, and once more before its answer is used. A frozen process stops
-at either place, so its effect may be in the world while the process does not know it yet; its timers go on,
-what they lead to waits here. Thawed, it goes on where it was: a zombie, if somebody else owns the store by
-then.
-
-A dead process never passes: its calls are thrown out with ``Killed``, which no part of a store takes for an
-error, so that everything unwinds, shielded or not, and nothing of its ``finally`` blocks gets out. That is
-what "everything hangs first, then it is cancelled" comes to for the world, without hanging tasks to keep.
+A dead process never passes: its calls raise ``Killed``, which no part of a store takes for an error, so that
+everything unwinds, shielded or not, and nothing in its ``finally`` blocks has an effect.
 """
 
 from __future__ import annotations
@@ -135,7 +130,7 @@ class Gate:
 
 
 class _Guarded(Generic[T]):
-    """Hands what trio sends to the call on to it, but only after another look at the gate."""
+    """ProcessControl what trio sends to the call on to it, but only after another look at the gate."""
 
     def __init__(self, gate: Gate, call: Coroutine[Any, Any, T]) -> None:
         self._gate = gate

@@ -1,12 +1,8 @@
-"""From an intent to calls: what a client that knows little can sensibly, or foolishly, ask for.
+"""From an action to calls: what a client with limited, perhaps stale knowledge asks for.
 
-Owns: ``Memory``, what one client has been told, and ``calls_of``, which makes an action's calls out of it.
-Does not own: sending them, nor judging the answers (``clients.py``). Pure: the same action and memory give
-the same calls.
-
-A client's knowledge may be old or wrong; that is the point. It keeps its promises, though: an append of
-unknown outcome is sent again with the same numbers and the same bytes, unless the action says that this
-client breaks the rules for once.
+``Memory`` is what one client knows; ``calls_of`` turns an action into calls. Pure: the same action and memory
+give the same calls. A client keeps its promises: it sends an append of unknown outcome again with the same
+numbers and bytes, unless the action breaks that rule on purpose.
 """
 
 from __future__ import annotations
@@ -36,11 +32,23 @@ from tierlog.storage_backends.base.segments import (
 from tierlog.storage_backends.base.transactions import TransactionInfo, TransactionToken, is_staged
 
 from .intents_transactions import Transacting
-from .model import Key, Life
-from .model_calls import Op
-from .model_legacy import Import
-from .model_ops import Append, Create, Delete, ExpireWriters, Merge, Seal, Truncate, UpdateAttributes
-from .model_queries import Info, LastEventNumber, ListNames, Read
+from .model import Key, Segment
+from .model_calls import (
+    Append,
+    Create,
+    Delete,
+    ExpireWriters,
+    Import,
+    Info,
+    LastEventNumber,
+    ListNames,
+    Merge,
+    Op,
+    Read,
+    Seal,
+    Truncate,
+    UpdateAttributes,
+)
 from .model_transactions import Begin, Commit, Stage, TransactionOp
 from .plan import OF_TRANSACTIONS, Action, Verb
 
@@ -61,11 +69,11 @@ class _Events:
 class Memory:
     """What one client knows."""
 
-    def __init__(self, client: int, older: Mapping[str, Life] | None = None) -> None:
-        """``older``: what it knows to be in the legacy layout."""
+    def __init__(self, client: int, legacy: Mapping[str, Segment] | None = None) -> None:
+        """``legacy``: what it knows to be in the legacy layout."""
         self.writer = f"w{client}"
-        self.lengths = {name: life.length for name, life in (older or {}).items()}
-        self.starts = {name: life.start for name, life in (older or {}).items()}
+        self.lengths = {name: segment.length for name, segment in (legacy or {}).items()}
+        self.starts = {name: segment.start for name, segment in (legacy or {}).items()}
         self.values: dict[str, int] = {}
         """Of attributes, by segment and name."""
         self.known = set(self.lengths)

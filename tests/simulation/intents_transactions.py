@@ -1,13 +1,10 @@
-"""From an intent to calls of transactions: drivers that retry what they were not told, and tasks that write,
+"""From an action to calls of transactions: drivers that retry what got no answer, and tasks that write,
 twice, or too late.
 
-Owns: what a driver or a task asks for next, given what its client has been told. Does not own: what a client
-remembers (``Memory``), the other calls (``intents.py``). Pure: the same action and memory give the same
-calls.
-
-A driver takes a token's next epoch, repeats what was in doubt with the same arguments, and sometimes replays
-a token under another id. A task writes at the offset that it knows. Some clients are wrong on purpose: they
-name another length, another token, or an ended transaction.
+Pure: the same action and memory give the same calls. A driver takes a token's next epoch, repeats calls of
+unknown outcome with the same arguments, and sometimes replays a token under another id. A task writes at the
+offset that it knows. Some clients are wrong on purpose: they give another length, another token, or an ended
+transaction.
 """
 
 from __future__ import annotations
@@ -20,9 +17,20 @@ import attrs
 
 from tierlog.storage_backends.base.transactions import StagedPart, TransactionToken, staged_name
 
-from .model_calls import STAGED_PARTS, TRANSACTION_IDS, Op
-from .model_ops import Append, Create, Delete, Merge, Seal, Truncate
-from .model_queries import Info, LastEventNumber, Read
+from .model_calls import (
+    STAGED_PARTS,
+    TRANSACTION_IDS,
+    Append,
+    Create,
+    Delete,
+    Info,
+    LastEventNumber,
+    Merge,
+    Op,
+    Read,
+    Seal,
+    Truncate,
+)
 from .model_transactions import Abort, Begin, Commit, LookUp, Stage
 from .plan import Action, Verb
 

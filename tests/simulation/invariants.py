@@ -1,12 +1,8 @@
-"""What must hold in a living container at any moment, as named predicates over its memory; apart from what
-clients ask and are told.
-
-Owns: the predicates and ``Watch``, which remembers what may only grow. Does not own: when they are asked
-(``run.py``), nor what long-term storage must hold (``storage_invariants.py``).
+"""What must hold in a living container at any moment: named predicates over its memory.
 
 A predicate is a function of a container that yields a sentence for each breach. It is synchronous, so it sees
-the state between two steps of its tasks; it looks only and changes nothing, not even the order of an
-eviction. It may look at anything: counts are counted again from what they count.
+the state between two steps of the container's tasks, and it changes nothing, not even the order of an
+eviction. Counters are compared with a fresh count. ``Watch`` remembers what may only grow.
 """
 
 from __future__ import annotations
@@ -274,7 +270,8 @@ def unflushed_bytes_are_marked(container: Container) -> Iterator[str]:
             and max((end for end, _ in s.log_references), default=0) < own_end
         ):
             yield (
-                f"{s!r}: bytes up to {own_end} are not flushed, its log references are {list(s.log_references)}"
+                f"{s!r}: bytes up to {own_end} are not flushed, its log references are "
+                f"{list(s.log_references)}"
             )
 
 

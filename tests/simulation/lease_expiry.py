@@ -1,15 +1,9 @@
-"""What an owner does to transactions by itself: it aborts them when their lease is over, and forgets them
+"""What an owner does to transactions by itself: it aborts them when their lease expires, and forgets them
 after their tombstone's time.
 
-Owns: ``Expire`` and ``Forget``, and ``LeaseExpiries``, which tells a checker what may have happened in a
-family by now. Does not own: what clients ask for (``model_transactions.py``).
-
-Both are nobody's calls: an owner may do them at any moment after their time, or be late, or never come to it.
-So the checker is told of them as of calls in doubt. They ask the clock themselves, because what was too early
-when they were first thought of may be due later. Times in the state are the earliest that can be true, so
-nothing that is right is ever called too early.
-
-Synchronous; nothing is sent.
+An owner may do either at any moment after its time, late, or never. So the checker treats both as calls in
+doubt. They read the clock when they are applied, because what was too early at first may be due later. Times
+in the state are the earliest possible, so nothing correct is ever rejected as too early.
 """
 
 from __future__ import annotations
@@ -20,8 +14,8 @@ from typing import ClassVar, TypeAlias
 import attrs
 
 from .linearize import Checker
-from .model import Key, Outcome, State, Told
-from .model_calls import Op, Place
+from .model import Key, Outcome, Returned, State
+from .model_calls import Cell, Op
 from .model_transactions import ABORTED, Abort, Begin, TransactionOp
 
 Clock: TypeAlias = Callable[[], float]
@@ -36,20 +30,20 @@ class Expire(TransactionOp):
     transaction: str
     since: float
     clock: Callable[[], float] = attrs.field(eq=False, repr=False)
-    is_lapse: ClassVar[bool] = True
+    is_spontaneous: ClassVar[bool] = True
 
     def apply(self, state: State) -> tuple[State, Outcome]:
         known = self.known(state)
         if known is None or not known.is_open:
-            return state, Told(None)
+            return state, Returned(None)
 
         due = max(known.fresh, self.since) + known.lease
         if self.clock() < due:
-            return state, Told(None)
+            return state, Returned(None)
 
         return state.end(
             self.name, self.transaction, attrs.evolve(known, state=ABORTED, reason=None, fresh=due)
-        ), Told(None)
+        ), Returned(None)
 
 
 @attrs.frozen
@@ -61,14 +55,14 @@ class Forget(TransactionOp):
     since: float
     tombstone: float
     clock: Callable[[], float] = attrs.field(eq=False, repr=False)
-    is_lapse: ClassVar[bool] = True
+    is_spontaneous: ClassVar[bool] = True
 
     @property
-    def reads(self) -> frozenset[Place]:
+    def reads(self) -> frozenset[Cell]:
         return frozenset({self.place})
 
     @property
-    def writes(self) -> frozenset[Place]:
+    def writes(self) -> frozenset[Cell]:
         return frozenset({self.place})
 
     @property
@@ -78,9 +72,9 @@ class Forget(TransactionOp):
     def apply(self, state: State) -> tuple[State, Outcome]:
         known = dict(state.transactions).get((self.name, self.transaction))
         if known is None or known.is_open or self.clock() < max(known.fresh, self.since) + self.tombstone:
-            return state, Told(None)
+            return state, Returned(None)
 
-        return state.forget(self.name, self.transaction), Told(None)
+        return state.forget(self.name, self.transaction), Returned(None)
 
 
 class LeaseExpiries:
@@ -119,9 +113,9 @@ class LeaseExpiries:
         }
         # Whoever began first is never later than the others, so the rest of them would only be more ways to
         # the same.
-        for lapse in self._possible(list(owners)[:1]):
-            if lapse not in pending:
-                self._checker.possible(lapse[1], lapse[0])
+        for expiry in self._possible(list(owners)[:1]):
+            if expiry not in pending:
+                self._checker.possible(expiry[1], expiry[0])
 
     def _possible(self, owners: list[tuple[int, float]]) -> Iterator[tuple[int, Expire | Forget]]:
         states, now = self._checker.states, self._clock()

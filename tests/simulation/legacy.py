@@ -1,13 +1,9 @@
-"""Segments of the legacy layout that lie in long-term storage before the first opening: their files, and what
-they hold.
-
-Owns: ``LegacyFiles``, how chance makes them, and how they come into a site. Does not own: what an import does
-to a family (``model_legacy.py``), which actions import (``plan.py``), nor which files must be left at the end
-(``storage_invariants.py``).
+"""Segments of the legacy layout that lie in long-term storage before the first opening: their files and
+content.
 
 The files are as that layout's software may leave them: headers with and without joined sources, files that
-were truncated away in front, files that are longer than their part, a segment without a header. Nobody
-damages them: an import believes what it reads.
+were truncated away in front, files that are longer than their part, a segment without a header. They are
+never damaged: an import trusts what it reads.
 """
 
 from __future__ import annotations
@@ -29,7 +25,7 @@ from tierlog.actors.legacy_rolling.header import (
 )
 from tierlog.storage_backends.chunks.memory import MemoryChunk
 
-from .model import Life
+from .model import Segment
 from .settings import ChunksKind
 
 if TYPE_CHECKING:
@@ -59,9 +55,9 @@ class LegacyFiles:
     max_size: int = 1 << 20
 
     @property
-    def life(self) -> Life:
+    def imported(self) -> Segment:
         """What an import makes of it."""
-        return Life(b"".join(self.parts), self.lost, self.sealed)
+        return Segment(b"".join(self.parts), self.lost, self.sealed)
 
     @property
     def header(self) -> str:

@@ -1,15 +1,10 @@
 """What must be left of the legacy layout's files once everything is flushed and collected.
 
-Owns: ``LegacyFilesLeft``. Does not own: the files as they were (``older.py``), nor the chunks that a store
-made (``storage_invariants.py``).
-
-* What was not imported is there, byte for byte: nobody may delete or change it.
+* What was not imported is there, byte for byte.
 * What was imported is a chunk like any other: there while a segment needs it, and gone after that (rules S19
-  and G3). Its header stays, and so does the mark that says who has its files (rule S14).
-* Where headers are kept up to date, an older reader finds in them what the store shows, as far as their
-  format can say it (rule S15).
-
-Pure and synchronous.
+  and G3). Its header stays, and so does the mark of the segment that has its files (rule S14).
+* Where headers are kept up to date, a reader of the legacy layout finds in them what the store shows, as far
+  as their format can express it (rule S15).
 """
 
 from __future__ import annotations
@@ -27,7 +22,7 @@ from tierlog.storage_backends.segments.records.imported import imported_key
 
 from .legacy import LegacyFiles
 from .records import chain, segment_records
-from .view import Shown, View
+from .view import SegmentView, View
 
 Contents = Mapping[str, bytes]
 
@@ -86,10 +81,10 @@ def _header_breaches(container: Container, contents: Contents, shown: View) -> I
         read = _read_as_legacy(contents, header_name(name), shown[name])
         if read != shown[name].data:
             told = "has no header that can be read" if read is None else f"is {len(read)} other bytes"
-            yield f"to an older reader, {name} {told}; it is {shown[name]}"
+            yield f"to a reader of the legacy layout, {name} {told}; it is {shown[name]}"
 
 
-def _read_as_legacy(contents: Contents, file: str, segment: Shown) -> bytes | None:
+def _read_as_legacy(contents: Contents, file: str, segment: SegmentView) -> bytes | None:
     """The bytes from the segment's start on, as the header says; None if it says nothing."""
     header = parse_header(contents[file], file) if file in contents else None
     if header is None or not header.chunks or any(chunk.name not in contents for chunk in header.chunks):

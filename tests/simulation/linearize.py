@@ -1,26 +1,23 @@
-"""The checker: is there an order of a family's calls, agreeing with real time, in which the model tells
-everybody what they were told?
+"""The checker: is there an order of a family's calls, in agreement with real time, in which the model gives
+every answer that was given?
 
-Owns: ``Checker``, which hears of every call's beginning and end, of new owners and of full looks, and raises
-``Violation`` at the first event that nothing explains. Does not own: what calls mean (``model_ops.py``), how
-explanations are stepped through (``configuration.py``), nor who calls.
+``Checker`` is notified of every call's beginning and end, of new owners and of full observations, and raises
+``Violation`` at the first event that no order explains. It keeps every possible configuration and extends
+them lazily: pending calls are ordered only when a call returns, and only in sequences that end with that
+call, of calls that it depends on.
 
-It keeps every possible configuration and extends them just in time: only when a call is told something are
-pending calls given their places, and only sequences that end with the told one, of calls that it depends on.
-Everything later can wait for the next event.
-
-* A call that was *told* took effect between its beginning and that moment, with this answer.
+* A call that was *answered* took effect between its beginning and its answer.
 * A call that was *refused* for a reason in the state was refused at such a moment; one refused because
-  nothing could be done now (``NOTHING_DONE``) never takes effect; one with ``OutcomeUnknown`` is in doubt.
+  nothing could be done (``NOTHING_DONE``) never takes effect; one with ``OutcomeUnknown`` is in doubt.
 * A call *in doubt* or *lost* takes effect once, at any later moment, or never.
-* A *fence* says: a newer owner has recovered. Calls to older owners took effect before, or they never will.
-  Their answers may come later, and must be what they were told then. The newer owner has told nothing yet
+* A *fence*: a newer owner has recovered. Calls to earlier owners took effect before, or never will. Their
+  answers may come later, and must be what was true before the fence. The newer owner has answered nothing yet
   when the fence is reported.
-* A look (``fence``, ``observe``) shows one moment: the whole family as it is when the checker is told. No
-  call may take effect between the look's first question and that. Calls that are pending or in doubt are in
-  it or not, each whole.
+* An observation (``fence``, ``observe``) shows the whole family at one moment. No call may take effect
+  between its first read and the moment it is reported. Pending and doubtful calls are in it or not, each
+  whole.
 
-Everything is synchronous; after a ``Violation`` the checker is at its end.
+Synchronous; after a ``Violation`` the checker cannot be used.
 """
 
 from __future__ import annotations
@@ -46,12 +43,10 @@ from .configuration import (
     Walk,
     connected,
     distinct,
-    lapses_for,
+    spontaneous_for,
 )
 from .model import Outcome, State, brief
-from .model_calls import Op
-from .model_ops import Append, ExpireWriters
-from .model_queries import LastEventNumber
+from .model_calls import Append, ExpireWriters, LastEventNumber, Op
 from .view import View, can_lead_to, difference, shows
 
 NOTHING_DONE = (Unavailable, Throttled, StorageFull, ClosedError, NotOwner)
@@ -157,13 +152,13 @@ class Checker:
         """A newer owner has recovered and shows ``view``: calls to owners below ``bound`` are in it, or they
         never take effect.
 
-        Without a view every order of the older calls stays possible until later answers decide: dearer, but
+        Without a view every order of the earlier calls stays possible until later answers decide: dearer, but
         nobody needs to stand still.
         """
         if view is None:
             self._settle(bound)
         else:
-            self._look(f"fence below owner {bound}", view, is_last=True)
+            self._match(f"fence below owner {bound}", view, is_last=True)
         self._bound = max(self._bound, bound)
         for call in self.pending:
             if call.owner < bound:
@@ -172,7 +167,7 @@ class Checker:
 
     def observe(self, view: View) -> None:
         """The family shows ``view`` now."""
-        self._look("look", view, is_last=False)
+        self._match("observation", view, is_last=False)
 
     # --- inside ----------------------------------------------------------------------------------
 
@@ -247,8 +242,8 @@ class Checker:
 
     def _settle(self, bound: int) -> None:
         self._note(f"fence below owner {bound}, unseen")
-        older = self._able([call for call in self._pending.values() if call.owner < bound])
-        walk = Walk(older, self._watching(), self._visits)
+        earlier = self._able([call for call in self._pending.values() if call.owner < bound])
+        walk = Walk(earlier, self._watching(), self._visits)
         found: list[Configuration] = []
 
         def visit(here: Configuration, flag: bool) -> tuple[bool, bool]:
@@ -258,13 +253,12 @@ class Checker:
         self._bounded(lambda configuration: walk.from_(configuration, visit))
         self._configurations = found
 
-    def _look(self, what: str, view: View, *, is_last: bool) -> None:
-        self._note(
-            f"{what}: {', '.join(f'{name} [{shown.start}, {shown.length})' for name, shown in sorted(view.items()))}"
-        )
+    def _match(self, what: str, view: View, *, is_last: bool) -> None:
+        lengths = [f"{name} [{shown.start}, {shown.length})" for name, shown in sorted(view.items())]
+        self._note(f"{what}: {', '.join(lengths)}")
         walk = Walk(self._able(list(self._pending.values())), self._watching(), self._visits)
         self._configurations = [
-            self._without_lapsed(configuration, view) for configuration in self._configurations
+            self._after_expiries(configuration, view) for configuration in self._configurations
         ]
         found: list[Configuration] = []
 
@@ -272,7 +266,7 @@ class Checker:
             fitting = _with_ids(here, view) if shows(here.state, view) else None
             if fitting is not None:
                 found.append(fitting)
-            # After a fence, older calls have no other chance: what no look can see may have changed as well.
+            # After a fence, earlier calls have no other chance: what no observation shows may have changed too.
             return (is_last or fitting is None) and can_lead_to(here.state, view, walk.removable), flag
 
         self._bounded(lambda configuration: walk.from_(configuration, visit))
@@ -282,16 +276,16 @@ class Checker:
         self._keep(found)
 
     def _able(self, calls: list[Pending]) -> list[Pending]:
-        """Those of ``calls`` that may have their effect now, whatever is looked at: of lapses only those that
-        others would notice."""
-        asked = [call for call in calls if not call.op.is_lapse]
-        return asked + lapses_for(asked, calls)
+        """Those of ``calls`` that may have their effect now, whatever is looked at: of expiries only those
+        that others would notice."""
+        asked = [call for call in calls if not call.op.is_spontaneous]
+        return asked + spontaneous_for(asked, calls)
 
-    def _without_lapsed(self, configuration: Configuration, view: View) -> Configuration:
-        """After the lapses that must have been: what they alone can have ended is not in ``view``."""
+    def _after_expiries(self, configuration: Configuration, view: View) -> Configuration:
+        """After the expiries that must have been: what they alone can have ended is not in ``view``."""
         able = self._able(list(self._pending.values()))
         for call in self._pending.values():
-            is_free = call.op.is_lapse and call not in able and not configuration.has_applied(call)
+            is_free = call.op.is_spontaneous and call not in able and not configuration.has_applied(call)
             if is_free and any(
                 name not in view and configuration.state.find(name) is not None for name in call.op.removes
             ):
@@ -381,22 +375,24 @@ class _Explanation:
 
     def _is_hopeless(self, here: Configuration) -> bool:
         name = self._call.op.name
-        life = here.state.find(name)
+        segment = here.state.find(name)
         return (
-            life is not None
+            segment is not None
             and name not in self._walk.removable
-            and self._call.op.is_hopeless(life, self._given)
+            and self._call.op.is_hopeless(segment, self._given)
         )
 
     def _add(self, configuration: Configuration, told: list[Outcome]) -> bool:
         """Keep ``configuration``, in which any of ``told`` may be what the call was told; False if that
         cannot be."""
-        lives = sorted({shown for outcome in told if (shown := outcome.life_shown(self._given)) is not None})
-        fitting = [bound for shown in lives if (bound := configuration.with_id(*shown)) is not None]
-        if not told or (lives and not fitting):
+        segments = sorted(
+            {shown for outcome in told if (shown := outcome.shown_incarnation(self._given)) is not None}
+        )
+        fitting = [bound for shown in segments if (bound := configuration.with_id(*shown)) is not None]
+        if not told or (segments and not fitting):
             return False
 
-        # If it may have been about one of several lives, nothing is learnt about their ids.
+        # If it may have been about one of several segments, nothing is learnt about their ids.
         self.found.append((fitting[0] if len(fitting) == 1 else configuration).without(self._call))
         return True
 
@@ -405,10 +401,10 @@ def _with_ids(configuration: Configuration, view: View) -> Configuration | None:
     """``configuration``, knowing the segment ids that ``view`` shows; None if they contradict what was shown
     before."""
     bound: Configuration | None = configuration
-    for name, life in configuration.state.lives:
+    for name, segment in configuration.state.segments:
         segment_id = view[name].segment_id
         if bound is not None and segment_id is not None:
-            bound = bound.with_id(name, life.number, segment_id)
+            bound = bound.with_id(name, segment.number, segment_id)
     return bound
 
 

@@ -1,17 +1,13 @@
-"""One event loop in which nothing is left to chance: virtual time, a scheduler that obeys a seed, a deadlock
-that says who waits.
+"""An event loop without chance: virtual time, a scheduler that follows a seed, and deadlock detection.
 
-Owns: ``run_virtual``, ``after_steps`` and the report of a deadlock. Does not own: what runs in it.
-
-Time stands still while any task can run and jumps to the next timer when none can, so an hour of sleeps costs
+Time stands still while any task can run and jumps to the next timer when none can, so an hour of sleep costs
 nothing. The order of tasks that are ready together comes from the seed. Trio's switch for that is a private
-name; a run that cannot find it fails at once instead of being random in secret. The cyclic garbage collector
-is off during a run, because it finalizes at moments that depend on how much memory was used before.
+name; a run that cannot find it fails at once. The cyclic garbage collector is off during a run, because it
+runs finalizers at moments that depend on earlier memory use.
 
 A body that needs more than ``limit`` virtual seconds is a ``Deadlock``: its report is made before anything is
-cancelled, so that it shows where every task really waits. One that needs too many rounds of the scheduler,
-while time stands still or in all, is ``Busy``: time alone would never end it. An exception of an act that
-``after_steps`` carried out is raised when the run is over.
+cancelled, so that it shows where every task waits. One that needs too many rounds of the scheduler is
+``Busy``. An exception of an act that ``after_steps`` carried out is raised when the run is over.
 """
 
 from __future__ import annotations
@@ -101,7 +97,7 @@ async def _within(limit: float, rounds: Rounds | None, body: Callable[[], Awaita
 
     def end(kind: type[Deadlock], why: str) -> None:
         if not found:
-            found.append(kind("\n".join((why, *who_waits()))))
+            found.append(kind("\n".join((why, *waiting_tasks()))))
         nursery.cancel_scope.cancel()
 
     async with trio.open_nursery() as nursery:
@@ -131,7 +127,7 @@ def _drop_shields() -> None:
             status = status._parent
 
 
-def who_waits() -> list[str]:
+def waiting_tasks() -> list[str]:
     """Each task of the run but the watch, in the order of their creation: its name, and the calls that it
     waits in."""
     return [f"  {task.name}: {_place(task)}" for task in _all_tasks() if _is_ours(task)]

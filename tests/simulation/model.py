@@ -1,15 +1,9 @@
-"""What a family of segments should be: states in plain values, and what a call may be told. It knows nothing
-of how a store works.
+"""What a family of segments should be: states in plain values, and the outcomes of calls. It knows nothing of
+how a store works.
 
 A *family* is the segments that share one placement key (the name up to its first ``#``): merges stay inside a
-family, so families can be judged one by one. A state is an immutable value that can be hashed and compared;
-two ways that lead to the same segments are one state.
-
-Owns: ``Life`` (one segment between its creation and its end), ``Transaction``, ``State``, and the outcomes
-that a call is told. A staged segment is a life like any other, beside what is known of its transaction. Does
-not own: the calls (``model_ops.py``, ``model_transactions.py``), full looks at a store (``view.py``), nor
-which order of calls explains what was told (``linearize.py``). Nothing here waits, so there is nothing to
-cancel.
+family, so families are checked one by one. A state is an immutable, hashable value; two ways that lead to the
+same segments are one state. A staged segment is a segment like any other, beside its transaction.
 """
 
 from __future__ import annotations
@@ -55,7 +49,7 @@ class Events:
 
 
 @attrs.frozen(cache_hash=True)
-class Life:
+class Segment:
     """One segment: its bytes from ``start`` on, and what is known about it."""
 
     data: bytes = attrs.field(
@@ -82,7 +76,7 @@ class Life:
         known = self.writer(writer)
         return None if known is None else known.last
 
-    def appended(self, data: bytes, writer: str | None = None, events: Events | None = None) -> Life:
+    def appended(self, data: bytes, writer: str | None = None, events: Events | None = None) -> Segment:
         writers = self.writers if writer is None else with_item(self.writers, writer, events)
         return attrs.evolve(self, data=self.data + data, writers=writers)
 
@@ -92,7 +86,7 @@ class Transaction:
     """What is remembered of one, open or ended."""
 
     number: int
-    """Which life of its target's name it belongs to (rule T8)."""
+    """Which segment of its target's name it belongs to (rule T8)."""
     state: TransactionState = TransactionState.OPEN
     token: TransactionToken | None = None
     lease: float = 0.0
@@ -117,36 +111,36 @@ Key = tuple[str, str]
 class State:
     """All segments of a family at one moment."""
 
-    lives: tuple[tuple[str, Life], ...] = ()
+    segments: tuple[tuple[str, Segment], ...] = ()
     ended: tuple[tuple[str, int], ...] = ()
     """How many segments of a name were deleted or merged away."""
     transactions: tuple[tuple[Key, Transaction], ...] = ()
-    legacy: tuple[tuple[str, Life | None], ...] = ()
+    legacy: tuple[tuple[str, Segment | None], ...] = ()
     """What the legacy layout holds under a name; None once that was imported."""
-    brings: bool = False
+    imports_on_access: bool = False
     """Whether the legacy layout's segments are imported at first access."""
 
-    def find(self, name: str) -> Life | None:
-        for known, life in self.lives:
+    def find(self, name: str) -> Segment | None:
+        for known, segment in self.segments:
             if known == name:
-                return life
+                return segment
         return None
 
-    def put(self, name: str, life: Life) -> State:
-        return attrs.evolve(self, lives=with_item(self.lives, name, life))
+    def put(self, name: str, segment: Segment) -> State:
+        return attrs.evolve(self, segments=with_item(self.segments, name, segment))
 
     def create(self, name: str) -> State:
-        return self.put(name, Life(number=dict(self.ended).get(name, 0)))
+        return self.put(name, Segment(number=dict(self.ended).get(name, 0)))
 
-    def waits(self, name: str) -> bool:
+    def awaits_import(self, name: str) -> bool:
         """Whether the first access to that name imports it."""
-        return bool(self.legacy) and self.brings and dict(self.legacy).get(name) is not None
+        return bool(self.legacy) and self.imports_on_access and dict(self.legacy).get(name) is not None
 
-    def bring(self, name: str, life: Life) -> State:
-        """``life``, which the legacy layout has, is a segment now, and never imported again (rule S14)."""
-        brought = attrs.evolve(life, number=dict(self.ended).get(name, 0))
-        older = tuple((known, None if known == name else left) for known, left in self.legacy)
-        return attrs.evolve(self.put(name, brought), legacy=older)
+    def bring(self, name: str, segment: Segment) -> State:
+        """``segment``, which the legacy layout has, is a segment now, and never imported again (rule S14)."""
+        brought = attrs.evolve(segment, number=dict(self.ended).get(name, 0))
+        legacy = tuple((known, None if known == name else left) for known, left in self.legacy)
+        return attrs.evolve(self.put(name, brought), legacy=legacy)
 
     def drop(self, *names: str) -> State:
         """Without these segments, and with their open transactions aborted (rule T8)."""
@@ -163,7 +157,7 @@ class State:
         for name in names:
             ended = with_item(ended, name, dict(ended).get(name, 0) + 1)
         return attrs.evolve(
-            self, lives=tuple(item for item in self.lives if item[0] not in names), ended=ended
+            self, segments=tuple(item for item in self.segments if item[0] not in names), ended=ended
         )
 
     # --- transactions ----------------------------------------------------------------------------
@@ -174,21 +168,21 @@ class State:
         if not self.transactions:
             return None
 
-        known, life = dict(self.transactions).get((target, transaction)), self.find(target)
-        return None if known is None or (life is not None and life.number != known.number) else known
+        known, segment = dict(self.transactions).get((target, transaction)), self.find(target)
+        return None if known is None or (segment is not None and segment.number != known.number) else known
 
     def is_hidden(self, target: str, transaction: str) -> bool:
         """Whether it was of an earlier segment than the newest of that name, so that nobody can have been
         told what became of it."""
-        known, life = dict(self.transactions).get((target, transaction)), self.find(target)
-        newest = dict(self.ended).get(target, 0) - 1 if life is None else life.number
+        known, segment = dict(self.transactions).get((target, transaction)), self.find(target)
+        newest = dict(self.ended).get(target, 0) - 1 if segment is None else segment.number
         return known is not None and known.number != newest
 
-    def staged(self, target: str, transaction: str) -> dict[str, Life]:
+    def staged(self, target: str, transaction: str) -> dict[str, Segment]:
         """The staged segments of an open transaction."""
         return {
-            name: life
-            for name, life in self.lives
+            name: segment
+            for name, segment in self.segments
             if is_staged(name) and split_staged(name) == (target, transaction)
         }
 
@@ -228,13 +222,13 @@ class Outcome:
     def accepts(self, given: object) -> bool:
         raise NotImplementedError
 
-    def life_shown(self, given: object) -> tuple[str, int, int] | None:
-        """``(name, number of the life, segment id)`` if the answer says which life it is about."""
+    def shown_incarnation(self, given: object) -> tuple[str, int, int] | None:
+        """``(name, number of the segment, segment id)`` if the answer says which segment it is about."""
         return None
 
 
 @attrs.frozen
-class ToldNothing(Outcome):
+class NotAnswered(Outcome):
     """Nobody can be told anything: the segment is imported first."""
 
     def accepts(self, given: object) -> bool:
@@ -242,7 +236,7 @@ class ToldNothing(Outcome):
 
 
 @attrs.frozen
-class Told(Outcome):
+class Returned(Outcome):
     """Exactly this value."""
 
     value: int | None
@@ -252,7 +246,7 @@ class Told(Outcome):
 
 
 @attrs.frozen
-class ToldNames(Outcome):
+class ReturnedNames(Outcome):
     names: tuple[str, ...]
 
     def accepts(self, given: object) -> bool:
@@ -260,7 +254,7 @@ class ToldNames(Outcome):
 
 
 @attrs.frozen
-class ToldValues(Outcome):
+class ReturnedValues(Outcome):
     """The new values of attributes."""
 
     values: tuple[tuple[str, int], ...]
@@ -270,7 +264,7 @@ class ToldValues(Outcome):
 
 
 @attrs.frozen
-class ToldBytes(Outcome):
+class ReturnedBytes(Outcome):
     """These bytes, or fewer, but never none where there are some."""
 
     data: bytes = attrs.field(repr=brief)
@@ -280,7 +274,7 @@ class ToldBytes(Outcome):
 
 
 @attrs.frozen
-class ToldBlock(Outcome):
+class ReturnedBlock(Outcome):
     """A part of these bytes; nothing only if there are none and there never will be."""
 
     data: bytes = attrs.field(repr=brief)
@@ -295,7 +289,7 @@ class ToldBlock(Outcome):
 
 
 @attrs.frozen
-class ToldInfo(Outcome):
+class ReturnedInfo(Outcome):
     name: str
     number: int
     start: int
@@ -316,7 +310,7 @@ class ToldInfo(Outcome):
         )
         return shown == (self.name, self.start, self.length, self.sealed, self.attributes)
 
-    def life_shown(self, given: object) -> tuple[str, int, int] | None:
+    def shown_incarnation(self, given: object) -> tuple[str, int, int] | None:
         return (self.name, self.number, given.segment_id) if isinstance(given, SegmentInfo) else None
 
 

@@ -1,34 +1,74 @@
-"""What every call of a family has: the segments and the parts of them that it depends on, its effect on a
-model state, its way to a store.
+"""The calls of a family of segments: the rules of ``docs/protocols/container.md`` in plain values, C3 above
+all.
 
-``apply`` answers in every state, refusals included. ``send`` asks a real store with the very same arguments,
-so a workload and the model cannot disagree about them. Every call is a frozen value.
+Each class is one call. ``apply`` gives the state after it and what it returns, with every refusal in the
+order in which the rules check; a refused call changes nothing. ``send`` makes the same call to a real store,
+so a workload and the model cannot disagree about its arguments. Every call is a frozen value.
 
 ``reads`` and ``writes`` say on which parts of which segments a call's outcome and effect depend: two calls of
-which neither writes what the other reads can change places unnoticed. A part that is written without being
-read (a seal, a start) takes the same value in any order.
-
-Does not own: the calls themselves (``model_ops.py`` changes, ``model_queries.py`` looks). Cancelling ``send``
-leaves the outcome to the store.
+which neither writes what the other reads commute. A part that is written without being read (a seal, a start)
+takes the same value in any order.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 from typing import Any, ClassVar, Self
 
-from tierlog.actors.store.store import SegmentStore
-from tierlog.storage_backends.base.errors import InvalidArgument, SegmentNotFound
-from tierlog.storage_backends.base.names import placement_key
-from tierlog.storage_backends.base.transactions import is_staged, staged_name
+import attrs
 
-from .model import Life, Outcome, Refusal, State, ToldNothing, refusal
+from tierlog.actors.legacy_rolling.importing import no_progress
+from tierlog.actors.maintenance.maintenance import import_segment
+from tierlog.actors.store.store import SegmentStore
+from tierlog.storage_backends.base.errors import (
+    AttributeConflict,
+    BadOffset,
+    InvalidArgument,
+    OutOfOrder,
+    SegmentExists,
+    SegmentNotFound,
+    SegmentNotSealed,
+    SegmentSealed,
+    SegmentTruncated,
+    TransactionEnded,
+    TransactionNotFound,
+    UnknownWriter,
+)
+from tierlog.storage_backends.base.names import placement_key
+from tierlog.storage_backends.base.segments import (
+    ATTRIBUTE_MAX,
+    ATTRIBUTE_MIN,
+    ATTRIBUTES_MAX,
+    AttributeUpdate,
+    AttributeUpdateKind,
+    SegmentInfo,
+)
+from tierlog.storage_backends.base.transactions import is_staged, split_staged, staged_name
+
+from .model import (
+    Events,
+    NotAnswered,
+    Outcome,
+    Refusal,
+    Returned,
+    ReturnedBlock,
+    ReturnedBytes,
+    ReturnedInfo,
+    ReturnedNames,
+    ReturnedValues,
+    Segment,
+    State,
+    Transaction,
+    brief,
+    refusal,
+)
 
 
 class Part(Enum):
     """What of a segment a call can depend on."""
 
-    LIFE = "life"
+    EXISTENCE = "existence"
     TAIL = "tail"
     START = "start"
     SEAL = "seal"
@@ -40,18 +80,18 @@ class Part(Enum):
     """What is remembered of one; its place is named as its staged segments are, without their part."""
 
 
-Place = tuple[str, Part]
-NAMES: Place = ("", Part.NAMES)
+Cell = tuple[str, Part]
+NAMES: Cell = ("", Part.NAMES)
 TRANSACTION_IDS = tuple(f"t{number}" for number in range(5))
 STAGED_PARTS = ("p0", "p1", "p2")
 """All that a target has in a simulation: so few that a call can name all that it may end."""
 
 
-def places(name: str, *parts: Part) -> frozenset[Place]:
-    return frozenset((name, part) for part in (Part.LIFE, *parts))
+def cells(name: str, *parts: Part) -> frozenset[Cell]:
+    return frozenset((name, part) for part in (Part.EXISTENCE, *parts))
 
 
-def transaction_place(target: str, transaction: str) -> Place:
+def transaction_cell(target: str, transaction: str) -> Cell:
     return f"{target}#{transaction}", Part.TRANSACTION
 
 
@@ -59,16 +99,16 @@ def staged_names(target: str, transaction: str) -> tuple[str, ...]:
     return tuple(staged_name(target, transaction, part) for part in STAGED_PARTS)
 
 
-def ends_of(target: str, transaction: str) -> frozenset[Place]:
+def ends_of(target: str, transaction: str) -> frozenset[Cell]:
     """What the end of a transaction writes."""
-    return frozenset({transaction_place(target, transaction)}).union(
-        *map(places, staged_names(target, transaction))
+    return frozenset({transaction_cell(target, transaction)}).union(
+        *map(cells, staged_names(target, transaction))
     )
 
 
-def all_ends_of(target: str) -> frozenset[Place]:
+def all_ends_of(target: str) -> frozenset[Cell]:
     """What the end of a segment that may be a target writes (rule T8)."""
-    return places(target).union(*(ends_of(target, transaction) for transaction in TRANSACTION_IDS))
+    return cells(target).union(*(ends_of(target, transaction) for transaction in TRANSACTION_IDS))
 
 
 def all_staged_names(target: str) -> tuple[str, ...]:
@@ -76,7 +116,7 @@ def all_staged_names(target: str) -> tuple[str, ...]:
 
 
 def not_found(state: State, name: str) -> Outcome:
-    return ToldNothing() if state.waits(name) else refusal(SegmentNotFound, segment=name)
+    return NotAnswered() if state.awaits_import(name) else refusal(SegmentNotFound, segment=name)
 
 
 class Op:
@@ -84,7 +124,7 @@ class Op:
 
     __slots__ = ()
     is_query: ClassVar[bool] = False
-    is_lapse: ClassVar[bool] = False
+    is_spontaneous: ClassVar[bool] = False
     """Whether it is nobody's call: what an owner may do by itself once a time is over."""
     refuses_staged: ClassVar[bool] = False
     """Whether staged segments are out of its reach (rule T1)."""
@@ -101,15 +141,20 @@ class Op:
         return ()
 
     @property
+    def imports(self) -> tuple[str, ...]:
+        """The names that it may import from the legacy layout."""
+        return self.names
+
+    @property
     def family(self) -> str:
         return placement_key(self.names[0])
 
     @property
-    def reads(self) -> frozenset[Place]:
-        return places(self.name)
+    def reads(self) -> frozenset[Cell]:
+        return cells(self.name)
 
     @property
-    def writes(self) -> frozenset[Place]:
+    def writes(self) -> frozenset[Cell]:
         return frozenset()
 
     def apply(self, state: State) -> tuple[State, Outcome]:
@@ -117,8 +162,8 @@ class Op:
         if self.refuses_staged and any(map(is_staged, self.names)):
             return state, Refusal(InvalidArgument)
 
-        life = state.find(self.name)
-        return (state, self.missing(state)) if life is None else self.change(state, life)
+        segment = state.find(self.name)
+        return (state, self.missing(state)) if segment is None else self.change(state, segment)
 
     def missing(self, state: State) -> Outcome:
         """``apply`` where the segment does not exist."""
@@ -128,15 +173,566 @@ class Op:
         """The same call, begun at ``time``: what it does cannot be older."""
         return self
 
-    def change(self, state: State, life: Life) -> tuple[State, Outcome]:
+    def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
         """``apply`` where the segment exists."""
         raise NotImplementedError
 
-    def is_hopeless(self, life: Life, given: object) -> bool:
-        """Whether ``given`` can no longer be told of ``life``, nor after any number of calls that do not end
-        it."""
+    def is_hopeless(self, segment: Segment, given: object) -> bool:
+        """Whether ``given`` can no longer be told of ``segment``, nor after any number of calls that do not
+        end it."""
         return False
 
     async def send(self, store: SegmentStore) -> Any:
         """Ask ``store`` for it."""
         raise NotImplementedError
+
+
+# --- calls that change something ------------------------------------------------------------------
+
+
+def not_open(target: str, known: Transaction | None) -> Refusal | None:
+    """What somebody is told who wants more of a transaction than there is (rule T5)."""
+    if known is None:
+        return refusal(TransactionNotFound, segment=target)
+
+    return None if known.is_open else refusal(TransactionEnded, segment=target, state=known.state.value)
+
+
+@attrs.frozen
+class Create(Op):
+    name: str
+    rolling_size: int | None = None
+    refuses_staged: ClassVar[bool] = True
+
+    @property
+    def writes(self) -> frozenset[Cell]:
+        return cells(self.name) | {NAMES}
+
+    def missing(self, state: State) -> Outcome:
+        return NotAnswered() if state.awaits_import(self.name) else Returned(None)
+
+    def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
+        return state, refusal(SegmentExists, segment=self.name)
+
+    def apply(self, state: State) -> tuple[State, Outcome]:
+        _, outcome = super().apply(state)
+        return (state.create(self.name) if outcome == Returned(None) else state), outcome
+
+    async def send(self, store: SegmentStore) -> None:
+        await store.create_segment(self.name, rolling_size=self.rolling_size)
+
+
+@attrs.frozen
+class Append(Op):
+    """With a ``writer`` it is idempotent: its events have the numbers from ``first`` on (rule C3)."""
+
+    name: str
+    events: tuple[bytes, ...] = attrs.field(repr=lambda events: "[" + ", ".join(map(brief, events)) + "]")
+    writer: str | None = None
+    first: int = 0
+    previous: int | None = None
+    expected_offset: int | None = None
+    time: float = attrs.field(default=0.0, eq=False, repr=False)
+
+    @property
+    def reads(self) -> frozenset[Cell]:
+        found = cells(self.name, Part.SEAL, Part.TAIL, *([Part.WRITERS] if self.writer else []))
+        if not is_staged(self.name):
+            return found
+
+        target, transaction = split_staged(self.name)
+        return found | {transaction_cell(target, transaction)} | cells(target)
+
+    @property
+    def writes(self) -> frozenset[Cell]:
+        return frozenset(place for place in self.reads if place[1] not in (Part.EXISTENCE, Part.SEAL))
+
+    def begun(self, time: float) -> Self:
+        return attrs.evolve(self, time=time)
+
+    def missing(self, state: State) -> Outcome:
+        """Who writes to a staged segment that went with its transaction is told so (rule T5)."""
+        if not is_staged(self.name):
+            return not_found(state, self.name)
+
+        key = split_staged(self.name)
+        return not_open(key[0], state.transaction(*key)) or not_found(state, self.name)
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.events) - 1
+
+    def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
+        early = self._by_number(segment) if self.writer else None
+        if early is not None:
+            return state, early
+
+        if segment.sealed:
+            return state, refusal(SegmentSealed, segment=self.name)
+
+        if self.expected_offset not in (None, segment.length):
+            return state, refusal(
+                BadOffset, segment=self.name, expected=segment.length, given=self.expected_offset
+            )
+
+        events, data = (
+            Events(self.first, self.last, segment.length) if self.writer else None,
+            b"".join(self.events),
+        )
+        changed = state.put(self.name, segment.appended(data, self.writer, events))
+        return (changed.touch(self.name, self.time) if data and is_staged(self.name) else changed), Returned(
+            segment.length
+        )
+
+    def _by_number(self, segment: Segment) -> Outcome | None:
+        """What the event numbers alone decide: a repeat is acked again, whatever became of the segment
+        since."""
+        assert self.writer is not None
+        known = segment.writer(self.writer)
+        if known is None:
+            unknown = segment.is_expired(self.writer) or self.previous is not None
+            return refusal(UnknownWriter, segment=self.name) if unknown else None
+
+        if self.last <= known.last:
+            return Returned(known.offset if (self.first, self.last) == (known.first, known.last) else None)
+
+        if self.first <= known.last:
+            return Refusal(InvalidArgument)
+
+        previous = self.first - 1 if self.previous is None else self.previous
+        return (
+            None
+            if previous == known.last
+            else refusal(OutOfOrder, segment=self.name, last_event_number=known.last)
+        )
+
+    def is_hopeless(self, segment: Segment, given: object) -> bool:
+        # A repeat is told an offset below the length; whatever is still to be applied is told at least the
+        # length.
+        if isinstance(given, BadOffset):
+            return segment.length > given.expected
+
+        known = segment.writer(self.writer) if self.writer else None
+        return isinstance(given, int) and segment.length > given and (known is None or known.offset != given)
+
+    async def send(self, store: SegmentStore) -> int | None:
+        previous, offset = self.previous, self.expected_offset
+        first = self.first if self.writer else None
+        if len(self.events) == 1:
+            data = self.events[0]
+            return await store.append(
+                self.name,
+                data,
+                writer_id=self.writer,
+                event_number=first,
+                previous_event_number=previous,
+                expected_offset=offset,
+            )
+
+        return await store.append_many(
+            self.name,
+            self.events,
+            writer_id=self.writer,
+            first_event_number=first,
+            previous_event_number=previous,
+            expected_offset=offset,
+        )
+
+
+@attrs.frozen
+class Seal(Op):
+    name: str
+    refuses_staged: ClassVar[bool] = True
+
+    @property
+    def reads(self) -> frozenset[Cell]:
+        return cells(self.name, Part.TAIL)
+
+    @property
+    def writes(self) -> frozenset[Cell]:
+        return frozenset({(self.name, Part.SEAL)})
+
+    def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
+        return state.put(self.name, attrs.evolve(segment, sealed=True)), Returned(segment.length)
+
+    def is_hopeless(self, segment: Segment, given: object) -> bool:
+        return isinstance(given, int) and segment.length > given
+
+    async def send(self, store: SegmentStore) -> int:
+        return await store.seal_segment(self.name)
+
+
+@attrs.frozen
+class Truncate(Op):
+    name: str
+    offset: int
+    refuses_staged: ClassVar[bool] = True
+
+    @property
+    def reads(self) -> frozenset[Cell]:
+        return cells(self.name, Part.TAIL)
+
+    @property
+    def writes(self) -> frozenset[Cell]:
+        return frozenset({(self.name, Part.START)})
+
+    def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
+        if self.offset > segment.length:
+            return state, refusal(BadOffset, segment=self.name, expected=segment.length, given=self.offset)
+
+        if self.offset <= segment.start:
+            return state, Returned(None)
+
+        kept = attrs.evolve(segment, start=self.offset, data=segment.data[self.offset - segment.start :])
+        return state.put(self.name, kept), Returned(None)
+
+    async def send(self, store: SegmentStore) -> None:
+        await store.truncate_segment(self.name, self.offset)
+
+
+@attrs.frozen
+class Delete(Op):
+    name: str
+    refuses_staged: ClassVar[bool] = True
+
+    @property
+    def removes(self) -> tuple[str, ...]:
+        return (self.name,) if is_staged(self.name) else (self.name, *all_staged_names(self.name))
+
+    @property
+    def writes(self) -> frozenset[Cell]:
+        return cells(self.name) | {NAMES} if is_staged(self.name) else all_ends_of(self.name) | {NAMES}
+
+    def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
+        return state.drop(self.name), Returned(None)
+
+    async def send(self, store: SegmentStore) -> None:
+        await store.delete_segment(self.name)
+
+
+Values = dict[str, int]
+
+
+def resolve(
+    attributes: Values, updates: Iterable[AttributeUpdate]
+) -> Values | type[AttributeConflict | InvalidArgument]:
+    """The values that ``updates`` lead to, one after the other; or why none of them is done."""
+    values: Values = {}
+    for update in updates:
+        value = _resolve_one(update, values.get(update.name, attributes.get(update.name)))
+        if value is None:
+            return AttributeConflict
+
+        values[update.name] = value
+
+    return InvalidArgument if len(attributes | values) > ATTRIBUTES_MAX else values
+
+
+def _resolve_one(update: AttributeUpdate, current: int | None) -> int | None:
+    if update.kind is AttributeUpdateKind.ACCUMULATE:
+        total = (current or 0) + update.value
+        return total if ATTRIBUTE_MIN <= total <= ATTRIBUTE_MAX else None
+
+    holds = {
+        AttributeUpdateKind.NONE: current is None,
+        AttributeUpdateKind.REPLACE: True,
+        AttributeUpdateKind.REPLACE_IF_GREATER: current is None or current < update.value,
+        AttributeUpdateKind.REPLACE_IF_EQUALS: current == update.expected,
+    }
+    return update.value if holds[update.kind] else None
+
+
+def _not_updated(kind: type[AttributeConflict | InvalidArgument], name: str) -> Refusal:
+    return refusal(kind, segment=name) if kind is AttributeConflict else Refusal(kind)
+
+
+@attrs.frozen
+class UpdateAttributes(Op):
+    name: str
+    updates: tuple[AttributeUpdate, ...]
+
+    @property
+    def reads(self) -> frozenset[Cell]:
+        return cells(self.name, Part.ATTRIBUTES)
+
+    @property
+    def writes(self) -> frozenset[Cell]:
+        return frozenset({(self.name, Part.ATTRIBUTES)})
+
+    def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
+        attributes = dict(segment.attributes)
+        values = resolve(attributes, self.updates)
+        if not isinstance(values, dict):
+            return state, _not_updated(values, self.name)
+
+        changed = attrs.evolve(segment, attributes=tuple(sorted((attributes | values).items())))
+        return state.put(self.name, changed), ReturnedValues(tuple(sorted(values.items())))
+
+    async def send(self, store: SegmentStore) -> dict[str, int]:
+        return await store.update_attributes(self.name, self.updates)
+
+
+@attrs.frozen
+class Merge(Op):
+    """``name`` is the target."""
+
+    name: str
+    sources: tuple[str, ...]
+    updates: tuple[AttributeUpdate, ...] = ()
+    refuses_staged: ClassVar[bool] = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name, *self.sources)
+
+    @property
+    def removes(self) -> tuple[str, ...]:
+        own = [name for source in self.sources if not is_staged(source) for name in all_staged_names(source)]
+        return (*self.sources, *own)
+
+    @property
+    def reads(self) -> frozenset[Cell]:
+        found = cells(self.name, Part.SEAL, Part.TAIL, *([Part.ATTRIBUTES] if self.updates else []))
+        return found.union(*(cells(source, Part.SEAL, Part.TAIL, Part.START) for source in self.sources))
+
+    @property
+    def writes(self) -> frozenset[Cell]:
+        target = {(self.name, Part.TAIL), *([(self.name, Part.ATTRIBUTES)] if self.updates else [])}
+        ends = (cells(source) if is_staged(source) else all_ends_of(source) for source in self.sources)
+        return frozenset({NAMES, *target}).union(*ends)
+
+    def apply(self, state: State) -> tuple[State, Outcome]:
+        # Checked before anything of the state is looked at.
+        if not self.sources or len(set(self.sources)) != len(self.sources):
+            return state, Refusal(InvalidArgument)
+
+        return super().apply(state)
+
+    def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
+        refused = self._refused(state, segment)
+        if refused is not None:
+            return state, refused
+
+        attributes = dict(segment.attributes)
+        values = resolve(attributes, self.updates)
+        if not isinstance(values, dict):
+            return state, _not_updated(values, self.name)
+
+        segments = dict(state.segments)
+        merged = segment.appended(b"".join(segments[source].data for source in self.sources))
+        merged = attrs.evolve(merged, attributes=tuple(sorted((attributes | values).items())))
+        return state.drop(*self.sources).put(self.name, merged), Returned(segment.length)
+
+    def _refused(self, state: State, target: Segment) -> Outcome | None:
+        if target.sealed:
+            return refusal(SegmentSealed, segment=self.name)
+
+        missing = [source for source in self.sources if state.find(source) is None]
+        if missing:
+            return not_found(state, missing[0])
+
+        segments = dict(state.segments)
+        for source in self.sources:
+            if source == self.name:
+                return Refusal(InvalidArgument)
+
+            if not segments[source].sealed:
+                return refusal(SegmentNotSealed, segment=source)
+
+            if segments[source].start:
+                return Refusal(InvalidArgument)
+
+        return None
+
+    def is_hopeless(self, segment: Segment, given: object) -> bool:
+        return isinstance(given, int) and segment.length > given
+
+    async def send(self, store: SegmentStore) -> int:
+        return await store.merge_segments(self.name, self.sources, attribute_updates=self.updates)
+
+
+@attrs.frozen
+class ExpireWriters(Op):
+    name: str
+    writers: tuple[str, ...]
+
+    @property
+    def reads(self) -> frozenset[Cell]:
+        return cells(self.name, Part.WRITERS)
+
+    @property
+    def writes(self) -> frozenset[Cell]:
+        return frozenset({(self.name, Part.WRITERS)})
+
+    def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
+        known = [writer for writer in dict.fromkeys(self.writers) if segment.writer(writer) is not None]
+        writers = tuple(sorted((dict(segment.writers) | dict.fromkeys(known)).items()))
+        return state.put(self.name, attrs.evolve(segment, writers=writers)), Returned(len(known))
+
+    async def send(self, store: SegmentStore) -> int:
+        return await store.expire_writers(self.name, self.writers)
+
+
+# --- the legacy layout ----------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Import(Op):
+    """On demand. A name is imported once: what was deleted or merged since does not come back."""
+
+    name: str
+
+    @property
+    def writes(self) -> frozenset[Cell]:
+        return cells(self.name) | {NAMES}
+
+    def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
+        return state, refusal(SegmentExists, segment=self.name)
+
+    def apply(self, state: State) -> tuple[State, Outcome]:
+        legacy = dict(state.legacy)
+        if state.find(self.name) is not None:
+            return super().apply(state)
+
+        segment = legacy.get(self.name)
+        if segment is not None:
+            return state.bring(self.name, segment), Returned(segment.length)
+
+        return state, Refusal(InvalidArgument) if self.name in legacy else refusal(
+            SegmentNotFound, segment=self.name
+        )
+
+    async def send(self, store: SegmentStore) -> int:
+        return (await import_segment(store, self.name, no_progress)).length
+
+
+@attrs.frozen
+class ImplicitImport(Op):
+    """What any call may do before it does what it is about, and whatever becomes of it then."""
+
+    name: str
+
+    @property
+    def writes(self) -> frozenset[Cell]:
+        return cells(self.name) | {NAMES}
+
+    def apply(self, state: State) -> tuple[State, Outcome]:
+        segment = dict(state.legacy).get(self.name)
+        return (
+            state if segment is None or not state.imports_on_access else state.bring(self.name, segment)
+        ), Returned(None)
+
+
+# --- queries --------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Read(Op):
+    name: str
+    offset: int
+    size: int
+    is_query: ClassVar[bool] = True
+
+    @property
+    def reads(self) -> frozenset[Cell]:
+        return cells(self.name, Part.TAIL, Part.START)
+
+    def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
+        if self.offset < segment.start:
+            return state, refusal(SegmentTruncated, segment=self.name, start_offset=segment.start)
+
+        return state, ReturnedBytes(self._held(segment))
+
+    def _held(self, segment: Segment) -> bytes:
+        position = self.offset - segment.start
+        return segment.data[position : position + self.size]
+
+    def is_hopeless(self, segment: Segment, given: object) -> bool:
+        if not isinstance(given, bytes):
+            return False
+
+        if self.offset < segment.start:
+            return True
+
+        held = self._held(segment)
+        return bool(held) and not (given and (held.startswith(given) or given.startswith(held)))
+
+    async def send(self, store: SegmentStore) -> bytes:
+        return await store.read(self.name, self.offset, self.size)
+
+
+@attrs.frozen
+class NextBlock(Read):
+    """A read that waits for bytes: it is told that there are none only at the end of a sealed segment."""
+
+    @property
+    def reads(self) -> frozenset[Cell]:
+        return cells(self.name, Part.TAIL, Part.START, Part.SEAL)
+
+    def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
+        if self.offset < segment.start:
+            return super().change(state, segment)
+
+        return state, ReturnedBlock(self._held(segment), segment.sealed)
+
+
+@attrs.frozen
+class Info(Op):
+    name: str
+    is_query: ClassVar[bool] = True
+
+    @property
+    def reads(self) -> frozenset[Cell]:
+        return cells(self.name, Part.TAIL, Part.START, Part.SEAL, Part.ATTRIBUTES)
+
+    def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
+        return state, ReturnedInfo(
+            self.name, segment.number, segment.start, segment.length, segment.sealed, segment.attributes
+        )
+
+    def is_hopeless(self, segment: Segment, given: object) -> bool:
+        return isinstance(given, SegmentInfo) and segment.length > given.length
+
+    async def send(self, store: SegmentStore) -> SegmentInfo:
+        return await store.segment_info(self.name)
+
+
+@attrs.frozen
+class ListNames(Op):
+    """The names of ``name``'s family that begin with it; staged ones are not shown (rule T1)."""
+
+    name: str
+    is_query: ClassVar[bool] = True
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def reads(self) -> frozenset[Cell]:
+        return frozenset({NAMES})
+
+    def apply(self, state: State) -> tuple[State, Outcome]:
+        return state, ReturnedNames(
+            tuple(name for name, _ in state.segments if name.startswith(self.name) and not is_staged(name))
+        )
+
+    async def send(self, store: SegmentStore) -> list[str]:
+        return [name for name in await store.list_segments(self.name) if placement_key(name) == self.family]
+
+
+@attrs.frozen
+class LastEventNumber(Op):
+    name: str
+    writer: str
+    is_query: ClassVar[bool] = True
+
+    @property
+    def reads(self) -> frozenset[Cell]:
+        return cells(self.name, Part.WRITERS)
+
+    def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
+        return state, Returned(segment.last_event(self.writer))
+
+    async def send(self, store: SegmentStore) -> int | None:
+        return await store.last_event_number(self.name, self.writer)

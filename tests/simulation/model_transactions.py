@@ -1,9 +1,7 @@
 """The calls of transactions: rules T1 to T9 in plain values.
 
-As in ``model_ops.py``, each class is one verb, with every refusal in the order in which the rules look. Does
-not own: appends to staged segments, which are appends (``model_ops.py``), nor what an owner does by itself
-once a time is over (``lapses.py``). Nothing here waits but ``send``, whose cancellation leaves the outcome to
-the store.
+As in ``model_calls.py``, each class is one call, with every refusal in the order in which the rules check.
+Appends to staged segments are appends (``model_calls.py``); expiry is in ``lease_expiry.py``.
 """
 
 from __future__ import annotations
@@ -29,9 +27,8 @@ from tierlog.storage_backends.base.transactions import (
     staged_name,
 )
 
-from .model import Life, Outcome, Refusal, State, Transaction, refusal, with_item
-from .model_calls import Op, Part, Place, ends_of, not_found, places, staged_names, transaction_place
-from .model_ops import not_open
+from .model import Outcome, Refusal, Segment, State, Transaction, refusal, with_item
+from .model_calls import Cell, Op, Part, cells, ends_of, not_found, not_open, staged_names, transaction_cell
 
 ABORTED, COMMITTED = TransactionState.ABORTED, TransactionState.COMMITTED
 
@@ -40,7 +37,7 @@ ABORTED, COMMITTED = TransactionState.ABORTED, TransactionState.COMMITTED
 
 
 @attrs.frozen
-class ToldTransaction(Outcome):
+class ReturnedTransaction(Outcome):
     transaction: str
     target: str
     known: Transaction
@@ -85,7 +82,7 @@ class ToldTransaction(Outcome):
 
 
 @attrs.frozen
-class ToldCommit(Outcome):
+class ReturnedCommit(Outcome):
     applied: bool
     offset: int | None
     length: int
@@ -95,17 +92,17 @@ class ToldCommit(Outcome):
 
 
 @attrs.frozen
-class ToldName(Outcome):
+class ReturnedName(Outcome):
     name: str
 
     def accepts(self, given: object) -> bool:
         return given == self.name
 
 
-def told(state: State, target: str, transaction: str, known: Transaction) -> ToldTransaction:
+def told(state: State, target: str, transaction: str, known: Transaction) -> ReturnedTransaction:
     staged = state.staged(target, transaction) if known.is_open else {}
-    return ToldTransaction(
-        transaction, target, known, tuple(sorted((name, life.length) for name, life in staged.items()))
+    return ReturnedTransaction(
+        transaction, target, known, tuple(sorted((name, segment.length) for name, segment in staged.items()))
     )
 
 
@@ -119,15 +116,15 @@ class TransactionOp(Op):
     transaction: str
 
     @property
-    def place(self) -> Place:
-        return transaction_place(self.name, self.transaction)
+    def place(self) -> Cell:
+        return transaction_cell(self.name, self.transaction)
 
     @property
-    def reads(self) -> frozenset[Place]:
-        return places(self.name) | {self.place}
+    def reads(self) -> frozenset[Cell]:
+        return cells(self.name) | {self.place}
 
     @property
-    def writes(self) -> frozenset[Place]:
+    def writes(self) -> frozenset[Cell]:
         return ends_of(self.name, self.transaction)
 
     @property
@@ -142,7 +139,7 @@ def _other_token(known: Transaction | None, token: TransactionToken | None) -> b
     return known is not None and None not in (known.token, token) and known.token != token
 
 
-def _is_reached(target: Life | None, token: TransactionToken | None) -> bool:
+def _is_reached(target: Segment | None, token: TransactionToken | None) -> bool:
     """Rule T4."""
     return (
         target is not None
@@ -160,12 +157,12 @@ class Begin(TransactionOp):
     time: float = attrs.field(default=0.0, eq=False, repr=False)
 
     @property
-    def reads(self) -> frozenset[Place]:
-        staged = (places(name, Part.TAIL) for name in staged_names(self.name, self.transaction))
-        return (places(self.name, Part.ATTRIBUTES) | {self.place}).union(*staged)
+    def reads(self) -> frozenset[Cell]:
+        staged = (cells(name, Part.TAIL) for name in staged_names(self.name, self.transaction))
+        return (cells(self.name, Part.ATTRIBUTES) | {self.place}).union(*staged)
 
     @property
-    def writes(self) -> frozenset[Place]:
+    def writes(self) -> frozenset[Cell]:
         return frozenset({self.place})
 
     @property
@@ -182,7 +179,7 @@ class Begin(TransactionOp):
 
         token = self.token or (known.token if known else None)
         if _is_reached(target, token) and (known is None or known.state is not COMMITTED):
-            return state, ToldTransaction(
+            return state, ReturnedTransaction(
                 self.transaction, self.name, Transaction(0, COMMITTED, token, self.lease)
             )
 
@@ -214,12 +211,12 @@ class Stage(TransactionOp):
         return staged_name(self.name, self.transaction, self.part)
 
     @property
-    def reads(self) -> frozenset[Place]:
-        return places(self.name) | places(self.staged) | {self.place}
+    def reads(self) -> frozenset[Cell]:
+        return cells(self.name) | cells(self.staged) | {self.place}
 
     @property
-    def writes(self) -> frozenset[Place]:
-        return places(self.staged) | {self.place}
+    def writes(self) -> frozenset[Cell]:
+        return cells(self.staged) | {self.place}
 
     @property
     def removes(self) -> tuple[str, ...]:
@@ -234,9 +231,9 @@ class Stage(TransactionOp):
             return state, refused
 
         if state.find(self.staged) is not None:
-            return state, ToldName(self.staged)
+            return state, ReturnedName(self.staged)
 
-        return state.create(self.staged).touch(self.staged, self.time), ToldName(self.staged)
+        return state.create(self.staged).touch(self.staged, self.time), ReturnedName(self.staged)
 
     async def send(self, store: SegmentStore) -> str:
         return await store.stage_segment(self.name, self.transaction, self.part)
@@ -251,12 +248,12 @@ class Commit(TransactionOp):
     time: float = attrs.field(default=0.0, eq=False, repr=False)
 
     @property
-    def reads(self) -> frozenset[Place]:
-        staged = (places(name, Part.TAIL) for name in self.removes)
-        return (places(self.name, Part.SEAL, Part.TAIL, Part.ATTRIBUTES) | {self.place}).union(*staged)
+    def reads(self) -> frozenset[Cell]:
+        staged = (cells(name, Part.TAIL) for name in self.removes)
+        return (cells(self.name, Part.SEAL, Part.TAIL, Part.ATTRIBUTES) | {self.place}).union(*staged)
 
     @property
-    def writes(self) -> frozenset[Place]:
+    def writes(self) -> frozenset[Cell]:
         return super().writes | {(self.name, Part.TAIL), (self.name, Part.ATTRIBUTES)}
 
     def begun(self, time: float) -> Self:
@@ -268,11 +265,11 @@ class Commit(TransactionOp):
             return state, Refusal(InvalidArgument)
 
         if known is not None and known.state is COMMITTED:
-            return state, ToldCommit(False, known.offset, known.length)
+            return state, ReturnedCommit(False, known.offset, known.length)
 
         token = self.token or (known.token if known else None)
         if _is_reached(target, token):
-            return self._superseded(state, known), ToldCommit(False, None, 0)
+            return self._superseded(state, known), ReturnedCommit(False, None, 0)
 
         if target is None and known is None:
             return state, not_found(state, self.name)
@@ -297,7 +294,7 @@ class Commit(TransactionOp):
         aborted = attrs.evolve(known, state=ABORTED, reason=None, fresh=max(known.fresh, self.time))
         return state.end(self.name, self.transaction, aborted)
 
-    def _wrong(self, state: State, target: Life) -> Outcome | None:
+    def _wrong(self, state: State, target: Segment) -> Outcome | None:
         if target.sealed:
             return refusal(SegmentSealed, segment=self.name)
 
@@ -306,16 +303,16 @@ class Commit(TransactionOp):
             if part.name in [before.name for before in self.parts[:index]]:
                 return Refusal(InvalidArgument)
 
-            life = staged.get(part.name)
-            if life is None:
+            segment = staged.get(part.name)
+            if segment is None:
                 return not_found(state, part.name) if part.name in self.removes else Refusal(InvalidArgument)
 
-            if life.length != part.length:
-                return refusal(BadOffset, segment=part.name, expected=life.length, given=part.length)
+            if segment.length != part.length:
+                return refusal(BadOffset, segment=part.name, expected=segment.length, given=part.length)
 
         return None
 
-    def _commit(self, state: State, target: Life, known: Transaction) -> tuple[State, Outcome]:
+    def _commit(self, state: State, target: Segment, known: Transaction) -> tuple[State, Outcome]:
         staged, token = state.staged(self.name, self.transaction), known.token
         data = b"".join(staged[part.name].data for part in self.parts)
         attributes = (
@@ -325,14 +322,14 @@ class Commit(TransactionOp):
             known, state=COMMITTED, fresh=max(known.fresh, self.time), offset=target.length, length=len(data)
         )
         changed = state.put(self.name, attrs.evolve(target.appended(data), attributes=attributes))
-        return changed.end(self.name, self.transaction, ended), ToldCommit(True, target.length, len(data))
+        return changed.end(self.name, self.transaction, ended), ReturnedCommit(True, target.length, len(data))
 
-    def is_hopeless(self, life: Life, given: object) -> bool:
+    def is_hopeless(self, segment: Segment, given: object) -> bool:
         return (
             isinstance(given, CommitResult)
             and given.applied
             and given.offset is not None
-            and life.length > given.offset
+            and segment.length > given.offset
         )
 
     async def send(self, store: SegmentStore) -> CommitResult:
@@ -381,13 +378,17 @@ class LookUp(TransactionOp):
     is_query: ClassVar[bool] = True
 
     @property
-    def reads(self) -> frozenset[Place]:
+    def imports(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def reads(self) -> frozenset[Cell]:
         return super().reads.union(
-            *(places(name, Part.TAIL) for name in staged_names(self.name, self.transaction))
+            *(cells(name, Part.TAIL) for name in staged_names(self.name, self.transaction))
         )
 
     @property
-    def writes(self) -> frozenset[Place]:
+    def writes(self) -> frozenset[Cell]:
         return frozenset()
 
     @property

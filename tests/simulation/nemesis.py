@@ -1,13 +1,9 @@
-"""The nemesis carries out what the plan has gone wrong, and brings the next process to life whenever nobody
-serves.
+"""The nemesis carries out the plan's faults, and starts the next process whenever none serves.
 
-Owns: ``Nemesis``: the planned faults in their order, the start of processes, the full look after each start
-that tells the checkers who was fenced (clients wait for it), and the healing at the end or when nothing moves
-any more. Does not own: what a fault does to a call (``faults.py``), or the processes themselves
-(``process.py``).
-
-A start that fails is tried again; after some attempts everything is healed, and from then on a failure is a
-violation. A few zombies may live at a time; each keeps one client.
+After each start it observes every family in full and tells the checkers which owners are fenced; clients wait
+for that. It heals everything at the end, or when nothing makes progress. A start that fails is tried again;
+after some attempts everything is healed, and from then on a failure is a violation. A few zombies may live at
+a time; each keeps one client.
 """
 
 from __future__ import annotations
@@ -25,9 +21,9 @@ from .compound_faults import CompoundFaults
 from .disk import Keep
 from .faults import Fault, Kind, Nth, Target, Window, any_fault
 from .gates import Killed
-from .loop import after_steps, who_waits
-from .observations import list_transactions, take_look
-from .plan import PlannedFault, Trouble
+from .loop import after_steps, waiting_tasks
+from .observations import list_transactions, observe_family
+from .plan import FaultKind, PlannedFault
 from .process import Process, ProcessDied
 from .records import OWN_CHUNKS
 from .stage import Ending, Stage
@@ -56,27 +52,27 @@ class Nemesis:
         self._log_damage: Callable[[], None] | None = None
         self._watermarks_hold = True
         self._zombies: list[Process] = []
-        self._misfortunes = CompoundFaults(stage, tasks, self)
-        self._act: Mapping[Trouble, Callable[[PlannedFault, Random], Awaitable[None]]] = {
-            Trouble.ADVANCE: self._advance,
-            Trouble.STOP: self._stop,
-            Trouble.KILL: self._kill_later,
-            Trouble.KILL_AT_CALL: self._kill_at_call,
-            Trouble.KILL_RECOVERY: self._kill_recovery,
-            Trouble.FAILOVER: self._fail_over,
-            Trouble.TAKE_OVER: self._take_over,
-            Trouble.POWER_LOSS: self._lose_power,
-            Trouble.FILE_ERROR: self._one_error,
-            Trouble.FILE_ERRORS: self._many_errors,
-            Trouble.LOG_ERROR: self._one_error,
-            Trouble.CHUNK_ERROR: self._one_error,
-            Trouble.CHUNK_ERRORS: self._many_errors,
-            Trouble.DISK_FULL: self._fill_disk,
-            Trouble.DAMAGE: self._damage,
-            Trouble.LOG_DAMAGE: self._damage_log,
-            Trouble.CLOCK_JUMP: self._jump_clock,
-            Trouble.BIRTH: self._nothing,
-            **self._misfortunes.acts,
+        self._compound = CompoundFaults(stage, tasks, self)
+        self._act: Mapping[FaultKind, Callable[[PlannedFault, Random], Awaitable[None]]] = {
+            FaultKind.ADVANCE: self._advance,
+            FaultKind.STOP: self._stop,
+            FaultKind.KILL: self._kill_later,
+            FaultKind.KILL_AT_CALL: self._kill_at_call,
+            FaultKind.KILL_RECOVERY: self._kill_recovery,
+            FaultKind.FAILOVER: self._fail_over,
+            FaultKind.TAKE_OVER: self._take_over,
+            FaultKind.POWER_LOSS: self._lose_power,
+            FaultKind.FILE_ERROR: self._one_error,
+            FaultKind.FILE_ERRORS: self._many_errors,
+            FaultKind.LOG_ERROR: self._one_error,
+            FaultKind.CHUNK_ERROR: self._one_error,
+            FaultKind.CHUNK_ERRORS: self._many_errors,
+            FaultKind.DISK_FULL: self._fill_disk,
+            FaultKind.DAMAGE: self._damage,
+            FaultKind.LOG_DAMAGE: self._damage_log,
+            FaultKind.CLOCK_JUMP: self._jump_clock,
+            FaultKind.FIRST_OPENING: self._nothing,
+            **self._compound.acts,
         }
 
     # --- the plan's faults ----------------------------------------------------------------------------------
@@ -84,17 +80,17 @@ class Nemesis:
     def begin(self) -> None:
         """What goes wrong before anything else happens."""
         for fault in self._stage.plan.faults:
-            if fault.trouble is Trouble.BIRTH:
-                self._misfortunes.at_birth(fault, Random(f"fault {fault.chance}"))
+            if fault.kind is FaultKind.FIRST_OPENING:
+                self._compound.at_first_opening(fault, Random(f"fault {fault.chance}"))
 
     async def run(self) -> None:
         """Carry out each fault when an action after it begins."""
         stage = self._stage
         for fault in stage.plan.faults:
             await stage.until(partial(self._is_due, fault))
-            stage.trace.note("nemesis", f"{fault.number} {fault.trouble}: {fault.count}, {fault.seconds:g} s")
-            stage.counts[fault.trouble.value] += 1
-            await self._act[fault.trouble](fault, Random(f"fault {fault.chance}"))
+            stage.trace.note("nemesis", f"{fault.number} {fault.kind}: {fault.count}, {fault.seconds:g} s")
+            stage.counts[fault.kind.value] += 1
+            await self._act[fault.kind](fault, Random(f"fault {fault.chance}"))
 
     def _is_due(self, fault: PlannedFault) -> bool:
         return self._stage.reached > fault.number
@@ -139,7 +135,7 @@ class Nemesis:
 
     def _end(self, process: Process) -> None:
         process.kill()
-        self._stage.bury(process)
+        self._stage.mark_dead(process)
 
     async def _fail_over(self, fault: PlannedFault, random: Random) -> None:
         process = self._stage.current
@@ -159,7 +155,7 @@ class Nemesis:
         """``process`` lives on, but somebody else is to serve."""
         self._stage.counts["zombies"] += 1
         # One who waits for an answer right now is the most curious about it.
-        self._stage.keepers[process.number] = random.choice(
+        self._stage.zombie_clients[process.number] = random.choice(
             self._stage.callers(process) or range(self._stage.plan.clients)
         )
         self._zombies = [zombie for zombie in self._zombies if zombie.alive] + [process]
@@ -180,14 +176,14 @@ class Nemesis:
         self._watermarks_hold = False
         self._site.lose_power(keep)
         for process in self._site.processes:
-            self._stage.bury(process)
+            self._stage.mark_dead(process)
 
     async def _one_error(self, fault: PlannedFault, random: Random) -> None:
-        target = _TARGETS[fault.trouble]
+        target = _TARGETS[fault.kind]
         self._site.faults.add(any_fault(target, Nth(fault.count), fault.seconds, random))
 
     async def _many_errors(self, fault: PlannedFault, random: Random) -> None:
-        target = _TARGETS[fault.trouble]
+        target = _TARGETS[fault.kind]
         for _ in range(random.randint(1, 3)):
             window = Window(fault.seconds, random.choice((0.02, 0.1, 0.5, 1.0)))
             self._site.faults.add(any_fault(target, window, fault.seconds, random))
@@ -284,7 +280,7 @@ class Nemesis:
                 healed = False
             elif healed:
                 raise CannotServe(
-                    "\n".join(("calls are never answered", *stage.waiting(), "tasks wait:", *who_waits()))
+                    "\n".join(("calls are never answered", *stage.waiting(), "tasks wait:", *waiting_tasks()))
                 )
             else:
                 self.heal()
@@ -302,7 +298,7 @@ class Nemesis:
     # --- processes ------------------------------------------------------------------------------------------
 
     async def keep_serving(self) -> None:
-        """Bring up a process whenever nobody serves."""
+        """ImplicitImport up a process whenever nobody serves."""
         while True:
             await self._stage.until(lambda: self._stage.current is None)
             await self.bring_up()
@@ -342,29 +338,29 @@ class Nemesis:
                 process = await self._site.start(self._tasks)
             except (TierlogError, OSError, ProcessDied, Killed) as error:
                 return None, f"{type(error).__name__}: {error}"
-            self._tasks.start_soon(self._bury_at_the_end, process)
+            self._tasks.start_soon(self._mark_dead_at_the_end, process)
             return process, ""
         self._end(self._site.processes[-1])
         return None, f"no start within {START_SECONDS:g} s"
 
-    async def _bury_at_the_end(self, process: Process) -> None:
+    async def _mark_dead_at_the_end(self, process: Process) -> None:
         await process.ended.wait()
-        self._stage.bury(process)
+        self._stage.mark_dead(process)
 
     async def _show(self, process: Process) -> str:
         """Tell each checker what the new owner shows; or why it shows nothing."""
         stage = self._stage
         for family, checker in stage.checkers.items():
-            view, problem = await take_look(stage, process, family)
+            view, problem = await observe_family(stage, process, family)
             if view is None:
                 return problem
-            # What older owners did by themselves is known before they are fenced.
+            # What earlier owners did by themselves is known before they are fenced.
             problem = await list_transactions(stage, process, family)
             if problem:
                 return problem
             stage.pass_time(family)
             checker.fence(process.number, view)
-        stage.look_inside(process)
+        stage.check_invariants(process)
         return ""
 
     async def replace(self, random: Random) -> None:
@@ -407,17 +403,17 @@ class Nemesis:
             await process.stop()
         if scope.cancelled_caught:
             raise CannotServe(
-                "\n".join((f"P{process.number} does not stop; these tasks wait:", *who_waits()))
+                "\n".join((f"P{process.number} does not stop; these tasks wait:", *waiting_tasks()))
             )
         if process.error is not None:
             raise CannotServe(f"P{process.number} did not stop cleanly: {process.error!r}")
-        self._stage.bury(process)
+        self._stage.mark_dead(process)
 
 
 _TARGETS = {
-    Trouble.FILE_ERROR: Target.FILES,
-    Trouble.FILE_ERRORS: Target.FILES,
-    Trouble.LOG_ERROR: Target.LOG,
-    Trouble.CHUNK_ERROR: Target.CHUNKS,
-    Trouble.CHUNK_ERRORS: Target.CHUNKS,
+    FaultKind.FILE_ERROR: Target.FILES,
+    FaultKind.FILE_ERRORS: Target.FILES,
+    FaultKind.LOG_ERROR: Target.LOG,
+    FaultKind.CHUNK_ERROR: Target.CHUNKS,
+    FaultKind.CHUNK_ERRORS: Target.CHUNKS,
 }

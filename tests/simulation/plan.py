@@ -1,15 +1,12 @@
-"""What a seed decides: the kind of world, what each client intends, and what goes wrong, as plain data.
+"""What a seed decides: the kind of world, what each client intends, and the faults, as plain data.
 
-Owns: ``Plan`` and its steps, and how a seed makes them. Does not own: what a step comes to, which depends on
-what has happened by then (``clients.py`` for actions, ``nemesis.py`` for faults).
+Every step has a number; actions and faults share one sequence. A step is an *intent* with a random generator
+of its own, never a finished call: so ``keep`` can cut any steps, and the meaning of the others stays the
+same. A fault comes when an action with a higher number begins.
 
-Every step has a number; actions and faults share one sequence. A step is an *intent* with a chance of its
-own, never a ready call: so ``keep`` can cut any steps, and what the others mean stays the same. A fault comes
-when an action with a higher number begins.
-
-A seed is a swarm's member: it enables only some kinds of actions and faults, with weights of its own, because
-a world in which everything happens hides what needs many of one kind. Some seeds have no faults, some only
-ends of processes.
+A seed enables only some kinds of actions and faults, with weights of its own (swarm testing), because a world
+in which everything happens hides bugs that need many of one kind. Some seeds have no faults, some only ends
+of processes.
 """
 
 from __future__ import annotations
@@ -103,7 +100,7 @@ ALWAYS = (Verb.CREATE, Verb.APPEND, Verb.READ)
 """A world without these has nothing to be wrong about."""
 
 
-class Trouble(StrEnum):
+class FaultKind(StrEnum):
     """What goes wrong, or merely happens to the whole world."""
 
     ADVANCE = "time passes"
@@ -132,32 +129,32 @@ class Trouble(StrEnum):
     ZOMBIE_READ = "read of a superseded owner"
     FAILED_RAISE = "failed raise of the epoch, then a take-over"
     SLOW_READ = "slow read of a segment that changes"
-    BIRTH = "the first opening fails, and much later a power loss"
+    FIRST_OPENING = "the first opening fails, and much later a power loss"
     """Before the first action, or not at all."""
 
 
-QUIET = (Trouble.ADVANCE,)
+QUIET = (FaultKind.ADVANCE,)
 ENDS = (
-    Trouble.STOP,
-    Trouble.KILL,
-    Trouble.KILL_AT_CALL,
-    Trouble.KILL_RECOVERY,
-    Trouble.FAILOVER,
-    Trouble.TAKE_OVER,
-    Trouble.POWER_LOSS,
+    FaultKind.STOP,
+    FaultKind.KILL,
+    FaultKind.KILL_AT_CALL,
+    FaultKind.KILL_RECOVERY,
+    FaultKind.FAILOVER,
+    FaultKind.TAKE_OVER,
+    FaultKind.POWER_LOSS,
 )
-MISFORTUNES = (
-    Trouble.FAILED_SYNC,
-    Trouble.OPENING,
-    Trouble.HANGING_WRITE,
-    Trouble.LOST_REPLY,
-    Trouble.CRASH_AT_DELETE,
-    Trouble.FREEZE_AT_WRITE,
-    Trouble.ZOMBIE_READ,
-    Trouble.FAILED_RAISE,
-    Trouble.SLOW_READ,
+COMPOUND = (
+    FaultKind.FAILED_SYNC,
+    FaultKind.OPENING,
+    FaultKind.HANGING_WRITE,
+    FaultKind.LOST_REPLY,
+    FaultKind.CRASH_AT_DELETE,
+    FaultKind.FREEZE_AT_WRITE,
+    FaultKind.ZOMBIE_READ,
+    FaultKind.FAILED_RAISE,
+    FaultKind.SLOW_READ,
 )
-ALL = tuple(Trouble)
+ALL = tuple(FaultKind)
 
 
 @attrs.frozen
@@ -183,7 +180,7 @@ class Action:
 @attrs.frozen
 class PlannedFault:
     number: int
-    trouble: Trouble
+    kind: FaultKind
     count: int
     """How many steps or calls away it is, or how many of something."""
     seconds: float
@@ -239,17 +236,17 @@ class _Planner:
         families = self._families(random.randint(1, 3))
         clients = random.choice((3, 3, 4))
         verbs = self._swarm(WEIGHTS, ALWAYS)
-        troubles = self._troubles()
-        birth = troubles.pop(Trouble.BIRTH, 0)
+        kinds = self._fault_kinds()
+        first_opening = kinds.pop(FaultKind.FIRST_OPENING, 0)
         # About one step in twelve is a fault, where there are any.
-        often = random.choice((0.02, 0.05, 0.1)) if troubles else 0.0
+        often = random.choice((0.02, 0.05, 0.1)) if kinds else 0.0
         actions: list[Action] = []
-        faults = [self._fault(1, {Trouble.BIRTH: birth})] if birth else []
+        faults = [self._fault(1, {FaultKind.FIRST_OPENING: first_opening})] if first_opening else []
         number = len(faults)
         while len(actions) < operations:
             number += 1
             if random.random() < often:
-                faults.append(self._fault(number, troubles))
+                faults.append(self._fault(number, kinds))
             else:
                 actions.append(self._action(number, verbs, clients, families))
         plan = Plan(self._seed, site, families, clients, tuple(actions), tuple(faults))
@@ -268,8 +265,8 @@ class _Planner:
         chosen = [kind for kind in weights if kind in always or self._random.random() < share]
         return {kind: weights[kind] * self._random.choice((1, 2, 6)) for kind in chosen}
 
-    def _troubles(self) -> dict[Trouble, int]:
-        kinds: Sequence[Trouble] = self._random.choice(((), QUIET, (*ENDS, *QUIET), ALL, ALL, ALL, ALL))
+    def _fault_kinds(self) -> dict[FaultKind, int]:
+        kinds: Sequence[FaultKind] = self._random.choice(((), QUIET, (*ENDS, *QUIET), ALL, ALL, ALL, ALL))
         return self._swarm(dict.fromkeys(kinds, 1), ()) if kinds else {}
 
     def _action(
@@ -289,11 +286,11 @@ class _Planner:
             chance=random.getrandbits(32),
         )
 
-    def _fault(self, number: int, troubles: Mapping[Trouble, int]) -> PlannedFault:
+    def _fault(self, number: int, kinds: Mapping[FaultKind, int]) -> PlannedFault:
         random = self._random
         return PlannedFault(
             number,
-            trouble=_weighted(random, troubles),
+            kind=_weighted(random, kinds),
             count=random.choice((1, 2, 3, 5, 8, 13, 30, 80, 200)),
             seconds=random.choice((0.01, 0.1, 1.0, 5.0, 20.0, 70.0)),
             chance=random.getrandbits(32),
@@ -356,29 +353,31 @@ def _with_joins(limits: Limits, random: Random) -> Limits:
 def _with_legacy(plan: Plan, random: Random) -> Plan:
     """``plan``, perhaps with segments of the legacy layout. Chances of its own: all other seeds mean what
     they meant."""
-    older = draw(random, plan.families)
-    if not older:
+    legacy = draw(random, plan.families)
+    if not legacy:
         return plan
 
     layout = random.choice((LayoutMode.INSTALL_NEW, LayoutMode.CODE_ONLY_UPGRADE, LayoutMode.LAYOUT_UPGRADE))
     limits = attrs.evolve(plan.site.limits, adopt_bytes=random.choice((200, 256 << 10)))
     site = attrs.evolve(plan.site, layout=layout, limits=limits)
-    # Where headers are written, a name that was never older may be refused as missing or as a header of the
+    # Where headers are written, a name that was never there may be refused as missing or as a header of the
     # store's own.
     other = 0.0 if layout.writes_headers else 0.005
     first = 0.1 if layout.imports_legacy else 0.7
-    actions = _with_imports(plan, {segment.name: first for segment in older}, random, other)
-    return attrs.evolve(plan, site=site, actions=actions, legacy=older)
+    actions = _with_imports(plan, {segment.name: first for segment in legacy}, random, other)
+    return attrs.evolve(plan, site=site, actions=actions, legacy=legacy)
 
 
-def _with_imports(plan: Plan, older: Mapping[str, float], random: Random, other: float) -> tuple[Action, ...]:
+def _with_imports(
+    plan: Plan, legacy: Mapping[str, float], random: Random, other: float
+) -> tuple[Action, ...]:
     """Some actions import instead: often the first one about a name that is in the legacy layout, seldom any
     later one, or another name."""
     met: set[str] = set()
     actions: list[Action] = []
     for action in plan.actions:
         name = plan.families[action.family][action.segment]
-        share = older.get(name, other) if name not in met else AGAIN if name in older else other
+        share = legacy.get(name, other) if name not in met else AGAIN if name in legacy else other
         met.add(name)
         actions.append(attrs.evolve(action, verb=Verb.IMPORT) if random.random() < share else action)
     return tuple(actions)

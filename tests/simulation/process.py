@@ -1,12 +1,8 @@
-"""One simulated process: a whole store, as ``serve`` runs it, over files, log and chunks that lie behind one
-gate.
+"""One simulated process: a whole store, as ``serve`` runs it, over files, log and chunks behind one gate.
 
-Owns: the process's life (open, serve, be frozen, be killed, stop) and the calls of its clients, who live in
-it as they do in an app. Does not own: what outlives it (``world.py``), nor the gate's rules (``gates.py``).
-
-A kill shuts the gate first; then everything of the process is cancelled, its clients' calls too. What the
-store's ``finally`` blocks want to do finds the gate shut. ``ended`` comes when the last task is gone, which
-may take some virtual time; nothing waits for it.
+Its clients live in it as they do in an app. A kill shuts the gate first; then everything of the process is
+cancelled, its clients' calls too, and the store's ``finally`` blocks find the gate shut. ``ended`` is set
+when the last task is gone, which may take some virtual time.
 """
 
 from __future__ import annotations

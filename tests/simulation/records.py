@@ -1,11 +1,8 @@
-"""The records of one container's long-term storage against themselves: every segment a whole chain of chunks,
-nothing beside them.
+"""The metadata records of one container, checked against each other: every segment is a whole chain of
+chunks, and there is nothing else.
 
-What a delete, a truncation or a splice left to be done is written down as deferred work: a chunk or an index record
-that no segment needs must be in one (rule S11).
-
-Pure: it reads the metadata entries that an owner holds in memory. Does not own: what the chunks themselves
-hold (``storage_invariants.py``).
+What a delete, a truncation or a splice leaves to be done is recorded as deferred work: a chunk or an index
+record that no segment needs must be in one (rule S11).
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""One seed again: what happened, the trace around it, and the fewest steps that still do it.
+"""One seed again: run it, print the trace and the violation, and find the fewest steps that still fail.
 
-Owns: the order of a replay (run, tell, shrink, tell), and the time that shrinking may take. Does not own: the
-search itself (``shrink.py``) or the processes (``workers.py``); a replay runs in a worker too, so that a run
-that hangs or dies is told like any other violation.
-
-Ctrl-C while shrinking keeps what was found until then.
+The run is in a worker process, so that one that hangs or dies is reported like any other violation. Ctrl-C
+during the search keeps what was found until then.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""What people and programs see of a campaign or a replay: progress, found violations, the verdict.
+"""What people and programs see of a campaign or a replay: progress, violations, the verdict.
 
-Owns: wording, the table, the JSON lines, the file of failing seeds, and the command that replays a seed. Does
-not own: what is counted (``campaign.py``). Verdicts go to stdout, progress and news to stderr; a bar is drawn
-only on a terminal.
-
-A failing seed is told, and written to the file, when it is found: nothing that happens to the campaign later
-loses it.
+Verdicts go to stdout, progress to stderr; a bar is drawn only on a terminal. A failing seed is printed, and
+written to the file of failures, when it is found: nothing that happens to the campaign later loses it.
 """
 
 from __future__ import annotations
@@ -65,7 +61,7 @@ def first_line(violation: str | None) -> str:
 
 
 class CampaignReport:
-    """Told of every verdict (``heard``) and of the end (``ended``); a context, in which the bar is drawn."""
+    """Prints each verdict (``on_verdict``) and the end (``ended``); a context in which the bar is drawn."""
 
     def __init__(self, terms: Terms, *, quiet: bool, as_json: bool, failures_file: Path | None) -> None:
         self._terms = terms
@@ -91,7 +87,7 @@ class CampaignReport:
                 yield
             self._bar = None
 
-    def heard(self, verdict: Verdict, tally: Tally) -> None:
+    def on_verdict(self, verdict: Verdict, tally: Tally) -> None:
         if verdict.violation is not None:
             self._note_failure(verdict, tally)
         if self._bar is not None:

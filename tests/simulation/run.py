@@ -1,13 +1,11 @@
 """One seed: a plan, a world, clients and faults, and at the end everything that must hold then.
 
-Owns: ``run_seed``, ``Verdict``, and the order of the end: clients through, faults healed, zombies ended, the
-last owner replaced by one more that recovers, everything flushed and collected, quiet, a clean close, and
-once more an opening that shows the same. Does not own: any check (``linearize.py``, ``invariants.py``,
-``storage_invariants.py``).
+The end: clients finish, faults are healed, zombies ended, the last owner is replaced by one more that
+recovers, everything is flushed and collected, the store is idle, closes cleanly, and opens once more with the
+same content.
 
-A violation of any of them ends the run at once and is the verdict; an exception of another kind is the
-simulator's own and is raised. A run whose calls in doubt have more orders than can be looked at ends there
-too, and is counted as undecided: what came before is right. Nothing of a run outlives it.
+A violation ends the run at once and is the verdict; an exception of another kind is the simulator's own and
+is raised. A run whose calls in doubt have too many possible orders ends there, counted as undecided.
 """
 
 from __future__ import annotations
@@ -31,16 +29,16 @@ from .legacy import lay
 from .legacy_invariants import LegacyFilesLeft
 from .linearize import Violation
 from .loop import Deadlock, Rounds, run_virtual
-from .model_ops import Append
+from .model_calls import Append
 from .nemesis import CannotServe, Nemesis
-from .observations import list_transactions, take_look
+from .observations import list_transactions, observe_family
 from .process import Process
 from .records import unfinished
 from .stage import Foreign, Stage
 from .storage_invariants import check_stored, left_over
-from .tails import Unheard
+from .tails import MissedWakeup
 from .trace import Trace
-from .view import BrokenLook, Shown, View
+from .view import SegmentView, TornObservation, View
 from .world import Site
 
 COLLECT_SECONDS = 120.0
@@ -54,7 +52,7 @@ ROUNDS_AT_ONE_TIME = 20_000
 ROUNDS_AT_LEAST = 200_000
 ROUNDS_PER_ACTION = 1000
 """Bounds of a run's work: about twenty times of what runs need."""
-VIOLATIONS = (Violation, Broken, BrokenLook, WrongAnswer, Unheard, Foreign, CannotServe, Deadlock)
+VIOLATIONS = (Violation, Broken, TornObservation, WrongAnswer, MissedWakeup, Foreign, CannotServe, Deadlock)
 
 
 @attrs.frozen
@@ -166,10 +164,10 @@ class _Run:
         await self._nemesis.flush()
         await self._wait_for_the_collector()
         shown = await self._observe()
-        process, older = await self._stage.serving(), self._legacy_files_left
-        check_stored(process.containers(), self._site.chunk_contents(), shown, older)
+        process, legacy = await self._stage.serving(), self._legacy_files_left
+        check_stored(process.containers(), self._site.chunk_contents(), shown, legacy)
         await self._check_idle()
-        check_stored(process.containers(), self._site.chunk_contents(), shown, older)
+        check_stored(process.containers(), self._site.chunk_contents(), shown, legacy)
         await self._nemesis.restart()
         await self._observe()
         await self._nemesis.close()
@@ -201,9 +199,9 @@ class _Run:
     async def _observe(self) -> View:
         """Everything that the owner shows, which must be what the checkers expect."""
         process = await self._stage.serving()
-        shown: dict[str, Shown] = {}
+        shown: dict[str, SegmentView] = {}
         for family, checker in self._stage.checkers.items():
-            view, problem = await take_look(self._stage, process, family)
+            view, problem = await observe_family(self._stage, process, family)
             if view is None:
                 raise CannotServe(f"{family} cannot be read, though nothing is wrong any more: {problem}")
 
@@ -216,7 +214,7 @@ class _Run:
                     f"the transactions of {family} cannot be listed, though nothing is wrong any more: "
                     f"{problem}"
                 )
-        self._stage.look_inside(process)
+        self._stage.check_invariants(process)
         return shown
 
     async def _let_leases_end(self) -> None:
@@ -231,11 +229,11 @@ class _Run:
 
     async def _wait_for_the_collector(self) -> None:
         """Nothing is lost, and nothing is left over that no metadata refers to, once delays are over."""
-        process, older = await self._stage.serving(), self._legacy_files_left
+        process, legacy = await self._stage.serving(), self._legacy_files_left
         end = trio.current_time() + COLLECT_SECONDS
         while left := [
             *self._unfinished(process),
-            *left_over(process.containers(), self._site.chunk_contents(), older),
+            *left_over(process.containers(), self._site.chunk_contents(), legacy),
         ]:
             if trio.current_time() > end:
                 raise Broken(

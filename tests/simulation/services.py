@@ -1,12 +1,8 @@
 """The log service and the chunk services as a simulated process sees them: behind its gate, with faults.
 
-Owns: ``ServiceLog`` and ``ServiceChunks``, wrappers of the contracts. Does not own: what the services keep
-(the memory backends do), nor which call goes wrong (``faults.py``).
-
 The services live elsewhere: they outlive every process, and a power loss of the host does not touch them. A
 call takes part of its time on the way there and the rest on the way back; a process can be frozen, cancelled
-or killed on either. A log call that does not come back well breaks the log for its owner (rule W6), whatever
-became of it over there.
+or killed on either. A log call that fails, for whatever reason, breaks the log for its owner (rule W6).
 """
 
 from __future__ import annotations

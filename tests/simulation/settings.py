@@ -1,11 +1,8 @@
-"""What kind of world a simulation runs in, as plain values.
+"""The kind of world a simulation runs in, as plain values.
 
-Owns: where the log and the chunks live, how long calls take, and limits so small that a few hundred
-operations meet rolls, checkpoints, truncation, throttling, eviction, flushes by size and by age, and garbage
-collection; what these mean for a store's options. Does not own: which kind a seed gets.
-
-The options are made by the same functions as a real store's, then made smaller: below what an operator may
-configure.
+Limits are so small that a few hundred operations reach rolls, checkpoints, truncation, throttling, eviction,
+flushes by size and by age, and garbage collection. The options are made by the same functions as a real
+store's, then made smaller than an operator may configure.
 """
 
 from __future__ import annotations

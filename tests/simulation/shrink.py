@@ -1,13 +1,8 @@
-"""Making a failing seed small: which steps of its plan does the violation need?
+"""Shrinking a failing seed: which steps of its plan does the violation need?
 
-Owns: the search (delta debugging over the numbers of a plan's steps), the notion of "still the same
-violation", and the way in which chosen steps are written, as in ``3,7,20-31``. Does not own: what a step is
-(``plan.py``) or how it is run; the search is given a function that answers whether some steps still fail.
-
-Order: the largest parts are tried first and the latest ones before earlier ones, since what follows the
-failure is never needed; then ever smaller ones, down to single steps, until no single step can be left out.
-The search asks nothing of clocks or chance, so it finds the same steps each time. When the caller gives up,
-or interrupts, what was found until then still fails: it is merely not the smallest.
+Delta debugging over step numbers. The largest parts are tried first and the latest ones before earlier ones,
+since what follows the failure is never needed; then ever smaller ones, until no single step can be left out.
+The search is deterministic. When the caller gives up, or interrupts, the steps found until then still fail.
 """
 
 from __future__ import annotations

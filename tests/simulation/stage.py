@@ -1,13 +1,9 @@
-"""What clients, faults and checks of one run share: who serves now, who still lives beside it, which calls
-are under way.
+"""What clients, faults and checks of one run share: which process serves, which others live, which calls are
+under way.
 
-Owns: ``Stage``: the processes' roles, the checkers, the counts, the progress through the plan, and the one
-way in which a call is made (``attempt``), so that every call of a process that dies is lost at that very
-moment, whatever its dying parts would still answer. Does not own: what is called (``clients.py``), when
-processes come and go (``nemesis.py``), what is judged (``linearize.py``).
-
-A call ends in exactly one of the ways of ``Ending``; a foreign exception out of a living store is a
-violation.
+``attempt`` is the one way in which a call is made, so that every call of a process that dies is lost at that
+very moment. A call ends in exactly one of the ways of ``Ending``; a foreign exception out of a living store
+is a violation.
 """
 
 from __future__ import annotations
@@ -32,8 +28,7 @@ from .lease_expiry import LeaseExpiries
 from .linearize import Checker
 from .loop import after_steps
 from .model import Key, State
-from .model_calls import Op
-from .model_legacy import Bring, accesses
+from .model_calls import ImplicitImport, Op
 from .model_transactions import LookUp
 from .plan import Plan
 from .process import Process, ProcessDied
@@ -76,7 +71,7 @@ class Stage:
         self.trace = trace
         self.checkers = {names[0]: Checker(names[0], state=self._at_first(names)) for names in plan.families}
         tombstone = plan.site.limits.tombstone
-        self.lapses = {
+        self.expiries = {
             family: LeaseExpiries(checker, tombstone, trio.current_time)
             for family, checker in self.checkers.items()
         }
@@ -86,7 +81,7 @@ class Stage:
         self.counts: Counter[str] = Counter()
         self.current: Process | None = None
         """Whom clients should ask; None while nobody serves."""
-        self.keepers: dict[int, int] = {}
+        self.zombie_clients: dict[int, int] = {}
         """The client that stays with a process that is not asked by the others any more, by the process's
         number."""
         self.is_over = False
@@ -107,10 +102,10 @@ class Stage:
         self._releases = 0
 
     def _at_first(self, names: Sequence[str]) -> State:
-        older = tuple(
-            sorted((segment.name, segment.life) for segment in self.plan.legacy if segment.name in names)
+        legacy = tuple(
+            sorted((segment.name, segment.imported) for segment in self.plan.legacy if segment.name in names)
         )
-        return State(legacy=older, brings=self.plan.site.layout.imports_legacy)
+        return State(legacy=legacy, imports_on_access=self.plan.site.layout.imports_legacy)
 
     # --- progress --------------------------------------------------------------------------------
 
@@ -174,13 +169,13 @@ class Stage:
 
     def give_up_on(self, process: Process) -> None:
         """Everybody leaves ``process`` but the client that stays with it: what they asked is in doubt."""
-        keeper = f"c{self.keepers[process.number]} "
+        keeper = f"c{self.zombie_clients[process.number]} "
         for call in list(self._calling):
             if call.process is process and not call.what.startswith(keeper):
                 call.scope.cancel()
         self.retire(process)
 
-    def bury(self, process: Process) -> None:
+    def mark_dead(self, process: Process) -> None:
         """``process`` has died: its calls are lost."""
         if self.current is process:
             self.retire(process)
@@ -250,7 +245,7 @@ class Stage:
     def may_meet_damage(self, process: Process) -> bool:
         flips = self.site.faults.met.get(_FLIPS, 0)
         if flips != self._flips:
-            # What was read wrong may have been remembered by anybody who lives.
+            # What was read wrong may have been remembered by anybody who segments.
             self._flips, self.damaged_up_to = flips, len(self.site.processes)
         return self.is_damaged or process.number <= self.damaged_up_to
 
@@ -287,24 +282,26 @@ class Stage:
         """A call to ``owner`` is about to begin that may begin a transaction. Other owners' lists cannot show
         it."""
         for listed, asked, calls in self._listings:
-            for key in self.lapses[family].keys if (listed, asked) == (family, owner) else ():
+            for key in self.expiries[family].keys if (listed, asked) == (family, owner) else ():
                 if key not in calls:
                     calls[key] = self.checkers[family].begin(LookUp(*key), owner)
 
     def expect_access(self, op: Op, owner: int) -> None:
         """A call to ``owner`` is about to begin that may import what it is about."""
         checker = self.checkers[op.family]
-        for name in accesses(op) if self.plan.legacy else ():
-            is_expected = any((call.op, call.owner) == (Bring(name), owner) for call in checker.pending)
-            if not is_expected and any(state.waits(name) for state in checker.states):
-                checker.possible(Bring(name), owner)
+        for name in op.imports if self.plan.legacy else ():
+            is_expected = any(
+                (call.op, call.owner) == (ImplicitImport(name), owner) for call in checker.pending
+            )
+            if not is_expected and any(state.awaits_import(name) for state in checker.states):
+                checker.possible(ImplicitImport(name), owner)
 
     def pass_time(self, family: str) -> None:
         """Tell the checker what owners may have done by themselves until now."""
         first = max(0, self.checkers[family].bound - 1)
-        self.lapses[family].tell((process.number, process.began) for process in self.site.processes[first:])
+        self.expiries[family].tell((process.number, process.began) for process in self.site.processes[first:])
 
-    def look_inside(self, process: Process) -> None:
+    def check_invariants(self, process: Process) -> None:
         """Ask every invariant about the containers of ``process``."""
         self.book.check()
         for container in process.containers():
@@ -316,8 +313,8 @@ class Stage:
         counts = Counter(self.counts)
         for work in self._work.values():
             counts.update(work)
-        older = [life for checker in self.checkers.values() for _, life in checker.states[0].legacy]
-        counts["imported"] = older.count(None)
+        legacy = [segment for checker in self.checkers.values() for _, segment in checker.states[0].legacy]
+        counts["imported"] = legacy.count(None)
         counts["faults"] = sum(self.site.faults.met.values())
         counts["kills"] += sum(
             count for what, count in self.site.faults.met.items() if what.endswith(f" {Kind.KILL}")

@@ -1,11 +1,8 @@
 """What long-term storage must hold once everything is flushed and collected: the referenced chunks, no
 others, with the right bytes.
 
-Owns: the comparison of stored chunks, an owner's records and what that owner shows, and ``ChunkBook``, which
-sees every call to chunk storages in the whole run. Does not own: the records against themselves
-(``records.py``), nor when collection is over (``run.py``).
-
-Pure and synchronous. It looks past all faults, at what the storage really holds.
+``ChunkBook`` sees every call to chunk storages in the whole run. The rest is pure and looks past all faults,
+at what the storage really holds.
 """
 
 from __future__ import annotations
@@ -20,11 +17,11 @@ from tierlog.storage_backends.segments.records.segment import SegmentRecord
 from .invariants import Broken
 from .legacy_invariants import LegacyFilesLeft
 from .records import chain, segment_records
-from .view import Shown, View
+from .view import SegmentView, View
 
 Contents = Mapping[str, bytes]
 SYSTEM = "_system/"
-NO_OLDER = LegacyFilesLeft()
+NO_LEGACY = LegacyFilesLeft()
 
 
 CREATING = ("create", "create_with_content", "concat")
@@ -44,7 +41,7 @@ class ChunkBook:
 
     def note(self, process: int, verb: str, name: str) -> None:
         if name.endswith(HEADER_SUFFIX):
-            return  # of the legacy layout: each owner brings it up to date
+            return  # of the legacy layout: each owner imports_on_access it up to date
         if verb == "delete":
             self._deleted.add((name, process))
         elif verb in CREATING and not name.startswith(SYSTEM):
@@ -76,31 +73,31 @@ def referenced_chunks(containers: Sequence[Container]) -> set[str]:
     }
 
 
-def expected_names(containers: Sequence[Container], older: LegacyFilesLeft = NO_OLDER) -> set[str]:
+def expected_names(containers: Sequence[Container], legacy: LegacyFilesLeft = NO_LEGACY) -> set[str]:
     """Referenced chunks, the claim of each owner, and what must be left of the legacy layout."""
     claims = {claim_name(container.index, container.state.epoch) for container in containers}
-    return referenced_chunks(containers) | claims | set(older.needed(containers))
+    return referenced_chunks(containers) | claims | set(legacy.needed(containers))
 
 
 def left_over(
-    containers: Sequence[Container], contents: Contents, older: LegacyFilesLeft = NO_OLDER
+    containers: Sequence[Container], contents: Contents, legacy: LegacyFilesLeft = NO_LEGACY
 ) -> list[str]:
     return sorted(
-        name for name in set(contents) - expected_names(containers, older) if not older.may_be_left(name)
+        name for name in set(contents) - expected_names(containers, legacy) if not legacy.may_be_left(name)
     )
 
 
 def check_stored(
-    containers: Sequence[Container], contents: Contents, shown: View, older: LegacyFilesLeft = NO_OLDER
+    containers: Sequence[Container], contents: Contents, shown: View, legacy: LegacyFilesLeft = NO_LEGACY
 ) -> None:
     """Everything is flushed; ``shown`` is what the owners show of all segments."""
-    missing = sorted(expected_names(containers, older) - set(contents))
+    missing = sorted(expected_names(containers, legacy) - set(contents))
     if missing:
         raise Broken(
             f"it does not hold that what metadata refers to is stored\nmissing: {', '.join(missing)}"
         )
 
-    for breach in older.breaches(containers, contents, shown):
+    for breach in legacy.breaches(containers, contents, shown):
         raise Broken(
             f"it does not hold that the legacy layout is left as it was, or as it is said to be\n{breach}"
         )
@@ -128,7 +125,7 @@ def _breaches(container: Container, contents: Contents, shown: View) -> Iterator
 
 
 def _segment_breaches(
-    container: Container, record: SegmentRecord, contents: Contents, name: str, segment: Shown
+    container: Container, record: SegmentRecord, contents: Contents, name: str, segment: SegmentView
 ) -> Iterator[str]:
     recorded = (record.length, record.start_offset, record.sealed)
     if recorded != (segment.length, segment.start, segment.sealed):

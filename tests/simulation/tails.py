@@ -1,15 +1,11 @@
-"""What a tail must have been told: a client who waits at a segment's end and hears nothing gives up, unless
-there was something to hear.
+"""Tails: a reader that waits at a segment's end gives up after a while; there must have been nothing to
+deliver.
 
-Owns: ``await_block``, one wait of a tail with its end, and ``Listening``, which looks at the living container
-instead of asking it: whether bytes, a seal, the segment's end or the container's own end are there for the
-waiter. Does not own: whether what a tail was told is true (``linearize.py``, by ``NextBlock``), nor the loop
-of the client (``clients.py``).
-
-Waking costs no I/O, so news that are there at one look and still there at the next one were withheld. Only
-what surely needs nothing else counts: bytes must be in memory, since long-term storage may be slow; a seal or
-an end must be durable, so nothing may be in the pipeline; and the process must not have been frozen in
-between. Cancelling the wait ends both of its tasks.
+``TailWatch`` inspects the living container: whether bytes, a seal, the segment's end or the container's own
+end are there for the reader. Waking costs no I/O, so what is there at one check and still undelivered at the
+next one was missed. Only what needs nothing else counts: bytes must be in memory, since long-term storage may
+be slow; a seal or an end must be durable, so nothing may be in the pipeline; and the process must not have
+been frozen in between. Whether the delivered bytes are right is checked by ``NextBlock``.
 """
 
 from __future__ import annotations
@@ -26,18 +22,18 @@ from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.store.store import SegmentStore
 
 from .gates import Gate
-from .model_queries import NextBlock
+from .model_calls import NextBlock
 
 TAIL_SECONDS = 1.0
 LOOKS = 20
 
 
-class Unheard(AssertionError):
+class MissedWakeup(AssertionError):
     """There was something to tell, and a tail waited on."""
 
 
 @attrs.frozen
-class Silence:
+class NoBlock:
     """What a client heard who gave up."""
 
     withheld: str = ""
@@ -46,10 +42,10 @@ class Silence:
 
 async def await_block(
     gate: Gate, op: NextBlock, blocks: AsyncGenerator[bytes, None], store: SegmentStore
-) -> bytes | Silence:
+) -> bytes | NoBlock:
     """The next block; ``b""`` at the end of a sealed segment."""
-    listening = Listening(gate, store._container(op.name), op)
-    silence, failure, block = Silence(), None, b""
+    listening = TailWatch(gate, store._container(op.name), op)
+    silence, failure, block = NoBlock(), None, b""
     with trio.CancelScope() as waiting:
 
         async def give_up() -> None:
@@ -59,7 +55,7 @@ async def await_block(
                 await trio.sleep(TAIL_SECONDS / LOOKS)
                 news = listening.news()
                 if news and news == before:
-                    silence = Silence(f"{op.name!r} at {op.offset}: {news}")
+                    silence = NoBlock(f"{op.name!r} at {op.offset}: {news}")
                     break
                 before = news
             waiting.cancel()
@@ -77,7 +73,7 @@ async def await_block(
     return silence
 
 
-class Listening:
+class TailWatch:
     """A tail of ``op`` that begins to wait now."""
 
     def __init__(self, gate: Gate, host: LocalContainer | RemoteContainer, op: NextBlock) -> None:

@@ -1,7 +1,4 @@
-"""What happened in a simulated world, line by line.
-
-Owns: the lines ``time process event``, the bounded tail of them that is printed, and the running digest of
-all of them, which two runs of a seed must share. Does not own: what is worth a line.
+"""The trace of a run: lines ``time process event``, a bounded tail of them, and a running digest of all.
 
 Nothing in a line may depend on the machine: no address, no wall clock, no order of a set.
 """

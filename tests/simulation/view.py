@@ -1,9 +1,7 @@
-"""Full looks at a family: everything that a store shows of it, and whether a model state shows the same.
+"""Full observations of a family, and whether a model state shows the same.
 
-Owns: ``View``, the look that takes it from a store, and its comparison with states. Does not own: when a look
-may be believed; that is the checker's and its caller's matter (``linearize.py``). A look is many calls: only
-while no other call of the family can take effect do they belong to one moment. What an owner does by itself
-meanwhile, which ends transactions, makes a look begin again. Cancelling a look leaves nothing behind.
+An observation takes many calls: they belong to one moment only while no other call of the family can take
+effect. If the owner ends a transaction meanwhile, the observation begins again.
 """
 
 from __future__ import annotations
@@ -16,20 +14,20 @@ from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.errors import SegmentNotFound
 from tierlog.storage_backends.base.transactions import is_staged
 
-from .model import Life, State, brief
-from .model_queries import ListNames
+from .model import Segment, State, brief
+from .model_calls import ListNames
 
 READ_SIZE = 1 << 16
 STAGED_MARK = "#txn."
 
 
-class BrokenLook(AssertionError):
+class TornObservation(AssertionError):
     """The answers of one look contradict each other: a read gave nothing below the length, or something at
     it."""
 
 
 @attrs.frozen
-class Shown:
+class SegmentView:
     """One segment as it is seen from outside."""
 
     start: int = 0
@@ -46,7 +44,7 @@ class Shown:
         return self.start + len(self.data)
 
 
-View = Mapping[str, Shown]
+View = Mapping[str, SegmentView]
 """By name: all segments of a family, staged ones too, and no other."""
 
 
@@ -59,7 +57,7 @@ async def look(
         staged = await _staged(store, targets)
         names = [*await ListNames(family).send(store), *staged]
         try:
-            view = {name: await _look_at(store, name, writers.get(name, ())) for name in names}
+            view = {name: await _observe_segment(store, name, writers.get(name, ())) for name in names}
         except SegmentNotFound as error:
             if not is_staged(error.segment):
                 raise
@@ -72,60 +70,69 @@ async def _staged(store: SegmentStore, targets: Sequence[str]) -> list[str]:
     return [name for target in targets for name in await store.list_segments(f"{target}{STAGED_MARK}")]
 
 
-async def _look_at(store: SegmentStore, name: str, writers: Sequence[str]) -> Shown:
+async def _observe_segment(store: SegmentStore, name: str, writers: Sequence[str]) -> SegmentView:
     info = await store.segment_info(name)
     data = b""
     while info.start_offset + len(data) < info.length:
         position = info.start_offset + len(data)
         block = await store.read(name, position, min(READ_SIZE, info.length - position))
         if not block:
-            raise BrokenLook(f"{name}: nothing to read at {position}, though it is {info.length} bytes long")
+            raise TornObservation(
+                f"{name}: nothing to read at {position}, though it is {info.length} bytes long"
+            )
 
         data += block
 
     if await store.read(name, info.length, 1):
-        raise BrokenLook(f"{name}: there is something to read at {info.length}, though it ends there")
+        raise TornObservation(f"{name}: there is something to read at {info.length}, though it ends there")
 
     numbers = {writer: await store.last_event_number(name, writer) for writer in writers}
-    return Shown(info.start_offset, data, info.sealed, dict(info.attributes), numbers, info.segment_id)
+    return SegmentView(info.start_offset, data, info.sealed, dict(info.attributes), numbers, info.segment_id)
 
 
 # --- views and states ---------------------------------------------------------------------------
 
 
-def shown_by(state: State, view: View) -> View:
+def view_for(state: State, view: View) -> View:
     """What ``state`` shows to whoever asks about the writers that ``view`` was asked about."""
-    return {name: _shown(life, view.get(name, Shown())) for name, life in state.lives}
+    return {name: _segment_view(segment, view.get(name, SegmentView())) for name, segment in state.segments}
 
 
-def _shown(life: Life, like: Shown) -> Shown:
-    numbers = {writer: life.last_event(writer) for writer in like.last_numbers}
-    return Shown(life.start, life.data, life.sealed, dict(life.attributes), numbers, like.segment_id)
+def _segment_view(segment: Segment, like: SegmentView) -> SegmentView:
+    numbers = {writer: segment.last_event(writer) for writer in like.last_numbers}
+    return SegmentView(
+        segment.start, segment.data, segment.sealed, dict(segment.attributes), numbers, like.segment_id
+    )
 
 
 def shows(state: State, view: View) -> bool:
-    return len(state.lives) == len(view) and shown_by(state, view) == view
+    return len(state.segments) == len(view) and view_for(state, view) == view
 
 
 def can_lead_to(state: State, view: View, removable: Collection[str]) -> bool:
     """False if no more calls can make ``state`` show ``view``, unless they end a segment; ``removable``:
     those that they may end."""
-    return all(name in removable or _can_grow_to(life, view.get(name)) for name, life in state.lives)
+    return all(name in removable or _can_grow_to(segment, view.get(name)) for name, segment in state.segments)
 
 
-def _can_grow_to(life: Life, shown: Shown | None) -> bool:
-    if shown is None or life.start > shown.start or life.length > shown.length or life.sealed > shown.sealed:
+def _can_grow_to(segment: Segment, shown: SegmentView | None) -> bool:
+    if (
+        shown is None
+        or segment.start > shown.start
+        or segment.length > shown.length
+        or segment.sealed > shown.sealed
+    ):
         return False
 
-    return shown.data.startswith(life.data[shown.start - life.start :])
+    return shown.data.startswith(segment.data[shown.start - segment.start :])
 
 
 def difference(state: State, view: View) -> list[str]:
     """One line for each segment that ``view`` shows otherwise than ``state``."""
-    expected = shown_by(state, view)
+    expected = view_for(state, view)
     differing = [name for name in sorted({*expected, *view}) if expected.get(name) != view.get(name)]
     return [f"{name} is {_text(view.get(name))}, expected {_text(expected.get(name))}" for name in differing]
 
 
-def _text(shown: Shown | None) -> str:
+def _text(shown: SegmentView | None) -> str:
     return "missing" if shown is None else str(shown)

@@ -1,15 +1,11 @@
 """Processes that run seeds: a seed that kills or hangs its process is a finding, not the end of the campaign.
 
-Owns: the worker processes, one seed at a time for each, and what is said about a seed that brought no
-verdict. Does not own: which seeds are run (``campaign.py``) or what happens in one (``run.py``).
-
 Workers are spawned, never forked, so that they share nothing with a parent that may run loops and threads.
-The parent knows which seed each of them works at. Each worker watches its own time: a seed that takes longer
-than its limit leaves the stack of every thread in a file and ends the process, also when the parent is gone
-by then. A worker that ended for any reason is replaced.
+Each worker watches its own time: a seed that takes longer than its limit leaves the stack of every thread in
+a file and ends the process, even without a parent. A worker that ended for any reason is replaced.
 
-Ctrl-C reaches the parent alone; leaving the crew's context, for any reason, kills the workers, which own
-nothing that needs an end. A worker whose parent vanished finds its pipe closed and ends.
+Ctrl-C reaches the parent alone; leaving the crew's context kills the workers, which own nothing that needs an
+end. A worker whose parent vanished finds its pipe closed and ends.
 """
 
 from __future__ import annotations

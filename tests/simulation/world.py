@@ -1,16 +1,11 @@
 """The site of a simulation: one host with a disk, a log service, a chunk store, and the processes that open
 the store one after another.
 
-Owns: what outlives processes, their start, the power loss, and the view of long-term storage past all faults.
-Does not own: the processes' own lives (``process.py``), what goes wrong at calls (``faults.py``), nor what
-clients do.
-
-All processes live on the one host and serve the same store, with the same options. The log service and the
-chunk services live elsewhere: a power loss kills every process and leaves the disk with what it may keep, the
-services with all they have.
+The log service and the chunk services live elsewhere: a power loss kills every process and leaves the disk
+with what it may keep, the services with all they have.
 
 Determinism: every purpose has a ``Random`` of its own, made from the site's and the purpose's name, so that
-chance in one place does not move chance in another. Ids carry the number of their process.
+chance in one place does not change chance in another. Ids carry the number of their process.
 """
 
 from __future__ import annotations

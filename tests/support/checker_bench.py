@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 from simulation.configuration import Pending
 from simulation.linearize import Checker, Violation
-from simulation.model_calls import Op
-from simulation.model_ops import Append, Create, UpdateAttributes
-from simulation.model_queries import Read
-from simulation.view import Shown, View
+from simulation.model_calls import Append, Create, Op, Read, UpdateAttributes
+from simulation.view import SegmentView, View
 
 from tierlog import AttributeUpdate, AttributeUpdateKind, SegmentInfo
 from tierlog.storage_backends.base.errors import (
@@ -65,8 +63,8 @@ def adding(value: int) -> UpdateAttributes:
     return UpdateAttributes("f", (AttributeUpdate("a", value, AttributeUpdateKind.ACCUMULATE),))
 
 
-def f(data: bytes = b"abc", **more: Any) -> dict[str, Shown]:
-    return {"f": Shown(data=data, **more)}
+def f(data: bytes = b"abc", **more: Any) -> dict[str, SegmentView]:
+    return {"f": SegmentView(data=data, **more)}
 
 
 def info(segment_id: int, length: int = 3, **more: Any) -> SegmentInfo:

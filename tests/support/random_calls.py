@@ -5,18 +5,21 @@ from __future__ import annotations
 
 from random import Random
 
-from simulation.model_calls import Op
-from simulation.model_ops import (
+from simulation.model_calls import (
     Append,
     Create,
     Delete,
     ExpireWriters,
+    Info,
+    LastEventNumber,
+    ListNames,
     Merge,
+    Op,
+    Read,
     Seal,
     Truncate,
     UpdateAttributes,
 )
-from simulation.model_queries import Info, LastEventNumber, ListNames, Read
 
 from tierlog import AttributeUpdate, AttributeUpdateKind
 

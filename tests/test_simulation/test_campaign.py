@@ -36,11 +36,11 @@ def run_jobs(*jobs: Job, size: int = 1, seed_seconds_max: float = 60) -> dict[in
 
 
 def test_every_seed_is_run_once_and_counted() -> None:
-    heard: list[int] = []
+    on_verdict: list[int] = []
 
-    tally = run_campaign(terms(), run_fake, lambda verdict, tally: heard.append(verdict.seed))
+    tally = run_campaign(terms(), run_fake, lambda verdict, tally: on_verdict.append(verdict.seed))
 
-    assert sorted(heard) == list(range(1, 13))
+    assert sorted(on_verdict) == list(range(1, 13))
     assert (tally.seeds, tally.operations, tally.simulated_seconds) == (12, 12 * 50, 12 * 1800)
     assert tally.counts == {"acked": 1200, "kills": 24}
     assert (tally.failures, tally.interrupted) == ([], False)

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 from simulation.lease_expiry import LeaseExpiries
 from simulation.linearize import Checker
-from simulation.model_calls import Op, staged_names
-from simulation.model_ops import Append, Create
+from simulation.model_calls import Append, Create, Op, staged_names
 from simulation.model_transactions import Abort, Begin, LookUp, Stage
-from simulation.view import Shown
+from simulation.view import SegmentView
 
 from support.checker_bench import impossible
 from tierlog.storage_backends.base.errors import TransactionEnded, TransactionNotFound
@@ -19,7 +18,7 @@ from tierlog.storage_backends.base.transactions import TransactionInfo, Transact
 
 LEASE, TOMBSTONE = 10.0, 50.0
 P0 = staged_names("f", "t0")[0]
-STAGED_X = {"f": Shown(), P0: Shown(0, b"x")}
+STAGED_X = {"f": SegmentView(), P0: SegmentView(0, b"x")}
 NOBODY_KNOWS = TransactionNotFound("unknown", segment="f")
 
 
@@ -38,7 +37,7 @@ class World:
     def __init__(self) -> None:
         self.now = 0.0
         self.checker = Checker("f")
-        self.lapses = LeaseExpiries(self.checker, TOMBSTONE, lambda: self.now)
+        self.expiries = LeaseExpiries(self.checker, TOMBSTONE, lambda: self.now)
         self.owners = {1: 0.0}
         self.told(Create("f"), None)
         self.told(Begin("f", "t0", None, LEASE), told_open())
@@ -49,7 +48,7 @@ class World:
 
     def told(self, op: Op, answer: Any) -> None:
         op = op.begun(self.now)
-        self.lapses.note(op)
+        self.expiries.note(op)
         call = self.checker.begin(op, max(self.owners))
         self.pass_time()
         if isinstance(answer, Exception):
@@ -58,7 +57,7 @@ class World:
             self.checker.answered(call, answer)
 
     def pass_time(self) -> None:
-        self.lapses.tell(
+        self.expiries.tell(
             (owner, since) for owner, since in self.owners.items() if owner >= self.checker.bound
         )
 
@@ -123,7 +122,7 @@ def test_what_was_staged_is_gone_with_its_transaction(world: World) -> None:
     world.checker.observe(STAGED_X)
 
     world.at(10.0).pass_time()
-    world.checker.observe({"f": Shown()})
+    world.checker.observe({"f": SegmentView()})
     world.told(LookUp("f", "t0"), ABORTED)
 
 
@@ -132,7 +131,7 @@ def test_what_was_staged_is_not_gone_before(world: World) -> None:
     world.at(9.0).pass_time()
 
     with impossible():
-        world.checker.observe({"f": Shown()})
+        world.checker.observe({"f": SegmentView()})
 
 
 def test_a_tombstone_is_forgotten_after_its_time_and_the_id_can_begin_and_end_again(world: World) -> None:
@@ -152,7 +151,7 @@ def test_a_tombstone_that_is_forgotten_too_early_is_noticed(world: World) -> Non
 
 def test_a_begin_in_doubt_may_have_begun_ended_and_been_forgotten(world: World) -> None:
     op = Begin("f", "t1", None, LEASE).begun(0.0)
-    world.lapses.note(op)
+    world.expiries.note(op)
     world.checker.doubtful(world.checker.begin(op, 1))
 
     world.at(10.0).told(Stage("f", "t1", "p0"), TransactionEnded("over", segment="f", state="aborted"))
@@ -169,7 +168,7 @@ def test_many_leases_that_are_over_are_no_harder_than_one(world: World) -> None:
             TransactionInfo("t0", target, TransactionState.OPEN, None, LEASE, LEASE, "", None, 0),
         )
     world.at(500.0).pass_time()
-    world.checker.observe({name: Shown() for name in ("f", *targets)})
+    world.checker.observe({name: SegmentView() for name in ("f", *targets)})
     world.told(LookUp("f#3", "t0"), TransactionNotFound("unknown", segment="f#3"))
 
     assert len(world.checker.states) == 1

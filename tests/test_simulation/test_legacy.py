@@ -9,11 +9,17 @@ from random import Random
 import pytest
 from simulation.legacy import LegacyFiles, draw
 from simulation.legacy_invariants import LegacyFilesLeft
-from simulation.model import State, ToldNothing, refusal
-from simulation.model_calls import Op
-from simulation.model_legacy import Bring, Import, accesses
-from simulation.model_ops import Append, Create, Delete
-from simulation.model_queries import ListNames, Read
+from simulation.model import NotAnswered, State, refusal
+from simulation.model_calls import (
+    Append,
+    Create,
+    Delete,
+    ImplicitImport,
+    Import,
+    ListNames,
+    Op,
+    Read,
+)
 from simulation.plan import Verb, make_plan
 from simulation.run import run_seed
 
@@ -79,7 +85,7 @@ async def test_a_store_imports_the_files_as_the_model_says() -> None:
             await world.chunks.create_with_content(file, [data])
             if file == segment.read_only:
                 await world.chunks.set_read_only(file, True)
-        state = State(legacy=(("f", segment.life),))
+        state = State(legacy=(("f", segment.imported),))
         async with world.owner() as owner:
             for op in (
                 Read("f", segment.lost, 10_000),
@@ -107,7 +113,7 @@ def told(state: State, *ops: Op) -> State:
 
 
 def test_on_demand_there_is_no_segment_before_its_import_and_none_comes_twice() -> None:
-    state = State(legacy=(("f", LegacyFiles("f", (b"abc",)).life),))
+    state = State(legacy=(("f", LegacyFiles("f", (b"abc",)).imported),))
     assert Read("f", 0, 9).apply(state)[1] == NOT_FOUND
     assert Import("f#1").apply(state)[1] == refusal(SegmentNotFound, segment="f#1")
 
@@ -118,28 +124,28 @@ def test_on_demand_there_is_no_segment_before_its_import_and_none_comes_twice() 
 
 
 def test_a_segment_that_was_created_first_keeps_the_name_until_it_is_deleted() -> None:
-    state = told(State(legacy=(("f", LegacyFiles("f", (b"abc",)).life),)), Create("f"))
+    state = told(State(legacy=(("f", LegacyFiles("f", (b"abc",)).imported),)), Create("f"))
     assert Import("f").apply(state)[1] == refusal(SegmentExists, segment="f")
 
-    life = told(state, Delete("f"), Import("f")).find("f")
-    assert life is not None
-    assert (life.data, life.number) == (b"abc", 1)
+    segment = told(state, Delete("f"), Import("f")).find("f")
+    assert segment is not None
+    assert (segment.data, segment.number) == (b"abc", 1)
 
 
 @pytest.mark.parametrize("op", [Read("f", 0, 9), Append("f", (b"x",)), Create("f"), Delete("f")])
 def test_at_first_access_nothing_can_be_told_before_the_import(op: Op) -> None:
-    state = State(legacy=(("f", LegacyFiles("f", (b"abc",)).life),), brings=True)
-    assert accesses(op) == ("f",)
-    assert op.apply(state) == (state, ToldNothing())
-    assert not ToldNothing().accepts(None)
-    assert op.apply(told(state, Bring("f")))[1] != ToldNothing()
+    state = State(legacy=(("f", LegacyFiles("f", (b"abc",)).imported),), imports_on_access=True)
+    assert op.imports == ("f",)
+    assert op.apply(state) == (state, NotAnswered())
+    assert not NotAnswered().accepts(None)
+    assert op.apply(told(state, ImplicitImport("f")))[1] != NotAnswered()
 
 
 def test_a_list_imports_nothing_and_shows_what_was_imported() -> None:
-    state = State(legacy=(("f", LegacyFiles("f", (b"abc",)).life),), brings=True)
-    assert accesses(ListNames("f")) == ()
+    state = State(legacy=(("f", LegacyFiles("f", (b"abc",)).imported),), imports_on_access=True)
+    assert ListNames("f").imports == ()
     assert ListNames("f").apply(state)[1].accepts([])
-    assert ListNames("f").apply(told(state, Bring("f")))[1].accepts(["f"])
+    assert ListNames("f").apply(told(state, ImplicitImport("f")))[1].accepts(["f"])
 
 
 # --- whole runs ---------------------------------------------------------------------------------

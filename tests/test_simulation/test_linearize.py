@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from simulation.configuration import TooManyConfigurations
 from simulation.linearize import Checker, Violation
-from simulation.model_ops import Create, ExpireWriters, Seal
-from simulation.model_queries import LastEventNumber, Read
+from simulation.model_calls import Create, ExpireWriters, LastEventNumber, Read, Seal
 
 from support.checker_bench import READ, Bench, adding, append, bench_with_abc, f, impossible, written
 from tierlog.storage_backends.base.errors import (
@@ -160,7 +159,7 @@ def test_a_violation_says_what_was_told_and_what_was_possible(bench: Bench) -> N
     text = str(caught.value)
     for piece in (
         "was told 5",
-        "Told(value=3)",
+        "Returned(value=3)",
         "(in doubt): Append(name='f', events=[b'defg']",
         "#2 was told 0",
         "pending calls",

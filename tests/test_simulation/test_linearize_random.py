@@ -12,9 +12,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulation.linearize import Checker, Violation
-from simulation.model import Outcome, Refusal, State, Told, ToldBytes, ToldInfo, ToldNames, ToldValues
+from simulation.model import (
+    Outcome,
+    Refusal,
+    Returned,
+    ReturnedBytes,
+    ReturnedInfo,
+    ReturnedNames,
+    ReturnedValues,
+    State,
+)
 from simulation.model_calls import Op
-from simulation.view import Shown, View, shown_by, shows
+from simulation.view import SegmentView, View, shows, view_for
 
 from support.random_calls import NAMES, WRITERS, random_call
 from tierlog import SegmentInfo
@@ -24,15 +33,15 @@ from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, Tierl
 def given_for(outcome: Outcome, random: Random) -> object:
     """What a store could answer where the model has ``outcome``."""
     match outcome:
-        case Told(value):
+        case Returned(value):
             return value
-        case ToldNames(names):
+        case ReturnedNames(names):
             return list(names)
-        case ToldValues(values):
+        case ReturnedValues(values):
             return dict(values)
-        case ToldBytes(data):
+        case ReturnedBytes(data):
             return data[: random.randint(1, len(data))] if data else b""
-        case ToldInfo():
+        case ReturnedInfo():
             segment_id = 100 * NAMES.index(outcome.name) + outcome.number
             return SegmentInfo(
                 outcome.name,
@@ -58,10 +67,12 @@ def made(refused: Refusal) -> TierlogError:
 
 def view_of(state: State) -> View:
     like = {
-        name: Shown(last_numbers=dict.fromkeys(WRITERS), segment_id=100 * NAMES.index(name) + life.number)
-        for name, life in state.lives
+        name: SegmentView(
+            last_numbers=dict.fromkeys(WRITERS), segment_id=100 * NAMES.index(name) + segment.number
+        )
+        for name, segment in state.segments
     }
-    return shown_by(state, like)
+    return view_for(state, like)
 
 
 @attrs.define(eq=False)
@@ -178,7 +189,7 @@ Ids = dict[tuple[str, int], int]
 
 def has_order(history: History, *, with_ids: bool) -> bool:
     """A plain search: is there any order of the calls and looks that gives what was given? ``with_ids``: one
-    segment id for each life."""
+    segment id for each segment."""
     fences = [what for kind, what in history.events if isinstance(what, Look) and kind == "fence"]
     items: list[Item] = []
     for kind, what in history.events:
@@ -228,11 +239,11 @@ def _with_ids(
     shown: list[tuple[str, int, int]] = []
     if isinstance(what, Look):
         shown = [
-            (name, life.number, what.view[name].segment_id or 0)
-            for name, life in state.lives
+            (name, segment.number, what.view[name].segment_id or 0)
+            for name, segment in state.segments
             if name in what.view
         ]
-    elif what.fate == "tell" and isinstance(outcome, ToldInfo) and isinstance(what.given, SegmentInfo):
+    elif what.fate == "tell" and isinstance(outcome, ReturnedInfo) and isinstance(what.given, SegmentInfo):
         shown = [(outcome.name, outcome.number, what.given.segment_id)]
     known = dict(ids)
     fits = all(
@@ -275,7 +286,7 @@ def test_what_is_refused_is_exactly_what_a_search_through_all_orders_refuses(see
     else:
         accepted = True
 
-    # An answer that fits several lives of a name teaches the checker nothing about their ids.
+    # An answer that fits several segments of a name teaches the checker nothing about their ids.
     assert has_order(history, with_ids=True) <= accepted <= has_order(history, with_ids=False)
 
 

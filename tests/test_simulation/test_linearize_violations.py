@@ -7,9 +7,8 @@ from typing import Any
 import attrs
 import pytest
 from simulation.linearize import Violation
-from simulation.model_ops import Create, Delete, ExpireWriters, Merge, Seal, Truncate
-from simulation.model_queries import Info, ListNames, Read
-from simulation.view import Shown, View
+from simulation.model_calls import Create, Delete, ExpireWriters, Info, ListNames, Merge, Read, Seal, Truncate
+from simulation.view import SegmentView, View
 
 from support.checker_bench import READ, Bench, adding, append, bench_with_abc, f, impossible, info, written
 from tierlog import AttributeUpdate
@@ -286,7 +285,7 @@ def merging(bench: Bench) -> Bench:
 
 
 MERGE = Merge("f", ("f#1",), (AttributeUpdate("m", 1),))
-SOURCE = {"f#1": Shown(data=b"de", sealed=True)}
+SOURCE = {"f#1": SegmentView(data=b"de", sealed=True)}
 
 
 @pytest.mark.parametrize(

@@ -8,19 +8,22 @@ from typing import Any
 
 import pytest
 from simulation.model import Outcome, State, refusal
-from simulation.model_calls import Op
-from simulation.model_ops import (
+from simulation.model_calls import (
     Append,
     Create,
     Delete,
     ExpireWriters,
+    Info,
+    LastEventNumber,
+    ListNames,
     Merge,
+    Op,
+    Read,
     Seal,
     Truncate,
     UpdateAttributes,
 )
-from simulation.model_queries import Info, LastEventNumber, ListNames, Read
-from simulation.view import Shown, difference, look, shown_by, shows
+from simulation.view import SegmentView, difference, look, shows, view_for
 
 from support.container_world import ContainerWorld
 from support.random_calls import WRITERS, random_call
@@ -298,7 +301,7 @@ def test_a_segment_that_was_created_again_is_another_life() -> None:
     )
 
     assert once != again
-    assert shown_by(once, {}) == shown_by(again, {})
+    assert view_for(once, {}) == view_for(again, {})
 
 
 def test_two_ways_to_the_same_segments_lead_to_one_state() -> None:
@@ -326,20 +329,20 @@ def test_two_ways_to_the_same_segments_lead_to_one_state() -> None:
 @pytest.mark.parametrize(
     "shown",
     [
-        Shown(0, b"abc", sealed=True),
-        Shown(1, b"bc"),
-        Shown(0, b"abd"),
-        Shown(0, b"abcd"),
-        Shown(0, b"abc", attributes={"a": 1}),
-        Shown(0, b"abc", last_numbers={"w": 0}),
+        SegmentView(0, b"abc", sealed=True),
+        SegmentView(1, b"bc"),
+        SegmentView(0, b"abd"),
+        SegmentView(0, b"abcd"),
+        SegmentView(0, b"abc", attributes={"a": 1}),
+        SegmentView(0, b"abc", last_numbers={"w": 0}),
     ],
     ids=repr,
 )
-def test_a_view_that_differs_anywhere_is_told_apart(shown: Shown) -> None:
+def test_a_view_that_differs_anywhere_is_told_apart(shown: SegmentView) -> None:
     state = play(ABC)
 
-    assert shows(state, {"f": Shown(0, b"abc", last_numbers={"w": None})})
+    assert shows(state, {"f": SegmentView(0, b"abc", last_numbers={"w": None})})
     assert not shows(state, {"f": shown})
     assert difference(state, {"f": shown})
     assert not shows(state, {})
-    assert not shows(State(), {"f": Shown()})
+    assert not shows(State(), {"f": SegmentView()})

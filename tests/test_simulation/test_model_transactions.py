@@ -9,10 +9,23 @@ from typing import Any
 import attrs
 import pytest
 from simulation.model import Outcome, State, refusal
-from simulation.model_calls import STAGED_PARTS, TRANSACTION_IDS, Op, not_found, staged_names
-from simulation.model_ops import Append, Create, Delete, Merge, Seal, Truncate
-from simulation.model_queries import Info, ListNames, Read
-from simulation.model_transactions import Abort, Begin, Commit, LookUp, Stage, ToldTransaction
+from simulation.model_calls import (
+    STAGED_PARTS,
+    TRANSACTION_IDS,
+    Append,
+    Create,
+    Delete,
+    Info,
+    ListNames,
+    Merge,
+    Op,
+    Read,
+    Seal,
+    Truncate,
+    not_found,
+    staged_names,
+)
+from simulation.model_transactions import Abort, Begin, Commit, LookUp, ReturnedTransaction, Stage
 from simulation.view import difference, look, shows
 
 from support.container_world import ContainerWorld
@@ -114,8 +127,8 @@ def random_call(random: Random, state: State, number: int) -> Op:
     token = random.choice((None, None, TransactionToken("q", random.randrange(6)), TransactionToken("r", 1)))
     staged = state.staged(target, transaction)
     parts = tuple(
-        StagedPart(name, len(life.data))
-        for name, life in random.sample(sorted(staged.items()), random.randint(0, len(staged)))
+        StagedPart(name, len(segment.data))
+        for name, segment in random.sample(sorted(staged.items()), random.randint(0, len(staged)))
     )
     match random.choice(
         ("begin", "stage", "stage", "append", "append", "commit", "abort", "look", "wrong", "rare")
@@ -184,7 +197,7 @@ async def test_model_and_store_agree_on_any_calls(seed: int) -> None:
 
 def test_what_is_told_of_a_transaction_is_compared_in_full() -> None:
     _, outcome = LookUp("f", "t3").apply(play(SCRIPT[:27]))
-    assert isinstance(outcome, ToldTransaction)
+    assert isinstance(outcome, ReturnedTransaction)
     right = TransactionInfo("t3", "f", TransactionState.OPEN, None, LEASE, 10.0, "", None, 0)
 
     assert outcome.accepts(right)

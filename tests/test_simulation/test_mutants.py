@@ -20,7 +20,7 @@ from simulation.run import Verdict, run_seed
 from support.fake_seeds import run_fake
 from tierlog.actors.gc import rules
 
-Shown = Callable[..., tuple[int, list[str]]]
+SegmentView = Callable[..., tuple[int, list[str]]]
 IGNORES = CATALOGUE["references-are-ignored"]
 HARMLESS = CATALOGUE["lease-ends-early"]
 FAILS_ALWAYS, ORPHAN = 103, [("containers/0000/1/1-0-1", 1)]
@@ -34,7 +34,7 @@ def run_collecting(seed: int, **options: Any) -> Verdict:
 
 
 @pytest.fixture
-def shown(capfd: pytest.CaptureFixture[str]) -> Shown:
+def shown(capfd: pytest.CaptureFixture[str]) -> SegmentView:
     """A score of some mutants: exit code and lines."""
 
     def show(
@@ -80,7 +80,7 @@ def test_only_plain_functions_can_be_replaced() -> None:
         Planter(stack)(len, lambda original, sized: 0)
 
 
-def test_a_caught_mutant_is_printed_with_its_seed_and_violation(shown: Shown) -> None:
+def test_a_caught_mutant_is_printed_with_its_seed_and_violation(shown: SegmentView) -> None:
     code, lines = shown(IGNORES)
 
     assert code == REACHED
@@ -89,7 +89,7 @@ def test_a_caught_mutant_is_printed_with_its_seed_and_violation(shown: Shown) ->
     assert lines[-1] == "1 of 1 planted bugs caught: 100.0% (the goal is 95%)"
 
 
-def test_a_seed_that_fails_without_a_bug_catches_nothing(shown: Shown) -> None:
+def test_a_seed_that_fails_without_a_bug_catches_nothing(shown: SegmentView) -> None:
     code, lines = shown(HARMLESS)
 
     assert code == NOT_REACHED
@@ -98,7 +98,7 @@ def test_a_seed_that_fails_without_a_bug_catches_nothing(shown: Shown) -> None:
     assert lines[-1] == "0 of 1 planted bugs caught: 0.0% (the goal is 95%)"
 
 
-def test_json_is_a_line_for_each_mutant_and_one_for_all(shown: Shown) -> None:
+def test_json_is_a_line_for_each_mutant_and_one_for_all(shown: SegmentView) -> None:
     code, lines = shown(IGNORES, HARMLESS, first=200, as_json=True)
     caught, survived, summary = map(json.loads, lines)
 
@@ -120,7 +120,7 @@ def test_json_is_a_line_for_each_mutant_and_one_for_all(shown: Shown) -> None:
     }
 
 
-def test_ctrl_c_ends_it_with_what_is_known(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_ends_it_with_what_is_known(shown: SegmentView, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from simulation.intents import Memory, calls_of
-from simulation.plan import ALWAYS, Trouble, Verb, keep, make_plan
+from simulation.plan import ALWAYS, FaultKind, Verb, keep, make_plan
 
 ASKED_IN_BLOCKS = (Verb.READ_ALL, Verb.TAIL, Verb.FLUSH, Verb.WRONG, Verb.TRANSACTIONS)
 
@@ -32,7 +32,7 @@ def test_cut_steps_leave_the_others_as_they_are() -> None:
 def test_seeds_differ_in_what_they_enable() -> None:
     plans = [make_plan(seed, 60) for seed in range(60)]
     assert any(not plan.faults for plan in plans)
-    assert {fault.trouble for plan in plans for fault in plan.faults} == set(Trouble)
+    assert {fault.kind for plan in plans for fault in plan.faults} == set(FaultKind)
     assert {action.verb for plan in plans for action in plan.actions} == set(Verb)
     enabled = Counter(frozenset(action.verb for action in plan.actions) for plan in plans)
     assert len(enabled) > 30

@@ -16,7 +16,7 @@ from simulation.clients import WrongAnswer
 from simulation.compound_faults import CompoundFaults
 from simulation.configuration import TooManyConfigurations
 from simulation.linearize import Checker
-from simulation.plan import MISFORTUNES, PlannedFault, Trouble, make_plan
+from simulation.plan import COMPOUND, FaultKind, PlannedFault, make_plan
 from simulation.run import run_plan, run_seed
 
 from tierlog.actors.container.pipeline import Pipeline
@@ -66,16 +66,16 @@ def test_runs_say_nothing() -> None:
     assert ran.stdout + ran.stderr == ""
 
 
-@pytest.mark.parametrize("trouble", MISFORTUNES)
-def test_a_misfortune_happens_and_finds_nothing(trouble: Trouble) -> None:
+@pytest.mark.parametrize("kind", COMPOUND)
+def test_a_compound_fault_happens_and_finds_nothing(kind: FaultKind) -> None:
     happened = 0
     for seed in range(4):
         plan = make_plan(seed)
         numbers = [action.number for action in plan.actions[10::15]]
-        faults = [PlannedFault(number, trouble, 1, 1.0, number) for number in numbers]
+        faults = [PlannedFault(number, kind, 1, 1.0, number) for number in numbers]
         verdict = run_plan(attrs.evolve(plan, faults=tuple(faults)))
         assert verdict.violation is None, verdict.violation
-        assert verdict.counts[trouble.value] > 5
+        assert verdict.counts[kind.value] > 5
         happened += verdict.counts["faults"] + verdict.counts.get("zombies", 0)
     assert happened > 0
 
@@ -84,7 +84,7 @@ def test_a_first_opening_fails_and_power_is_lost_when_that_is_long_past() -> Non
     failed = 0
     for seed in range(12):
         plan = make_plan(seed, 160)
-        birth = PlannedFault(1, Trouble.BIRTH, 1, 1.0, seed)
+        birth = PlannedFault(1, FaultKind.FIRST_OPENING, 1, 1.0, seed)
         verdict = run_plan(attrs.evolve(plan, actions=plan.actions[1:], faults=(birth,)))
         assert verdict.violation is None, verdict.violation
         births = verdict.counts.get("failed births", 0)
@@ -106,7 +106,7 @@ def test_a_violation_beside_a_frozen_process_ends_the_run_at_once(monkeypatch: p
     them."""
     plan = make_plan(4)
     frozen = [
-        PlannedFault(action.number, Trouble.FREEZE_AT_WRITE, 1, 1e6, action.number)
+        PlannedFault(action.number, FaultKind.FREEZE_AT_WRITE, 1, 1e6, action.number)
         for action in plan.actions[10::15]
     ]
     real = CompoundFaults._freeze_at_a_write

@@ -11,10 +11,10 @@ import anyio
 import pytest
 from simulation.faults import Fault, Kind, Target
 from simulation.loop import run_virtual
-from simulation.model import Life, State, ToldBlock
-from simulation.model_queries import NextBlock
+from simulation.model import ReturnedBlock, Segment, State
+from simulation.model_calls import NextBlock
 from simulation.settings import SiteKind
-from simulation.tails import TAIL_SECONDS, Silence, await_block
+from simulation.tails import TAIL_SECONDS, NoBlock, await_block
 from simulation.trace import Trace
 from simulation.world import Process, Site
 
@@ -25,9 +25,9 @@ NAME = "log/a"
 Meanwhile = Callable[[Site], Awaitable[object]]
 
 
-def wait_at_the_end(meanwhile: Meanwhile) -> bytes | Silence:
+def wait_at_the_end(meanwhile: Meanwhile) -> bytes | NoBlock:
     """What a tail at the end of ``abc`` is told, if ``meanwhile`` happens while it waits."""
-    told: list[bytes | Silence] = []
+    told: list[bytes | NoBlock] = []
 
     async def body() -> None:
         site = Site(SiteKind(), Random("tails"), Trace())
@@ -44,12 +44,12 @@ def wait_at_the_end(meanwhile: Meanwhile) -> bytes | Silence:
     return told[0]
 
 
-async def wait(site: Site, process: Process, meanwhile: Meanwhile) -> bytes | Silence:
+async def wait(site: Site, process: Process, meanwhile: Meanwhile) -> bytes | NoBlock:
     async def act() -> None:
         await anyio.sleep(TAIL_SECONDS / 4)
         await meanwhile(site)
 
-    told: bytes | Silence = b"gone"
+    told: bytes | NoBlock = b"gone"
     async with anyio.create_task_group() as tasks, aclosing(process.store.tail(NAME, 3)) as blocks:
         tasks.start_soon(act)
         with suppress(SegmentNotFound):
@@ -84,10 +84,10 @@ async def delete(site: Site) -> None:
 
 @pytest.mark.parametrize(
     ("meanwhile", "told"),
-    [(nothing, Silence()), (append, b"def"), (merge, b"def"), (seal, b""), (delete, b"gone")],
+    [(nothing, NoBlock()), (append, b"def"), (merge, b"def"), (seal, b""), (delete, b"gone")],
     ids=lambda value: str(value)[:20],
 )
-def test_a_tail_is_told_what_there_is(meanwhile: Meanwhile, told: bytes | Silence) -> None:
+def test_a_tail_is_told_what_there_is(meanwhile: Meanwhile, told: bytes | NoBlock) -> None:
     assert wait_at_the_end(meanwhile) == told
 
 
@@ -100,7 +100,7 @@ def test_what_is_withheld_is_noticed(
 ) -> None:
     monkeypatch.setattr(SegmentState, "wake", lambda self: None)
     told = wait_at_the_end(meanwhile)
-    assert isinstance(told, Silence)
+    assert isinstance(told, NoBlock)
     assert withheld in told.withheld
 
 
@@ -112,7 +112,7 @@ def test_a_tail_that_is_left_in_a_stopped_container_is_noticed(monkeypatch: pyte
             await site.processes[0].store.append(NAME, b"x")
 
     told = wait_at_the_end(fail)
-    assert isinstance(told, Silence)
+    assert isinstance(told, NoBlock)
     assert "has stopped" in told.withheld
 
 
@@ -125,21 +125,21 @@ def test_a_frozen_process_withholds_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         process.thaw()
 
     monkeypatch.setattr(SegmentState, "wake", lambda self: None)
-    assert wait_at_the_end(seal_and_freeze) == Silence()
+    assert wait_at_the_end(seal_and_freeze) == NoBlock()
 
 
 def test_a_tail_ends_only_where_no_bytes_will_come() -> None:
-    def told(life: Life) -> object:
+    def told(life: Segment) -> object:
         return NextBlock("f", 3, 2).apply(State((("f", life),)))[1]
 
     going_on, sealed, longer = (
-        told(Life(b"abc")),
-        told(Life(b"abc", sealed=True)),
-        told(Life(b"abcdef", sealed=True)),
+        told(Segment(b"abc")),
+        told(Segment(b"abc", sealed=True)),
+        told(Segment(b"abcdef", sealed=True)),
     )
-    assert isinstance(going_on, ToldBlock)
+    assert isinstance(going_on, ReturnedBlock)
     assert not going_on.accepts(b"")
-    assert isinstance(sealed, ToldBlock)
+    assert isinstance(sealed, ReturnedBlock)
     assert sealed.accepts(b"")
-    assert isinstance(longer, ToldBlock)
+    assert isinstance(longer, ReturnedBlock)
     assert [longer.accepts(given) for given in (b"de", b"d", b"", b"def")] == [True, True, False, False]

@@ -451,12 +451,12 @@ def committed_epochs_are_not_remembered(plant: Planter) -> None:
 def tombstone_is_forgotten_at_once(plant: Planter) -> None:
     """A zombie's begin after the commit opens a new transaction."""
 
-    def bury(original: Any, self: Leases, key: Any, now: float) -> None:
+    def mark_dead(original: Any, self: Leases, key: Any, now: float) -> None:
         tombstone, self._tombstone = self._tombstone, 0.0
         original(self, key, now)
         self._tombstone = tombstone
 
-    plant(Leases._bury, bury)
+    plant(Leases._bury, mark_dead)
 
 
 @mutant("T6")
