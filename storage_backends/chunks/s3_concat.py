@@ -1,12 +1,9 @@
-"""One concat on S3: a new object out of exact ranges of others, which are only read (rule S4).
+"""One concat on S3: a new object from exact ranges of others, which are only read (rule S4).
 
-Owns: the multipart upload from its beginning to its end, whichever way it ends. Does not own: which ranges
-become which parts (``s3_plan.py``).
-
-Nothing is visible before the completion, which is conditional. An upload that does not come to it is aborted,
-also when the caller is cancelled, and also when its id was lost on the way: names are never used twice (rule
-S2), so what is begun under this key is ours. One whose abort fails too, or whose process died, is left to the
-next sweep (``S3Options.upload_age``).
+Nothing is visible before the completion of the multipart upload, which is conditional. An upload that does not complete is
+aborted, also when the caller is cancelled, and also when its id was lost on the way: names are never used twice (rule S2), so
+any upload of this key is ours. If the abort fails too, or the process dies, the next sweep aborts it
+(``S3Options.upload_age``).
 """
 
 from __future__ import annotations
@@ -28,8 +25,7 @@ _ABORT_SECONDS = 10.0
 
 
 async def in_parallel(limit: int, calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """The results of ``calls``, of which ``limit`` run at a time. The first error ends the others and is
-    raised as it is."""
+    """The results of ``calls``, with at most ``limit`` at a time. The first error cancels the others and is raised."""
     results: dict[int, T] = {}
     failures: list[TierlogError] = []
     turns = anyio.CapacityLimiter(limit)
@@ -52,7 +48,7 @@ async def in_parallel(limit: int, calls: Sequence[Callable[[], Awaitable[T]]]) -
 
 
 class Concat:
-    """Makes the object ``key``, which is the chunk ``name``. ``prefix`` leads from chunk names to keys."""
+    """Creates the chunk ``name``, whose key is ``prefix + name``."""
 
     def __init__(self, requests: S3Requests, prefix: str, name: str, put_id: str, parallel: int) -> None:
         self._requests = requests
@@ -63,7 +59,7 @@ class Concat:
         self._parallel = parallel
 
     async def run(self, ranges: Sequence[ChunkRange]) -> None:
-        """Raises as ``create_with_content``, and ``BadChunkOffset`` for a range that is not wholly there."""
+        """Raises what ``create_with_content`` raises, and ``BadChunkOffset`` for a range past its source's end."""
         await self._check_sources(ranges)
         parts = plan_parts(ranges)
         if not parts:
@@ -96,8 +92,7 @@ class Concat:
             raise
 
     async def _begin(self) -> str:
-        """The id of a new upload. Where none comes, none is left: ``Unavailable``, for nobody sees an
-        upload."""
+        """The id of a new upload. After a failure none is left, so it is ``Unavailable``: uploads are invisible."""
         try:
             return await self._requests.begin_upload(self._key, self._name, self._put_id)
         except OutcomeUnknown as error:
@@ -136,11 +131,11 @@ class Concat:
             try:
                 await self._requests.abort_upload(self._key, upload_id)
             except TierlogError:
-                return  # It is left to the next sweep; the caller is told what went wrong before.
+                return  # Left to the next sweep; the caller gets the original error.
 
     async def _abort_lost(self) -> None:
-        """Look for the upload that a lost answer was about, and abort it."""
-        folder = self._key[: self._key.rfind("/") + 1]  # Directory buckets know no other prefixes.
+        """Find the upload whose id was lost, and abort it."""
+        folder = self._key[: self._key.rfind("/") + 1]  # Directory buckets support no other prefixes.
         with anyio.move_on_after(_ABORT_SECONDS, shield=True):
             try:
                 for upload in await self._requests.uploads(folder):

@@ -1,10 +1,8 @@
-"""What an S3 service and the way to it can answer, as errors of the chunk contract that say what to do.
+"""Answers of an S3 service, and failures on the way to it, as errors of the chunk contract.
 
-Owns: the tables. Does not own: retries (the storage actor's) nor what a verb makes of an answer (``s3.py``).
-
-The one question behind every row: can the request have taken effect? A refusal says that it has not. Where no
-sound answer came, and for every 5xx that is not a refusal to begin, a request that others can see has an
-unknown outcome; a request that nobody sees, such as a read or a part of an upload, is simply to be repeated.
+Every row depends on one question: can the request have taken effect? After a refusal it has not. Without a valid answer, and
+after every 5xx that is no refusal, the outcome of a request that others can see is unknown; one that nobody sees, such as a
+read or a part of an upload, can simply be repeated.
 """
 
 from __future__ import annotations
@@ -29,17 +27,17 @@ from ..base.errors import (
 
 @attrs.frozen
 class Asked:
-    """A request, as far as messages and outcomes need it."""
+    """What messages and outcomes need to know about a request."""
 
     operation: str
-    """As the S3 documentation calls it, in the spelling of the client: ``put_object``."""
+    """The client's method: ``put_object``."""
     bucket: str
     endpoint: str
     key: str = ""
     name: str = ""
-    """The chunk's name; empty if it is not about one."""
+    """The chunk's name, or empty."""
     visible: bool = False
-    """Whether others see its effect."""
+    """Whether others can see its effect."""
 
     @property
     def place(self) -> str:
@@ -67,7 +65,7 @@ _CONFIGURATION = {
     "AuthorizationHeaderMalformed": "the bucket {bucket} is in another region; set the region in the "
     "configuration, or AWS_REGION",
 }
-"""Refusals that last until somebody corrects something."""
+"""Refusals that last until an operator corrects something."""
 
 _REFUSALS = {
     "SlowDown": "{endpoint} asks to slow down",
@@ -85,11 +83,11 @@ _REFUSALS = {
     "nothing",
     "IncompleteBody": "bytes of {place} were lost on the way to {endpoint}, which stored nothing",
 }
-"""Refusals that pass by themselves: the request had no effect, and the next one may."""
+"""Temporary refusals: the request had no effect, and a retry may succeed."""
 
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded", "InsufficientCapacity"}
 _MISSING = {"NoSuchKey"}
-"""What is said of an object and of no bucket. A bare 404 may be about either (``S3Requests.head``)."""
+"""Codes about an object and not its bucket. A bare 404 may mean either (``S3Requests.head``)."""
 _ABSENT_CREDENTIALS = (
     boto.NoCredentialsError,
     boto.PartialCredentialsError,
@@ -101,12 +99,12 @@ _ABSENT_CREDENTIALS = (
 
 
 def code_of(error: BaseException) -> str:
-    """The code of an answer that is an error; empty for anything else."""
+    """The code of an error answer; empty for anything else."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, boto.ClientError) else ""
 
 
 def status_of(error: BaseException) -> int:
-    """The HTTP status of an answer that is an error; 0 for anything else."""
+    """The HTTP status of an error answer; 0 for anything else."""
     return (
         int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
         if isinstance(error, boto.ClientError)
@@ -115,7 +113,7 @@ def status_of(error: BaseException) -> int:
 
 
 def mapped(error: Exception, asked: Asked) -> TierlogError:
-    """The error of the chunk contract for ``error``, which ``asked`` ended with."""
+    """The contract's error for ``error``, which the request raised."""
     if isinstance(error, boto.ClientError):
         return _answered(error, asked)
 
@@ -124,18 +122,18 @@ def mapped(error: Exception, asked: Asked) -> TierlogError:
 
     if _never_sent(error):
         return Unavailable(
-            f"{asked.endpoint} cannot be reached: {error}; see that it runs, and that the endpoint in the "
+            f"{asked.endpoint} cannot be reached: {error}; check that it runs and that the endpoint in the "
             f"configuration is right"
         )
 
     return _unsure(
-        f"no sound answer to {asked.operation} on {asked.place} came from {asked.endpoint}: {error!r}", asked
+        f"no valid answer to {asked.operation} on {asked.place} from {asked.endpoint}: {error!r}", asked
     )
 
 
 def at_opening(error: Exception, asked: Asked) -> TierlogError | None:
-    """What keeps a storage from being opened; None for trouble that passes: the service is there, and calls
-    are tried again."""
+    """The error that prevents opening a storage, or None for a temporary one: the service answers, and calls are
+    retried."""
     code, status = code_of(error), status_of(error)
     if (
         code in _CONFIGURATION
@@ -167,7 +165,7 @@ def _answered(error: Any, asked: Asked) -> TierlogError:
         return Unavailable(f"{text.format(**names)} ({status} {code}: {message})")
 
     if status == 501:
-        return Unsupported(f"{asked.endpoint} cannot do {asked.operation} as it was asked: {message}")
+        return Unsupported(f"{asked.endpoint} does not support this use of {asked.operation}: {message}")
 
     if status >= 500:
         return _unsure(
@@ -181,7 +179,7 @@ def _answered(error: Any, asked: Asked) -> TierlogError:
 
 
 def _by_status(status: int) -> str | None:
-    """For answers without a code of their own: a HEAD has no body to hold one."""
+    """For answers without a code: a HEAD has no body to contain one."""
     return {
         301: _CONFIGURATION["PermanentRedirect"],
         401: _CONFIGURATION["AccessDenied"],
@@ -199,7 +197,7 @@ def _unsure(message: str, asked: Asked) -> TierlogError:
 
 
 def _never_sent(error: Exception) -> bool:
-    """Whether the service cannot have seen the request: no connection came about."""
+    """Whether the service cannot have received the request: there was no connection."""
     cause = error.kwargs.get("error") if isinstance(error, boto.BotoCoreError) else None
     return isinstance(
         error, boto.ConnectTimeoutError | boto.ProxyConnectionError | boto.SSLError

@@ -1,5 +1,4 @@
-"""Where chunks lie in S3: ``s3://bucket/prefix``. Pure, and free of any client, so that a configuration can
-be checked without one."""
+"""The location of chunks in S3: ``s3://bucket/prefix``. Needs no client, so that a configuration can be checked without one."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ class S3Location:
 
 
 def parse_location(text: str) -> S3Location:
-    """``InvalidArgument`` unless ``text`` names a bucket and, if there is one, a prefix of plain folders."""
+    """Parse ``s3://BUCKET`` or ``s3://BUCKET/PREFIX``. Raises ``InvalidArgument``."""
     bucket, _, prefix = text.removeprefix(SCHEME).partition("/")
     prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
     if (
@@ -37,10 +36,9 @@ def parse_location(text: str) -> S3Location:
         or len(prefix) > _PREFIX_MAX
     ):
         raise InvalidArgument(
-            f"{text[:80]!r} is no place in S3: write s3://BUCKET or s3://BUCKET/PREFIX, with a bucket of 3 "
-            f"to 63 small letters, digits, "
-            f"dots and dashes, and a prefix of at most {_PREFIX_MAX} letters, digits, '.', '_', '$', '#', "
-            f"'=', '-' and '/'"
+            f"{text[:80]!r} is no location in S3: write s3://BUCKET or s3://BUCKET/PREFIX, with a bucket of 3 to 63 "
+            f"lower-case letters, digits, dots and dashes, and a prefix of at most {_PREFIX_MAX} letters, digits, '.', "
+            f"'_', '$', '#', '=', '-' and '/'"
         )
 
     return S3Location(bucket, prefix)

@@ -1,12 +1,10 @@
-"""Where S3 requests run: aiobotocore knows asyncio only, the store runs on any loop.
+"""Where S3 requests run: aiobotocore needs asyncio, the store runs on any loop.
 
-Owns: the seam. On asyncio (uvloop too) a request is a plain await in the caller's own task. On trio an
-asyncio loop runs in a thread of its own, and each request crosses once there and once back. Does not own:
-what is asked (``s3_requests.py``).
+On asyncio (uvloop too) a request is a plain await in the caller's own task. On trio an asyncio loop runs in a thread, and each
+request crosses there and back once.
 
-Cancellation: a request whose caller is cancelled is cancelled too, and has ended when the caller goes on, on
-both sides of the seam: nothing runs on that nobody waits for. ``close`` ends what is left and joins the
-thread.
+Cancellation: a request whose caller is cancelled is cancelled too, and has ended when the caller continues, so nothing keeps
+running unattended. ``close`` ends what is left and joins the thread.
 """
 
 from __future__ import annotations
@@ -30,21 +28,21 @@ Call = Callable[[], Coroutine[Any, Any, T]]
 
 
 class RequestLoop(ABC):
-    """An asyncio loop that carries out requests. Opened once, closed once."""
+    """Runs requests on an asyncio loop. Opened once, closed once."""
 
     @abstractmethod
     async def open(self) -> None: ...
 
     @abstractmethod
     async def run(self, call: Call[T]) -> T:
-        """What ``call()``, awaited on that loop, returns or raises."""
+        """Await ``call()`` on that loop and return its result."""
 
     @abstractmethod
     async def close(self) -> None: ...
 
 
 def request_loop() -> RequestLoop:
-    """The one that fits the loop of the running task."""
+    """The right one for the event loop of the running task."""
     trio = sys.modules.get("trio")
     return ThreadLoop(trio) if trio is not None and trio.lowlevel.in_trio_run() else CallersLoop()
 
@@ -77,7 +75,7 @@ class ThreadLoop(RequestLoop):
         self._thread.start()
 
     async def run(self, call: Call[T]) -> T:
-        # Over there it would race with its own cancellation.
+        # On the other loop it would race with its own cancellation.
         await anyio.lowlevel.checkpoint_if_cancelled()
         crossing = _Crossing(call, self._trio.lowlevel.current_trio_token(), self._trio.RunFinishedError)
         self._call_over(crossing.start)
@@ -97,7 +95,7 @@ class ThreadLoop(RequestLoop):
             await anyio.to_thread.run_sync(self._thread.join)
 
     def _call_over(self, callback: Callable[[], object]) -> None:
-        # A context of its own: in the caller's it would look as if trio ran there.
+        # An empty context: in the caller's, sniffio would report trio there.
         self._loop.call_soon_threadsafe(callback, context=Context())
 
     def _serve(self) -> None:
@@ -109,8 +107,7 @@ class ThreadLoop(RequestLoop):
 
 
 class _Crossing:
-    """One request on its way over and back. All but ``done`` and ``result`` is touched by the asyncio thread
-    only."""
+    """One request on its way there and back. Only ``done`` and ``result`` are used outside the asyncio thread."""
 
     def __init__(self, call: Call[Any], token: Any, run_finished: type[Exception]) -> None:
         self.done = anyio.Event()
@@ -121,7 +118,7 @@ class _Crossing:
 
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._call())
-        self._task.add_done_callback(self._tell)
+        self._task.add_done_callback(self._finish)
 
     def cancel(self) -> None:
         assert self._task is not None, "callbacks run in the order in which they were given"
@@ -131,10 +128,10 @@ class _Crossing:
         assert self._task is not None
         return self._task.result()
 
-    def _tell(self, task: asyncio.Task[Any]) -> None:
+    def _finish(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled():
-            task.exception()  # Told to the task, so that it does not complain where nobody waits any more.
+            task.exception()  # Retrieved, so that asyncio does not report it if nothing waits any more.
         try:
             self._token.run_sync_soon(self.done.set)
         except self._run_finished:
-            return  # The whole trio run is over: nobody waits.
+            return  # The whole trio run has ended.

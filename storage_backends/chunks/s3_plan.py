@@ -1,12 +1,8 @@
 """How the ranges of a concat become the parts of a multipart upload. Pure functions.
 
-Owns: the rules of the service: each part but the last has 5 MiB at least and 5 GiB at most, a range can only
-be copied out of an object above 5 MiB, and there are 10,000 parts at most. Does not own: requests
-(``s3_concat.py``).
-
-What is long enough is copied inside the service and never comes here. What is too short is read and joined
-with its neighbours, and where those do not suffice, with the beginning of the long range behind them: fewer
-than 15 MiB for a part.
+S3 requires 5 MiB to 5 GiB for each part but the last, allows copying ranges only out of objects above 5 MiB, and allows 10,000
+parts. Ranges that are long enough are copied inside the service. Shorter ones are read and joined with their neighbours, and
+if those do not suffice, with the beginning of the long range behind them: less than 15 MiB for a part.
 """
 
 from __future__ import annotations
@@ -25,7 +21,7 @@ PARTS_MAX = 10_000
 
 @attrs.frozen
 class CopiedPart:
-    """A part that the service copies by itself."""
+    """A part that the service copies itself."""
 
     source: ChunkRange
 
@@ -41,12 +37,11 @@ Part = CopiedPart | JoinedPart
 
 
 def plan_parts(ranges: Sequence[ChunkRange], *, part_max: int = PART_MAX) -> list[Part]:
-    """The parts, in order, that together are ``ranges``. None if there is no byte. ``InvalidArgument`` if
-    they are too many."""
+    """The parts of ``ranges``, in order; empty if the ranges are. Raises ``InvalidArgument`` if they are too many."""
     parts = list(_parts([part for part in ranges if part.length], part_max))
     if len(parts) > PARTS_MAX:
         raise InvalidArgument(
-            f"{len(ranges)} ranges make {len(parts)} parts, and an upload has {PARTS_MAX} at most: concat "
+            f"{len(ranges)} ranges make {len(parts)} parts, and an upload has at most {PARTS_MAX}: concat "
             f"fewer at a time"
         )
 
@@ -64,7 +59,7 @@ def _parts(ranges: Sequence[ChunkRange], part_max: int) -> Iterator[Part]:
                 short = []
             yield from map(CopiedPart, _cut(rest, part_max))
         else:
-            # Too little would be left to be copied: take it all.
+            # The rest would be too small to copy: join all of it.
             short.append(each)
             if sum(part.length for part in short) >= PART_MIN:
                 yield JoinedPart(tuple(short))
@@ -76,7 +71,7 @@ def _parts(ranges: Sequence[ChunkRange], part_max: int) -> Iterator[Part]:
 def _cut(whole: ChunkRange, part_max: int) -> Iterator[ChunkRange]:
     """Pieces of at most ``part_max``, none of them too small for a part."""
     while whole.length > part_max:
-        # What is left behind must be long enough too.
+        # The rest must be long enough too.
         piece, whole = _split(whole, min(part_max, whole.length - PART_MIN - 1))
         yield piece
     yield whole

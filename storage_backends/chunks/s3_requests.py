@@ -1,12 +1,8 @@
-"""The requests that chunk storage makes of an S3 service, through aiobotocore.
+"""The requests that chunk storage makes of an S3 service, through aiobotocore: one method each, with a time limit and a check
+that the answer matches the request. Errors are those of the chunk contract (``s3_errors.py``).
 
-Owns: the client and its life, one method for each request, its time limit, and the check that an answer is
-the one that was asked for. Every error is one of the chunk contract (``s3_errors.py``). Does not own: what
-the requests are for (``s3.py``, ``s3_concat.py``).
-
-Nothing here or below asks twice: botocore's retries are off, and so is the one that aiohttp makes by itself
-when a kept connection turns out to be closed, for the first try may have taken effect. The storage actor is
-the only layer that retries (rule A12).
+Nothing here or below retries: botocore's retries are off, and so is that of aiohttp on a kept connection that turns out to be
+closed, because the first attempt may have taken effect. The storage actor is the only layer that retries (rule A12).
 """
 
 from __future__ import annotations
@@ -34,22 +30,22 @@ from .s3_errors import Asked, at_opening, code_of, mapped, status_of
 from .s3_loop import Call, RequestLoop, T, request_loop
 
 _ID = "tierlog-put"
-"""The metadata entry that says which call made an object."""
+"""The metadata entry with the id of the call that made an object."""
 _READ_ONLY = "tierlog-read-only"
 """The metadata entry of an object that refuses writes."""
 
 
 @attrs.frozen(kw_only=True)
 class S3Options:
-    """Where the service is and how it is asked. Credentials come from the environment, as for any AWS
+    """Where the service is and how it is used. Times in seconds. Credentials come from the environment, as for any AWS
     client."""
 
     endpoint: str = ""
-    """The service's URL; empty means AWS, or what AWS_ENDPOINT_URL_S3 says."""
+    """The service's URL. Empty: AWS_ENDPOINT_URL_S3, or AWS."""
     region: str = ""
-    """Empty means what AWS_REGION, AWS_DEFAULT_REGION or the profile says."""
+    """Empty: AWS_REGION, AWS_DEFAULT_REGION or the profile's."""
     append: bool = False
-    """The bucket takes puts with a write offset, as directory buckets do: chunks can grow."""
+    """The bucket accepts puts at a write offset, as directory buckets do: chunks can grow."""
     connections: int = 32
     connect_timeout: float = 5.0
     read_timeout: float = 20.0
@@ -57,14 +53,13 @@ class S3Options:
     request_timeout: float = 50.0
     """The longest time for one request, its body included."""
     upload_age: float = 86_400.0
-    """Multipart uploads older than this, by the service's clock, were left by dead owners: ``open`` and
-    ``sweep`` abort them."""
+    """``open`` and ``sweep`` abort multipart uploads older than this by the service's clock: dead owners left them."""
     parallel: int = 4
-    """Requests of one concat at the same time."""
+    """Concurrent requests of one concat."""
 
 
 class S3Client(Protocol):
-    """The part of aiobotocore's client that is used. It publishes no types."""
+    """The used part of aiobotocore's client, which has no published types."""
 
     async def put_object(self, **request: Any) -> Mapping[str, Any]: ...
     async def get_object(self, **request: Any) -> Mapping[str, Any]: ...
@@ -81,7 +76,7 @@ class S3Client(Protocol):
 
 
 class _Session(AIOHTTPSession):  # type: ignore[misc]  # its class is of any type
-    """aiobotocore's HTTP session, with connections that ask once."""
+    """aiobotocore's HTTP session, without aiohttp's own retry. Uses two private names (``tests/storage_backends/chunks/s3/test_private_names.py``)."""
 
     async def _get_session(self, proxy_url: str | None) -> Any:
         session = await super()._get_session(proxy_url)
@@ -93,7 +88,7 @@ class _Session(AIOHTTPSession):  # type: ignore[misc]  # its class is of any typ
 class ObjectHead:
     length: int
     put_id: str
-    """Which call made it; empty if no storage of this kind did."""
+    """The id of the call that made it; empty if it was not made here."""
     read_only: bool
     tag: str
 
@@ -114,8 +109,7 @@ class LeftUpload:
 
 @cache
 def _service_models() -> Any:
-    """The description of S3 that clients are built from: hundreds of kilobytes of JSON, read once in a
-    process."""
+    """The description of S3 that clients are built from: hundreds of kilobytes of JSON, read once per process."""
     return create_loader()
 
 
@@ -127,11 +121,10 @@ def make_client(options: S3Options) -> AbstractAsyncContextManager[S3Client]:
         connect_timeout=options.connect_timeout,
         read_timeout=options.read_timeout,
         max_pool_connections=options.connections,
-        # Uploads carry the CRC32C that is made here; reads are verified against the store's own checksums
-        # (rule S5).
+        # Uploads carry our own CRC32C; reads are verified against the store's own checksums (rule S5).
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        # An address has no subdomains: a service of one's own is asked by path.
+        # An IP address has no subdomains.
         s3={"addressing_style": "path"} if options.endpoint else {},
     )
     session = get_session()
@@ -143,7 +136,7 @@ def make_client(options: S3Options) -> AbstractAsyncContextManager[S3Client]:
 
 
 class S3Requests:
-    """One client of one bucket. ``name`` in the methods is the chunk's, for messages."""
+    """One client of one bucket. ``name`` is the chunk's name, for messages."""
 
     def __init__(self, bucket: str, options: S3Options) -> None:
         self._bucket = bucket
@@ -154,8 +147,8 @@ class S3Requests:
         self._client: S3Client | None = None
 
     async def open(self, prefix: str) -> None:
-        """Make the client and see that the bucket is there and may be listed. ``ConfigError`` if somebody
-        must correct something."""
+        """Make the client and check that the bucket exists and may be listed. Raises ``ConfigError`` if the
+        configuration must be corrected."""
         self._loop = request_loop()
         await self._loop.open()
         try:
@@ -165,7 +158,7 @@ class S3Requests:
             raise
 
     async def close(self) -> None:
-        """Give the connections back, also when the caller is cancelled: nobody else would."""
+        """Close the connections, even when the caller is cancelled."""
         loop, self._loop = self._loop, None
         if loop is not None:
             with anyio.CancelScope(shield=True):
@@ -193,15 +186,14 @@ class S3Requests:
     # --- objects ---------------------------------------------------------------------------------
 
     async def put(self, key: str, name: str, data: Sequence[Buffer], put_id: str) -> None:
-        """Make the object, if there is none: ``ChunkExists``."""
+        """Create the object, or raise ``ChunkExists``."""
         condition = {"IfNoneMatch": "*", "Metadata": {_ID: put_id}, "ContentType": _CONTENT}
         await self._ask("put_object", key, name, visible=True, **_verified(_body(data)), **condition)
 
     async def append(self, key: str, name: str, offset: int, data: Sequence[Buffer]) -> bool:
-        """Put ``data`` behind the object's ``offset`` bytes; False if it does not have as many.
+        """Append ``data`` to the object of ``offset`` bytes; False if it has another length.
 
-        ``ChunkReadOnly`` if the service takes no more appends to this object, however often it is asked:
-        10,000, as a rule.
+        Raises ``ChunkReadOnly`` once the service accepts no more appends to this object, usually after 10,000.
         """
         try:
             await self._ask(
@@ -219,7 +211,7 @@ class S3Requests:
         return True
 
     async def get(self, key: str, name: str, offset: int, size: int) -> bytes:
-        """The bytes ``offset .. offset + size`` as far as there are. ``size`` is not 0."""
+        """The existing bytes of ``offset .. offset + size``. ``size`` is not 0."""
         return await self._run(
             partial(self._get, key, offset, size), self._asked("get_object", key, name, visible=False)
         )
@@ -230,20 +222,23 @@ class S3Requests:
         except Unavailable as error:
             if status_of(error.__cause__ or error) != 404:
                 raise
-            # An answer to HEAD has no body to say what is missing, the object or the whole bucket. That to
-            # GET has one, and the credentials for it are the same. It is asked each time: a bucket that was
-            # there may have gone since.
+            # An answer to HEAD has no body that says whether the object or the whole bucket is missing. An answer to
+            # GET has one. It is asked each time, because the bucket may have been deleted since.
             await self.get(key, name, 0, 1)
-            raise ChunkNotFound(f"there was no chunk {name} when it was looked for", chunk=name) from error
+            raise ChunkNotFound(
+                f"there was no chunk {name} at the time of the request", chunk=name
+            ) from error
 
-        marks = answer.get("Metadata", {})
+        metadata = answer.get("Metadata", {})
         return ObjectHead(
-            int(answer["ContentLength"]), str(marks.get(_ID, "")), _READ_ONLY in marks, str(answer["ETag"])
+            int(answer["ContentLength"]),
+            str(metadata.get(_ID, "")),
+            _READ_ONLY in metadata,
+            str(answer["ETag"]),
         )
 
-    async def mark_read_only(self, key: str, name: str, head: ObjectHead, read_only: bool) -> None:
-        """Replace the marks of the object that ``head`` saw: the service copies it onto itself, for metadata
-        cannot be changed."""
+    async def set_read_only(self, key: str, name: str, head: ObjectHead, read_only: bool) -> None:
+        """Replace the metadata of the object that ``head`` saw, by having the service copy it onto itself."""
         await self._ask(
             "copy_object",
             key,
@@ -259,8 +254,8 @@ class S3Requests:
         await self._ask("delete_object", key, name, visible=True)
 
     async def list_page(self, prefix: str, token: str, after: str) -> tuple[list[ListedObject], str]:
-        """A page of the objects whose key begins with ``prefix``, and the token of the next one, empty at the
-        end. The first page, which has no token, begins behind the key ``after``."""
+        """A page of the objects below ``prefix``, and the next page's token, empty at the end. The first page has no
+        token and begins behind the key ``after``."""
         more: dict[str, Any] = (
             {"ContinuationToken": token} if token else {"StartAfter": after} if after else {}
         )
@@ -271,8 +266,7 @@ class S3Requests:
     # --- multipart -------------------------------------------------------------------------------
 
     async def begin_upload(self, key: str, name: str, put_id: str) -> str:
-        """The new upload's id. After ``OutcomeUnknown`` there may be one whose id nobody knows (``uploads``
-        shows it)."""
+        """The new upload's id. After ``OutcomeUnknown`` there may be one whose id was lost (``uploads`` shows it)."""
         answer = await self._ask(
             "create_multipart_upload", key, name, visible=True, Metadata={_ID: put_id}, ContentType=_CONTENT
         )
@@ -295,7 +289,7 @@ class S3Requests:
     async def copy_part(
         self, key: str, name: str, upload_id: str, number: int, source: str, offset: int, length: int
     ) -> str:
-        """The tag of a part that the service makes of a range of the object ``source``."""
+        """The tag of a part copied by the service from a range of the object ``source``."""
         answer = await self._ask(
             "upload_part_copy",
             key,
@@ -308,7 +302,7 @@ class S3Requests:
         return str(answer["CopyPartResult"]["ETag"])
 
     async def complete_upload(self, key: str, name: str, upload_id: str, tags: Sequence[str]) -> None:
-        """Make the object of the parts, if there is none: ``ChunkExists``."""
+        """Create the object from the parts, or raise ``ChunkExists``."""
         parts = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
         await self._ask(
             "complete_multipart_upload",
@@ -321,7 +315,7 @@ class S3Requests:
         )
 
     async def abort_upload(self, key: str, upload_id: str) -> None:
-        """End the upload. One that is gone already is what was wanted."""
+        """End the upload. One that has ended already is no error."""
         try:
             await self._ask("abort_multipart_upload", key, "", UploadId=upload_id)
         except Unavailable as error:
@@ -329,7 +323,7 @@ class S3Requests:
                 raise
 
     async def uploads(self, prefix: str) -> list[LeftUpload]:
-        """The uploads below ``prefix`` that were begun and not ended."""
+        """The open uploads below ``prefix``."""
         found: list[LeftUpload] = []
         more: dict[str, Any] = {}
         while True:
@@ -396,7 +390,7 @@ def _body(data: Sequence[Buffer]) -> bytes:
 
 
 def _verified(body: bytes) -> dict[str, Any]:
-    """The parameters of a body that the service compares with its checksum before it keeps it."""
+    """The parameters of a body with the checksum that the service verifies before it stores the body."""
     return {
         "Body": io.BytesIO(body),
         "ContentLength": len(body),
@@ -404,12 +398,12 @@ def _verified(body: bytes) -> dict[str, Any]:
     }
 
 
-def _check_range(told: str, offset: int, size: int, received: int) -> None:
-    """Raise ``Unavailable`` unless the answer is what was asked for: short only at the object's end."""
-    span, _, total = told.removeprefix("bytes ").partition("/")
+def _check_range(content_range: str, offset: int, size: int, received: int) -> None:
+    """Raise ``Unavailable`` unless the answer is the requested range, short only at the object's end."""
+    span, _, total = content_range.removeprefix("bytes ").partition("/")
     expected = f"{offset}-{offset + received - 1}"
     if span != expected or not _LENGTH.fullmatch(total) or received != min(size, int(total) - offset):
         raise Unavailable(
-            f"{received} bytes at {offset} were read where {size} were asked for, and the service calls "
-            f"them {told!r}"
+            f"{received} bytes at {offset} were received where {size} were requested; the service calls them "
+            f"{content_range!r}"
         )

@@ -1,1 +1,1 @@
-"""The file layer on the operating system: the only place with threads and blocking calls."""
+"""The file layer on the operating system: the only place with threads and blocking file calls."""

@@ -1,13 +1,11 @@
-"""Calls on paths below a folder that never follow a symbolic link, whoever puts one there and whenever.
+"""File calls below a folder that never follow a symbolic link, no matter who creates one and when.
 
-Owns: the walk from the folder to a path's parent, one component after the other, each opened without
-following, and the calls relative to the descriptor that the walk ends at. So nothing that changes in between
-can lead a call out of the folder, and there is no check that could race. Does not own: anything else about a
-call; a path that is not below the folder is used as it is, and so is the way to the folder itself, which its
-operator may well have made a link.
+The walk from the folder to a path's parent opens each component without following links, and the call is relative to the last
+descriptor. So no concurrent change can redirect a call out of the folder, and no check can race. A path outside the folder is
+used as it is, and so is the path of the folder itself, which may be a link.
 
-A link on the way is ``NotADirectoryError`` or ``ELOOP``, one that is opened ``ELOOP``; what else is no
-regular file is ``IsADirectoryError``, also if it is a device or a pipe, which is never waited for.
+A link on the way raises ``NotADirectoryError`` or ``ELOOP``, opening one ``ELOOP``. Anything else but a regular file raises
+``IsADirectoryError``, devices and pipes too, which are never waited for.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class Beneath:
                 try:
                     os.mkdir(name, dir_fd=folder)
                 except FileExistsError:
-                    os.close(self.open_folder(done))  # It may be something else, or a link.
+                    os.close(self.open_folder(done))  # Raises for a link or a file.
 
     def unlink(self, path: str) -> None:
         with self._parent(path) as (folder, name):
@@ -102,8 +100,7 @@ class Beneath:
 
     @contextmanager
     def _parent(self, path: str) -> Iterator[tuple[int | None, str]]:
-        """The folder of ``path`` as a descriptor, and the name in it; or None and the whole path, if it is
-        not below the root."""
+        """(descriptor of the folder of ``path``, name in it), or (None, ``path``) if it is not below the root."""
         if not path.startswith(self._prefix):
             yield None, path
             return
@@ -126,6 +123,6 @@ def _require_file(fd: int, path: str) -> None:
 
 
 def _require_file_name(name: str, folder: int, path: str) -> None:
-    # Unlinking follows nothing, but what is taken away is to be a file of ours.
+    # Unlinking follows no link, but must remove regular files only.
     if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
         raise IsADirectoryError(errno.EISDIR, "not a regular file", path)

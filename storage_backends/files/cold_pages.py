@@ -1,17 +1,12 @@
-"""Pages of cold files: what was written, is on the disk, and will not be read again soon, leaves the page
-cache.
+"""Drops pages of cold files from the page cache once they are on the disk. A hint: nothing depends on it.
 
-Owns: which bytes of one handle may go, and when. Does not own: which files are cold (who opens them says it),
-nor durability.
+A log is read only at a takeover, and flushed chunks are in the tail cache for as long as reads are likely. Left to the system,
+both evict what others on the machine do read, and each write takes new memory: in a virtual machine whose host reclaims free
+pages, a page that was not used recently costs about ten times one that was just freed (measured: 250 MiB/s of synced writes
+instead of 1,200).
 
-A log is read at a takeover only, and what is flushed to chunks is in the tail cache for as long as somebody
-is likely to want it. Left to the system, both push out what others on the machine do read, and each write
-takes new memory: in a virtual machine whose host takes free pages back, a page that nobody used lately costs
-about ten times one that has just been given up (measured: 250 MiB/s of synced writes instead of 1,200).
-
-A hint: nothing depends on it. Only whole pages that are on the disk go; the page that a range ends in goes
-with the next range. Ranges are given up in steps, because a call for each small group would cost more than
-its pages.
+Only whole, synced pages are dropped; the page in which a range ends is dropped with the next range. Ranges are dropped in steps,
+because a call for each small group would cost more than its pages.
 """
 
 from __future__ import annotations
@@ -23,7 +18,7 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class ColdPages:
-    """Of one descriptor. Not safe from several threads: programs of one handle never overlap."""
+    """The written range of one descriptor. Not thread-safe: programs of one handle never overlap."""
 
     __slots__ = ("_end", "_start")
 
@@ -42,9 +37,9 @@ class ColdPages:
 
         start = (
             self._start - self._start % _PAGE_BYTES
-        )  # A range that begins inside a page would leave that page, one in each step.
+        )  # A range that begins inside a page would keep that page.
         try:
             os.posix_fadvise(fd, start, self._end - start, os.POSIX_FADV_DONTNEED)
         except OSError:
-            return  # A file system that takes no hints.
+            return  # The file system does not support it.
         self._start = self._end

@@ -1,13 +1,9 @@
-"""Drives I/O programs on the operating system (see ``base/files.py`` for the vocabulary).
+"""Drives I/O programs on the operating system (vocabulary: ``base/files.py``). A whole program runs in one hop into a worker
+thread.
 
-Owns: the one place where tierlog makes a thread and touches a descriptor. A whole program runs in one hop
-into a worker thread. Does not own: what the calls mean for durability (the WAL and the chunk stores do), how
-a write is cut (``local_write.py``) nor the mapping of ``OSError``.
-
-Ordering: every lane has a ``CapacityLimiter`` of its own, never anyio's shared one, which the host app may
-hold (rule W7). Cancellation: before the first call a program is dropped; after it, ``run`` waits for the last
-call, even if asyncio cancels the task past anyio's shield, because a call that is still running owns its
-descriptor (rule W7).
+Every lane has a ``CapacityLimiter`` of its own, never anyio's shared one, which the host application may exhaust (rule W7).
+Cancellation: before its first call a program is dropped; after that ``run`` waits for the last call, even if asyncio cancels
+the task past anyio's shield, because a running call owns its descriptor (rule W7).
 """
 
 from __future__ import annotations
@@ -76,8 +72,7 @@ _fallocate = _find_fallocate()
 
 
 class LocalHandle(FileHandle):
-    """A descriptor; ``fd`` is -1 once closed, so that a use after the close fails instead of touching another
-    file."""
+    """A descriptor. ``fd`` is -1 once closed, so that a later use fails instead of touching another file."""
 
     __slots__ = ("_path", "cold", "fd")
 
@@ -112,7 +107,7 @@ def _open(call: Open, at: Beneath | None = None) -> LocalHandle:
 def _close(call: Close) -> None:
     handle = call.handle
     assert isinstance(handle, LocalHandle)
-    # Forget the number first: whatever close() answers, the kernel has released it (rule W7).
+    # First, because the kernel releases the number whatever close() returns (rule W7).
     fd, handle.fd = _fd(handle), -1
     os.close(fd)
 
@@ -194,7 +189,7 @@ def _list_folder(call: ListFolder) -> list[FolderEntry]:
 def _list_folder_beneath(call: ListFolder, at: Beneath) -> list[FolderEntry]:
     fd = at.open_folder(call.path)
     try:
-        # What is neither file nor folder cannot be opened, so it is not told of.
+        # Only files and folders can be opened, so nothing else is listed.
         return [entry for entry, is_file in _entries(fd) if is_file or entry.is_folder]
     finally:
         os.close(fd)
@@ -208,7 +203,7 @@ def _entries(folder: str | int) -> list[tuple[FolderEntry, bool]]:
             try:
                 info = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
-                continue  # It was removed between the listing and the look at it: as if it had never been listed.
+                continue  # It was removed after it was listed.
             known = FolderEntry(name=entry.name, is_folder=stat.S_ISDIR(info.st_mode), size=info.st_size)
             entries.append((known, stat.S_ISREG(info.st_mode)))
     return sorted(entries, key=lambda pair: pair[0].name)
@@ -272,7 +267,7 @@ def _perform_beneath(root: str) -> dict[type[IoCall], Callable[[Any], Any]]:
 
 
 def drive(program: Program[T], perform: Mapping[type[IoCall], Callable[[Any], Any]] = _PERFORM) -> T:
-    """Drive ``program`` to its end in the calling thread; for code that has no event loop."""
+    """Drive ``program`` to its end in the calling thread, for code without an event loop."""
     send = program.send
     try:
         call = next(program)
@@ -295,8 +290,8 @@ class _Counts:
 
 
 class _Job:
-    """One program on its way through a thread. Whoever takes ``claim`` first decides whether it runs at
-    all."""
+    """One program on its way through a thread. The first to acquire ``claim``, thread or caller, decides whether it
+    runs."""
 
     __slots__ = ("_counts", "_perform", "_program", "claim", "done")
 
@@ -321,8 +316,7 @@ class _Job:
 
 
 class LocalFiles(Files):
-    """Files of the operating system. ``width`` is how many programs of this lane may be in threads at
-    once."""
+    """Files of the operating system. At most ``width`` programs of this lane run at a time."""
 
     def __init__(self, name: str = "files", width: int = 4) -> None:
         self._name = name
@@ -334,7 +328,7 @@ class LocalFiles(Files):
     async def run(self, program: Program[T]) -> T:
         limiter = self._limiter
         if limiter is None:
-            # Made here, because a limiter belongs to the event loop that first uses it.
+            # A limiter belongs to the event loop that first uses it.
             limiter = self._limiter = anyio.CapacityLimiter(self._width)
         job = _Job(program, self._perform, self._counts)
         self._counts.programs += 1
@@ -367,14 +361,13 @@ class LocalFiles(Files):
 
 
 async def _outlive(job: _Job) -> None:
-    """W7: wait until the thread is through, whatever asyncio's own ``Task.cancel`` (which passes anyio's
-    shields) does meanwhile."""
+    """W7: wait for the thread, even if asyncio's own ``Task.cancel`` passes anyio's shield."""
     while job.done.locked():
         try:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(_wait_for, job.done, limiter=anyio.CapacityLimiter(1))
         except anyio.get_cancelled_exc_class():
-            continue  # The first cancellation is re-raised by the caller; this one says nothing new.
+            continue  # The caller raises the first cancellation.
 
 
 def _wait_for(done: LockType) -> None:

@@ -82,7 +82,7 @@ REFUSALS = [
     ((301, "PermanentRedirect"), Unavailable, "set the region"),
     ((507, "XMinioStorageFull"), StorageFull, "make room there"),
     ((403, "QuotaExceeded"), StorageFull, "raise the quota"),
-    ((501, "NotImplemented"), Unsupported, "cannot do put_object"),
+    ((501, "NotImplemented"), Unsupported, "does not support this use of put_object"),
     ((412, "PreconditionFailed"), ChunkExists, "chunk new exists already"),
     ((500, "InternalError"), OutcomeUnknown, "may have been carried out"),
     ((502, "BadGateway"), OutcomeUnknown, "may have been carried out"),
@@ -181,7 +181,7 @@ async def test_a_missing_chunk_is_not_told_while_the_bucket_cannot_be_asked(
     storage: S3ChunkStorage, server: S3Server
 ) -> None:
     server.fail(Fault("GetObject", drop=True), Fault("GetObject", refuse=(403, "AccessDenied")))
-    for message in ("no sound answer", "allow it in the policy"):
+    for message in ("no valid answer", "allow it in the policy"):
         with pytest.raises(Unavailable, match=message):
             await storage.exists("nowhere")
 
@@ -192,7 +192,7 @@ async def test_a_chunk_that_was_made_while_it_was_looked_for_was_missing(
     storage: S3ChunkStorage, server: S3Server
 ) -> None:
     server.fail(Fault("HeadObject", refuse=(404, "NotFound")))
-    with pytest.raises(ChunkNotFound, match="when it was looked for"):
+    with pytest.raises(ChunkNotFound, match="at the time of the request"):
         await info(storage)
 
 
@@ -201,7 +201,7 @@ async def test_a_truncated_body_is_never_taken_for_a_short_chunk(
     storage: S3ChunkStorage, server: S3Server, body_bytes: int
 ) -> None:
     server.fail(Fault("GetObject", body_bytes=body_bytes))
-    with pytest.raises(Unavailable, match="no sound answer"):
+    with pytest.raises(Unavailable, match="no valid answer"):
         await read(storage)
 
     assert await read(storage) == DATA
@@ -227,7 +227,7 @@ async def test_a_lost_reply_of_a_put_is_an_unknown_outcome(server: S3Server, how
     await storage.open()
     await storage.exists("warm")  # the connection is kept: an HTTP client likes to ask again on such a one
     server.fail(Fault("PutObject", applied=applied, drop=how == "drop", stall=how == "stall"))
-    with pytest.raises(OutcomeUnknown, match="no sound answer to put_object"):
+    with pytest.raises(OutcomeUnknown, match="no valid answer to put_object"):
         await create(storage)
 
     assert server.count("PutObject") == 1
@@ -287,7 +287,7 @@ async def test_a_service_that_is_gone_cannot_have_done_anything(server: S3Server
     with pytest.raises(Unavailable):
         await info(storage)  # finds that the kept connection is closed
     for verb in (create, read, delete, info):
-        with pytest.raises(Unavailable, match="cannot be reached.*see that it runs"):
+        with pytest.raises(Unavailable, match="cannot be reached.*check that it runs"):
             await verb(storage)
     await storage.close()
 
