@@ -2,11 +2,11 @@
 
 All appends enter the mailbox before the first answer is awaited, so that they share groups.
 
-Order: an append enters the mailbox after those before it in the batch, also if it has to wait for admission or
-for room. A refused append does not stop those behind it. When the container stops, the appends that did not
-enter its mailbox go to the next ownership, in order.
+Order: an append enters the mailbox after those before it in the batch, also if it has to wait for admission
+or for room. A refused append does not stop those behind it. When the container stops, the appends that did
+not enter its mailbox go to the next ownership, in order.
 
-Cancellation: appends in the mailbox are carried out, and nobody gets their outcomes.
+Cancellation: appends in the mailbox are carried out, and their outcomes are lost.
 """
 
 from __future__ import annotations

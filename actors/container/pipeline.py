@@ -9,8 +9,8 @@ durable lengths, tail cache, waiters, answers. While one group is being written 
 written only after the one before is durable (rule W2).
 
 Rules: C1 (nothing is readable or answered before it is durable, refusals included), C5 (an exception out of a
-sync step poisons the container: no answer says success, nothing more is logged), C6 (internal requests have
-their own lane).
+sync step poisons the container: no request succeeds any more, nothing more is logged), C6 (internal requests
+have their own lane).
 
 Cancellation: an append that was cancelled leaves its group in doubt; the pipeline ends and every waiter gets
 ``OutcomeUnknown``. Crash: recovery reads the log.

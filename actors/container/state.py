@@ -136,7 +136,7 @@ class ContainerState:
         self.segments.unname(segment, status)
 
     def load_record(self, segment: SegmentState) -> None:
-        """Set what the segment's record in long-term storage says, for a segment made from an image."""
+        """Load the record in long-term storage of a segment that was made from an image."""
         entry = self.metadata.get(f"{SEGMENT_PREFIX}{segment.sid:016x}")
         if entry is not None:
             segment.load_record(entry[1])

@@ -1,4 +1,4 @@
-"""A group's payload: packed as it is built, unpacked in replay; any bytes give an answer."""
+"""A group's payload: packed as it is built, unpacked in replay; any bytes decode or raise DecodeError."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_payload_without_a_sequence_is_refused() -> None:
         decode_group(memoryview(bytes(7)))
 
 
-def test_operation_numbers_follow_from_the_place_in_the_group() -> None:
+def test_sequences_follow_from_the_position_in_the_group() -> None:
     group = PayloadBuilder(100)
     for op in SAMPLES.values():
         group.add(op)

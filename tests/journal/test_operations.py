@@ -43,7 +43,8 @@ def test_a_type_number_is_never_registered_twice() -> None:
 
 
 def test_every_operation_has_a_golden_sample() -> None:
-    """Golden bytes make type numbers and layouts permanent: a log written today must mean the same for ever."""
+    """Golden bytes make type numbers and layouts permanent: a log of today must mean the same with any later
+    version."""
     assert {type(op) for op in SAMPLES.values()} == set(NUMBERS)
     assert {path.stem for path in GOLDEN.glob("*.hex")} == {*SAMPLES, "segment_image", "transaction_image"}
 
@@ -79,7 +80,7 @@ def test_what_was_encoded_is_decoded(op: Operation) -> None:
 
 
 @given(st.lists(operations, max_size=5))
-def test_operations_stand_one_behind_the_other(ops: list[Operation]) -> None:
+def test_operations_are_encoded_one_behind_the_other(ops: list[Operation]) -> None:
     data = b"head" + b"".join(map(encode_operation, ops))
 
     assert decode_operations(memoryview(data), 4) == ops
@@ -184,7 +185,7 @@ def test_an_unknown_type_is_refused_with_its_number() -> None:
         decode_operations(memoryview(b"\x63\0\0\0\0"), 0)
 
 
-def test_an_append_must_not_reach_into_its_neighbour() -> None:
+def test_an_append_does_not_decode_bytes_of_its_neighbour() -> None:
     """Its head claims a writer of 200 bytes, which only the next operation would have."""
     body = bytes(16) + b"\xc8" + b"short"
     data = (

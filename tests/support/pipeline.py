@@ -87,7 +87,7 @@ class PipelineWorld:
         try:
             with self.scope:
                 await self.pipeline.run()
-        except Exception as error:  # noqa: BLE001 - a test looks at whatever it was
+        except Exception as error:  # noqa: BLE001 - tests examine every kind of error
             self.error = first_leaf(error)
         finally:
             self.ended.set()

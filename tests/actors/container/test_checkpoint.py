@@ -128,7 +128,7 @@ async def test_a_deleted_segment_holds_nothing_back() -> None:
 
 
 async def test_appends_go_on_between_the_parts() -> None:
-    """Hole 29: a checkpoint of many segments is written in parts, each in its own turn."""
+    """C7: a checkpoint of many segments is written in parts, each in its own turn."""
     async with running() as (world, checkpointer):
         for number in range(600):
             world.post(CreateRequest(f"s{number}", ROLLING))

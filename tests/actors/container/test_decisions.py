@@ -57,7 +57,7 @@ MISSING: list[Request] = [
 
 
 @pytest.mark.parametrize("request_", MISSING, ids=lambda request: type(request).__name__)
-def test_every_verb_says_which_segment_is_missing(request_: Request) -> None:
+def test_every_verb_names_the_missing_segment(request_: Request) -> None:
     parts = Parts()
     parts.create(NAME)
 
@@ -75,7 +75,7 @@ def test_a_creation_gets_a_fresh_id() -> None:
 
 
 def test_a_name_that_comes_back_gets_another_id() -> None:
-    """C2: ids are never reused, so nothing of the first life can meet the second."""
+    """C2: ids are never reused, so nothing of the first segment can reach the second."""
     parts = Parts()
     first = parts.create().sid
     parts.do(append(NAME, b"old"), DeleteRequest(NAME))
@@ -91,7 +91,7 @@ def test_a_name_exists_once() -> None:
     refused(parts, CreateRequest(NAME, ROLLING), SegmentExists)
 
 
-def test_a_seal_answers_the_final_length_also_when_repeated() -> None:
+def test_a_seal_returns_the_final_length_also_when_repeated() -> None:
     parts = Parts()
     parts.create()
     parts.do(append(NAME, b"abc"))
@@ -102,7 +102,7 @@ def test_a_seal_answers_the_final_length_also_when_repeated() -> None:
 
 
 @pytest.mark.parametrize("offset", [0, 2])
-def test_a_truncation_at_or_before_the_start_is_nothing_new(offset: int) -> None:
+def test_a_truncation_at_or_before_the_start_logs_nothing(offset: int) -> None:
     parts = Parts()
     parts.create()
     parts.do(append(NAME, b"abcdef"), TruncateRequest(NAME, 2))
@@ -124,7 +124,7 @@ def test_a_truncation_may_reach_the_length_and_not_beyond() -> None:
 # --- appends ------------------------------------------------------------------------------------
 
 
-def test_an_append_answers_where_its_data_begins() -> None:
+def test_an_append_returns_the_offset_of_its_data() -> None:
     parts = Parts()
     parts.create()
 
@@ -144,7 +144,7 @@ def test_the_data_is_not_copied() -> None:
     assert op.data is data
 
 
-def test_a_conditional_append_meets_the_length_or_is_refused() -> None:
+def test_a_conditional_append_matches_the_length_or_is_refused() -> None:
     parts = Parts()
     parts.create()
     parts.do(append(NAME, b"abc", expected_offset=0))
@@ -256,7 +256,7 @@ def test_a_merge_takes_all_sources_in_order() -> None:
 
 
 def test_sources_are_locked_by_the_merge_itself() -> None:
-    """From the sync step on nobody can change, read or merge them again."""
+    """From that synchronous step on they cannot be changed, read or merged again."""
     parts = mergeable()
     parts.decide(MergeRequest("t", ["a"], []))
     later: list[Request] = [
@@ -307,7 +307,7 @@ def test_a_merge_whose_condition_does_not_hold_does_nothing() -> None:
 # --- metadata commits (S6) ----------------------------------------------------------------------
 
 
-def test_a_commit_answers_the_version_of_its_keys() -> None:
+def test_a_commit_returns_the_version_of_its_keys() -> None:
     parts = Parts()
     version = parts.commit({"c:x": b"1"})
 
@@ -333,7 +333,7 @@ def test_a_commit_without_writes_only_checks() -> None:
     refused(parts, CommitMetadataRequest({"c:x": 0}, {}), MetadataConflict)
 
 
-def test_the_record_of_a_deleted_segment_can_only_go() -> None:
+def test_the_record_of_a_deleted_segment_can_only_be_removed() -> None:
     parts = Parts()
     segment = parts.create()
     parts.do(append(NAME, b"abc"))

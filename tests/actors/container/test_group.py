@@ -1,4 +1,4 @@
-"""A group: everybody in it is answered at once, each in its own way."""
+"""A group: all of its requests are answered at once, each in its own way."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def full_group() -> tuple[Group, dict[str, Reply[Any]]]:
     return group, replies
 
 
-async def test_a_durable_group_answers_everybody() -> None:
+async def test_a_durable_group_answers_every_request() -> None:
     """C1: refusals and reads wait for the group as appends do."""
     group, replies = full_group()
     assert not any(reply.done for reply in replies.values())
@@ -39,8 +39,8 @@ async def test_a_durable_group_answers_everybody() -> None:
         await replies["error"].wait()
 
 
-async def test_a_failed_group_tells_each_what_may_have_happened() -> None:
-    """Hole 12: a refusal that was found from undurable state is not given as the truth."""
+async def test_a_failed_group_fails_each_request_by_what_may_have_happened() -> None:
+    """C1: a refusal that was decided on state that is not durable is not returned."""
     group, replies = full_group()
     group.fail(OutcomeUnknown("?"), Unavailable("again"))
     for name, error in {

@@ -23,7 +23,7 @@ def writer_at_6() -> Parts:
 
 
 def expected_outcome(first: int, count: int, previous: int | None) -> object:
-    """Rule C3, said another way: by where the range of events lies."""
+    """Rule C3 in another form: by the position of the range of events."""
     last = first + count - 1
     if last <= LAST:
         return 3 if (first, last) == (LAST_FIRST, LAST) else None
@@ -57,7 +57,7 @@ def test_the_table_of_idempotent_appends(first: int, count: int, previous: int |
 
 
 def test_events_that_overtook_each_other_are_all_applied_once() -> None:
-    """The later event is refused until its predecessor is there; sent again it is applied."""
+    """The later event is refused until its predecessor is applied; a repeat then succeeds."""
     parts = Parts()
     parts.create()
     parts.do(by_writer(b"7", 7))
@@ -69,7 +69,7 @@ def test_events_that_overtook_each_other_are_all_applied_once() -> None:
     assert parts.content(parts.segment().sid) == b"789"
 
 
-def test_a_new_writer_begins_where_it_likes() -> None:
+def test_a_new_writer_begins_at_any_event_number() -> None:
     parts = Parts()
     parts.create()
 
@@ -78,7 +78,7 @@ def test_a_new_writer_begins_where_it_likes() -> None:
 
 
 def test_a_new_writer_cannot_name_a_predecessor() -> None:
-    """C3: whether that event was applied is not known here, so it is never a silent fresh start."""
+    """C3: nothing is known of that event, so this is not taken for a new writer."""
     parts = Parts()
     parts.create()
     refused(parts, by_writer(b"a", 7, previous_event=6), UnknownWriter)
@@ -103,7 +103,7 @@ def test_a_repeat_is_acked_even_if_the_segment_is_sealed_or_the_offset_is_wrong(
     refused(parts, by_writer(b"g", 7), SegmentSealed)
 
 
-def test_a_gap_is_possible_for_who_names_the_last_event() -> None:
+def test_an_append_that_names_the_last_event_may_leave_a_gap() -> None:
     parts = writer_at_6()
 
     assert parts.do(by_writer(b"x", 100, previous_event=6)) == 6
@@ -117,7 +117,7 @@ def test_a_writers_append_carries_events() -> None:
 
 
 def test_an_expired_writer_never_starts_afresh_silently() -> None:
-    """C3: expiry is explicit, and the next append says so."""
+    """C3: expiry is explicit, and the next append fails by it."""
     parts = writer_at_6()
 
     assert parts.do(ExpireWritersRequest(NAME, [b"w", b"w", b"unknown"])) == 1

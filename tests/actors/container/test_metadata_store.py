@@ -1,4 +1,4 @@
-"""The metadata store that rides in the log: the contract, on a running pipeline."""
+"""The metadata store in the container's log: the contract, on a running pipeline."""
 
 from __future__ import annotations
 

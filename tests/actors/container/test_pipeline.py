@@ -21,6 +21,8 @@ from tierlog.actors.kernel.reply import Reply
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.checkpoint import CheckpointBegin
+from tierlog.journal.operations.delete_segment import DeleteSegment
+from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.errors import (
     NotOwner,
     OutcomeUnknown,
@@ -62,7 +64,7 @@ async def test_an_answer_comes_when_its_group_is_durable() -> None:
 
 
 async def test_every_answer_waits_for_what_it_depends_on() -> None:
-    """C1: duplicates, refusals, looks at the state and lists too."""
+    """C1: also duplicates, refusals, info and lists."""
     async with PipelineWorld().running() as world:
         await created(world)
         world.log.hold()
@@ -95,7 +97,7 @@ async def test_every_answer_waits_for_what_it_depends_on() -> None:
         ]
 
 
-async def test_a_failed_group_turns_no_answer_into_a_promise() -> None:
+async def test_a_failed_group_gives_no_answers() -> None:
     """The duplicate of an append that never became durable must not be acked."""
     async with PipelineWorld().running() as world:
         await created(world)
@@ -122,7 +124,7 @@ async def test_a_failed_group_turns_no_answer_into_a_promise() -> None:
         assert world.parts.segment().durable_length == 0
 
 
-async def test_what_arrives_together_is_one_group() -> None:
+async def test_requests_that_arrive_together_share_a_group() -> None:
     async with PipelineWorld().running() as world:
         await created(world)
         replies = [world.post(append(NAME, bytes([number]))) for number in range(50)]
@@ -163,7 +165,7 @@ async def test_a_full_group_holds_the_next_batch_back() -> None:
         assert all(len(ops) <= 2 for _, ops in world.groups())
 
 
-async def test_one_append_larger_than_a_group_travels_alone() -> None:
+async def test_an_append_larger_than_a_group_is_a_group_of_its_own() -> None:
     async with PipelineWorld(PipelineOptions(group_bytes=1000)).running() as world:
         await created(world)
         assert await world.ask(append(NAME, bytes(5000)), 5000) == 0
@@ -180,7 +182,7 @@ async def test_internal_requests_are_answered_with_their_group() -> None:
 
 
 async def test_a_snapshot_is_fixed_where_its_begin_is_logged() -> None:
-    """C7: everything before the begin is in it, nothing behind it."""
+    """C7: everything before the begin is in it, nothing after it."""
     async with PipelineWorld().running() as world:
         await created(world)
         number, snapshot = await world.ask_internal(SnapshotRequest(5), 0)
@@ -192,8 +194,8 @@ async def test_a_snapshot_is_fixed_where_its_begin_is_logged() -> None:
         assert world.parts.state.snapshot is snapshot
 
 
-async def test_a_fenced_owner_answers_nothing_even_if_there_is_nothing_to_log() -> None:
-    """Hole 16: an answer that was given without a log append looks at the register first."""
+async def test_a_fenced_owner_does_not_answer_even_if_there_is_nothing_to_log() -> None:
+    """C1: an answer without a log append checks the register first."""
     async with PipelineWorld().running() as world:
         await created(world)
         await world.service.log("c").open()
@@ -205,12 +207,21 @@ async def test_a_fenced_owner_answers_nothing_even_if_there_is_nothing_to_log() 
 
 
 @pytest.mark.parametrize("error", [RuntimeError("bug"), MemoryError(), KeyboardInterrupt()], ids=repr)
-async def test_a_torn_step_poisons_the_container(error: BaseException) -> None:
-    """C5: no answer says success, and nothing is logged any more."""
+async def test_a_torn_step_poisons_the_container(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C5: no request succeeds, and nothing is logged any more."""
     async with PipelineWorld().running() as world:
         await created(world)
         before = len(world.groups())
-        world.pipeline._decide[DeleteRequest] = raising(error)
+        state, apply = world.parts.state, world.parts.state.apply
+
+        def torn(op: Operation) -> None:
+            if type(op) is DeleteSegment:
+                raise error
+            apply(op)
+
+        monkeypatch.setattr(state, "apply", torn)
         requests: list[Request] = [append(NAME, b"x"), DeleteRequest(NAME), append(NAME, b"y")]
         for request in requests:
             request.reply = Reply()
@@ -222,13 +233,6 @@ async def test_a_torn_step_poisons_the_container(error: BaseException) -> None:
         assert world.pipeline.poisoned
         assert [await outcome(request.reply) for request in requests] == [OutcomeUnknown] * 3
         assert len(world.groups()) == before
-
-
-def raising(error: BaseException) -> Any:
-    def decide(state: object, request: object) -> Any:
-        raise error
-
-    return decide
 
 
 async def test_a_failure_while_publishing_poisons_too() -> None:
@@ -243,7 +247,7 @@ async def test_a_failure_while_publishing_poisons_too() -> None:
         assert await outcome(reply) is OutcomeUnknown
 
 
-async def test_closing_answers_what_was_taken_in() -> None:
+async def test_closing_answers_what_is_in_the_mailbox() -> None:
     async with PipelineWorld().running() as world:
         await created(world)
         world.log.hold()
@@ -259,7 +263,7 @@ async def test_closing_answers_what_was_taken_in() -> None:
         assert [await reply.wait(), await late.wait()] == [0, 3]
 
 
-async def test_a_cancelled_pipeline_tells_its_waiters_that_the_outcome_is_unknown() -> None:
+async def test_after_a_cancellation_the_outcome_is_unknown() -> None:
     async with PipelineWorld().running() as world:
         await created(world)
         world.log.hold()
@@ -271,7 +275,7 @@ async def test_a_cancelled_pipeline_tells_its_waiters_that_the_outcome_is_unknow
         assert await outcome(reply) is OutcomeUnknown
 
 
-async def test_whoever_logs_is_told_after_each_group() -> None:
+async def test_a_hook_is_called_after_each_group() -> None:
     async with PipelineWorld().running() as world:
         await created(world)
         await world.ask(append(NAME, b"x"))
@@ -290,7 +294,7 @@ async def test_refusals_are_counted_and_log_nothing() -> None:
         assert world.groups() == []
 
 
-async def test_an_unknown_request_is_a_bug_and_loud() -> None:
+async def test_an_unknown_request_poisons_the_container() -> None:
     async with PipelineWorld().running() as world:
         reply = world.post(Request())
         await world.ended.wait()

@@ -1,4 +1,4 @@
-"""Publishing: durable lengths, cached bytes, log marks and append boundaries; live and in replay."""
+"""Publishing: durable lengths, cached bytes, log references and append boundaries; live and in replay."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_published_append_is_readable() -> None:
     assert list(segment.log_references) == [(6, parts.group)]
 
 
-def test_an_append_without_bytes_leaves_no_mark() -> None:
+def test_an_append_without_bytes_leaves_no_log_reference() -> None:
     parts = Parts()
     segment = parts.create()
     parts.do(append(NAME, b""))
@@ -57,8 +57,8 @@ def test_an_append_without_bytes_leaves_no_mark() -> None:
     assert not segment.append_boundaries
 
 
-def test_neighbouring_groups_share_a_mark_that_names_the_older_one() -> None:
-    """C9: a segment that is appended to in every group does not have a mark for each."""
+def test_neighbouring_groups_share_a_reference_to_the_first_one() -> None:
+    """C9: a segment that is appended to in every group does not have a reference to each."""
     parts = Parts()
     segment = parts.create()
     first = parts.group + 1
@@ -82,8 +82,7 @@ def test_an_append_is_published_once() -> None:
 def test_a_group_is_published_as_if_each_of_its_appends_came_alone(
     script: list[tuple[str, int]], sealed_at: int
 ) -> None:
-    """Appends of a group become visible in runs, one for each segment: nobody sees the difference, whatever
-    comes between them."""
+    """Appends of a group become visible in runs, one for each segment, with the same result as one by one."""
     together, alone = Parts(), Parts()
     requests: list[Request] = [
         append(name, bytes([number]) * size) for number, (name, size) in enumerate(script)
@@ -108,7 +107,7 @@ def test_a_group_is_published_as_if_each_of_its_appends_came_alone(
     assert together.cache.pinned_bytes == alone.cache.pinned_bytes == sum(size for _, size in script)
 
 
-def test_bytes_in_the_log_have_marks_until_they_are_flushed() -> None:
+def test_unflushed_bytes_have_log_references() -> None:
     parts = Parts()
     segment = parts.create()
     groups = []
@@ -126,7 +125,7 @@ def test_bytes_in_the_log_have_marks_until_they_are_flushed() -> None:
     assert parts.cache.pinned_bytes == 0
 
 
-def test_the_writer_hears_of_a_segment_with_enough_unflushed_bytes() -> None:
+def test_a_segment_with_enough_unflushed_bytes_is_due() -> None:
     parts = Parts(due_bytes=5)
     segment = parts.create()
     parts.do(append(NAME, b"abcd"))
@@ -137,7 +136,7 @@ def test_the_writer_hears_of_a_segment_with_enough_unflushed_bytes() -> None:
 
 @pytest.mark.anyio
 @pytest.mark.parametrize("verb", ["append", "seal", "truncate", "delete", "merge", "be merged"])
-async def test_who_waits_for_a_segment_is_woken_when_it_changes_durably(verb: str) -> None:
+async def test_waiters_are_woken_by_durable_changes(verb: str) -> None:
     parts = Parts()
     parts.create("other")
     segment = parts.create()
@@ -160,7 +159,7 @@ async def test_who_waits_for_a_segment_is_woken_when_it_changes_durably(verb: st
     assert segment.waiter is None
 
 
-def test_a_deleted_segment_gives_its_memory_back() -> None:
+def test_a_deleted_segment_frees_its_memory() -> None:
     parts = Parts()
     target, source = parts.create("t"), parts.create("s")
     parts.do(append("t", b"tt"), append("s", b"ss"), SealRequest("s"), MergeRequest("t", ["s"], []))
@@ -190,7 +189,7 @@ def test_a_merge_moves_the_targets_durable_length() -> None:
     assert [end for end, _ in target.log_references] == [6]
 
 
-def test_a_spliced_source_leaves_the_cache() -> None:
+def test_a_merged_source_leaves_the_cache_once_the_merge_is_flushed() -> None:
     parts = Parts()
     parts.create("t")
     source = parts.create("s")
@@ -205,7 +204,7 @@ def test_a_spliced_source_leaves_the_cache() -> None:
 # --- append boundaries (S5) ------------------------------------------------------------------------
 
 
-def test_the_first_append_in_each_mib_is_kept_as_a_border() -> None:
+def test_the_first_append_in_each_mib_is_kept_as_a_boundary() -> None:
     parts = Parts()
     segment = parts.create()
     step = APPEND_BOUNDARY_BYTES * 2 // 5 + 1
@@ -214,7 +213,7 @@ def test_the_first_append_in_each_mib_is_kept_as_a_border() -> None:
     assert list(segment.append_boundaries) == [0, 3 * step, 5 * step]
 
 
-def test_borders_of_flushed_bytes_go_but_the_last() -> None:
+def test_boundaries_of_flushed_bytes_are_dropped_but_the_last() -> None:
     parts = Parts()
     segment = parts.create()
     parts.do(*(append(NAME, bytes(APPEND_BOUNDARY_BYTES)) for _ in range(4)))
@@ -239,12 +238,12 @@ def test_re_logged_bytes_need_their_new_group_only() -> None:
     group = relogged(parts, 0, b"abcdef")
     parts.do(append(NAME, b"g"))
 
-    assert list(segment.log_references) == [(7, group)], "a following group shares its mark"
+    assert list(segment.log_references) == [(7, group)], "a following group shares its reference"
     assert parts.content(segment.sid) == b"abcdefg"
 
 
 def test_bytes_re_logged_in_pieces_need_the_group_of_every_piece() -> None:
-    """F4: a log cut at the lowest mark must still hold the first piece."""
+    """F4: a log cut at the lowest reference must still hold the first piece."""
     parts = Parts()
     segment = parts.create()
     parts.do(append(NAME, b"abcdef"))
@@ -258,9 +257,11 @@ def test_bytes_re_logged_in_pieces_need_the_group_of_every_piece() -> None:
     st.lists(st.integers(1, 5), max_size=6),
     st.integers(0, 20),
 )
-def test_the_marks_cover_every_unflushed_byte(appends: list[int], pieces: list[int], flushed: int) -> None:
-    """C7: whatever was appended, re-logged and flushed, cutting the log at the lowest mark loses no byte that
-    only the log has."""
+def test_log_references_cover_every_unflushed_byte(
+    appends: list[int], pieces: list[int], flushed: int
+) -> None:
+    """C7: whatever was appended, re-logged and flushed, cutting the log at the lowest reference loses no byte
+    that only the log has."""
     parts = Parts()
     segment = parts.create()
     holders: dict[int, set[int]] = {}
@@ -284,7 +285,7 @@ def test_the_marks_cover_every_unflushed_byte(appends: list[int], pieces: list[i
     assert all(before[0] < after[0] for before, after in pairwise(segment.log_references))
 
 
-def test_re_logging_what_is_gone_or_flushed_does_nothing() -> None:
+def test_re_logging_deleted_or_flushed_bytes_does_nothing() -> None:
     parts = Parts()
     segment = parts.create()
     parts.do(append(NAME, b"abc"))
@@ -303,7 +304,7 @@ def test_re_logging_what_is_gone_or_flushed_does_nothing() -> None:
 # --- recovery -----------------------------------------------------------------------------------
 
 
-def test_bytes_from_before_a_checkpoint_are_restored_with_their_marks() -> None:
+def test_bytes_from_before_a_checkpoint_are_restored_with_their_references() -> None:
     parts = Parts()
     segment = parts.create()
     segment.length = segment.durable_length = 6
@@ -319,7 +320,7 @@ def test_bytes_from_before_a_checkpoint_are_restored_with_their_marks() -> None:
     st.lists(st.tuples(st.booleans(), st.integers(0, 19), st.integers(1, 8), st.integers(1, 20)), max_size=8),
     st.integers(0, 20),
 )
-def test_restored_marks_cover_every_unflushed_byte(
+def test_restored_references_cover_every_unflushed_byte(
     script: list[tuple[bool, int, int, int]], flushed: int
 ) -> None:
     """W5, C7: whatever was re-logged before the checkpoint, and wherever a crash cut that short."""
@@ -341,8 +342,8 @@ def test_restored_marks_cover_every_unflushed_byte(
     assert all(holders[offset] >= lowest for offset in range(flushed, 20))
 
 
-def test_only_appends_are_borders_in_recovery_too() -> None:
-    """Append starts must ascend in a write to a chunk: re-logged bytes say nothing about them (S5)."""
+def test_only_appends_are_boundaries_in_recovery_too() -> None:
+    """Append starts must ascend in a write to a chunk: re-logged bytes may begin anywhere (S5)."""
     parts = Parts()
     segment = parts.create()
     segment.length = segment.durable_length = 6
@@ -392,7 +393,7 @@ def test_idle_segments_above_the_limit_are_evicted_with_a_margin() -> None:
     assert sid not in parts.cache
 
 
-def test_a_thawed_segment_is_cached_from_its_flushed_offset_on() -> None:
+def test_a_loaded_segment_is_cached_from_its_flushed_offset_on() -> None:
     parts = Parts()
     parts.create()
     parts.do(append(NAME, b"abc"))

@@ -46,7 +46,7 @@ def test_only_live_segments_have_a_name() -> None:
     assert table.get(99) is None
 
 
-def test_an_id_and_a_name_are_taken_once() -> None:
+def test_an_id_and_a_name_are_used_once() -> None:
     table = SegmentTable()
     table.add(SegmentState(1, "a", 10))
     with pytest.raises(ValueError, match="in the table already"):
@@ -86,7 +86,7 @@ def idle(parts: Parts, name: str) -> SegmentState:
 
 
 def test_an_evicted_segment_comes_back_whole_in_the_step_that_needs_it() -> None:
-    """C4: nothing is parked and nothing can overtake, because nothing has to be waited for."""
+    """C4: nothing waits, so no operation can overtake another."""
     parts = Parts()
     before = idle(parts, NAME)
     fields = {
@@ -129,7 +129,7 @@ def test_a_segment_that_is_more_than_its_image_is_not_evicted(why: str) -> None:
     assert parts.state.segments.evict(10) == []
 
 
-def test_the_least_recently_changed_go_first() -> None:
+def test_the_least_recently_changed_are_evicted_first() -> None:
     parts = Parts()
     segments = [idle(parts, name) for name in "abc"]
     parts.do(AttributesRequest("a", [AttributeUpdate("a", 6)]))
@@ -149,7 +149,7 @@ def test_an_evicted_name_is_still_taken_and_listed() -> None:
         parts.state.segments.add(SegmentState(99, NAME, 10))
 
 
-def test_a_wake_up_is_given_once() -> None:
+def test_a_waiter_is_woken_once() -> None:
     segment = SegmentState(1, NAME, 10)
     segment.wake()
     segment.waiter = waiter = Bell()  # type: ignore[assignment]

@@ -72,7 +72,7 @@ def test_operations_without_an_effect_have_none(op: Operation) -> None:
     assert (segment.image(), segment.touched) == before
 
 
-def test_an_append_moves_the_length_and_remembers_the_writers_latest() -> None:
+def test_an_append_moves_the_length_and_keeps_the_writers_latest() -> None:
     parts = Parts()
     segment = parts.create()
     parts.do(by_writer(b"abc", 5, 7), append(NAME, b"d"))
@@ -83,7 +83,7 @@ def test_an_append_moves_the_length_and_remembers_the_writers_latest() -> None:
 
 
 def test_attributes_take_results_not_conditions() -> None:
-    """Hole 29: applying the logged result again leads to the same value, accumulated or not."""
+    """Applying the logged result again leads to the same value, accumulated or not."""
     parts = Parts()
     segment = parts.create()
     parts.do(AttributesRequest(NAME, [AttributeUpdate("n", 2, AttributeUpdateKind.ACCUMULATE)]))
@@ -132,7 +132,7 @@ def test_the_newest_complete_cycle_is_kept() -> None:
 
 
 def test_the_metadata_commit_is_the_flush_position() -> None:
-    """F3: replay asks neither long-term storage nor compares bytes; the record says how far the flush got."""
+    """F3: replay neither reads long-term storage nor compares bytes; the record is the flush position."""
     parts = Parts()
     segment = parts.create()
     parts.do(append(NAME, b"abcdef"))
@@ -143,7 +143,7 @@ def test_the_metadata_commit_is_the_flush_position() -> None:
     assert segment.is_flushed
 
 
-def test_a_splice_ends_the_merge_and_the_source() -> None:
+def test_a_flushed_merge_ends_and_its_source_is_removed() -> None:
     parts = Parts()
     target, source = parts.create("t"), parts.create("s")
     parts.do(append("t", b"tt"), append("s", b"sss"), SealRequest("s"))
@@ -189,7 +189,7 @@ def test_ids_count_on_from_what_this_epoch_created() -> None:
     ],
     ids=repr,
 )
-def test_an_operation_that_cannot_be_true_is_not_applied_silently(op: Operation) -> None:
+def test_an_impossible_operation_is_not_applied_silently(op: Operation) -> None:
     """C5: live this poisons the container, in replay it is corruption."""
     parts = Parts()
     parts.create()
@@ -219,8 +219,8 @@ def test_a_restored_segment_takes_its_flush_position_from_the_metadata() -> None
     )
 
 
-@pytest.mark.parametrize(("dirty", "caused"), [(True, 50), (False, 30)])
-def test_after_a_restore_only_unflushed_work_counts_as_caused(dirty: bool, caused: int) -> None:
+@pytest.mark.parametrize(("dirty", "due"), [(True, 50), (False, 30)])
+def test_after_a_restore_only_unflushed_work_makes_a_cycle_due(dirty: bool, due: int) -> None:
     """F5: opening a store that is flushed makes no cycle due."""
     parts = Parts()
     parts.create()
@@ -229,7 +229,7 @@ def test_after_a_restore_only_unflushed_work_counts_as_caused(dirty: bool, cause
     parts.state.restored(50, CycleComplete(1, 1, 30, True))
 
     assert parts.state.sequence == 50
-    assert parts.state.client_sequence == caused
+    assert parts.state.client_sequence == due
 
 
 # --- snapshots (C7) -----------------------------------------------------------------------------
@@ -267,7 +267,7 @@ def test_one_snapshot_at_a_time() -> None:
     state.begin_snapshot()
 
 
-def test_a_snapshot_remembers_sequence_and_cycle() -> None:
+def test_a_snapshot_has_sequence_and_cycle() -> None:
     parts = Parts()
     parts.create()
     parts.log(CycleComplete(1, 1, 1, True))
@@ -315,10 +315,10 @@ def change(parts: Parts, step: Request | str, snapshot: Snapshot | None, taken: 
 
 
 @given(st.lists(changes, max_size=20), st.lists(changes, max_size=20))
-def test_a_snapshot_is_the_state_at_its_begin_whatever_happens_later(
+def test_a_snapshot_is_the_state_at_its_begin(
     before: list[Request | str], after: list[Request | str]
 ) -> None:
-    """C7: copy-on-write, so operations over several segments are in it whole or not at all."""
+    """C7: copy-on-write, so an operation on more than one segment is in it as a whole or not at all."""
     parts = Parts()
     for step in before:
         change(parts, step, None, [])

@@ -1,5 +1,4 @@
-"""Decisions about transactions and the table that they look at: rules T1 to T9 without a clock, a log or a
-loop."""
+"""Transactions: decisions and their table, rules T1 to T9, without a clock, a log or an event loop."""
 
 from __future__ import annotations
 
@@ -141,7 +140,7 @@ TABLE: list[tuple[str, Request, Any]] = [
     ("setup", "request_", "outcome"), TABLE, ids=[f"{type(r).__name__} when {s}" for s, r, _ in TABLE]
 )
 def test_what_a_verb_means_in_a_state(setup: str, request_: Request, outcome: Any) -> None:
-    """T2, T5, T6: get or create, the tombstone's refusals, and an abort that a begin comes after."""
+    """T2, T5, T6: get or create, refusals by tombstones, and an abort that overtook its begin."""
     parts = Parts()
     parts.create()
     parts.do(append(NAME, b"base"))
@@ -187,7 +186,7 @@ def test_the_first_reason_of_an_abort_stays() -> None:
     ],
     ids=lambda request: type(request).__name__,
 )
-def test_t1_nobody_but_the_transaction_ends_or_changes_a_staged_segment(verb: Request) -> None:
+def test_t1_only_its_transaction_changes_a_staged_segment(verb: Request) -> None:
     parts = staged_parts()
     assert "staged segment" in str(refused(parts, verb, InvalidArgument))
 
@@ -224,7 +223,7 @@ def test_t2_a_commit_moves_the_parts_in_the_given_order_and_drops_the_others() -
     assert parts.state.segments.names("") == [NAME]
 
 
-def test_t2_an_empty_part_is_taken_and_leaves_nothing() -> None:
+def test_t2_an_empty_part_is_committed_and_leaves_nothing() -> None:
     parts = staged_parts()
     parts.do(stage("empty"))
 
@@ -257,7 +256,7 @@ def test_t3_one_wrong_part_keeps_all_of_them(wrong: Request, error: type[Tierlog
     )
 
 
-def test_t3_what_arrived_after_the_writer_described_its_part_is_told() -> None:
+def test_t3_bytes_that_arrived_after_the_writer_described_its_part_are_reported() -> None:
     parts = staged_parts()
     parts.do(to("p", b"late"))
     error = refused(parts, commit(("p", 3)), BadOffset)
@@ -288,7 +287,7 @@ def test_t4_the_next_epoch_is_not_reached() -> None:
     assert parts.segment().attributes == {"txn:q": 8}
 
 
-def test_t4_a_repeated_begin_of_the_committed_transaction_tells_where_its_bytes_are() -> None:
+def test_t4_a_repeated_begin_of_the_committed_transaction_returns_its_offset() -> None:
     parts = staged_parts(TOKEN)
     parts.do(commit(("p", 3)))
 
@@ -367,7 +366,7 @@ def test_t8_a_new_segment_of_the_name_knows_nothing_of_the_old_ones_transactions
     assert parts.do(stage("p"), to("p", b"new"), commit(("p", 3))) == CommitResult(True, 0, 3)
 
 
-def test_t8_a_target_that_is_merged_away_is_gone_as_well() -> None:
+def test_t8_merging_a_target_away_ends_its_transactions_too() -> None:
     parts = staged_parts()
     parts.create("app/other")
     parts.do(SealRequest(NAME))
@@ -400,7 +399,7 @@ def test_t8_a_truncated_target_takes_the_commit() -> None:
 # --- what the clock asks (T5, T7) ---------------------------------------------------------------
 
 
-def test_t7_an_expiry_that_something_overtook_is_none() -> None:
+def test_t7_an_expiry_that_an_append_overtook_does_nothing() -> None:
     parts = staged_parts()
     record = parts.state.transactions.records[NAME, "t"]
 
@@ -477,7 +476,7 @@ BEGUN: list[Operation] = [
     ],
     ids=repr,
 )
-def test_what_no_decision_would_log_is_damage(op: Operation) -> None:
+def test_an_operation_that_no_decision_logs_is_damage(op: Operation) -> None:
     """C5: replay raises on it; live, the container would be poisoned."""
     state = ContainerState(epoch=1)
     for before in BEGUN:
@@ -494,8 +493,8 @@ def test_a_second_end_is_damage() -> None:
         state.apply(AbortTransaction(SID, "t", "", ()))
 
 
-def test_a_snapshot_shows_the_transactions_of_its_moment() -> None:
-    """C7: records are immutable, so what happens later is not in it."""
+def test_a_snapshot_has_the_transactions_of_its_sequence() -> None:
+    """C7: records are immutable, so later changes are not in it."""
     parts = staged_parts(TOKEN)
     expected = dict(parts.state.transactions.records)
     snapshot = parts.state.begin_snapshot()
