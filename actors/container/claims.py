@@ -187,8 +187,8 @@ class StorageClaim:
             if not await create_claim(self._chunks, self.container, self.epoch, self.identity):
                 raise StoreMismatch(
                     f"epoch {self.epoch} of container {self.container} was claimed by another owner, which "
-                    f"this log never had: the folder is a copy or has one. Keep the newest one, or adopt this "
-                    f"one on purpose (adopt=True, --adopt)"
+                    f"this log never had: the folder is a copy or has one. Keep the newest one, or adopt "
+                    f"this one on purpose (adopt=True, --adopt)"
                 )
         except StoreMismatch:
             # A successor that came meanwhile is no stranger: it fenced the log before it made its claim.

@@ -3,11 +3,11 @@
 Owns: the start and stop order of its parts (``parts.py``), and the verbs that the store calls. Does not own:
 restarts (``local.py``), decisions (``operations/``), the mapping of names to containers (the store).
 
-Start: open the log (fences every earlier owner), validate the claims in long-term storage and add this owner's
-(rule W8), recover, start the pipeline, then the writer, the collector and the checkpointer, then answer.
-Long-term storage may be down at the start; it is then claimed before the first write there. Stop: refuse new
-requests, let the pipeline finish what it has, stop the others, close the log with its footer. The end of a
-container does not flush.
+Start: open the log (fences every earlier owner), validate the claims in long-term storage and add this
+owner's (rule W8), recover, start the pipeline, then the writer, the collector and the checkpointer, then
+answer. Long-term storage may be down at the start; it is then claimed before the first write there. Stop:
+refuse new requests, let the pipeline finish what it has, stop the others, close the log with its footer. The
+end of a container does not flush.
 
 Any failure ends the ownership; recovery is the only way back (crash-only). After an interrupted sync step
 nothing more is written, not even a footer (rule C5). Every waiter gets an answer in any case.
@@ -37,8 +37,7 @@ from ..kernel.mailbox import Lane, Mailbox, MailboxOptions
 from ..kernel.one_shot import Answer, EventSource
 from ..kernel.reply import Reply, fail_all
 from ..kernel.task_groups import finish_within
-from ..read.read_ahead import ReadAheadOptions
-from ..read.read_ahead_budget import ReadAheadBudget
+from ..read.read_ahead import ReadAheadBudget, ReadAheadOptions
 from ..read.tail_cache import TailCache
 from ..telemetry.logging import get_logger
 from ..telemetry.tracing import SpanHook
@@ -170,10 +169,9 @@ class Container:
     ) -> None:
         """Own the container until ``stop`` is called (returns) or something fails (raises).
 
-        ``started()`` is called when it can answer, ``ending()`` before the first request is refused because of
-        the end. ``previous_epochs``: those of this process's earlier ownerships of the container, the only ones
-        from which it may take over by itself; None if it opens on order.
-        """
+        ``started()`` is called when it can answer, ``ending()`` before the first request is refused because
+        of the end. ``previous_epochs``: those of this process's earlier ownerships of the container, the only
+        ones from which it may take over by itself; None if it opens on order."""
         clean = False
         try:
             opened = await self._claim.open_log(previous_epochs)
@@ -365,8 +363,8 @@ class Container:
     # --- reading ---------------------------------------------------------------------------------
 
     async def find_durable(self, name: str) -> SegmentState:
-        """The segment of that name, once its existence is durable, or ``SegmentNotFound``, once that is durable
-        (rule C1)."""
+        """The segment of that name, once its existence is durable, or ``SegmentNotFound``, once that is
+        durable (rule C1)."""
         segment = self.state.segments.find(name)
         # A loop, because a segment may come into being after the sequence that was waited for.
         while segment is None or segment.durable_length < 0:

@@ -1,10 +1,10 @@
 """Imports: a segment is made of chunks that are in long-term storage already, of the legacy layout or of a
 backup.
 
-Records that are too many for one operation are committed in pieces before it (``operations/import_segment.py``).
-Cancellation and crash: the operation is in the log, or nothing has happened that a reader can see. Records in
-pieces for an operation that never came are removed by a later flush cycle, of this owner or the next.
-"""
+Records that are too many for one operation are committed in pieces before it
+(``operations/import_segment.py``). Cancellation and crash: the operation is in the log, or nothing has
+happened that a reader can see. Records in pieces for an operation that never came are removed by a later
+flush cycle, of this owner or the next."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class SegmentImporter:
                 self._locks.pop(name, None)
 
     def check_free(self, name: str, files: Iterable[str] = ()) -> None:
-        """Raises, as far as is known now, why ``files`` cannot become the segment ``name``: ``SegmentExists``,
-        ``InvalidArgument``, ``Unavailable``."""
+        """Raises, as far as is known now, why ``files`` cannot become the segment ``name``:
+        ``SegmentExists``, ``InvalidArgument``, ``Unavailable``."""
         check_name_free(self._state, name)
         check_files_free(self._state, name, files)
 

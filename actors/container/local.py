@@ -1,13 +1,12 @@
-"""Supervision of one container that this process serves: it runs ownership after ownership, and leads callers to
-the active one.
+"""Supervision of one container that this process serves: it runs ownership after ownership, and leads callers
+to the active one.
 
 Owns: restarts with backoff and a limit, the wait of callers for a recovering container, and their error when
 there will be no further ownership. Does not own: what a container does.
 
-A failed container is recovered while the app goes on. A fenced one stays fenced and a corrupt one stays stopped;
-callers get the reason. A call that was refused because the container stopped before accepting it is tried again
-on the next ownership, within the wait's limit. One whose outcome is unknown never is.
-"""
+A failed container is recovered while the app goes on. A fenced one stays fenced and a corrupt one stays
+stopped; callers get the reason. A call that was refused because the container stopped before accepting it is
+tried again on the next ownership, within the wait's limit. One whose outcome is unknown never is."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The parts of one ownership, built once its epoch is known: each is given what it needs, and none changes after
-its construction."""
+"""The parts of one ownership, built once its epoch is known: each is given what it needs, and none changes
+after its construction."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ class ReferencedChunks:
 
 
 class ReleasedRecords:
-    """The files that were released according to metadata (rule S19); ``forget`` is one commit of ``store``."""
+    """The files that were released according to metadata (rule S19); ``forget`` is one commit of
+    ``store``."""
 
     def __init__(self, state: ContainerState, store: ChunkMetadataStore) -> None:
         self._metadata = state.metadata

@@ -1,10 +1,8 @@
-"""What a flush of one segment consists of, captured at a cycle's cut. Pure.
-
-Owns: ``SegmentFlush`` and its pieces: ranges of data and splices of merged sources, in offset order. Does not
-own: bytes or I/O.
+"""What a flush of one segment consists of, captured at a cycle's cut: ranges of data and splices of merged
+sources, in offset order. Pure.
 
 The capture is made in the sync step that fixes the cut, so length, start, seal and merges belong to the same
-sequence (rule F1); what is appended later belongs to the next cycle.
+sequence (rule F1). What is appended later belongs to the next cycle.
 """
 
 from __future__ import annotations
@@ -82,7 +80,7 @@ class SegmentFlush:
     merges: tuple[MergedRange, ...]
 
     def pieces(self, flushed: int, size_max: int) -> Iterator[Piece]:
-        """What lies between ``flushed`` and the captured length, in order; data in pieces of at most
+        """The pieces between ``flushed`` and the captured length, in order; data in pieces of at most
         ``size_max`` bytes."""
         position = flushed
         for merge in self.merges:

@@ -1,16 +1,15 @@
-"""Maintenance: the writer runs the deferred work that metadata-only operations left in long-term
-storage (rules F6, S11).
+"""Deferred work: what metadata-only operations left to be done in long-term storage, some steps in each flush
+cycle (rules F6, S11).
 
-Owns: how many steps a cycle does, which work waits after a failure, and when the next cycle for deferred work is due.
-Does not own: the steps (``ChunkedSegmentStorage.run_deferred``), the cycle around them (``writer.py``), what clients
-wait for.
+Owns: how many steps a cycle does, which work waits after a failure, and when the next cycle for deferred work
+is due. Does not own: the steps (``ChunkedSegmentStorage.run_deferred``), nor the cycle around them
+(``writer.py``).
 
-A step that fails ends the cycle's maintenance and makes a pause; that work waits for a growing time, so
-that the rest goes on. Deferred work of a kind that only a newer version knows stays as it is, is logged once and
-counted. So trouble of long-term storage costs a cycle one attempt and does not spin (rule S7). Only NotOwner,
-and a claim that is not ours, end the writer. Cancellation and crash: deferred work is records, and the next owner
-reads them.
-"""
+A step that fails ends the cycle's deferred work and makes a pause. Its own work waits for a growing time, so
+that the rest goes on: while long-term storage is down, a cycle costs one attempt (rule S7). Work of a kind
+that only a newer version knows is left alone, logged once and counted. Only ``NotOwner``, and a claim that is
+not this owner's, end the writer. Cancellation and crash: deferred work is in records, which the next owner
+reads."""
 
 from __future__ import annotations
 
@@ -27,13 +26,13 @@ from ..telemetry.logging import get_logger
 _log = get_logger("writer")
 
 _NAMED = 10
-"""The most items of deferred work that one event names."""
+"""The most items that one log event names."""
 PAUSE_MAX = 60.0
 """Seconds; the longest pause of work that fails again and again."""
 
 
 class DeferredWorkStorage(Protocol):
-    """What maintenance needs of long-term storage."""
+    """What deferred work needs of long-term storage."""
 
     async def deferred_work(self) -> Sequence[DeferredWorkRecord]: ...
     def newer_deferred_work(self) -> frozenset[str]: ...
@@ -46,7 +45,9 @@ class _Failure:
     not_before: float
 
 
-class Maintenance:
+class DeferredWork:
+    """The deferred work of one ownership."""
+
     def __init__(
         self,
         storage: DeferredWorkStorage,
@@ -57,8 +58,8 @@ class Maintenance:
         error_pause: float,
     ) -> None:
         """``claim()`` returns once this owner may write to long-term storage (rule W8). ``steps``: in one
-        cycle. ``pause`` and ``error_pause``: seconds between two cycles for deferred work, and after the first
-        failure of one."""
+        cycle. ``pause`` and ``error_pause``: seconds between two cycles for deferred work, and after the
+        first failure of one."""
         self._storage = storage
         self._claim = claim
         self._steps = steps
@@ -70,19 +71,19 @@ class Maintenance:
         """When a cycle for deferred work is due, in monotonic seconds of this ownership; None if there is no
         deferred work."""
         self.open = 0
-        """Deferred work that was left when it was last read."""
+        """How many items there were when they were last read."""
         self.newer: frozenset[str] = frozenset()
-        """The keys of deferred work that only a newer version knows how to run."""
+        """The keys of items that only a newer version knows how to run."""
         self.steps_done = 0
         """Steps done."""
 
-    async def look(self) -> None:
+    async def load(self) -> None:
         """Read the deferred work that an earlier owner left (rule F6)."""
         self._plan(await self._read())
 
     async def run(self, is_wanted: Callable[[], bool]) -> int:
-        """The steps of one cycle; how many were done. After each ``is_wanted()`` tells whether somebody waits
-        for the cycle's end."""
+        """Do the steps of one cycle; returns how many were done. Stops after a step if ``is_wanted()``:
+        somebody waits for the cycle's end."""
         done = 0
         while done < self._steps and (work := self._next(await self._read())) is not None:
             if not await self._run_step(work):
@@ -112,7 +113,7 @@ class Maintenance:
         return pending
 
     def _next(self, pending: Sequence[DeferredWorkRecord]) -> DeferredWorkRecord | None:
-        """The first that may begin; one that has failed comes after those that have not."""
+        """The first item that may begin, one that has not failed before one that has."""
         now = anyio.current_time()
         return min((work for work in pending if self._may_begin(work) <= now), key=self._failed, default=None)
 
@@ -125,7 +126,7 @@ class Maintenance:
         return max(self._not_before, failure.not_before if failure else 0.0)
 
     async def _run_step(self, work: DeferredWorkRecord) -> bool:
-        """Whether the step was done."""
+        """Do one step; returns whether it was done."""
         try:
             await self._claim()
         except CLAIM_REFUSED:
@@ -150,10 +151,10 @@ class Maintenance:
         self._not_before = anyio.current_time() + self._error_pause
         pause = min(PAUSE_MAX, self._error_pause * 2 ** min(count - 1, 16))
         self._failures[work.key] = _Failure(count, anyio.current_time() + pause)
-        if not isinstance(
-            error, MetadataConflict
-        ):  # its segment was deleted meanwhile, and the next cycle takes its work over
-            _log.warning("maintenance_failed", work=work.key, error=str(error), pause=pause)
+        # A conflict is no failure: the segment was deleted meanwhile, and the next cycle has the work of
+        # that.
+        if not isinstance(error, MetadataConflict):
+            _log.warning("deferred_work_failed", work=work.key, error=str(error), pause=pause)
 
     def _plan(self, pending: Sequence[DeferredWorkRecord]) -> None:
         keys = {work.key for work in pending}

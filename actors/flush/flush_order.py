@@ -1,12 +1,12 @@
-"""The order of a flush cycle (PDP-40, section 7 of the design). Pure; tested exhaustively.
+"""The order of a flush cycle (PDP-40). Pure; tested exhaustively.
 
-Owns: which bucket a segment belongs to, what precedes what inside a bucket, and how a merge pulls its sources
-along (rule F3). Does not own: sizes, ages, I/O.
+Owns: the bucket of each segment, the order inside a bucket, and the sources that a merge flushes first (rule
+F3). Does not own: sizes, ages, I/O.
 
 Buckets are barriers: user segments, then system segments, then storage metadata, then container metadata.
-Inside a bucket a segment is flushed after every source that is merged into it; segments without such an edge
-flush side by side. Inside a segment, truncation and seal are committed with the data (rule F1).
-"""
+Inside a bucket a segment is flushed after every source that is merged into it; segments without such a
+dependency are flushed concurrently. Inside a segment, truncation and seal are committed with the data (rule
+F1)."""
 
 from __future__ import annotations
 
@@ -40,11 +40,10 @@ def bucket_of(name: str) -> Bucket:
 
 
 def close_over_merges(wanted: Iterable[int], sources: Mapping[int, Sequence[int]]) -> list[int]:
-    """``wanted`` and all that is merged into it, directly or not: sources before targets, each once.
+    """``wanted`` and everything merged into it, directly or not: sources before targets, each once.
 
-    ``sources`` maps a segment to the segments merged into it. Merges cannot form a circle, because a source
-    has lost its name.
-    """
+    ``sources`` maps a segment to the segments merged into it. Merges cannot form a cycle, because a merged
+    source has no name any more."""
     ordered: dict[int, None] = {}
     for root in wanted:
         stack = [(root, iter(sources.get(root, ())))]
@@ -61,8 +60,7 @@ def close_over_merges(wanted: Iterable[int], sources: Mapping[int, Sequence[int]
 
 
 def waves(ordered: Sequence[int], sources: Mapping[int, Sequence[int]]) -> list[list[int]]:
-    """Group segments so that each wave depends on earlier waves only: inside a wave everything may flush at
-    once."""
+    """Group segments so that each wave depends on earlier waves only: a wave is flushed concurrently."""
     depth: dict[int, int] = {}
     result: list[list[int]] = []
     for segment in ordered:

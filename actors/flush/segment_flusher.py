@@ -1,13 +1,12 @@
 """Flushing one segment: its pieces into chunks, then one commit with length, start and seal (rule F1).
 
-Owns: the transactions on one segment in one cycle. Does not own: order between segments (``flush_order.py``),
+Owns: the transactions on one segment in one cycle. Does not own: the order of segments (``flush_order.py``),
 retries (the storage actor), chunk names and layout (``ChunkedSegmentStorage``).
 
-Order: data and splices in offset order; the last transaction also truncates and seals. Long backlogs are
-committed in steps, so that memory is given back as it goes. A merged source was flushed and sealed in an
-earlier wave (rule F3). Where long-term storage has no room a truncation goes alone (``make_room``). Errors
-end the segment's part in this cycle only; its next transaction starts from the last commit. Cancellation
-likewise.
+Order: data and splices in offset order; the last transaction also truncates and seals. A long backlog is
+committed in steps, so that memory is freed as it goes. A merged source was flushed and sealed in an earlier
+wave (rule F3). If long-term storage has no room, a truncation is committed alone (``make_room``). An error or
+a cancellation ends the segment's part in this cycle only; its next transaction starts from the last commit.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from .aggregation import DataPiece, FlushableSegment, Piece, SegmentFlush
 
 PIECE_BYTES = 4 << 20
-"""The most that one write to a chunk carries."""
+"""The largest write to a chunk."""
 _PIECES_PER_COMMIT = 4
 
 
 class UnflushedBytes(Protocol):
-    """Where the bytes that are only in the log and in memory are."""
+    """The bytes that are only in the log and in memory."""
 
     def slices(self, sid: int, offset: int, end: int) -> list[Buffer]: ...
 
@@ -48,8 +47,8 @@ class SegmentFlusher:
         self._forget = forget
 
     async def flush(self, plan: SegmentFlush) -> int:
-        """Bring long-term storage to the captured state; returns the bytes written. A segment deleted
-        meanwhile is no error."""
+        """Bring long-term storage to the captured state; returns the bytes written. It is no error if the
+        segment was deleted meanwhile."""
         if plan.deleted:
             await self._delete(plan)
             return 0
@@ -61,12 +60,11 @@ class SegmentFlusher:
         return await self._advance(plan, segment)
 
     async def make_room(self, plan: SegmentFlush) -> bool:
-        """Carry the captured truncation out alone, as far as it is about flushed bytes; whether there was
+        """Commit the captured truncation alone, as far as the bytes are flushed; returns whether there was
         one.
 
-        For a long-term storage without room: a truncation that waited for the data in front of it would wait
-        for the room that it makes.
-        """
+        For a long-term storage without room: a truncation that waited for the data before it would wait for
+        the room that it makes."""
         segment = self._segment_of(plan.sid)
         if plan.deleted or segment is None or not segment.has_record:
             return False
@@ -82,7 +80,7 @@ class SegmentFlusher:
         return True
 
     async def _delete(self, plan: SegmentFlush) -> None:
-        """Remove the record in this cycle; the chunks go after its CycleComplete (rule F2)."""
+        """Remove the record in this cycle; the chunks are deleted after its ``CycleComplete`` (rule F2)."""
         if await self._storage.exists(plan.sid):
             with self._storage.begin(plan.sid) as txn:
                 await self._storage.delete(txn)
@@ -116,7 +114,7 @@ class SegmentFlusher:
 
         data = self._cache.slices(plan.sid, piece.start, piece.end)
         if sum(map(len, data)) != piece.end - piece.start:
-            # Only a delete takes unflushed bytes out of the cache.
+            # Only a delete removes unflushed bytes from the cache.
             raise SegmentNotFound(
                 f"segment {plan.name!r} was deleted while it was flushed", segment=plan.name
             )

@@ -1,18 +1,17 @@
-"""The storage writer: flush cycles, one after the other (PDP-40, section 7 of the design).
+"""The storage writer: flush cycles, one after the other (PDP-40).
 
-Owns: when a cycle begins, its cut, its end record, and who is told. Does not own: order (``flush_order.py``),
-what is due (``due.py``), one segment's flush (``segment_flusher.py``), maintenance (``maintenance.py``),
-deletion (the collector).
+Owns: when a cycle begins, its cut, its end record, and the answers to those that wait for it. Does not own:
+the order (``flush_order.py``), one segment's flush (``segment_flusher.py``), deferred work
+(``deferred_work.py``), deletion (the collector).
 
 A cycle: fix the cut and capture what is to be flushed (sync); wait until the cut is durable; claim long-term
-storage before the first write (rule W8); flush wave by wave; do some steps of maintenance; log
-``CycleComplete``. A segment that fails does not stop the cycle: its metadata keeps stating flushed lengths
-(rule F4), it is tried again in a later cycle, and a requested flush gets its error. Only NotOwner, and a
-claim that is not ours, end the writer.
+storage (rule W8); flush wave by wave; do some steps of deferred work; log ``CycleComplete``. A segment that
+fails does not stop the cycle: its metadata keeps its flushed length (rule F4), it is tried again in a later
+cycle, and a requested flush gets its error. Only ``NotOwner``, and a claim that is not this owner's, end the
+writer.
 
-Rules: F1 to F6. Cancellation: the cycle is simply not complete. Crash: the next owner reads how far each
-segment got from the metadata.
-"""
+Rules: F1 to F6. Cancellation: the cycle stays incomplete. Crash: the next owner reads from the metadata how
+far each segment got."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ from ...storage_backends.base.statistics import counter, gauge
 from ..kernel.reply import Reply
 from ..telemetry.logging import get_logger
 from .aggregation import FlushableSegment, SegmentFlush, capture
-from .deferred_work import DeferredWorkStorage, Maintenance
-from .due import decide_due
+from .deferred_work import DeferredWork, DeferredWorkStorage
 from .flush_order import schedule
 from .segment_flusher import SegmentFlusher
 
@@ -72,10 +70,10 @@ class WriterOptions:
     concurrent_segments: int = 8
     error_pause: float = 1.0
     """Seconds between a cycle with a failure and the next one."""
-    maintenance_steps: int = 32
-    """Steps of maintenance in one cycle, at most (rule F6)."""
-    maintenance_pause: float = 0.1
-    """Seconds between two cycles for maintenance alone."""
+    deferred_steps: int = 32
+    """Steps of deferred work in one cycle, at most (rule F6)."""
+    deferred_pause: float = 0.1
+    """Seconds between two cycles for deferred work alone."""
 
 
 @attrs.frozen
@@ -90,10 +88,54 @@ class WriterStatistics:
     deferred_work: int = attrs.field(
         metadata=gauge("Deferred work of metadata operations in long-term storage.")
     )
-    maintenance_steps: int = attrs.field(metadata=counter("Steps of deferred work done."))
+    deferred_steps: int = attrs.field(metadata=counter("Steps of deferred work done."))
     newer_deferred_work: int = attrs.field(
         metadata=gauge("Deferred work of kinds that only a newer version of tierlog can run.")
     )
+
+
+@attrs.frozen
+class Due:
+    """When a flush cycle is due."""
+
+    now: bool
+    full: bool = False
+    """Whether every segment takes part."""
+    wait: float | None = None
+    """Seconds until a cycle is due by age; None if none will be."""
+
+
+def decide_due(
+    *,
+    requested: bool,
+    segments_by_size: int,
+    dirty_since: float | None,
+    now: float,
+    flush_age: float,
+    not_before: float,
+    deferred_due: float | None = None,
+) -> Due:
+    """Decide by size, age and request (rule F5). All times are monotonic seconds of one ownership (rule C8).
+
+    ``dirty_since``: when the oldest operation of a client outside a full cycle was first seen.
+    ``not_before``: the end of the pause after a failure. ``deferred_due``: when a step of deferred work is
+    due (rule F6), if one is."""
+    aged = dirty_since is not None and now >= dirty_since + flush_age
+    if requested or aged or segments_by_size:
+        if now < not_before:
+            return Due(False, wait=not_before - now)
+
+        return Due(True, full=requested or aged)
+
+    if deferred_due is not None and now >= deferred_due:
+        return Due(True)
+
+    times = [
+        time
+        for time in (None if dirty_since is None else dirty_since + flush_age, deferred_due)
+        if time is not None
+    ]
+    return Due(False, wait=max(0.0, min(times) - now) if times else None)
 
 
 class StorageWriter:
@@ -112,21 +154,21 @@ class StorageWriter:
         self._observer = observer
         self._claim = claim
         self._options = options
-        self._maintenance = Maintenance(
+        self._deferred = DeferredWork(
             storage,
             claim,
-            steps=options.maintenance_steps,
-            pause=options.maintenance_pause,
+            steps=options.deferred_steps,
+            pause=options.deferred_pause,
             error_pause=options.error_pause,
         )
         self._cut = 0
         self._cycle = 0
         self._room_made = False
-        """Whether this cycle has carried out a truncation alone, because long-term storage is full."""
+        """Whether this cycle has committed a truncation alone, because long-term storage is full."""
         self._due: dict[int, None] = {}
         self.failing: dict[int, TierlogError] = {}
-        """Segments whose last flush failed, and why (rule F4). Plain, because every append looks at it; only
-        the writer changes it."""
+        """Segments whose last flush failed, and the error (rule F4). Admission reads it for every append;
+        only the writer changes it."""
         self._waiting: list[tuple[int, Reply[None]]] = []
         self._requested = False
         self._stopped: TierlogError | None = None
@@ -135,7 +177,7 @@ class StorageWriter:
         self._wake = anyio.Event()
         self._flushed_bytes = 0
         self.progress = anyio.Event()
-        """Set and replaced after each cycle: who waits for memory to be given back waits here."""
+        """Set and replaced after each cycle, when memory was freed."""
 
     # --- from the container, synchronous ---------------------------------------------------------
 
@@ -146,7 +188,7 @@ class StorageWriter:
             self._wake.set()
 
     def operations_logged(self) -> None:
-        """More became durable; arms the age timer."""
+        """More became durable: start the age timer."""
         if self._dirty_since is None and self._source.client_sequence > self._cut:
             self._dirty_since = anyio.current_time()
             self._wake.set()
@@ -157,8 +199,8 @@ class StorageWriter:
         self._wake.set()
 
     async def flush(self) -> None:
-        """Return when a full cycle is complete whose cut is at or after everything acked so far. Raises what
-        kept a segment from it."""
+        """Return when a full cycle is complete whose cut is at or after everything acked so far. Raises the
+        error that kept a segment from being flushed."""
         if self._stopped is not None:
             raise self._stopped
 
@@ -168,7 +210,7 @@ class StorageWriter:
         await reply.wait()
 
     def stop(self, error: TierlogError) -> None:
-        """Answer everybody who waits, and who comes later."""
+        """Fail all flushes that wait, and later ones, with ``error``."""
         self._stopped = error
         for _, reply in self._waiting:
             reply.fail(error)
@@ -181,7 +223,7 @@ class StorageWriter:
         """Run cycles until cancelled. ``last_cut``: the cut of the newest full cycle that recovery found."""
         self._cut = last_cut
         self.operations_logged()
-        await self._maintenance.look()
+        await self._deferred.load()
         while True:
             self._wake = anyio.Event()
             due = decide_due(
@@ -191,7 +233,7 @@ class StorageWriter:
                 now=anyio.current_time(),
                 flush_age=self._options.flush_age,
                 not_before=self._not_before,
-                deferred_due=self._maintenance.due_at,
+                deferred_due=self._deferred.due_at,
             )
             if due.now:
                 await self.cycle(full=due.full)
@@ -214,13 +256,12 @@ class StorageWriter:
                     "flush_failed", segment=plans[sid].name if sid in plans else hex(sid), error=str(error)
                 )
 
-            self._dirty_since = (
-                anyio.current_time() - self._options.flush_age
-            )  # a full cycle follows the pause
-        steps = await self._maintenance.run(self._is_awaited)
+            # A full cycle follows the pause.
+            self._dirty_since = anyio.current_time() - self._options.flush_age
+        steps = await self._deferred.run(self._is_awaited)
         if steps or self._room_made or len(failed) < len(plans) or (full and not plans):
-            # A cycle in which nothing got through says nothing: long-term storage's trouble must not feed the
-            # log (rule S7).
+            # A cycle that flushed nothing logs nothing: an outage of long-term storage must not fill the log
+            # (rule S7).
             await self._source.log(CycleComplete(self._source.epoch, self._cycle, cut, full and not failed))
             self._observer.cycle_completed(self._cycle)
             self._report_progress()
@@ -228,13 +269,12 @@ class StorageWriter:
             self._end_full_cycle(cut, failed)
 
     def _is_awaited(self) -> bool:
-        """Whether somebody waits for the end of this cycle, or for the next one: maintenance can wait (rule
-        F6)."""
+        """Whether a caller waits for the end of this cycle, or the next one is due: deferred work can wait
+        (rule F6)."""
         return bool(self._waiting or self._due or self._requested)
 
     def _fix_cut(self, full: bool) -> tuple[int, dict[int, SegmentFlush]]:
-        """The sync step of a cycle: everything up to the cut belongs to it, captured at one instant (rule
-        F1)."""
+        """The sync step of a cycle: captures everything up to the cut at one moment (rule F1)."""
         due, self._due = self._due, {}
         if full:
             self._requested = False
@@ -262,7 +302,7 @@ class StorageWriter:
         return plans
 
     async def _flush_to(self, plans: dict[int, SegmentFlush]) -> dict[int, TierlogError]:
-        """Flush what was captured; returns what failed."""
+        """Flush what was captured; returns the errors by segment."""
         failed: dict[int, TierlogError] = {}
         if not plans:
             return failed
@@ -308,8 +348,8 @@ class StorageWriter:
         except NotOwner:
             raise
         except (SegmentNotFound, MetadataConflict) as error:
-            # Deleted or merged while it was flushed: then the next cycle has what is left of it. If it lives,
-            # it was not flushed.
+            # It was deleted or merged meanwhile: the next cycle flushes what is left of it. A segment that is
+            # still live was not flushed.
             segment = self._source.segment_of(plan.sid)
             if segment is not None and segment.needs_flush:
                 self._due[plan.sid] = None
@@ -324,8 +364,8 @@ class StorageWriter:
             self.failing.pop(plan.sid, None)
 
     async def _make_room(self, plan: SegmentFlush) -> None:
-        """Its data does not fit; what it was truncated by goes all the same, and the cycle counts, so that
-        the chunks go too (rule F2)."""
+        """The segment's data does not fit. Commit its truncation alone, and count the cycle, so that chunks
+        are deleted (rule F2)."""
         try:
             self._room_made |= await self._flusher.make_room(plan)
         except NotOwner:
@@ -343,7 +383,7 @@ class StorageWriter:
             self._cut = cut
             outcome = None
             if self._source.client_sequence <= cut:
-                self._dirty_since = None  # what the cycle itself logged has armed it (rule F5)
+                self._dirty_since = None  # only the cycle's own operations started the timer (rule F5)
         self.operations_logged()
         waiting, self._waiting = self._waiting, []
         for sequence, reply in waiting:
@@ -366,7 +406,7 @@ class StorageWriter:
             len(self.failing),
             self._cut,
             len(self._due),
-            self._maintenance.open,
-            self._maintenance.steps_done,
-            len(self._maintenance.newer),
+            self._deferred.open,
+            self._deferred.steps_done,
+            len(self._deferred.newer),
         )

@@ -1,22 +1,21 @@
-"""The collector: deletes chunks that nothing refers to, late and only while it is the owner.
+"""The collector: deletes chunks that nothing refers to, after a delay, and only while this is the owner.
 
 Owns: the queue of garbage in memory, its delay, and the names of transactions under way. It is the
-``GarbageSink`` of chunked storage. Does not own: what is garbage (``rules.py``), nor the durable queue (its
-own issue): until then the queue is rebuilt by listing at open, so that a crash leaks nothing.
+``GarbageSink`` of chunked storage. Does not own: what is garbage (``rules.py``).
 
-Files outside the container's prefix are not found by that listing: a durable record names each that was
-released (rules G3, S19). They join the queue at the open, and their records go after them, here: nobody else
-changes these records once the file is released, and one commit for each batch needs no cycle.
+The queue is not durable: an opening rebuilds it from a listing, so that a crash leaks nothing. Files outside
+the container's prefix are not in that listing. A durable record names each of them that was released (rules
+G3, S19); the collector deletes the file and then its record, one commit per batch.
 
-Order (rule G1): decide on durable state; claim long-term storage, if that was not possible yet: an owner
-whose folder is a copy must not delete what the original made since; append a barrier to the log; only when
-that is durable under this owner's epoch, delete. Nothing goes before the flush cycle that made it garbage is
-complete (rule F2). A missing chunk is done; a failing delete is tried again later, and after ``attempts``
-ever more rarely (``aside.py``); one slow or failing name does not hold up the others of its batch (rule G2).
+Order (rule G1): decide by durable state; claim long-term storage, because an owner whose folder is a copy
+must not delete what the original has created since; append a barrier to the log; delete only once that is
+durable under this owner's epoch. Nothing is deleted before the flush cycle that made it garbage is complete
+(rule F2). A missing chunk is done. A failed delete is tried again, ``attempts`` times after the delay and
+then ever more rarely (``retry_later.py``). One slow or failing name does not hold up the others of its batch
+(rule G2).
 
-Cancellation and crash: what was not deleted is found again by the next owner, in its listing or its records.
-A record whose file is gone already is taken out by the next owner.
-"""
+Cancellation and crash: the next owner finds what was not deleted in its listing or in the records, and
+removes records whose file is gone."""
 
 from __future__ import annotations
 
@@ -44,28 +43,30 @@ class CollectorOptions:
     attempts: int = 3
     concurrent_deletes: int = 10
     batch: int = 1000
-    """Names behind one barrier, at most."""
-    aside_pause: float = 300.0
-    """Seconds until names that were set aside are tried again. It doubles while nothing goes..."""
-    aside_pause_max: float = 3_600.0
-    """...up to this."""
-    aside_max: int = 100_000
-    """Names set aside, at most: they take memory. More are left to the next opening."""
+    """Names deleted after one barrier, at most."""
+    retry_pause: float = 300.0
+    """Seconds until names whose deletion failed ``attempts`` times are tried again. It doubles while every
+    delete fails."""
+    retry_pause_max: float = 3_600.0
+    retry_names_max: int = 100_000
+    """Such names in memory, at most. More are left to the next opening."""
 
 
 @attrs.frozen
 class CollectorStatistics:
-    queued: int = attrs.field(metadata=gauge("Names that wait for their deletion."))
+    queued: int = attrs.field(metadata=gauge("Names that wait for deletion."))
     deleted: int = attrs.field(metadata=counter("Chunks deleted."))
-    already_gone: int = attrs.field(metadata=counter("Chunks that were gone when they were to be deleted."))
+    already_gone: int = attrs.field(
+        metadata=counter("Chunks that were missing when they were to be deleted.")
+    )
     retried: int = attrs.field(metadata=counter("Failed deletions that are tried again."))
-    set_aside: int = attrs.field(
+    retry_later: int = attrs.field(
         metadata=gauge(
-            "Names whose deletion failed too often; they are tried again after ever longer pauses."
+            "Names whose deletion failed repeatedly; they are tried again after ever longer pauses."
         )
     )
     given_up: int = attrs.field(
-        metadata=counter("Names too many to be set aside; the next opening finds them again.")
+        metadata=counter("Names given up because too many deletions failed; the next opening finds them.")
     )
     orphans_found: int = attrs.field(metadata=gauge("Names of dead owners found at the opening."))
 
@@ -111,8 +112,8 @@ class CollectorSource(Protocol):
 
 
 def epoch_in(name: str) -> int | None:
-    """The epoch in ``.../<epoch>-<offset>-<id>`` or in a claim's ``.../epoch.<epoch>``; None for any other
-    name: it is nobody's garbage."""
+    """The epoch in a chunk's name ``.../<epoch>-<offset>-<id>`` or a claim's ``.../epoch.<epoch>``; None for
+    any other name, which is no garbage."""
     try:
         return hex_number(name.rsplit("/", 1)[-1].removeprefix("epoch.").partition("-")[0])
     except DecodeError:
@@ -126,7 +127,7 @@ class Collector:
         self._options = options
         self._queue: dict[str, Garbage] = {}
         self._attempts: dict[str, int] = {}
-        self._aside = RetryLater(options.aside_pause, options.aside_pause_max, options.aside_max)
+        self._retry_later = RetryLater(options.retry_pause, options.retry_pause_max, options.retry_names_max)
         self._open: dict[str, None] = {}
         self._cycle = 0
         self._completed = 0
@@ -136,8 +137,7 @@ class Collector:
     # --- GarbageSink -----------------------------------------------------------------------------
 
     async def track(self, names: Sequence[str]) -> None:
-        """Nothing durable is needed yet: an untracked chunk of a dead owner is found by its successor's
-        listing."""
+        """Nothing durable is needed: a successor's listing finds the chunks of a dead owner."""
         self._open.update(dict.fromkeys(names))
 
     def keep(self, names: Sequence[str]) -> None:
@@ -154,8 +154,8 @@ class Collector:
             self._wake.set()
 
     def doubt(self, names: Sequence[str]) -> None:
-        """A commit of unknown outcome ends this ownership; its names stay in ``_open`` and only the next
-        owner can tell."""
+        """A commit of unknown outcome ends this ownership. Its names stay in ``_open``; the next owner finds
+        out which of them are garbage."""
 
     # --- the writer's side -----------------------------------------------------------------------
 
@@ -177,7 +177,7 @@ class Collector:
         listed = False
         while True:
             self._wake = anyio.Event()
-            # With long-term storage down at the opening, the end of a later cycle is the sign to look again.
+            # If long-term storage was down at the opening, the end of a later cycle is the moment to list it.
             listed = listed or await self._find_orphans(request_cycle)
             self._begin_round()
             ready = self._ready()
@@ -206,16 +206,16 @@ class Collector:
         return found
 
     def _begin_round(self) -> None:
-        """Put names that were set aside into the queue again, for one try, if their time has come."""
-        for garbage in self._aside.take(anyio.current_time()):
+        """Put names of failed deletions into the queue again, for one attempt, if their round is due."""
+        for garbage in self._retry_later.take(anyio.current_time()):
             self._queue[garbage.name] = garbage
             self._attempts[garbage.name] = self._options.attempts
 
     def _wait_seconds(self) -> float:
-        """Until the next delay is over, or the next round of what was set aside; what waits for a cycle is
-        woken by its end."""
+        """Until the next delay is over, or the next round of failed deletions is due. The end of a cycle
+        wakes what waits for it."""
         now = anyio.current_time()
-        return min([self._aside.due - now, *(g.due - now for g in self._queue.values() if g.due > now)])
+        return min([self._retry_later.due - now, *(g.due - now for g in self._queue.values() if g.due > now)])
 
     async def _find_orphans(self, request_cycle: Callable[[], None]) -> bool:
         """List what dead owners left; False if long-term storage does not answer."""
@@ -232,8 +232,8 @@ class Collector:
         return True
 
     def _take_over(self, names: Sequence[str], request_cycle: Callable[[], None]) -> None:
-        """Chunks and files that dead owners left. They may belong to a cycle that was never completed: wait
-        for one of ours (rule F2)."""
+        """Queue chunks and files that dead owners left. They may belong to a cycle that was never completed,
+        so they wait for one of this owner's (rule F2)."""
         if not names:
             return
 
@@ -245,7 +245,7 @@ class Collector:
         request_cycle()
 
     async def _list_orphans(self, prefix: str) -> list[str]:
-        """Of what the pages of the list hold, the orphans alone are kept: there may be millions of others."""
+        """Filters while it lists: there may be millions of other names."""
         found: list[str] = []
         async for info in self._chunks.list(prefix):
             created = epoch_in(info.name)
@@ -286,7 +286,7 @@ class Collector:
             else:
                 self._deleted += 1
 
-        self._aside.storage_is_well(anyio.current_time())
+        self._retry_later.reset_pause(anyio.current_time())
         self._queue.pop(garbage.name, None)
         self._attempts.pop(garbage.name, None)
         done.append(garbage.name)
@@ -296,7 +296,7 @@ class Collector:
         if attempts >= self._options.attempts:
             self._queue.pop(garbage.name)
             self._attempts.pop(garbage.name, None)
-            self._set_aside(garbage, error, is_first=attempts == self._options.attempts)
+            self._keep_for_retry(garbage, error, is_first=attempts == self._options.attempts)
             return
 
         self._retried += 1
@@ -304,10 +304,12 @@ class Collector:
         later = anyio.current_time() + max(1.0, self._options.delay) * attempts
         self._queue[garbage.name] = attrs.evolve(garbage, due=later)
 
-    def _set_aside(self, garbage: Garbage, error: TierlogError, *, is_first: bool) -> None:
+    def _keep_for_retry(self, garbage: Garbage, error: TierlogError, *, is_first: bool) -> None:
         if is_first:
-            _log.error("gc_set_aside", chunk=garbage.name, attempts=self._options.attempts, error=str(error))
-        if self._aside.add(garbage, anyio.current_time()):
+            _log.error(
+                "gc_retry_later", chunk=garbage.name, attempts=self._options.attempts, error=str(error)
+            )
+        if self._retry_later.add(garbage, anyio.current_time()):
             self._retried += 1
         else:
             self._given_up += 1
@@ -318,7 +320,7 @@ class Collector:
             deleted=self._deleted,
             already_gone=self._gone,
             retried=self._retried,
-            set_aside=len(self._aside),
+            retry_later=len(self._retry_later),
             given_up=self._given_up,
             orphans_found=self._orphans,
         )

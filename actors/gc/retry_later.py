@@ -1,11 +1,8 @@
-"""Names whose deletion failed too often: they are tried again together, in rounds that are ever farther apart
+"""Names whose deletion failed repeatedly are tried again together, in rounds that are ever farther apart
 (rule G2). Pure.
 
-Owns: these names, at most so many, and when their next round is. Does not own: the clock, the queue that a
-round goes back to, deletes.
-
-A round costs a barrier, so the pause doubles for as long as nothing goes: a store that is idle stays so. One
-delete that works shows that long-term storage is well, and brings the next round near again.
+A round costs a barrier, so the pause doubles as long as every delete fails: a store without clients stays
+quiet. One delete that works shows that long-term storage is healthy, and brings the next round near again.
 """
 
 from __future__ import annotations
@@ -14,15 +11,17 @@ from .rules import Garbage
 
 
 class RetryLater:
-    def __init__(self, first: float, most: float, names_max: int) -> None:
-        """``first`` and ``most``: seconds between two rounds, at least and at most."""
-        self._first = first
-        self._most = most
+    """At most ``names_max`` names and the time of their next round."""
+
+    def __init__(self, pause: float, pause_max: float, names_max: int) -> None:
+        """``pause`` and ``pause_max``: seconds between two rounds, at least and at most."""
+        self._pause_min = pause
+        self._pause_max = pause_max
         self._names_max = names_max
-        self._pause = first
+        self._pause = pause
         self._names: dict[str, Garbage] = {}
         self.due = float("inf")
-        """When the next round is; infinite without names."""
+        """When the next round is due; infinite without names."""
 
     def __len__(self) -> int:
         return len(self._names)
@@ -38,18 +37,19 @@ class RetryLater:
         return True
 
     def take(self, now: float) -> list[Garbage]:
-        """All names if their round has come, else none. Those that fail again are added again, and wait twice
+        """All names if their round is due, else none. Those that fail again are added again, and wait twice
         as long."""
         if now < self.due:
             return []
 
         found = list(self._names.values())
         self._names.clear()
-        self._pause = min(self._pause * 2, self._most)
+        self._pause = min(self._pause * 2, self._pause_max)
         self.due = float("inf")
         return found
 
-    def storage_is_well(self, now: float) -> None:
-        self._pause = self._first
+    def reset_pause(self, now: float) -> None:
+        """A delete worked: begin with the shortest pause again."""
+        self._pause = self._pause_min
         if self._names:
-            self.due = min(self.due, now + self._first)
+            self.due = min(self.due, now + self._pause_min)

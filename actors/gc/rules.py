@@ -1,11 +1,8 @@
-"""What is garbage, and when it may go (PDP-53, rules G1, G2 and F2). Pure.
+"""What is garbage, and when it may be deleted (PDP-53, rules G1, G2 and F2). Pure.
 
-Owns: the two decisions. Does not own: time, storage, the queue.
-
-A chunk is garbage if durable metadata has no record of it and the transaction that could add one is over.
-Garbage is monotone: names are never used twice and no owner adds another's chunk, so what is garbage once
-stays garbage, and a delete that is delayed does no harm.
-"""
+A chunk is garbage if durable metadata has no record of it and the transaction that could add one has ended.
+Garbage stays garbage: names are never used twice and no owner adds another's chunk. So a late delete does no
+harm."""
 
 from __future__ import annotations
 
@@ -16,11 +13,11 @@ import attrs
 
 @attrs.frozen
 class Garbage:
-    """A name that nothing refers to, and what must be over before it goes."""
+    """A name that nothing refers to, and what its deletion waits for."""
 
     name: str
     due: float
-    """Monotonic seconds of this ownership: the delay protects readers that still hold the name."""
+    """Monotonic seconds of this ownership. The delay protects readers that still have the name."""
     after_cycle: int
     """The flush cycle of this owner that made it garbage."""
 
@@ -33,7 +30,7 @@ def is_ready(
     referenced: Container[str],
     in_transaction: Container[str],
 ) -> bool:
-    """Whether it may be deleted, once a barrier proves the ownership (rule G1)."""
+    """Whether it may be deleted after a barrier (rule G1)."""
     return (
         now >= garbage.due
         and completed_cycle >= garbage.after_cycle
@@ -43,6 +40,6 @@ def is_ready(
 
 
 def orphans(listed: Iterable[tuple[str, int]], *, epoch: int, referenced: Container[str]) -> list[str]:
-    """Of (chunk name, creating epoch): what dead owners left behind. Their transactions are over, because the
-    log fenced them."""
+    """The names in ``listed`` (chunk name, creating epoch) that dead owners left. Their transactions are
+    over, because the log fenced these owners."""
     return [name for name, created in listed if created < epoch and name not in referenced]

@@ -43,7 +43,8 @@ class Importer(Protocol):
         ...
 
     def check_free(self, name: str, files: Iterable[str] = ()) -> None:
-        """Raises ``SegmentExists``, ``InvalidArgument`` or ``Unavailable`` if ``files`` cannot become ``name``."""
+        """Raises ``SegmentExists``, ``InvalidArgument`` or ``Unavailable`` if ``files`` cannot become
+        ``name``."""
         ...
 
     async def import_chain(self, name: str, chain: Chain) -> None: ...

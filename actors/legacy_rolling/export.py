@@ -1,21 +1,20 @@
-"""Export of segments to the legacy layout: a header file over chunks that are already there. No byte of data is
-touched.
+"""Export of segments to the legacy layout: a header file over chunks that are already there. No byte of data
+is touched.
 
 What the format cannot express (rule S15):
 
-* A start inside a chunk. The header begins at the first chunk's start, and a legacy reader sees the bytes from
-  there on (``Exported.start_offset``).
+* A start inside a chunk. The header begins at the first chunk's start, and a legacy reader sees the bytes
+  from there on (``Exported.start_offset``).
 * An end before the file's end. Legacy readers take the last file's length, so a last chunk with bytes of an
   unfinished write after its recorded length is refused. The next flush or a defrag ends that.
 * A segment that was truncated to its end and is not empty: without a chunk there is no offset. Refused.
 * A segment whose name cannot be a file's. Refused.
 * A seal, where the storage has no read-only objects. ``Exported.sealed`` is False then.
 
-Ordering: the header is created whole and conditionally; then it is made read-only if the segment is sealed. An
-existing header with the same content is left alone. With ``replace``, one that only grew is appended to, and any
-other is deleted and written again; without it, it is refused. Crash: the same call again, with ``replace``,
-completes it.
-"""
+Ordering: the header is created whole and conditionally; then it is made read-only if the segment is sealed.
+An existing header with the same content is left alone. With ``replace``, one that only grew is appended to,
+and any other is deleted and written again; without it, it is refused. Crash: the same call again, with
+``replace``, completes it."""
 
 from __future__ import annotations
 
@@ -83,8 +82,8 @@ async def export_segment(container: ContainerAccess, name: str, *, replace: bool
 
 async def mark_imported(container: ContainerAccess, name: str, sid: int) -> None:
     """Record that ``name`` is never searched for in the legacy layout again (rule S14). It comes before this
-    store's first header for it, which would otherwise bring a deleted segment back. A record that was there is
-    durable after ``wait_durable``."""
+    store's first header for it, which would otherwise bring a deleted segment back. A record that was there
+    is durable after ``wait_durable``."""
     key = imported_key(name)
     if await container.metadata.get(key) is not None:
         return
@@ -127,8 +126,8 @@ def _header_of(name: str, segment: SegmentRecord, chain: Sequence[tuple[int, Chu
 
     if segment.length and not chain:
         raise Unsupported(
-            f"segment {name!r} was truncated to its end at {segment.length}: the legacy layout cannot express "
-            f"that"
+            f"segment {name!r} was truncated to its end at {segment.length}: the legacy layout cannot "
+            f"express that"
         )
 
     return LegacyHeader(
@@ -152,8 +151,8 @@ async def _check_files(chunks: ChunkStorage, chain: Sequence[tuple[int, ChunkRec
             )
         if number == len(chain) and length > record.length:
             raise Unsupported(
-                f"the last chunk {record.name} has {length - record.length} bytes of an unfinished write behind "
-                f"its end, which a legacy reader would see: append something, flush, and export again"
+                f"the last chunk {record.name} has {length - record.length} bytes of an unfinished write "
+                f"behind its end, which a legacy reader would see: append something, flush, and export again"
             )
 
 
@@ -184,8 +183,8 @@ async def _put(chunks: ChunkStorage, file: str, content: bytes, *, replace: bool
 
 
 async def _replace(chunks: ChunkStorage, file: str, found: bytes, content: bytes) -> None:
-    """A header that only grew is appended to, as legacy software does. Any other is deleted first, and so is a
-    read-only one: it is of an earlier segment of that name, or of a sealed one whose chunks were joined."""
+    """A header that only grew is appended to, as legacy software does. Any other is deleted first, and so is
+    a read-only one: it is of an earlier segment of that name, or of a sealed one whose chunks were joined."""
     if found and chunks.capabilities.append and content.startswith(found):
         with suppress(ChunkReadOnly):
             await chunks.write(file, len(found), [content[len(found) :]])

@@ -5,14 +5,13 @@ Owns: which headers are behind, and when they are written. Does not own: their b
 
 A header is due when a commit changed its segment's chunks or seal and the flush cycle is complete; ``flush``
 writes what is due. At the start every header is checked. One that cannot be written is tried again later. A
-segment that the format cannot express keeps the header that it has, with a warning in the log. When a segment is
-deleted, its header is deleted.
+segment that the format cannot express keeps the header that it has, with a warning in the log. When a segment
+is deleted, its header is deleted.
 
-Ordering: under one lock, segments in any order, and only after the ownership was proved, so that a fenced owner
-writes none. A legacy reader may see a header for a moment that is behind, or none while it is replaced.
-Cancellation and crash: the next start checks all. The header of a segment whose deletion was complete except for
-the header stays, and legacy readers find its files missing.
-"""
+Ordering: under one lock, segments in any order, and only after the ownership was proved, so that a fenced
+owner writes none. A legacy reader may see a header for a moment that is behind, or none while it is replaced.
+Cancellation and crash: the next start checks all. The header of a segment whose deletion was complete except
+for the header stays, and legacy readers find its files missing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The legacy layout as a container sees it: one object per ownership, which imports segments that the container
-does not know and keeps header files up to date (``container/legacy_hook.py``)."""
+"""The legacy layout as a container sees it: one object per ownership, which imports segments that the
+container does not know and keeps header files up to date (``container/legacy_hook.py``)."""
 
 from __future__ import annotations
 

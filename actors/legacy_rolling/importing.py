@@ -1,21 +1,20 @@
 """Import of legacy segments: on demand, and at the first access to a name that the container does not know.
 
-Owns: the way from the files to the container's import, and the one reading of all their bytes, which gives each
-block its checksum (rule S5). Does not own: the files' format (``header.py``, ``find.py``), nor the commit, which
-makes the records and the container's segment in one step.
+Owns: the way from the files to the container's import, and the one reading of all their bytes, which gives
+each block its checksum (rule S5). Does not own: the files' format (``header.py``, ``find.py``), nor the
+commit, which makes the records and the container's segment in one step.
 
-At first access a missing name costs two requests to long-term storage before its caller gets ``SegmentNotFound``.
-An import reads all bytes of the segment, and claims its files (``file_claims.py``). There is one import of a name
-at a time, and a name is imported once in a container's life (rule S14).
+At first access a missing name costs two requests to long-term storage before its caller gets
+``SegmentNotFound``. An import reads all bytes of the segment, and claims its files (``file_claims.py``).
+There is one import of a name at a time, and a name is imported once in a container's life (rule S14).
 
 The files stay where they are, and become chunks like any other except that nothing is appended to them (rule
 S3). The collector deletes them once their segment does not need them; the import never does. Names below
-``containers/`` are this store's own chunks, and a header that lists such chunks was exported by it: neither is
-imported. What lies below ``_system/`` is the store's own too.
+``containers/`` are this store's own chunks, and a header that lists such chunks was exported by it: neither
+is imported. What lies below ``_system/`` is the store's own too.
 
-Nobody may change the files meanwhile. Cancellation and crash: the container's import happened, or nothing that
-a reader can see; the next caller starts again.
-"""
+Nobody may change the files meanwhile. Cancellation and crash: the container's import happened, or nothing
+that a reader can see; the next caller starts again."""
 
 from __future__ import annotations
 
@@ -68,8 +67,8 @@ async def import_segment(container: ContainerAccess, name: str, progress: Progre
 
 
 async def import_missing(container: ContainerAccess, name: str) -> None:
-    """Import ``name``, which the container does not know, if there are files of it that were not imported yet.
-    Raises why files that are there cannot be imported."""
+    """Import ``name``, which the container does not know, if there are files of it that were not imported
+    yet. Raises why files that are there cannot be imported."""
     if await container.metadata.get(imported_key(name)) is not None:
         return
 
@@ -91,7 +90,8 @@ async def import_missing(container: ContainerAccess, name: str) -> None:
 async def _import(container: ContainerAccess, name: str, progress: Progress) -> int:
     container.imports.check_free(name)  # the one before in line may have imported it
     found = await _find(container.chunks, name)
-    # Before the reading too: a file that is released now may be gone, with its record, when the import is decided.
+    # Before the reading too: a file that is released now may be gone, with its record, when the import is
+    # decided.
     container.imports.check_free(name, (chunk.name for chunk in found.chunks))
     chain = await read_chain(container.chunks, found, container.rolling_size, progress)
     await container.claim_storage()

@@ -243,7 +243,14 @@ class _Restore:
         released: Sequence[ReleasedFile],
     ) -> None:
         chunks = make_chunk_storage(self._location, self._files, self._folder, self._world)
-        opener = StoreOpener(self._building, self._config, chunks, True, None, self._world, self._files)
+        opener = StoreOpener(
+            folder=self._building,
+            config=self._config,
+            storage=chunks,
+            adopt=True,
+            world=self._world,
+            files=self._files,
+        )
         async with opener.store(identity.containers) as store:
             for segment in segments:
                 await _import(store, segment)

@@ -1,24 +1,23 @@
-"""Read-ahead: sequential readers of long-term storage find the next bytes already there.
+"""Read-ahead: sequential readers of long-term storage find the next bytes already in memory.
 
-Owns: the streams (one for each reader that reads on where its last read ended) and their windows, which were
-read or are being read ahead. Does not own: what may be read (the reader asks only below the flushed offset),
-the tail cache, nor the limits over all containers (``read_ahead_budget.py``).
+Owns: the streams (one per reader that continues where its last read ended), their windows, which were or are
+being fetched ahead, and the limits of all read-aheads together. Does not own: what may be read (the reader
+asks only below the flushed offset), nor the tail cache.
 
-A read that begins where an earlier one ended, or inside it, is evidence: its stream gets one window. Each
-window that is read to its end doubles what is kept on its way, up to ``ahead_bytes`` or the reader's fair
-share of the budget. Windows of small reads grow to ``window_bytes``; large reads get windows of their own
-size. A reader gets a view of a window, not a copy. Windows end at whole blocks, because long-term storage
-verifies those. Everything else passes through: a read of its own, of exactly what was asked.
+A read that begins where an earlier one ended, or inside it, shows a sequential reader: its stream gets one
+window. Each window that is read to its end doubles how far the stream reads ahead, up to ``ahead_bytes`` or
+the reader's share of the budget. Windows of small reads grow to ``window_bytes``; large reads get windows of
+their own size. A reader gets a view of a window, not a copy. Windows end at whole blocks, because long-term
+storage verifies whole blocks. Every other read passes through as it is.
 
 Nothing waits for room: a window that the budget refuses is not made, and its reader reads for itself. Bytes
-at an offset never change, so nothing is ever invalidated: who may not read them any more (truncated, deleted)
-is refused before he asks here, and a window whose bytes vanish under its fetch fails.
+at an offset never change, so nothing is invalidated: a read of truncated or deleted bytes is refused before
+it comes here, and a window whose bytes vanish while it is fetched fails.
 
 Cancellation: a cancelled read drops its stream and cancels its windows, unless another read waits for one of
 them. A reader that left between two reads is noticed after ``idle`` seconds. A window that failed is dropped;
-the reader that needs it reads for itself and gets the error. Stopping cancels everything, and leaves nobody
-waiting.
-"""
+the reader that needs it reads for itself and gets the error. Stopping cancels every fetch and leaves no read
+waiting."""
 
 from __future__ import annotations
 
@@ -30,10 +29,9 @@ import anyio.abc
 import attrs
 
 from ...storage_backends.base.checksum import Buffer
-from ...storage_backends.base.errors import TierlogError
+from ...storage_backends.base.errors import InvalidArgument, TierlogError
 from ...storage_backends.base.statistics import counter, gauge
 from ..kernel.reply import Reply
-from .read_ahead_budget import ReadAheadBudget
 
 Fetch = Callable[[int, int, int], Awaitable[Buffer]]
 """``fetch(sid, offset, size)``: bytes of long-term storage, checked."""
@@ -46,23 +44,68 @@ class ReadAheadOptions:
     window_bytes: int = 4 << 20
     """The largest window."""
     ahead_bytes: int = 32 << 20
-    """How far the windows of one reader reach beyond its read, at most; 0: there are none."""
+    """How far one reader's windows reach beyond its read, at most; 0 turns read-ahead off."""
     streams: int = 256
-    """Readers that are known; most hold no window."""
+    """Readers that are remembered; most have no window."""
     idle: float = 10.0
-    """Seconds after which a reader that holds windows is taken to have left."""
+    """Seconds after which a reader with windows counts as gone."""
 
 
 @attrs.frozen
 class ReadAheadStatistics:
     streams: int = attrs.field(metadata=gauge("Readers of long-term storage whose last position is known."))
     held_bytes: int = attrs.field(
-        metadata=gauge("Bytes of windows that are on their way or wait for their reader.")
+        metadata=gauge("Bytes of windows that are being fetched or wait for their reader.")
     )
     windows: int = attrs.field(metadata=counter("Windows fetched ahead."))
     unread: int = attrs.field(metadata=counter("Windows dropped before they were read to their end."))
     hits: int = attrs.field(metadata=counter("Reads answered by a window."))
     misses: int = attrs.field(metadata=counter("Reads that went to long-term storage themselves."))
+
+
+@attrs.define
+class ReadAheadBudget:
+    """What all read-aheads of a store share: memory, and how many fetches run at a time.
+
+    No call waits: a read-ahead that is refused reads without a window. So read-ahead slows no reader down,
+    and the memory of all readers together stays below the limit, however many there are."""
+
+    limit_bytes: int = 128 << 20
+    """The memory of all windows, fetched or being fetched."""
+    fetches_max: int = 8
+    """Windows fetched at a time. Keep it below the number of reads that long-term storage serves at a time,
+    so that other reads are served too."""
+    held_bytes: int = attrs.field(default=0, init=False)
+    fetching: int = attrs.field(default=0, init=False)
+    streams: int = attrs.field(default=0, init=False)
+    """Readers that have a window."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.limit_bytes < 1 or self.fetches_max < 1:
+            raise InvalidArgument(f"limit_bytes and fetches_max are at least 1: {self}")
+
+    @property
+    def share_bytes(self) -> int:
+        """The memory that one reader may have, so that all get the same."""
+        return self.limit_bytes // max(1, self.streams)
+
+    def begin(self, size: int) -> bool:
+        """Reserve the memory and the fetch of a window of ``size`` bytes; returns False if there is no
+        room."""
+        if self.fetching >= self.fetches_max or self.held_bytes + size > self.limit_bytes:
+            return False
+
+        self.fetching += 1
+        self.held_bytes += size
+        return True
+
+    def fetched(self) -> None:
+        """The fetch has ended in any way; its memory stays reserved."""
+        self.fetching -= 1
+
+    def release(self, size: int) -> None:
+        """The window was dropped."""
+        self.held_bytes -= size
 
 
 class _Window:
@@ -109,7 +152,7 @@ class ReadAhead:
         self._options = options
         self._budget = budget or ReadAheadBudget()
         self._streams: OrderedDict[tuple[int, int], _Stream] = OrderedDict()
-        """By segment and the offset at which the reader is expected; the one that read last is the last."""
+        """By segment and expected offset; the least recent reader first."""
         self._fetching: dict[_Window, None] = {}
         self._tasks: anyio.abc.TaskGroup | None = None
         self._windowed = anyio.Event()
@@ -122,8 +165,8 @@ class ReadAhead:
             try:
                 await self._watch_for_idle()
             finally:
-                # From here on nobody fetches, and a window's task may not even have begun: who waits for one
-                # reads for itself.
+                # Nothing is fetched from here on, and a window's task may not even have begun: reads that
+                # wait for one read for themselves.
                 self._tasks = None
                 for stream in self._streams.values():
                     self._drop_windows(stream)
@@ -144,8 +187,7 @@ class ReadAhead:
     # --- reading ---------------------------------------------------------------------------------
 
     async def read(self, sid: int, offset: int, size: int, limit: int) -> Buffer:
-        """Bytes at ``offset``, at most ``size``, at least one; ``limit`` is the end of what long-term storage
-        has."""
+        """Bytes at ``offset``, at most ``size``, at least one; ``limit`` is the end of the flushed bytes."""
         if not self._options.ahead_bytes:
             self._misses += 1
             return await self._fetch(sid, offset, min(size, limit - offset))
@@ -157,8 +199,8 @@ class ReadAhead:
         else:
             window = self._window_at(stream, offset, size, limit)
 
-        # The reader is expected at the end of this read before it is done: one that asks ahead is in
-        # sequence, too.
+        # The reader is expected at the end of this read before it is done: one with several reads under way
+        # is sequential too.
         end = min(offset + size, limit if window is None else window.end)
         self._expect(stream, offset, end)
         if window is not None:
@@ -171,8 +213,8 @@ class ReadAhead:
         return await self._fetch(sid, offset, end - offset)
 
     def _stream_of(self, sid: int, offset: int) -> _Stream | None:
-        """Who goes on at ``offset``: at the end of its last read, or a little before that, for what it could
-        not use of it."""
+        """The stream that goes on at ``offset``: at the end of its last read, or a little before that, for
+        bytes that it could not use yet."""
         stream = self._streams.pop((sid, offset), None)
         if stream is not None:
             return stream
@@ -183,7 +225,8 @@ class ReadAhead:
         return None
 
     def _expect(self, stream: _Stream, offset: int, end: int) -> None:
-        """Remember where the reader will go on. Of two that meet there, the one with windows stays."""
+        """Remember where the reader will go on. Of two streams that meet there, the one with windows
+        stays."""
         stream.last_used, stream.last_offset = anyio.current_time(), offset
         place = (stream.sid, end)
         other = self._streams.pop(place, None)
@@ -197,7 +240,7 @@ class ReadAhead:
             self._drop_windows(oldest)
 
     async def _take(self, stream: _Stream, window: _Window, offset: int, end: int) -> Buffer:
-        """``offset .. end`` out of the window; empty if it failed."""
+        """``offset .. end`` of the window; empty if it failed."""
         window.waiting += 1
         try:
             data = await window.data.wait()
@@ -208,12 +251,12 @@ class ReadAhead:
 
         window.waiting -= 1
         if window.failed:
-            # There may be trouble: begin small again.
+            # Long-term storage may be failing: begin small again.
             self._drop_windows(stream)
             return b""
 
         if end == window.end:
-            # It stays until the reader has read on: it may begin a little before the end of this read.
+            # The window stays until the next read, which may begin a little before the end of this one.
             stream.ahead = min(2 * stream.ahead, self._options.ahead_bytes)
         return (
             data
@@ -230,8 +273,8 @@ class ReadAhead:
     # --- windows ---------------------------------------------------------------------------------
 
     def _window_at(self, stream: _Stream, offset: int, size: int, limit: int) -> _Window | None:
-        """The window that holds ``offset``, and as many behind it as the reader has earned; None if there is
-        no room for the first."""
+        """The window with ``offset``, after beginning those behind it that the stream may have; None if there
+        is no room for the first."""
         windows = stream.windows
         while windows and windows[0].end <= offset:
             self._drop_first(stream)
@@ -280,12 +323,12 @@ class ReadAhead:
                 data = await self._fetch(sid, window.start, window.size)
             self._windows += data is not None
         except TierlogError:
-            data = None  # The reader that needs these bytes reads them itself, and gets the error of its own read.
+            data = None  # the reader that needs these bytes gets the error of its own read
         finally:
             self._fetched(window, data)
 
     def _fetched(self, window: _Window, data: Buffer | None) -> None:
-        """Its fetch has ended, or never will begin. The first call counts."""
+        """Its fetch has ended, or will never begin. The first call counts."""
         if window not in self._fetching:
             return
 
@@ -312,8 +355,8 @@ class ReadAhead:
             self._release(window)
 
     def _cancel(self, window: _Window) -> None:
-        """Unless a read waits for it: one that asked ahead may have passed it by. Its memory is in use until
-        the fetch has ended."""
+        """Cancel the fetch unless a read waits for it; its memory stays reserved until the fetch has
+        ended."""
         if not window.waiting:
             window.scope.cancel()
 

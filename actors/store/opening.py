@@ -1,13 +1,8 @@
-"""The only place that names implementations: files, logs, chunk storage, and what comes from the outside
-world.
+"""Opening a store: the only place that names implementations (files, logs, chunk storage), and that takes
+clock, randomness, ids and process id from the outside world.
 
-Owns: the openings, the choice of each part, what the configuration means for it, and the clock, randomness,
-ids and process id. Does not own: the order in which the parts start and stop (``serving.py``), nor anything
-that they do.
-
-An opening reads or makes the store's identity, announces itself, and serves until the body ends; then it
-withdraws the announcement. ``close`` does not flush: what is acked is in the log.
-"""
+An opening reads or creates the store's identity, announces itself in the folder, serves until the body ends,
+and withdraws the announcement. The end of a store does not flush: what is acked is in the log."""
 
 from __future__ import annotations
 
@@ -56,8 +51,7 @@ from ..kernel.backoff import Backoff
 from ..kernel.event_loop import event_source, running_trio
 from ..kernel.mailbox import LaneBounds, MailboxOptions
 from ..kernel.supervision import RestartPolicy
-from ..read.read_ahead import ReadAheadOptions
-from ..read.read_ahead_budget import ReadAheadBudget
+from ..read.read_ahead import ReadAheadBudget, ReadAheadOptions
 from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
 from ..telemetry.logging import get_logger
@@ -74,16 +68,15 @@ def system_world() -> World:
 
 
 def _shown_time(world: World) -> int:
-    """Milliseconds since 1970, for people only: nothing is decided by it. A clock before 1970 is told as
-    1970, for records hold no sign."""
+    """Milliseconds since 1970, for display only. A clock before 1970 counts as 1970: records are unsigned."""
     return max(0, int(world.wall_clock() * 1000))
 
 
 async def identify(
     files: Files, wal: str, containers: int | None, config: StoreConfig, world: World
 ) -> StoreIdentity:
-    """The folder's identity, made if it is new. ``StoreMismatch`` if it was made with another number of
-    containers."""
+    """The folder's identity, created if the folder is new. Raises ``StoreMismatch`` if it was created with
+    another number of containers."""
     found = await run_program(files, read_identity(wal), wal)
     if found is None:
         count = config.containers if containers is None else containers
@@ -95,8 +88,8 @@ async def identify(
         )
     if containers is not None and found.containers != containers:
         raise StoreMismatch(
-            f"{wal} was made with {found.containers} containers, not {containers}: the number is fixed when "
-            f"a folder is made"
+            f"{wal} was created with {found.containers} containers, not {containers}: the number is fixed "
+            f"when a folder is created"
         )
 
     return found
@@ -156,7 +149,7 @@ def container_options(config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         protect=_protection(),
         adopt=adopt,
         read_ahead=_read_ahead(config),
-        # Half of the calls at a time are left to those that nobody foresaw.
+        # Half of the concurrent calls are left to reads that were not anticipated.
         read_ahead_budget=ReadAheadBudget(
             config.read_ahead.total_bytes, max(1, config.storage.concurrent_calls // 2)
         ),
@@ -195,7 +188,7 @@ def runtime_options(config: StoreConfig, *, adopt: bool) -> RuntimeOptions:
 
 
 def _protection() -> Protect:
-    """On trio, keep Ctrl-C out of the containers' tasks (rule C5): it reaches the app's own tasks
+    """On trio, keeps Ctrl-C out of the containers' tasks (rule C5): it reaches the app's own tasks
     instead."""
     trio = running_trio()
     if trio is None:
@@ -217,25 +210,40 @@ async def open_store(
     world: World | None = None,
     files: Files | None = None,
 ) -> AsyncIterator[SegmentStore]:
-    """Open the store in the folder ``path``, made if it is missing: ``async with open_store("data",
-    containers=4) as store``.
+    """Opens the store in the folder ``path``, which is created if it is missing: ``async with
+    open_store("data", containers=4) as store``. Fences every earlier owner: an app that has the folder open
+    gets ``NotOwner``.
 
-    ``containers`` is fixed when the folder is made, and so is ``chunks`` in the configuration: where
-    long-term storage is, the folder's own ``lts/`` or a bucket. ``storage`` replaces it by a chunk storage of
-    your own. ``adopt`` opens a copied or restored folder although long-term storage knows a newer owner.
-    ``span`` is told of every call and of the log's groups: ``tierlog.opentelemetry_tracing()``, or a hook of
-    your own. ``world`` and ``files`` are for simulations.
+    ``containers`` (1 to 1,024, default: the configuration's) is fixed when the folder is created, and so is
+    the configuration's ``chunks``, the place of long-term storage: the folder's own ``lts/`` or a bucket.
+    ``config`` is ``StoreConfig()`` by default. ``storage`` is a chunk storage of your own, instead.
 
-    Opening fences every earlier owner: an app that has the folder open gets ``NotOwner``. Raises
-    ``StoreMismatch``, ``DataCorruption`` (file, offset), ``StorageFull``, ``Unavailable``,
-    ``InvalidArgument``.
+    ``adopt`` opens a copied or restored folder although long-term storage was claimed by a newer owner.
+    ``span`` is called around every call and every group of the log: ``tierlog.opentelemetry_tracing()``, or a
+    hook of your own. ``world`` and ``files`` are for simulations.
+
+    Raises:
+        StoreMismatch: The folder was created with another number of containers or by a newer version, or
+            long-term storage belongs to another store or to a newer copy of this one.
+        DataCorruption: A file is damaged; the error has its name and the offset.
+        StorageFull: There is no room for the log.
+        Unavailable: The files or long-term storage do not answer.
+        InvalidArgument: An argument is out of its range.
     """
     folder = check_path(path)
     config = config or StoreConfig()
     if containers is not None and (type(containers) is not int or not 1 <= containers <= 1024):
         raise InvalidArgument(f"containers is an int from 1 to 1024, not {containers!r}")
 
-    opener = StoreOpener(folder, config, storage, adopt, span, world or system_world(), files or LocalFiles())
+    opener = StoreOpener(
+        folder=folder,
+        config=config,
+        storage=storage,
+        adopt=adopt,
+        span=span,
+        world=world or system_world(),
+        files=files or LocalFiles(),
+    )
     async with opener.store(containers) as store:
         yield store
 
@@ -250,9 +258,17 @@ async def open_host(
     adopt: bool = False,
     span: SpanHook | None = None,
 ) -> AsyncIterator[ContainerRuntime]:
-    """Open the existing store in ``path`` as the host process ``host_id``: the containers that it is told to
-    serve, none at first."""
-    opener = StoreOpener(check_path(path), config, storage, adopt, span, system_world(), LocalFiles())
+    """Open the existing store in ``path`` as the host process ``host_id``. It serves the containers that the
+    supervisor orders, none at first."""
+    opener = StoreOpener(
+        folder=check_path(path),
+        config=config,
+        storage=storage,
+        adopt=adopt,
+        span=span,
+        world=system_world(),
+        files=LocalFiles(),
+    )
     async with opener.runtime(host_id) as runtime:
         yield runtime
 
@@ -261,7 +277,8 @@ async def open_host(
 async def announced(
     files: Files, world: World, folder: StoreFolder, role: str, url: str = ""
 ) -> AsyncIterator[str]:
-    """Say that this process has the folder open, and take it back at the end. Yields the opening's own id."""
+    """Announce in the folder that this process has it open; withdraw that at the end. Yields the opening's
+    id."""
     owner = lock_files.Owner(
         world.new_id(), os.getpid(), socket.gethostname(), _shown_time(world), role=role, url=url
     )
@@ -274,46 +291,38 @@ async def announced(
             try:
                 await files.run(lock_files.remove_lock_file(owners, owner, handle))
             except OSError as error:
-                # Only information: the next opening sweeps the file, because nobody holds its lock.
+                # The file only informs. The next opening removes it, because its lock is free.
                 _log.warning("owner_file_left", folder=owners, error=str(error))
 
 
+@attrs.frozen(kw_only=True)
 class StoreOpener:
-    """One process's parts of one store."""
+    """Opens one store in one process, with the parts that its configuration names."""
 
-    def __init__(
-        self,
-        folder: StoreFolder,
-        config: StoreConfig,
-        storage: ChunkStorage | None,
-        adopt: bool,
-        span: SpanHook | None,
-        world: World,
-        files: Files,
-    ) -> None:
-        self._span = span
-        self._folder = folder
-        self._config = config
-        self._adopt = adopt
-        self._world = world
-        self._files = files
-        self._storage = storage
+    folder: StoreFolder
+    config: StoreConfig
+    storage: ChunkStorage | None = None
+    """Replaces the folder's own long-term storage."""
+    adopt: bool = False
+    span: SpanHook | None = None
+    world: World
+    files: Files
 
     @asynccontextmanager
     async def store(self, containers: int | None) -> AsyncIterator[SegmentStore]:
         """Serve all containers."""
         chunks = await self._chunks()
-        identity = await identify(self._files, self._folder.wal, containers, self._config, self._world)
-        await self._settle_layout()
+        identity = await identify(self.files, self.folder.wal, containers, self.config, self.world)
+        await self._prepare_folder()
         async with self._announced("") as owner_id, serve(self._parts(identity, owner_id, chunks)) as store:
             yield store
 
     @asynccontextmanager
     async def runtime(self, host_id: str) -> AsyncIterator[ContainerRuntime]:
-        """Serve no container but those that the body begins."""
-        identity = await existing_identity(self._files, self._folder)
+        """Serve the containers that the body begins, and no others."""
+        identity = await existing_identity(self.files, self.folder)
         chunks = await self._chunks()
-        await self._settle_layout()
+        await self._prepare_folder()
         async with (
             self._announced(host_id) as owner_id,
             ContainerRuntime(self._parts(identity, owner_id, chunks)).running() as runtime,
@@ -321,24 +330,24 @@ class StoreOpener:
             yield runtime
 
     async def _chunks(self) -> ChunkStorage:
-        """Long-term storage, with its calls told to the tracer."""
-        chunks = self._storage if self._storage is not None else await self._own_chunks()
-        if self._span is not None and isinstance(chunks, BaseChunkStorage):
-            chunks.observe(self._span)
+        """Long-term storage, with its calls traced."""
+        chunks = self.storage if self.storage is not None else await self._own_chunks()
+        if self.span is not None and isinstance(chunks, BaseChunkStorage):
+            chunks.observe(self.span)
         return chunks
 
     async def _own_chunks(self) -> ChunkStorage:
         """The chunk storage at this folder's chunk location."""
-        location = await resolve_location(self._files, self._folder, self._config, self._world)
-        if await run_program(self._files, read_identity(self._folder.wal), self._folder.wal) is None:
+        location = await resolve_location(self.files, self.folder, self.config, self.world)
+        if await run_program(self.files, read_identity(self.folder.wal), self.folder.wal) is None:
             # The folder is not made yet: a wrong location can still be corrected.
-            await check_location(location, self._files, self._folder, self._world)
-        return make_chunk_storage(location, self._files, self._folder, self._world)
+            await check_location(location, self.files, self.folder, self.world)
+        return make_chunk_storage(location, self.files, self.folder, self.world)
 
-    async def _settle_layout(self) -> None:
-        await run_program(self._files, remove_empty_restore_folders(self._folder), self._folder.path)
-        await run_program(self._files, remove_temporary_files(self._folder), self._folder.wal)
-        await apply_layout_mode(self._files, self._folder, LayoutMode(self._config.layout), self._world)
+    async def _prepare_folder(self) -> None:
+        await run_program(self.files, remove_empty_restore_folders(self.folder), self.folder.path)
+        await run_program(self.files, remove_temporary_files(self.folder), self.folder.wal)
+        await apply_layout_mode(self.files, self.folder, LayoutMode(self.config.layout), self.world)
 
     def _parts(self, identity: StoreIdentity, owner_id: str, chunks: ChunkStorage) -> RuntimeParts:
         return RuntimeParts(
@@ -346,14 +355,14 @@ class StoreOpener:
             owner_id=owner_id,
             chunks=chunks,
             make_log=lambda index: self._log(identity, owner_id, index),
-            options=runtime_options(self._config, adopt=self._adopt),
-            world=self._world,
-            span=self._span,
+            options=runtime_options(self.config, adopt=self.adopt),
+            world=self.world,
+            span=self.span,
         )
 
     def _announced(self, role: str) -> AbstractAsyncContextManager[str]:
-        return announced(self._files, self._world, self._folder, role)
+        return announced(self.files, self.world, self.folder, role)
 
     def _log(self, identity: StoreIdentity, owner_id: str, index: int) -> LocalLog:
-        folder, log_id = log_folder(self._folder.wal, index), identity.container_log_id(index)
-        return LocalLog(self._files, folder, log_id, log_options(self._config), owner=bytes.fromhex(owner_id))
+        folder, log_id = log_folder(self.folder.wal, index), identity.container_log_id(index)
+        return LocalLog(self.files, folder, log_id, log_options(self.config), owner=bytes.fromhex(owner_id))

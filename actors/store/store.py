@@ -1,8 +1,7 @@
 """``SegmentStore``: the embedded store's public verbs.
 
-It checks arguments, finds the container of a name, and refuses calls after the store was closed or in a forked
-child. The verbs' documentation is in ``storage_backends/base/verbs.py``.
-"""
+It checks arguments, finds the container of a name, and refuses calls after the store was closed or in a
+forked child. The verbs' documentation is in ``storage_backends/base/verbs.py``."""
 
 from __future__ import annotations
 
@@ -431,8 +430,8 @@ class SegmentStore(SegmentVerbs):
         return [each for each in self._containers if not isinstance(each, RemoteContainer)]
 
     async def on_container(self, index: int, act: Callable[[Container], Awaitable[T]]) -> T:
-        """For tools of this package: runs ``act`` on the active ownership of container ``index``, waiting for a
-        recovering one as every verb does."""
+        """For tools of this package: runs ``act`` on the active ownership of container ``index``, waiting for
+        a recovering one as every verb does."""
         return await self._checked_containers()[index].call(act)
 
     def mark_closed(self) -> None:

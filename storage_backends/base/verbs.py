@@ -1,9 +1,8 @@
 """The verbs of a store, with their documentation: one text for the embedded store and for the clients.
 
-``SegmentStore`` and ``Client`` derive from ``SegmentVerbs`` and leave their methods' docstrings out: ``help()``
-and editors show these. A class with the same verbs in another form, such as ``SyncClient``, takes them over
-with ``@copy_docstrings(SegmentVerbs)``.
-"""
+``SegmentStore`` and ``Client`` derive from ``SegmentVerbs`` and leave their methods' docstrings out:
+``help()`` and editors show these. A class with the same verbs in another form, such as ``SyncClient``, takes
+them over with ``@copy_docstrings(SegmentVerbs)``."""
 
 from __future__ import annotations
 
@@ -22,9 +21,8 @@ C = TypeVar("C", bound=type)
 class ReadVerbs(Protocol):
     """The verbs that change nothing. Every answer is durable, "not found" included.
 
-    Each of them can raise ``InvalidArgument``, ``ClosedError``, ``Unavailable`` (the container is recovering or
-    long-term storage does not answer: try again) and ``NotOwner``.
-    """
+    Each of them can raise ``InvalidArgument``, ``ClosedError``, ``Unavailable`` (the container is recovering
+    or long-term storage does not answer: try again) and ``NotOwner``."""
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
         """Returns up to ``size`` bytes from ``offset`` on. ``size`` is 1 byte to 64 MiB.
@@ -43,8 +41,8 @@ class ReadVerbs(Protocol):
         """Yields the segment's bytes from ``offset`` on, in blocks of at most ``block_size`` bytes (default
         1 MiB), and waits for more at the end of the segment.
 
-        Ends once the segment is sealed and read to its end. A recovery of the container, or its move to another
-        host, is not visible to the caller.
+        Ends once the segment is sealed and read to its end. A recovery of the container, or its move to
+        another host, is not visible to the caller.
 
         Raises the errors of ``read``; ``SegmentNotFound`` also if the segment is deleted meanwhile.
         """
@@ -60,8 +58,8 @@ class ReadVerbs(Protocol):
         ...
 
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
-        """Returns offsets in ``start <= offset < end`` at which appends begin, in ascending order. Use them to
-        divide a segment among readers without cutting an append.
+        """Returns offsets in ``start <= offset < end`` at which appends begin, in ascending order. Use them
+        to divide a segment among readers without cutting an append.
 
         The store keeps about one start per MiB, so the list is a sample, and two calls can return different
         ones. A call returns at most 4,096 offsets; ask again from the last one on for more. No data is read.
@@ -79,8 +77,8 @@ class ReadVerbs(Protocol):
         ...
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
-        """Returns the number of the writer's newest event in the segment, or None if the segment does not know
-        the writer. A restarted writer goes on after it.
+        """Returns the number of the writer's newest event in the segment, or None if the segment does not
+        know the writer. A restarted writer goes on after it.
 
         Raises:
             SegmentNotFound: There is no such segment.
@@ -119,8 +117,8 @@ class SegmentVerbs(ReadVerbs, Protocol):
     async def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
         """Creates an empty segment.
 
-        ``rolling_size`` is the size in bytes at which a chunk of the segment is closed and the next one begun,
-        1 byte to 1 TiB; by default the configuration's ``writer.rolling_size``.
+        ``rolling_size`` is the size in bytes at which a chunk of the segment is closed and the next one
+        begun, 1 byte to 1 TiB; by default the configuration's ``writer.rolling_size``.
 
         Raises:
             SegmentExists: There is a segment of that name.
@@ -140,8 +138,8 @@ class SegmentVerbs(ReadVerbs, Protocol):
     ) -> int | None:
         """Appends ``data`` and returns the offset of its first byte, once it is durable.
 
-        ``data`` has at most ``append_bytes_max`` bytes (default 8 MiB). With ``expected_offset`` it is applied
-        only if the segment is exactly that long.
+        ``data`` has at most ``append_bytes_max`` bytes (default 8 MiB). With ``expected_offset`` it is
+        applied only if the segment is exactly that long.
 
         An append with ``writer_id`` and ``event_number`` is idempotent: a number that was applied before
         changes nothing, and returns the original's offset if it is the writer's newest event, else None. A
@@ -174,11 +172,11 @@ class SegmentVerbs(ReadVerbs, Protocol):
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
     ) -> int | None:
-        """Appends several events contiguously, all or nothing, and returns the offset of the first one's first
-        byte.
+        """Appends several events contiguously, all or nothing, and returns the offset of the first one's
+        first byte.
 
-        Takes 1 to 1,048,576 events; together they have at most ``append_bytes_max`` bytes. With ``writer_id`` they
-        get the numbers from ``first_event_number`` on, and the batch must be entirely new or entirely a
+        Takes 1 to 1,048,576 events; together they have at most ``append_bytes_max`` bytes. With ``writer_id``
+        they get the numbers from ``first_event_number`` on, and the batch must be entirely new or entirely a
         repetition.
 
         Raises the errors of ``append``.
@@ -195,8 +193,8 @@ class SegmentVerbs(ReadVerbs, Protocol):
         ...
 
     async def seal_segment(self, name: str) -> int:
-        """Makes the segment refuse appends from now on; returns its final length in bytes. A sealed segment may
-        be sealed again.
+        """Makes the segment refuse appends from now on; returns its final length in bytes. A sealed segment
+        may be sealed again.
 
         Raises:
             SegmentNotFound: There is no such segment.
@@ -204,8 +202,8 @@ class SegmentVerbs(ReadVerbs, Protocol):
         ...
 
     async def truncate_segment(self, name: str, offset: int) -> None:
-        """Drops the bytes before ``offset``: they cannot be read any more, and chunks with nothing else in them
-        are deleted later. An ``offset`` at or before the segment's start changes nothing.
+        """Drops the bytes before ``offset``: they cannot be read any more, and chunks with nothing else in
+        them are deleted later. An ``offset`` at or before the segment's start changes nothing.
 
         Raises:
             SegmentNotFound: There is no such segment.
@@ -228,8 +226,8 @@ class SegmentVerbs(ReadVerbs, Protocol):
         the offset at which the first one begins. The sources are deleted.
 
         ``attribute_updates`` change the target's attributes in the same step; if one of their conditions does
-        not hold, nothing is merged. Sources must be in the target's container: name them after the target, with
-        a suffix such as ``app/events#part-1``. A call takes 1 to 65,535 of them.
+        not hold, nothing is merged. Sources must be in the target's container: name them after the target,
+        with a suffix such as ``app/events#part-1``. A call takes 1 to 65,535 of them.
 
         Raises:
             SegmentNotFound: The target or a source does not exist.
@@ -265,15 +263,15 @@ class SegmentVerbs(ReadVerbs, Protocol):
         token: TransactionToken | None = None,
         lease: float = LEASE_DEFAULT,
     ) -> TransactionInfo:
-        """Begins a transaction on the segment ``target``, or finds the one that has this id; look at its state
-        before you write.
+        """Begins a transaction on the segment ``target``, or finds the one that has this id; look at its
+        state before you write.
 
-        ``token`` is a writer and an epoch. If that epoch was committed before, by this transaction or another,
-        the returned state is COMMITTED and there is nothing to write.
+        ``token`` is a writer and an epoch. If that epoch was committed before, by this transaction or
+        another, the returned state is COMMITTED and there is nothing to write.
 
-        The transaction is aborted if nothing is staged or appended for ``lease`` seconds (1 second to 30 days,
-        default one hour). The store's ``transactions.lease_max`` may limit it; the result has the lease that
-        was granted.
+        The transaction is aborted if nothing is staged or appended for ``lease`` seconds (1 second to 30
+        days, default one hour). The store's ``transactions.lease_max`` may limit it; the result has the lease
+        that was granted.
 
         Raises:
             SegmentNotFound: There is no such target.
@@ -306,10 +304,10 @@ class SegmentVerbs(ReadVerbs, Protocol):
         """Moves ``parts`` to the end of the target, in this order, in one step, and ends the transaction. Its
         other staged segments are dropped.
 
-        Each part must have exactly the ``length`` that is given for it. If the transaction, or the epoch of its
-        token, was committed before, nothing changes and ``applied`` is False. Give the token of
-        ``begin_transaction`` here too: with it a repetition is recognized even when the transaction itself has
-        been forgotten.
+        Each part must have exactly the ``length`` that is given for it. If the transaction, or the epoch of
+        its token, was committed before, nothing changes and ``applied`` is False. Give the token of
+        ``begin_transaction`` here too: with it a repetition is recognized even when the transaction itself
+        has been forgotten.
 
         After each of these errors nothing was changed:
 
@@ -323,8 +321,8 @@ class SegmentVerbs(ReadVerbs, Protocol):
         ...
 
     async def abort_transaction(self, target: str, transaction_id: str, reason: str = "") -> TransactionInfo:
-        """Ends the transaction and drops its staged segments. A committed transaction stays committed, and the
-        returned state says so.
+        """Ends the transaction and drops its staged segments. A committed transaction stays committed, and
+        the returned state says so.
 
         ``reason`` is text of at most 1,000 characters, kept with the transaction. An unknown transaction is
         recorded as aborted, so that a begin which arrives late finds it ended.

@@ -332,7 +332,7 @@ def _work(container: Container) -> dict[str, int]:
         "chunks": parts.storage._core.chunks_created,
         "joined": parts.storage._core.chunks_joined,
         "relocated": parts.storage._core.chunks_relocated,
-        "deferred steps": parts.writer._maintenance.steps_done,
+        "deferred steps": parts.writer._deferred.steps_done,
         "evicted_bytes": container.cache._evicted,
         "delayed": parts.admission._delayed,
         "throttled": parts.admission._throttled,

@@ -74,7 +74,7 @@ class Tier2Limits(Limits):
 
     def container(self, config: StoreConfig, *, adopt: bool) -> ContainerOptions:
         options = super().container(config, adopt=adopt)
-        writer = WriterOptions(maintenance_steps=1, maintenance_pause=0.01)
+        writer = WriterOptions(deferred_steps=1, deferred_pause=0.01)
         return attrs.evolve(options, writer=writer, chunked=self.chunked)
 
     def config(self, process: int) -> StoreConfig:

@@ -39,7 +39,7 @@ PIECES = attrs.evolve(
     OPTIONS,
     chunked=ChunkedOptions(adopt_bytes=600, index_spacing=32, maintenance_records=4),
     collector=attrs.evolve(OPTIONS.collector, delay=0.0),
-    writer=attrs.evolve(OPTIONS.writer, maintenance_pause=0.0),
+    writer=attrs.evolve(OPTIONS.writer, deferred_pause=0.0),
 )
 """Three or four chunks in a piece, and an index record for every three."""
 

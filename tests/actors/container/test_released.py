@@ -180,7 +180,7 @@ async def test_g3_while_deletes_fail_the_record_stays_over_owners(world: Contain
     await die_after(world, delete)
     world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
     async with world.owner(attrs.evolve(EAGER, collector=attrs.evolve(EAGER.collector, attempts=1))) as owner:
-        await until(lambda: owner.container.statistics().collector.set_aside >= 3)
+        await until(lambda: owner.container.statistics().collector.retry_later >= 3)
         assert recorded(owner) == FILES
 
     world.chunks.script = None

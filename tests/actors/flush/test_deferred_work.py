@@ -1,4 +1,4 @@
-"""Maintenance: deferred work runs inside flush cycles, boundedly, whatever fails (rule F6)."""
+"""Deferred work runs inside flush cycles, boundedly, whatever fails (rule F6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tierlog.storage_backends.segments.records import DeferredWorkKind, Deferred
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
-OPTIONS = WriterOptions(flush_age=30.0, error_pause=5.0, maintenance_steps=4, maintenance_pause=1.0)
+OPTIONS = WriterOptions(flush_age=30.0, error_pause=5.0, deferred_steps=4, deferred_pause=1.0)
 
 
 @attrs.define
@@ -76,7 +76,7 @@ async def test_f6_what_an_earlier_owner_left_is_paid_on_an_idle_store() -> None:
         assert pending.steps == []
         await anyio.sleep(0.2)
         assert len(pending.steps) == 4
-        assert (writer.statistics().deferred_work, writer.statistics().maintenance_steps) == (1, 4)
+        assert (writer.statistics().deferred_work, writer.statistics().deferred_steps) == (1, 4)
         await anyio.sleep(10)
         assert len(pending.steps) == 9
         assert completed(world) == 3

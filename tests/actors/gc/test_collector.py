@@ -227,19 +227,19 @@ async def test_a_chunk_that_is_gone_already_is_done() -> None:
         assert collector.statistics().queued == 0
 
 
-async def test_a_failing_delete_is_tried_again_later_and_then_set_aside() -> None:
+async def test_a_failing_delete_is_tried_again_and_then_later_and_later() -> None:
     """G2: growing pauses, and then rounds that are ever farther apart."""
     async with collecting(chunk(1)) as (world, collector):
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
         collector.release([chunk(1)])
         await anyio.sleep(60.5)
-        assert (collector.statistics().retried, collector.statistics().set_aside) == (1, 0)
+        assert (collector.statistics().retried, collector.statistics().retry_later) == (1, 0)
         await anyio.sleep(60)
-        assert (collector.statistics().retried, collector.statistics().set_aside) == (2, 0)
+        assert (collector.statistics().retried, collector.statistics().retry_later) == (2, 0)
         await anyio.sleep(119)
-        assert collector.statistics().set_aside == 0
+        assert collector.statistics().retry_later == 0
         await anyio.sleep(2)
-        assert (collector.statistics().retried, collector.statistics().set_aside) == (3, 1)
+        assert (collector.statistics().retried, collector.statistics().retry_later) == (3, 1)
         assert collector.statistics().queued == 0
         assert [call.verb for call in world.chunks.calls].count("delete") == 3
 
@@ -249,19 +249,19 @@ def deletes(world: World) -> int:
 
 
 async def test_an_outage_of_some_minutes_during_deletes_leaks_nothing() -> None:
-    """G2: what was set aside is tried again, with nobody opening anything."""
+    """G2: failed deletions are tried again without a new opening."""
     names = [chunk(number) for number in range(6)]
     async with collecting(*names) as (world, collector):
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
         collector.release(names)
         await anyio.sleep(250)
-        assert collector.statistics().set_aside == 6
+        assert collector.statistics().retry_later == 6
 
         world.chunks.script = None
         await anyio.sleep(300)
         assert await world.left() == []
         assert (
-            collector.statistics().set_aside,
+            collector.statistics().retry_later,
             collector.statistics().queued,
             collector.statistics().deleted,
         ) == (0, 0, 6)
@@ -277,10 +277,10 @@ async def test_a_name_that_never_goes_keeps_an_idle_store_idle() -> None:
         await anyio.sleep(10 * 3600)
 
         assert 9 <= len(world.barriers) - before <= 10
-        assert collector.statistics().set_aside == 4
+        assert collector.statistics().retry_later == 4
 
 
-async def test_one_delete_that_works_brings_back_what_was_set_aside() -> None:
+async def test_one_delete_that_works_makes_the_next_round_due_soon() -> None:
     async with collecting(chunk(1), chunk(2)) as (world, collector):
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
         collector.release([chunk(1)])
@@ -294,14 +294,14 @@ async def test_one_delete_that_works_brings_back_what_was_set_aside() -> None:
         assert await world.left() == []
 
 
-async def test_names_that_find_no_place_aside_are_left_to_the_next_opening() -> None:
+async def test_names_beyond_the_limit_are_left_to_the_next_opening() -> None:
     """G2: memory is bounded. The next owner lists them."""
-    options = attrs.evolve(OPTIONS, aside_max=2)
+    options = attrs.evolve(OPTIONS, retry_names_max=2)
     async with collecting(*map(chunk, range(4)), options=options) as (world, collector):
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
         collector.release([chunk(number) for number in range(4)])
         await anyio.sleep(250)
-        assert (collector.statistics().set_aside, collector.statistics().given_up) == (2, 2)
+        assert (collector.statistics().retry_later, collector.statistics().given_up) == (2, 2)
 
         world.chunks.script = None
         await anyio.sleep(300)
@@ -430,13 +430,13 @@ async def test_g3_a_record_whose_file_is_gone_already_goes() -> None:
 
 
 async def test_g3_a_record_never_goes_before_its_file() -> None:
-    """Also not that of a file that was set aside: the next owner begins with it."""
+    """Also not that of a file whose deletion failed repeatedly: the next owner begins with it."""
     async with collecting(FILE, released=Released({FILE: None})) as (world, collector):
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
         world.cycle(1)
         await anyio.sleep(1000)
 
-        assert collector.statistics().set_aside == 1
+        assert collector.statistics().retry_later == 1
         assert world.released.names() == [FILE]
 
 

@@ -12,8 +12,7 @@ import attrs
 import pytest
 from anyio.lowlevel import checkpoint
 
-from tierlog.actors.read.read_ahead import ReadAhead, ReadAheadOptions
-from tierlog.actors.read.read_ahead_budget import ReadAheadBudget
+from tierlog.actors.read.read_ahead import ReadAhead, ReadAheadBudget, ReadAheadOptions
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import InvalidArgument, Unavailable
 

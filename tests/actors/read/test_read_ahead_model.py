@@ -20,8 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from support.chunked import OTHER, SID, Owner, Tier2
-from tierlog.actors.read.read_ahead import ReadAhead, ReadAheadOptions
-from tierlog.actors.read.read_ahead_budget import ReadAheadBudget
+from tierlog.actors.read.read_ahead import ReadAhead, ReadAheadBudget, ReadAheadOptions
 from tierlog.storage_backends.base.errors import (
     DataCorruption,
     SegmentNotFound,

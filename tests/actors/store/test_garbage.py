@@ -134,7 +134,7 @@ async def test_a_failing_delete_is_tried_again_then_set_aside_and_found_by_the_n
         await anyio.sleep(1000)
 
         statistics = owner.container.statistics().collector
-        assert (statistics.deleted, statistics.retried, statistics.set_aside, statistics.queued) == (
+        assert (statistics.deleted, statistics.retried, statistics.retry_later, statistics.queued) == (
             3,
             4,
             1,
