@@ -116,7 +116,14 @@ def test_every_verb_exists_and_every_verb_is_named() -> None:
     named = {verb for text in DOCUMENTS.values() for verb in re.findall(r"\bstore\.(\w+)", text)}
 
     assert named - public == set()
-    assert public - named == {"container_of", "containers", "local_containers", "mark_closed", "on_container", "read_view"}
+    assert public - named == {
+        "container_of",
+        "containers",
+        "local_containers",
+        "mark_closed",
+        "on_container",
+        "read_view",
+    }
 
 
 def test_every_error_is_in_the_table() -> None:
