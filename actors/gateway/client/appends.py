@@ -1,13 +1,10 @@
-"""Appends of many tasks on their way to the servers: the awaiting shell around the coalescer.
+"""Sends the appends of many tasks: the awaiting shell around the coalescer. It has one short task for each
+request, the pauses before a repeat, the waiters for full queues, and the deadlines of callers.
 
-Owns: one short task for each request with appends, the pauses before a repeat, the doors of queues that are
-full, the deadlines of those who wait. Does not own: order and batches (``coalescer.py``), verdicts
-(``retries.py``), the transport.
-
-Cancellation: a caller that is cancelled leaves; what of its appends was not sent yet is never sent, what was
-sent is carried out, and the others of the same batch hear nothing of it, because requests belong to the
-client and not to callers. When the client ends without having drained, everybody who still waits is told what
-is known of his append.
+Cancellation: a cancelled caller leaves. Those of its appends that were not sent yet are never sent, those that
+were sent are carried out, and other callers of the same batch are not affected, because requests belong to the
+client and not to callers. When the client ends without having drained, every caller that still waits gets an
+error that says what is known of its append.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from .coalescer import AppendCall, Batch, BatchResult, Coalescer, ContainerQueue
 from .requests import Response, TransportFailure, interpret
 from .spans import around_appends
 
-FLYING_MAX = 4
+IN_FLIGHT_MAX = 4
 """Requests with appends to one server at a time."""
 
 
@@ -37,24 +34,24 @@ class Appender:
         self,
         context: ClientContext,
         send: Callable[[Send], Awaitable[Response | TransportFailure]],
-        look: Callable[[RefreshMap], Awaitable[None]],
+        refresh_map: Callable[[RefreshMap], Awaitable[None]],
         tasks: anyio.abc.TaskGroup,
         events: EventSource,
         tracing: Tracing | None = None,
     ) -> None:
         self._context = context
         self._send = send
-        self._refresh_map = look
+        self._refresh_map = refresh_map
         self._tasks = tasks
         self._coalescer = Coalescer(context.map, context.random)
         self._events = events
         self._tracing = tracing
-        self._flying: dict[str, int] = {}
-        self._is_pumping = False
-        self._doors: dict[int, deque[anyio.Event]] = {}
-        """Who waits for room in a queue, in order."""
+        self._in_flight: dict[str, int] = {}
+        self._is_sending = False
+        self._room_waiters: dict[int, deque[anyio.Event]] = {}
+        """Callers that wait for room, in order, by container."""
         self._waiters: dict[AppendCall, None] = {}
-        """Those without an answer, in the order of their deadlines, which is that of their calls."""
+        """Calls without an answer, in the order of their deadlines, which is that of the calls."""
         self._watch = anyio.Event()
         self._drained = anyio.Event()
         self.batches = 0
@@ -77,12 +74,12 @@ class Appender:
         queue = self._coalescer.queue(item.name)
         call = self._begin((item,), span)
         try:
-            if queue.is_full or queue.container in self._doors:
-                await self._enter_in_turn(queue, call.appends[0])
+            if queue.is_full or queue.container in self._room_waiters:
+                await self._wait_for_room(queue, call.appends[0])
             else:
                 queue.put(call.appends[0])
-            if not self._is_pumping:
-                self._pump_soon()
+            if not self._is_sending:
+                self._send_soon()
             await call.reply.wait()
         finally:
             self._end(call)
@@ -105,11 +102,11 @@ class Appender:
         call = self._begin(items, span)
         try:
             for append, queue in zip(call.appends, queues, strict=True):
-                if queue.is_full or queue.container in self._doors:
-                    await self._enter_in_turn(queue, append)
+                if queue.is_full or queue.container in self._room_waiters:
+                    await self._wait_for_room(queue, append)
                 else:
                     queue.put(append)
-            self._pump_soon()
+            self._send_soon()
             if items:
                 await call.reply.wait()
         finally:
@@ -126,18 +123,17 @@ class Appender:
         return call
 
     def _end(self, call: AppendCall) -> None:
-        """Answered, late, or cancelled: nobody waits for it any more."""
+        """Answered, late, or cancelled: no caller waits for it any more."""
         call.is_abandoned = True
         del self._waiters[call]
         if not self._waiters:
             self._drained.set()
 
-    async def _enter_in_turn(self, queue: ContainerQueue, append: PendingAppend) -> None:
-        """Wait for room, behind those who came before. A call that is too late gives up at its deadline,
-        here too."""
-        self._pump_soon()
-        door, turn = self._doors.setdefault(queue.container, deque()), anyio.Event()
-        door.append(turn)
+    async def _wait_for_room(self, queue: ContainerQueue, append: PendingAppend) -> None:
+        """Wait for room, behind earlier callers, until the deadline."""
+        self._send_soon()
+        waiters, turn = self._room_waiters.setdefault(queue.container, deque()), anyio.Event()
+        waiters.append(turn)
         try:
             with anyio.move_on_after(append.call.deadline - self._context.clock()):
                 await turn.wait()
@@ -151,18 +147,18 @@ class Appender:
                     )
                 )
         finally:
-            door.remove(turn)
-            if not door:
-                del self._doors[queue.container]
-            self._open_door(queue)
+            waiters.remove(turn)
+            if not waiters:
+                del self._room_waiters[queue.container]
+            self._admit_next(queue)
 
-    def _open_door(self, queue: ContainerQueue) -> None:
-        door = self._doors.get(queue.container)
-        if door and not queue.is_full:
-            door[0].set()
+    def _admit_next(self, queue: ContainerQueue) -> None:
+        waiters = self._room_waiters.get(queue.container)
+        if waiters and not queue.is_full:
+            waiters[0].set()
 
     async def watch_deadlines(self) -> None:
-        """Tell those whose time is over. Runs as long as the client."""
+        """End calls at their deadline. Runs as long as the client."""
         while True:
             await self._watch.wait()
             while self._waiters:
@@ -177,42 +173,41 @@ class Appender:
             self._watch = anyio.Event()
 
     async def drain(self) -> None:
-        """Return when nobody waits any more, by the last deadline. Nothing new may come."""
+        """Return once every call has ended, by the last deadline. No new calls may be made."""
         while self._waiters:
             self._drained = anyio.Event()
             await self._drained.wait()
 
     def end(self) -> None:
-        """The client ends: tell everybody who still waits."""
+        """The client ends: end every call."""
         for call in list(self._waiters):
             call.give_up("the client was closed meanwhile")
 
     # --- requests --------------------------------------------------------------------------------
 
-    def _pump_soon(self) -> None:
-        """Put batches together when the tasks that are ready now have run: all their appends go with the
-        first one, and nobody waits."""
-        if not self._is_pumping:
-            self._is_pumping = True
-            self._tasks.start_soon(self._pump)
+    def _send_soon(self) -> None:
+        """Make batches once the tasks that are ready now have run, so that all their appends share them."""
+        if not self._is_sending:
+            self._is_sending = True
+            self._tasks.start_soon(self._send_all)
 
-    async def _pump(self) -> None:
-        self._is_pumping = False
+    async def _send_all(self) -> None:
+        self._is_sending = False
         self._start_batches()
 
     def _start_batches(self) -> None:
         while (batch := self._coalescer.take(self._has_room)) is not None:
-            self._flying[batch.url] = self._flying.get(batch.url, 0) + 1
+            self._in_flight[batch.url] = self._in_flight.get(batch.url, 0) + 1
             self.batches += 1
             for queue in batch.queues:
-                self._open_door(queue)
-            self._tasks.start_soon(self._carry, batch)
+                self._admit_next(queue)
+            self._tasks.start_soon(self._send_batch, batch)
 
     def _has_room(self, url: str) -> bool:
-        return self._flying.get(url, 0) < FLYING_MAX
+        return self._in_flight.get(url, 0) < IN_FLIGHT_MAX
 
-    async def _carry(self, batch: Batch) -> None:
-        """One request and what its answer means."""
+    async def _send_batch(self, batch: Batch) -> None:
+        """One request, and what its answer means."""
         try:
             call, spans = batch.call(), () if self._tracing is None else batch.spans
             send = Send(
@@ -220,23 +215,23 @@ class Appender:
             )
             answer = interpret(call, await self._send(send))
         finally:
-            self._flying[batch.url] -= 1
-        sorted = self._coalescer.settle(batch, answer, self._context.clock())
-        # Those who were answered run first: what they append now travels with what gathered meanwhile.
+            self._in_flight[batch.url] -= 1
+        result = self._coalescer.complete(batch, answer, self._context.clock())
+        # Answered callers run first: what they append now joins what gathered meanwhile.
         await anyio.lowlevel.checkpoint()
-        self._free(sorted.free)
-        if sorted.held:
-            await self._hold(batch, sorted)
-            self._free(sorted.held)
+        self._free(result.free)
+        if result.held:
+            await self._pause(batch, result)
+            self._free(result.held)
 
-    async def _hold(self, batch: Batch, sorted: BatchResult) -> None:
-        """Before the queues go on: look where their containers are, and wait unless that helped."""
-        if sorted.refresh:
+    async def _pause(self, batch: Batch, result: BatchResult) -> None:
+        """Before the queues continue: refresh the map, and wait unless their containers have moved."""
+        if result.refresh:
             await self._refresh_map(RefreshMap(batch.generation, self._context.deadline))
-            if all(self._context.map.url_of(queue.container) != batch.url for queue in sorted.held):
+            if all(self._context.map.url_of(queue.container) != batch.url for queue in result.held):
                 return
 
-        await anyio.sleep(sorted.pause)
+        await anyio.sleep(result.pause)
 
     def _free(self, queues: list[ContainerQueue]) -> None:
         for queue in queues:

@@ -1,12 +1,8 @@
-"""``Client``: the verbs of ``SegmentStore`` over HTTP, on asyncio and trio.
+"""``Client``: the verbs of a store over HTTP, on asyncio and trio.
 
-Owns: how programs and appends are carried out in an event loop, what runs beside the calls (deadlines of
-appends, the watch over attempts that got no answer yet), the refusal of forked children. Does not
-own: requests, retries, order (see the package).
-
-All verbs are safe to call from many tasks of the event loop that opened the client. Each ends by its
-deadline, ``tail`` excepted, which waits for bytes as long as somebody wants them. Cancelling one that changes
-something leaves its outcome unknown; the client stays sound.
+All verbs are safe to call from many tasks of the event loop that opened the client. Each ends by its deadline,
+except ``tail``, which waits for bytes as long as its caller does. Cancelling one that changes something leaves
+its outcome unknown; the client stays usable.
 """
 
 from __future__ import annotations
@@ -21,8 +17,6 @@ import httpx
 
 from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import ClosedError
-from ....storage_backends.base.names import check_segment_name
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
@@ -31,7 +25,7 @@ from ....storage_backends.base.transactions import (
     TransactionInfo,
     TransactionToken,
 )
-from ...kernel.fork_guard import forks
+from ....storage_backends.base.verbs import SegmentVerbs
 from ...kernel.one_shot import EventSource
 from ...kernel.task_groups import body_group
 from ...telemetry.tracing import Tracing
@@ -40,20 +34,23 @@ from ..wire.bodies import HostStatus
 from . import attempts, requests
 from .appends import Appender
 from .attempts import ClientContext, Pause, Program, RefreshMap, Send
-from .coalescer import checked_items, told
+from .base import ClientBase, ClientStatistics, render
+from .coalescer import checked_items, with_refusals
 from .requests import POLL_SECONDS, Response, TailCursor, TransportFailure
 from .spans import TracingPool, around
-from .statistics import ClientStatistics
 from .transport import AsyncTransport
 
 T = TypeVar("T")
 
 
-class Client:
-    """Made by ``tierlog.connect``; usable inside its ``async with`` body."""
+class Client(ClientBase, SegmentVerbs):
+    """Made by ``tierlog.connect``; usable inside its ``async with`` body.
 
-    append_bytes_max = requests.APPEND_BYTES_MAX
-    """The largest append that any server takes; the one that is asked may take less, and says so."""
+    Concurrent appends share requests. When a connection breaks meanwhile, an append with a ``writer_id`` or an
+    ``expected_offset`` is sent again; a plain one raises ``OutcomeUnknown``, because a repeat could not be told
+    from a second append. ``create_segment`` raises ``OutcomeUnknown`` if the segment exists and may be this
+    call's own. ``flush`` and the lists concern all hosts.
+    """
 
     def __init__(
         self,
@@ -64,24 +61,16 @@ class Client:
         events: EventSource,
         tracing: Tracing | None = None,
     ) -> None:
-        self._context = context
+        super().__init__(context, tracing)
         self._transport = transport
         self._tasks = tasks
         self._map_refresh = map_refresh
         self._refresh_lock = anyio.Lock()
-        self._tracing = tracing
         self._appender = Appender(context, transport.send, self._refresh_map, tasks, events, tracing)
-        self._forks = forks.count
-        self._is_closed = False
-
-    def __repr__(self) -> str:
-        return f"<Client of {self._context.map.base}{', closed' if self._is_closed else ''}>"
 
     # --- changing --------------------------------------------------------------------------------
 
     async def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
-        """As ``SegmentStore.create_segment``. ``OutcomeUnknown`` if the segment exists and may be this call's
-        own."""
         await self._run(requests.create_segment(name, rolling_size))
 
     async def append(
@@ -94,12 +83,6 @@ class Client:
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
     ) -> int | None:
-        """As ``SegmentStore.append``: returns the offset at which ``data`` starts, once it is durable.
-
-        Concurrent appends travel together. When a connection breaks under way, one with a ``writer_id`` or an
-        ``expected_offset`` is sent again; a plain one raises ``OutcomeUnknown``, because a second one could
-        not be told from the first.
-        """
         self._check()
         return await self._appender.append(
             requests.append_item(name, data, writer_id, event_number, previous_event_number, expected_offset),
@@ -115,7 +98,6 @@ class Client:
         previous_event_number: int | None = None,
         expected_offset: int | None = None,
     ) -> int | None:
-        """As ``SegmentStore.append_many``: many events one behind the other, all or nothing."""
         self._check()
         return await self._appender.append(
             requests.append_many_item(
@@ -124,49 +106,38 @@ class Client:
         )
 
     async def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
-        """As ``SegmentStore.append_each``: many appends to many segments, each with its own outcome, in
-        order."""
         self._check()
         items, refusals = checked_items(appends)
-        return told(refusals, await self._appender.append_each(items))
+        return with_refusals(refusals, await self._appender.append_each(items))
 
     async def seal_segment(self, name: str) -> int:
-        """As ``SegmentStore.seal_segment``."""
         return await self._run(requests.seal_segment(name))
 
     async def truncate_segment(self, name: str, offset: int) -> None:
-        """As ``SegmentStore.truncate_segment``."""
         await self._run(requests.truncate_segment(name, offset))
 
     async def delete_segment(self, name: str) -> None:
-        """As ``SegmentStore.delete_segment``."""
         await self._run(requests.delete_segment(name))
 
     async def merge_segments(
         self, target: str, sources: Sequence[str], *, attribute_updates: Sequence[AttributeUpdate] = ()
     ) -> int:
-        """As ``SegmentStore.merge_segments``."""
         return await self._run(requests.merge_segments(target, sources, attribute_updates))
 
     async def update_attributes(self, name: str, updates: Sequence[AttributeUpdate]) -> dict[str, int]:
-        """As ``SegmentStore.update_attributes``."""
         return await self._run(requests.update_attributes(name, updates))
 
     async def expire_writers(self, name: str, writer_ids: Iterable[WriterId]) -> int:
-        """As ``SegmentStore.expire_writers``."""
         return await self._run(requests.expire_writers(name, writer_ids))
 
     # --- reading ---------------------------------------------------------------------------------
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
-        """As ``SegmentStore.read``."""
         return await self._run(requests.read(name, offset, size))
 
     async def tail(
         self, name: str, offset: int = 0, *, block_size: int = 1 << 20
     ) -> AsyncGenerator[bytes, None]:
-        """As ``SegmentStore.tail``. Breaks of connections and moves of the container are not noticed, unless
-        they last longer than a deadline."""
         check_offset(offset)
         check_size(block_size, "block_size")
         tail = TailCursor(offset, block_size)
@@ -175,26 +146,21 @@ class Client:
                 yield block
 
     async def poll(self, name: str, offset: int, wait: float) -> requests.PollResult:
-        """The next bytes from ``offset`` on, when there are any, or none after ``wait`` seconds (60 at most);
-        ``sealed`` if there never will be any. One step of ``tail``, for a caller who has other things to do
-        between two."""
+        """One step of ``tail``: returns the next bytes from ``offset`` on as soon as there are any, or none after
+        ``wait`` seconds (0 to 60); ``sealed`` if there never will be any."""
         return await self._run(requests.poll(name, offset, wait))
 
     async def segment_info(self, name: str) -> SegmentInfo:
-        """As ``SegmentStore.segment_info``."""
         return await self._run(requests.segment_info(name))
 
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
-        """As ``SegmentStore.append_starts``."""
         return await self._run(requests.append_starts(name, start, end))
 
     async def list_segments(self, prefix: str = "") -> list[str]:
-        """As ``SegmentStore.list_segments``: the names on all hosts that begin with ``prefix``, sorted."""
         self._check()
         return await self._drive(attempts.list_segments(self._context, prefix))
 
     async def last_event_number(self, name: str, writer_id: WriterId) -> int | None:
-        """As ``SegmentStore.last_event_number``."""
         return await self._run(requests.last_event_number(name, writer_id))
 
     # --- transactions ----------------------------------------------------------------------------
@@ -206,11 +172,9 @@ class Client:
         token: TransactionToken | None = None,
         lease: float = LEASE_DEFAULT,
     ) -> TransactionInfo:
-        """As ``SegmentStore.begin_transaction``."""
         return await self._run(requests.begin_transaction(target, transaction_id, token, lease))
 
     async def stage_segment(self, target: str, transaction_id: str, part: str) -> str:
-        """As ``SegmentStore.stage_segment``: the name to append to."""
         return await self._run(requests.stage_segment(target, transaction_id, part))
 
     async def commit_transaction(
@@ -220,37 +184,30 @@ class Client:
         parts: Sequence[StagedPart],
         token: TransactionToken | None = None,
     ) -> CommitResult:
-        """As ``SegmentStore.commit_transaction``. Sent again after a lost answer: the same transaction is
-        committed once."""
         return await self._run(requests.commit_transaction(target, transaction_id, parts, token))
 
     async def abort_transaction(self, target: str, transaction_id: str, reason: str = "") -> TransactionInfo:
-        """As ``SegmentStore.abort_transaction``."""
         return await self._run(requests.abort_transaction(target, transaction_id, reason))
 
     async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
-        """As ``SegmentStore.transaction_info``."""
         return await self._run(requests.transaction_info(target, transaction_id))
 
     async def list_transactions(self, prefix: str = "") -> list[TransactionInfo]:
-        """As ``SegmentStore.list_transactions``: those on all hosts whose target begins with ``prefix``,
-        sorted."""
         self._check()
         return await self._drive(attempts.list_transactions(self._context, prefix))
 
     # --- the whole store -------------------------------------------------------------------------
 
     async def flush(self) -> None:
-        """As ``SegmentStore.flush``, on all hosts."""
         self._check()
         await self._drive(attempts.call_all_hosts(self._context, requests.flush()))
 
     async def health(self) -> HostStatus:
-        """What the server at the client's URL says of itself: whether all that it serves answers."""
+        """The status of the server at the client's URL: whether everything that it serves is available."""
         return await self._run(requests.host_status())
 
     def statistics(self) -> ClientStatistics:
-        """A frozen snapshot of what this client did."""
+        """A frozen snapshot of this client's counters."""
         appender = self._appender
         return ClientStatistics(
             self._transport.requests,
@@ -263,25 +220,9 @@ class Client:
 
     def metrics(self) -> bytes:
         """The client's statistics in Prometheus' text format."""
-        from ...telemetry.metrics import render_metrics
-
-        return render_metrics(lambda: (self.statistics(),))
-
-    def container_of(self, name: str) -> int:
-        """The index of the container that hosts ``name``."""
-        check_segment_name(name)
-        return self._context.map.container_of(name)
+        return render(self.statistics)
 
     # --- inside ----------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        if self._is_closed:
-            raise ClosedError("the client is closed: use it inside its `async with` body")
-
-        if self._forks != forks.count:
-            raise ClosedError(
-                "this client was opened by the parent of this forked process: open one here, after the fork"
-            )
 
     async def _run(self, call: requests.Call[T]) -> T:
         self._check()
@@ -307,8 +248,8 @@ class Client:
                 await self._refresh_map(effect)
 
     async def _refresh_map(self, look: RefreshMap) -> None:
-        """Get a newer map, if nobody did meanwhile. Whoever waits in line takes over when the one who asks is
-        cancelled."""
+        """Refresh the map, unless another task did meanwhile. If that task is cancelled, the next one in line
+        takes over."""
         with anyio.move_on_after(look.seconds):
             async with self._refresh_lock:
                 if self._context.map.generation == look.generation:
@@ -316,7 +257,7 @@ class Client:
                     self._transport.end_pointless()
 
     async def _watch(self) -> None:
-        """While attempts wait long for an answer, keep looking where their containers are."""
+        """While attempts wait long for an answer, keep the container map fresh."""
         while True:
             await anyio.sleep(self._map_refresh)
             if self._transport.may_be_pointless:
@@ -324,8 +265,8 @@ class Client:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Client]:
-        """Usable inside the body; appends that others still wait for are finished at its end, or told if it
-        fails."""
+        """Usable inside the body. At its end, appends with waiting callers are finished; if the body fails, they
+        end with an error."""
         self._tasks.start_soon(self._appender.watch_deadlines)
         await self._drive(attempts.load_first_map(self._context))
         self._tasks.start_soon(self._watch)

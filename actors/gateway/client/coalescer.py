@@ -1,16 +1,12 @@
-"""Which appends travel together: the order of waiting appends, and the batches they make. Plain code, no I/O.
+"""Puts appends together: the queues of those that wait, and the batches made of them. Plain code, no I/O.
 
-Owns: one queue for each container, the bounds of a batch and of a queue, what an answer does to the appends of
-its batch. Does not own: the requests (``appends.py``), nor what may be sent again (``retries.py``).
+There is one queue for each container, with at most one batch in flight, so appends to one segment arrive in the
+order in which they were made. A batch takes from all free queues of one server, so that one request carries the
+appends of many segments; a queue whose batch is slow delays no other. The first append of an idle queue goes at
+once; while a batch is in flight the others gather. An append that is too large to share a request goes alone.
 
-A queue has at most one batch under way, so appends to one segment arrive in the order in which they were made.
-A batch takes from all queues of one server that are free, so that one request carries what many segments have;
-a queue whose batch is slow holds up no other. The first append of an idle queue goes at once; while a batch is
-under way the others gather. An append that is too large to share a request goes alone.
-
-What is to be sent again goes back to the front of its queue, before everything that came later. An append
-behind its writer's previous one, refused as ``OutOfOrder`` only because that one has to be sent again, goes
-back with it.
+What has to be sent again goes back to the front of its queue, before everything that came later. An append that
+was refused as ``OutOfOrder`` only because its writer's previous one has to be sent again goes back with it.
 """
 
 from __future__ import annotations
@@ -34,18 +30,17 @@ from .requests import Call
 from .retries import Failure, Kind, decide, is_too_much_at_once, kind_of
 
 ALONE_BYTES = 256 << 10
-"""An append larger than this gains nothing from company."""
+"""An append larger than this gains nothing from sharing a request."""
 BATCH_BYTES = 2 << 20
 BATCH_ITEMS = 4096
 QUEUE_BYTES = 32 << 20
 QUEUE_ITEMS = 32_768
 NAMES_MAX = 65_536
-"""What waits in one queue at most; who comes then waits at its door. Names are forgotten all at once above
-their bound."""
+"""The most that one queue holds; further callers wait for room. The cache of names is cleared when it is full."""
 
 
 class AppendCall:
-    """What one caller waits for: some appends, each with its own outcome, in order."""
+    """The appends of one call, each with its own outcome, in order."""
 
     __slots__ = ("appends", "deadline", "is_abandoned", "left", "outcomes", "reply", "span")
 
@@ -60,14 +55,14 @@ class AppendCall:
         self.span = span
         """Of the call, where it is traced."""
         self.is_abandoned = False
-        """Nobody waits any more: what was not sent is not sent."""
+        """No caller waits any more: what was not sent is never sent."""
 
     def abandon(self) -> None:
         self.is_abandoned = True
         self.reply.resolve(None)
 
     def give_up(self, why: str) -> None:
-        """Tell the caller what is known of each append that has no answer yet."""
+        """End the call; appends without an answer get an error that says what is known of them."""
         for append in self.appends:
             if not append.is_answered:
                 self.outcomes[append.index] = append.given_up(why)
@@ -75,7 +70,7 @@ class AppendCall:
 
 
 class PendingAppend:
-    """One append on its way."""
+    """One append without an answer."""
 
     __slots__ = (
         "alone",
@@ -85,7 +80,7 @@ class PendingAppend:
         "failure",
         "index",
         "is_answered",
-        "is_under_way",
+        "is_in_flight",
         "item",
         "queue",
         "size",
@@ -102,13 +97,13 @@ class PendingAppend:
         self.attempts = 0
         self.doubt = False
         """One of its attempts may have been applied."""
-        self.is_under_way = False
+        self.is_in_flight = False
         self.is_answered = False
         self.failure: TierlogError | None = None
         """Of its last attempt."""
 
     def answer(self, outcome: Outcome) -> None:
-        self.is_under_way = False
+        self.is_in_flight = False
         self.is_answered = True
         call = self.call
         call.outcomes[self.index] = outcome
@@ -118,7 +113,7 @@ class PendingAppend:
 
     def given_up(self, why: str) -> TierlogError:
         what = why if self.failure is None else f"{why}; the last failure was: {self.failure}"
-        if self.doubt or self.is_under_way:
+        if self.doubt or self.is_in_flight:
             return OutcomeUnknown(f"{what}; the append may be applied")
 
         return Unavailable(f"{what}; nothing was done")
@@ -134,7 +129,7 @@ class ContainerQueue:
         self.waiting: deque[PendingAppend] = deque()
         self.size = 0
         self.is_busy = False
-        """A batch of it is under way, or has to be sent again and waits for its time."""
+        """A batch of it is in flight, or waits before it is sent again."""
 
     @property
     def is_full(self) -> bool:
@@ -150,7 +145,7 @@ class ContainerQueue:
         self.size += append.size
 
     def first(self) -> PendingAppend | None:
-        """The first one that anybody still waits for."""
+        """The first one whose caller still waits."""
         waiting = self.waiting
         while waiting and waiting[0].call.is_abandoned:
             self.take()
@@ -197,7 +192,7 @@ class Batch:
         return requests.append(items[0]) if self.appends[0].alone else requests.batch(items)
 
     def seconds(self, now: float) -> float:
-        """What the most patient of its callers has left."""
+        """Until the latest deadline of its callers."""
         return max(append.call.deadline for append in self.appends) - now
 
     @property
@@ -208,19 +203,19 @@ class Batch:
         )
 
     def _add(self, append: PendingAppend) -> None:
-        append.is_under_way = True
+        append.is_in_flight = True
         self.appends.append(append)
         self.size += append.size
 
 
 @attrs.frozen
 class BatchResult:
-    """What an answer left to do."""
+    """What remains to be done after an answer."""
 
     free: list[ContainerQueue]
-    """Nothing of theirs has to be sent again: they go on."""
+    """Nothing of theirs has to be sent again: they continue at once."""
     held: list[ContainerQueue]
-    """They wait for ``pause`` seconds first."""
+    """They wait ``pause`` seconds first."""
     pause: float
     refresh: bool
 
@@ -231,11 +226,10 @@ class Coalescer:
         self._random = random
         self._queues: dict[int, ContainerQueue] = {}
         self._named: dict[str, ContainerQueue] = {}
-        """The queues of names that were seen: finding a name's container costs more than the rest of putting
-        an append there."""
+        """A cache by segment name: finding a name's container costs more than the rest of queueing an append."""
 
     def queue(self, name: str) -> ContainerQueue:
-        """Where appends to this segment wait. The name is checked."""
+        """The queue of this segment's container. Raises ``InvalidArgument`` for a bad name."""
         queue = self._named.get(name) if type(name) is str else None
         if queue is None:
             check_segment_name(name)
@@ -275,9 +269,9 @@ class Coalescer:
         for queue in queues:
             self._queues[queue.container] = self._queues.pop(queue.container)
 
-    def settle(self, sent: Batch, answer: Sequence[Outcome] | Failure, now: float) -> BatchResult:
-        """Answer the batch's appends, or put them back where they can be sent again. The queues stay busy
-        until the driver frees them."""
+    def complete(self, sent: Batch, answer: Sequence[Outcome] | Failure, now: float) -> BatchResult:
+        """Answer the batch's appends, or put back those that can be sent again. The queues stay busy until the
+        caller frees them."""
         if isinstance(answer, Failure) and len(sent.appends) > 1 and is_too_much_at_once(answer):
             for append in sent.appends:
                 append.alone = True
@@ -285,11 +279,11 @@ class Coalescer:
             return BatchResult(sent.queues, [], 0.0, refresh=False)
 
         again: list[PendingAppend] = []
-        sorting = _Completion(self._map, self._random, now)
+        completion = _Completion(self._map, self._random, now)
         outcomes = [answer] * len(sent.appends) if isinstance(answer, Failure) else answer
         for append, outcome in zip(sent.appends, outcomes, strict=True):
             if isinstance(outcome, (Failure, TierlogError)):
-                if sorting.is_for_later(append, outcome):
+                if completion.must_retry(append, outcome):
                     again.append(append)
             elif not append.call.is_abandoned:
                 append.answer(outcome)
@@ -297,12 +291,12 @@ class Coalescer:
         self._put_back(again)
         held = [queue for queue in sent.queues if any(append.queue is queue for append in again)]
         return BatchResult(
-            [queue for queue in sent.queues if queue not in held], held, sorting.pause, sorting.refresh
+            [queue for queue in sent.queues if queue not in held], held, completion.pause, completion.refresh
         )
 
     def _put_back(self, appends: list[PendingAppend]) -> None:
         for append in reversed(appends):
-            append.is_under_way = False
+            append.is_in_flight = False
             assert append.queue is not None
             append.queue.put_back(append)
 
@@ -315,12 +309,12 @@ class _Completion:
         self._random = random
         self._now = now
         self._writers: set[tuple[str, bytes]] = set()
-        """Whose append goes back."""
+        """Writers with an append that goes back."""
         self.pause = 0.0
         self.refresh = False
 
-    def is_for_later(self, append: PendingAppend, outcome: Failure | TierlogError) -> bool:
-        """Whether the append goes back; else it is answered."""
+    def must_retry(self, append: PendingAppend, outcome: Failure | TierlogError) -> bool:
+        """Whether the append goes back; otherwise it is answered."""
         if append.call.is_abandoned:
             return False
 
@@ -345,8 +339,8 @@ class _Completion:
 
         append.doubt, append.failure, append.attempts = verdict.doubt, failure.error, append.attempts + 1
         assert append.queue is not None
-        is_told = follows_hint(self._map, append.queue.container, failure.error) and append.attempts <= 2
-        if not is_told:
+        is_hinted = follows_hint(self._map, append.queue.container, failure.error) and append.attempts <= 2
+        if not is_hinted:
             self.pause = max(self.pause, verdict.pause)
             self.refresh = self.refresh or verdict.refresh
         if append.item.writer:
@@ -358,7 +352,7 @@ class _Completion:
 
 
 def checked_items(appends: Sequence[JoinedAppend]) -> tuple[list[BatchItem], list[TierlogError | None]]:
-    """Those that can be sent, and for each append its refusal, if it has one."""
+    """The valid appends, and for each given one its refusal, or None."""
     items: list[BatchItem] = []
     refusals: list[TierlogError | None] = []
     for given in appends:
@@ -371,7 +365,7 @@ def checked_items(appends: Sequence[JoinedAppend]) -> tuple[list[BatchItem], lis
     return items, refusals
 
 
-def told(refusals: Sequence[TierlogError | None], outcomes: Iterable[Outcome]) -> list[Outcome]:
+def with_refusals(refusals: Sequence[TierlogError | None], outcomes: Iterable[Outcome]) -> list[Outcome]:
     """One outcome for each append: its refusal, or the next of the ``outcomes``."""
     coming = iter(outcomes)
     return [next(coming) if refusal is None else refusal for refusal in refusals]

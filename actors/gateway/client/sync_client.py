@@ -1,10 +1,8 @@
 """``SyncClient``: the same verbs as plain functions, for executors, notebooks and scripts.
 
-Owns: how programs are carried out without an event loop. Does not own: requests, retries (see the package).
-
-Safe to use from many threads, each call with a connection of its own. Appends of several threads do not
-travel together: ``append_each`` and ``append_many`` are the way to be fast here. Ctrl-C in a call that
-changes something leaves its outcome unknown.
+Safe to use from many threads, each call with a connection of its own. Appends of several threads do not share
+requests: ``append_each`` and ``append_many`` are the fast ways here. Ctrl-C in a call that changes something
+leaves its outcome unknown.
 """
 
 from __future__ import annotations
@@ -18,8 +16,7 @@ import httpx
 
 from ....storage_backends.base.arguments import JoinedAppend, WriterId, check_offset, check_size
 from ....storage_backends.base.checksum import Buffer
-from ....storage_backends.base.errors import ClosedError, TierlogError
-from ....storage_backends.base.names import check_segment_name
+from ....storage_backends.base.errors import TierlogError
 from ....storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ....storage_backends.base.transactions import (
     LEASE_DEFAULT,
@@ -28,27 +25,27 @@ from ....storage_backends.base.transactions import (
     TransactionInfo,
     TransactionToken,
 )
-from ...kernel.fork_guard import forks
+from ....storage_backends.base.verbs import copy_docstrings
 from ...kernel.one_shot import EventSource
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from ..wire.bodies import HostStatus
 from . import attempts, requests
+from .async_client import Client
 from .attempts import ClientContext, Pause, Program, RefreshMap, Send
-from .coalescer import AppendCall, Batch, BatchResult, Coalescer, checked_items, told
+from .base import ClientBase, ClientStatistics, render
+from .coalescer import AppendCall, Batch, BatchResult, Coalescer, checked_items, with_refusals
 from .requests import POLL_SECONDS, Response, TailCursor, TransportFailure
 from .spans import SyncTracingPool, around, around_appends
-from .statistics import ClientStatistics
 from .transport import SyncTransport
 
 T = TypeVar("T")
 
 
-class SyncClient:
-    """Made by ``tierlog.connect_sync``; usable inside its ``with`` body. Its verbs are those of
-    ``Client``."""
-
-    append_bytes_max = requests.APPEND_BYTES_MAX
+@copy_docstrings(Client)
+class SyncClient(ClientBase):
+    """Made by ``tierlog.connect_sync``; usable inside its ``with`` body. Its verbs are those of ``Client``, as
+    plain functions."""
 
     def __init__(
         self,
@@ -57,17 +54,11 @@ class SyncClient:
         sleep: Callable[[float], None],
         tracing: Tracing | None = None,
     ) -> None:
-        self._context = context
+        super().__init__(context, tracing)
         self._transport = transport
         self._sleep = sleep
-        self._tracing = tracing
         self._refresh_lock = threading.Lock()
         self._appends = self._batches = 0
-        self._forks = forks.count
-        self._is_closed = False
-
-    def __repr__(self) -> str:
-        return f"<SyncClient of {self._context.map.base}{', closed' if self._is_closed else ''}>"
 
     # --- changing --------------------------------------------------------------------------------
 
@@ -107,7 +98,7 @@ class SyncClient:
     def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
         self._check()
         items, refusals = checked_items(appends)
-        return told(refusals, self._append_each(items))
+        return with_refusals(refusals, self._append_each(items))
 
     def seal_segment(self, name: str) -> int:
         return self._run(requests.seal_segment(name))
@@ -210,13 +201,7 @@ class SyncClient:
         )
 
     def metrics(self) -> bytes:
-        from ...telemetry.metrics import render_metrics
-
-        return render_metrics(lambda: (self.statistics(),))
-
-    def container_of(self, name: str) -> int:
-        check_segment_name(name)
-        return self._context.map.container_of(name)
+        return render(self.statistics)
 
     def open(self) -> None:
         """Find the server."""
@@ -228,15 +213,6 @@ class SyncClient:
         self._transport.close()
 
     # --- inside ----------------------------------------------------------------------------------
-
-    def _check(self) -> None:
-        if self._is_closed:
-            raise ClosedError("the client is closed: use it inside its `with` body")
-
-        if self._forks != forks.count:
-            raise ClosedError(
-                "this client was opened by the parent of this forked process: open one here, after the fork"
-            )
 
     def _append(self, item: BatchItem) -> int | None:
         self._check()
@@ -255,7 +231,7 @@ class SyncClient:
             return self._append_all(items)
 
     def _append_all(self, items: Sequence[BatchItem]) -> list[Outcome]:
-        """The coalescer, for the appends of this call: a batch to each server after the other."""
+        """Runs the coalescer for the appends of this call alone: one batch after the other."""
         context = self._context
         coalescer = Coalescer(context.map, context.random)
         call = AppendCall(items, context.clock() + context.deadline, EventSource())
@@ -274,15 +250,15 @@ class SyncClient:
             answer = requests.interpret(
                 sent, self._transport.send(Send(batch.url, sent.request, left, batch.containers))
             )
-            self._prepare(batch, coalescer.settle(batch, answer, context.clock()))
+            self._prepare(batch, coalescer.complete(batch, answer, context.clock()))
 
         return call.outcomes
 
-    def _prepare(self, batch: Batch, sorted: BatchResult) -> None:
-        if sorted.held and sorted.refresh:
+    def _prepare(self, batch: Batch, result: BatchResult) -> None:
+        if result.held and result.refresh:
             self._refresh_map(RefreshMap(batch.generation, self._context.deadline))
-        if any(self._context.map.url_of(queue.container) == batch.url for queue in sorted.held):
-            self._sleep(sorted.pause)
+        if any(self._context.map.url_of(queue.container) == batch.url for queue in result.held):
+            self._sleep(result.pause)
         for queue in batch.queues:
             queue.is_busy = False
 
@@ -310,7 +286,7 @@ class SyncClient:
                 self._refresh_map(effect)
 
     def _refresh_map(self, look: RefreshMap) -> None:
-        """Get a newer map, if no other thread did meanwhile."""
+        """Refresh the map, unless another thread did meanwhile."""
         if self._refresh_lock.acquire(timeout=max(look.seconds, 0.0)):
             try:
                 if self._context.map.generation == look.generation:

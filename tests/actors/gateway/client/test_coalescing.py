@@ -212,7 +212,7 @@ async def test_what_does_not_fit_into_a_lane_waits_at_its_door_in_order(
 
 async def test_a_door_that_does_not_open_in_time_is_backpressure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coalescer, "QUEUE_ITEMS", 1)
-    monkeypatch.setattr(appends, "FLYING_MAX", 0)
+    monkeypatch.setattr(appends, "IN_FLIGHT_MAX", 0)
     server = Server()
     with scripted(server) as http:
         async with tierlog.connect(http.url, deadline=0.1) as client:

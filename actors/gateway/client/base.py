@@ -1,0 +1,59 @@
+"""What both clients have in common: their state, the checks before each call, and their statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from ....storage_backends.base.errors import ClosedError
+from ....storage_backends.base.names import check_segment_name
+from ....storage_backends.base.statistics import counter, gauge
+from ...kernel.fork_guard import forks
+from ...telemetry.tracing import Tracing
+from . import requests
+from .attempts import ClientContext
+
+
+@attrs.frozen
+class ClientStatistics:
+    requests: int = attrs.field(metadata=counter("Requests sent, repeats and map refreshes included."))
+    appends: int = attrs.field(metadata=counter("Appends that callers made."))
+    batches: int = attrs.field(metadata=counter("Requests that carried these appends."))
+    appends_waiting: int = attrs.field(metadata=gauge("Callers of appends without an answer."))
+    in_flight: int = attrs.field(metadata=gauge("Requests without an answer."))
+    map_refreshes: int = attrs.field(metadata=counter("Attempts to get a newer container map."))
+
+
+class ClientBase:
+    append_bytes_max = requests.APPEND_BYTES_MAX
+    """The largest append that any server takes, in bytes; a server may take less, and says so."""
+
+    def __init__(self, context: ClientContext, tracing: Tracing | None) -> None:
+        self._context = context
+        self._tracing = tracing
+        self._forks = forks.count
+        self._is_closed = False
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._context.map.base}{', closed' if self._is_closed else ''}>"
+
+    def container_of(self, name: str) -> int:
+        """The index of the container that hosts ``name``. Raises ``InvalidArgument`` for a bad name."""
+        check_segment_name(name)
+        return self._context.map.container_of(name)
+
+    def _check(self) -> None:
+        if self._is_closed:
+            raise ClosedError("the client is closed: use it inside its `with` body")
+
+        if self._forks != forks.count:
+            raise ClosedError(
+                "this client was opened by the parent of this forked process: open one here, after the fork"
+            )
+
+
+def render(statistics: Callable[[], ClientStatistics]) -> bytes:
+    from ...telemetry.metrics import render_metrics
+
+    return render_metrics(lambda: (statistics(),))
