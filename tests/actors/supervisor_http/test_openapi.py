@@ -13,17 +13,20 @@ from support.http_server import service
 from support.obedient_hosts import ObedientSupervisor
 from support.schema_fuzz import findings
 from tierlog.actors.gateway.server.listener import bind, serve_http
+from tierlog.actors.kernel.backoff import Backoff
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.supervisor.admin import make_admin_app
+from tierlog.actors.supervisor.fleet import FleetOptions
 
-DEPENDENT = {"batch": ["421"]}  # nobody's owner is here
+DEPENDENT = {"batch": ["421"]}  # no server owns it here
 
 
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[str]:
-    """Hosts that are one real server."""
+    """Hosts that are one real server. A host that was drained starts again at once, so that all stay ready."""
     async with service(folder) as host:
-        supervisor = ObedientSupervisor(3, 2, url=f"http://127.0.0.1:{host.port}")
+        options = FleetOptions(adoption=0, restart=Backoff(first=0, maximum=0), exits_max=1_000_000)
+        supervisor = ObedientSupervisor(3, 2, url=f"http://127.0.0.1:{host.port}", options=options)
         app = make_admin_app(supervisor, {"folder": "somewhere"}, system_world())
         async with serve_http(app, bind("127.0.0.1", 0), stop_timeout=1.0) as server:
             yield server.url
