@@ -1,11 +1,7 @@
-"""A group's payload: ``first sequence u64``, then operations one behind the other.
+"""A group's payload: ``first sequence u64``, then its operations.
 
-Operation ``i`` of a group has the sequence ``first + i``; sequences are dense over the life of a container.
-Owns: packing while a group is built, and unpacking in replay. Does not own: the group's frame and checksum
-(the log's, which alone knows file and position), nor one operation's bytes.
-
-A decode error is corruption: the frame's checksum was right, so a bug or damage in memory wrote it.
-"""
+Operation ``i`` of a group has the sequence ``first + i``; sequences are dense over the life of a container. A
+decode error is corruption: the frame's checksum was right, so a bug or damaged memory wrote the bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +16,8 @@ _FIRST = struct.Struct(">Q")
 
 
 class PayloadBuilder:
-    """Collects operations; ``parts`` joined is the payload. An append's data is referenced, not copied."""
+    """Collects operations. The joined ``parts`` are the payload; an append's data is referenced, not
+    copied."""
 
     __slots__ = ("operations", "parts", "size")
 
@@ -45,7 +42,7 @@ class PayloadBuilder:
 
 
 def decode_group(payload: memoryview) -> tuple[int, list[Operation]]:
-    """(first sequence, operations); ``DecodeError`` for anything else."""
+    """Return (first sequence, operations). Raises ``DecodeError``."""
     if len(payload) < _FIRST.size:
         raise DecodeError(f"a group of {len(payload)} bytes has no sequence")
 

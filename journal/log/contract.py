@@ -1,20 +1,20 @@
 """The contract of tier 1: ``DurableDataLog``, one container's write-ahead log.
 
-The log stores *groups*: opaque payloads with dense, increasing numbers. It knows nothing of operations;
-``tag`` and ``truncate_before`` ride in a group's frame so that recovery finds checkpoints without decoding
+The log stores *groups*: opaque payloads with dense, increasing numbers. It knows nothing of operations; a
+group's frame carries ``tag`` and ``truncate_before``, so that recovery finds checkpoints without decoding
 payloads.
 
-The promise: every acked append is in what every later owner reads; one that failed, or whose outcome is
-unknown, may or may not be (and if it is not in what the next owner reads, it never appears later).
-``docs/protocols/wal.md`` holds rules W1 to W8.
+The promise: every later owner reads every acked append. An append that failed, or whose outcome is unknown,
+may or may not be read; if the next owner does not read it, nobody ever will. Rules W1 to W8 are in
+``docs/protocols/wal.md``.
 
-* ``open`` fences every earlier writer, returns a strictly larger epoch, and has sealed and re-logged what it
-  will read before it returns.
+* ``open`` fences every earlier owner and returns a strictly larger epoch. Before it returns it has sealed the
+  earlier files and re-logged the last group.
 * ``append`` returns once the group is durable *and* the epoch was still current after the sync; one append at
-  a time (rule W2: a group starts only after the previous is durable; a second concurrent call is a bug and
-  raises ``RuntimeError``).
+  a time (rule W2: a group starts only after the previous one is durable; a second concurrent call is a bug
+  and raises ``RuntimeError``).
 * A failed append breaks the log: every later call but ``close`` raises ``Unavailable`` (or ``NotOwner`` when
-  fenced). There is no way back but ``open`` on a new object (W6).
+  fenced). Recovery is ``open`` on a new object (W6).
 * Cancelling an append leaves its outcome unknown and breaks the log in the same way.
 * ``truncate`` removes whole files below the newest ``truncate_before`` that this owner made durable; it
   checks the epoch first (W5).
@@ -34,32 +34,32 @@ from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.statistics import counter, gauge
 
 GROUP_BYTES_MAX = 64 << 20
-"""The largest payload of one group, in bytes. Decoders refuse larger lengths as damage."""
+"""The largest payload of one group, in bytes. Decoders reject larger lengths as corruption."""
 
 
 @attrs.frozen
 class GroupInfo:
-    """One recovered group, known from its frame alone."""
+    """One recovered group, from its frame alone."""
 
     number: int
     epoch: int
     tag: int
     size: int
     truncate_before: int
-    """0, or the lowest group number that a reader needs from here on."""
+    """The lowest group number that a reader of this group needs; 0 if it names none."""
 
 
 @attrs.frozen
 class OpenedLog:
     epoch: int
     history_epoch: int
-    """The highest epoch the log knew before this open; 0 for a fresh log. Claims in LTS above it mean a clone
-    (rule W8)."""
+    """The highest epoch in the log before this open; 0 for a new log. A claim in long-term storage above it
+    means that the folder is a copy (rule W8)."""
     groups: Sequence[GroupInfo]
-    """Every group from the newest durable truncation address on, in order, without gaps. The last one was
+    """Every group from the newest durable truncation address on, in order and without gaps. The last one was
     re-logged."""
     next_group: int
-    """The number the next appended group will get; 1 in a fresh log."""
+    """The number of the next appended group; 1 in a new log."""
 
 
 @attrs.frozen
@@ -76,31 +76,31 @@ class LogStatistics:
 class DurableDataLog(ABC):
     @abstractmethod
     async def open(self, *, above: int = 0, after: Collection[int] | None = None) -> OpenedLog:
-        """Become the owner with an epoch above ``above`` and above every epoch the log knows. Once per
-        object.
+        """Become the owner, with an epoch above ``above`` and above every epoch in the log. Once per object.
 
-        With ``after`` only while the log's epoch is one of these, else ``NotOwner``, and nobody is fenced: an
-        owner that failed and opens again by itself must not take the log from one who came in between.
-        """
+        With ``after``, only while the log's epoch is one of these; else raises ``NotOwner`` and fences
+        nobody. So an owner that failed and opens again by itself does not fence an owner that opened the log
+        in between."""
 
     @property
     @abstractmethod
     def own_epochs(self) -> Collection[int]:
-        """The epochs that this object took, or tried to take without knowing how it went."""
+        """The epochs that this object took, or tried to take with an unknown outcome."""
 
     @abstractmethod
     async def inspect(self) -> OpenedLog:
-        """What a reader sees now, without fencing anybody and without writing a byte. ``epoch`` is the
-        current owner's. Once per object, instead of ``open``."""
+        """Read the log as it is now, without fencing and without writing. ``epoch`` is the present owner's.
+        Once per object, instead of ``open``."""
 
     @abstractmethod
     async def raise_epoch(self, above: int) -> int:
-        """As owner, before anything was appended: take a higher epoch (an LTS claim was taken, rule W8)."""
+        """Take an epoch above ``above`` as owner, before the first append: another owner claimed this one in
+        long-term storage (rule W8)."""
 
     @abstractmethod
     def read(self, first: int = 0) -> AsyncGenerator[tuple[int, memoryview], None]:
-        """(number, payload) of every recovered group from ``first`` on. After ``open`` or ``inspect``, before
-        the first ``append``."""
+        """Yield (number, payload) of every recovered group from ``first`` on. After ``open`` or ``inspect``,
+        before the first ``append``."""
 
     @abstractmethod
     async def append(self, buffers: Sequence[Buffer], *, tag: int = 0, truncate_before: int = 0) -> int:
@@ -108,22 +108,22 @@ class DurableDataLog(ABC):
 
     @abstractmethod
     async def truncate(self) -> None:
-        """Remove what lies wholly below the newest durable ``truncate_before`` of this owner."""
+        """Remove the files that are wholly below the newest durable ``truncate_before`` of this owner."""
 
     @abstractmethod
     def check_owner(self) -> None:
-        """Raise ``NotOwner`` if a later owner has opened the log. Cheap where the log has a cheap way (a
-        local register: 1 us); elsewhere it may lag, and reads are prefix-consistent."""
+        """Raises ``NotOwner`` if a later owner has opened the log. Takes about 1 us with a local register;
+        other logs may answer from a recent check, so that reads are prefix-consistent."""
 
     @abstractmethod
     def has_room(self, size: int) -> bool:
         """Whether a user append of ``size`` bytes may be accepted now. False below the low-water mark (rule
-        W6); internal groups ignore it and live on the reserve."""
+        W6); internal groups use the reserve."""
 
     @abstractmethod
     async def check_space(self) -> bool:
-        """Look at free space now, without appending; whether there is room for any user append. Logs without
-        that notion say True."""
+        """Measure free space now, without appending. Returns whether there is room for user appends; always
+        True where space is not limited."""
 
     @property
     @abstractmethod
@@ -131,7 +131,7 @@ class DurableDataLog(ABC):
 
     @abstractmethod
     async def close(self, *, clean: bool = True) -> None:
-        """Release everything; with ``clean`` note durably where the log ends. Idempotent."""
+        """Release everything; with ``clean``, record durably where the log ends. Idempotent."""
 
     @abstractmethod
     def statistics(self) -> LogStatistics: ...

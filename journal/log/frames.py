@@ -1,18 +1,15 @@
-"""The bytes of a WAL file: a header, then one frame per group. No I/O.
+"""The bytes of a WAL file: a header, then one frame per group; and the scan that finds where valid frames end
+(rule W2). No I/O.
 
-Owns: both records, and the scan that tells where a file's valid frames end and what follows them (rule W2).
-Does not own: which file counts and where it ends (``local_open.py``), names (``local_layout.py``).
+A frame has two CRC32Cs, of its header and of header and payload, salted with the file's identity and the
+frame's position. So user bytes that look like a frame, or a real frame copied elsewhere, are never valid. The
+header's own CRC keeps a scan over such bytes linear: without the log's id nobody can forge a length. The
+re-logged frame, the first of an opener's file, is salted with the file header's CRC as well: it is invalid
+without its header. Hence a frame that validates behind a broken header belongs to a group that was begun
+after the open was complete.
 
-A frame's two CRC32Cs, of its header and of both header and payload, are salted with the file's identity and
-the frame's position, so bytes of a user that look like a frame, or a real frame copied elsewhere, never
-count. That the header has its own keeps a scan over such bytes linear: nobody who does not know the log's id
-can make it believe a length. The frame of the re-logged group, the first of an opener's file, is salted with
-the file header's CRC as well: without its header it does not exist, hence every frame that validates behind a
-broken header belongs to a group that was begun after the open was complete.
-
-A group is begun only after the one before it is durable, so at most the last one can be torn: whatever
-validates behind the first invalid frame proves that the invalid one was once good, and that is corruption.
-"""
+A group is begun only after the one before it is durable, so only the last can be torn: a valid frame behind
+an invalid one proves that the invalid one was once good, which is corruption."""
 
 from __future__ import annotations
 
@@ -31,8 +28,7 @@ from .contract import GROUP_BYTES_MAX
 FORMAT_VERSION = 1
 LOG_ID_BYTES = 16
 JOIN_BYTES_MAX = 128 << 10
-"""Up to here a frame is joined into one buffer (a copy is cheaper than more buffers in a system call); above,
-buffers pass through."""
+"""Up to this size a frame is joined into one buffer: a copy costs less than more buffers in a system call."""
 
 _FRAME_MAGIC = 0xF654_4C47
 _FRAME_MAGIC_BYTES = _FRAME_MAGIC.to_bytes(4, "big")
@@ -50,7 +46,7 @@ _SEALS_MAX = 1 << 20
 
 @attrs.frozen(order=True)
 class FileId:
-    """A WAL file within its log: the epoch of its owner and its place among that owner's files, from 1."""
+    """A WAL file within its log: the epoch of its owner and its number among that owner's files, from 1."""
 
     epoch: int
     sequence: int
@@ -58,7 +54,7 @@ class FileId:
 
 @attrs.frozen
 class Seal:
-    """A file of the log's history ends exactly at ``end`` bytes, whatever else it holds (rule W4)."""
+    """An older file ends at exactly ``end`` bytes, whatever follows them (rule W4)."""
 
     file: FileId
     end: int
@@ -74,15 +70,15 @@ class FileHeader:
     truncate_before: int
     """The newest durable truncation address when the file was made; 0 if none."""
     relogged: bool
-    """The first frame repeats the last group of the history; the file counts only if that frame is valid
-    too."""
+    """Whether the first frame repeats the last group before the file; then the file counts only if that frame
+    is valid too."""
     seals: tuple[Seal, ...]
-    """All older files that are still needed, this owner's earlier ones included, in order. Any other older
-    file has length 0."""
+    """All older files that are still needed, this owner's included, in order. Any other older file has length
+    0."""
 
 
 class Frame(NamedTuple):
-    """A valid frame as a scan found it. A tuple, because recovery makes one per group."""
+    """A valid frame. A tuple, because recovery makes one per group."""
 
     position: int
     payload: int
@@ -119,7 +115,7 @@ def file_salt(log_id: bytes, file: FileId) -> int:
 
 
 def relog_salt(salt: int, encoded_header: bytes) -> int:
-    """The salt of a re-logged frame: bound to the very header it belongs to."""
+    """The salt of a re-logged frame, which binds it to its file's header."""
     return crc32c(encoded_header[-_CRC.size :], salt)
 
 
@@ -137,12 +133,11 @@ def encode_header(header: FileHeader) -> bytes:
 
 
 def decode_header(data: Buffer, path: str) -> tuple[FileHeader, int]:
-    """The header at the front of ``data`` and its size in bytes. ``DecodeError`` if it is not whole and
-    valid.
+    """The header at the start of ``data`` and its size in bytes. Raises ``DecodeError`` if it is incomplete
+    or invalid.
 
-    The envelope (magic, version, length, CRC) is the same in every version, so a newer one is recognised:
-    ``StoreMismatch``.
-    """
+    The envelope (magic, version, length, CRC) is the same in every version, so a newer one is recognised and
+    raises ``StoreMismatch``."""
     if len(data) < _ENVELOPE.size:
         raise DecodeError(f"{len(data)} bytes are too few for a header")
     magic, version, _, length = _ENVELOPE.unpack_from(data)
@@ -181,7 +176,8 @@ def encode_frame(
     truncate_before: int,
     buffers: Sequence[Buffer],
 ) -> tuple[int, Sequence[Buffer]]:
-    """(bytes of the frame, its buffers), to be written at ``position``. Large payloads are not copied."""
+    """Return (size of the frame, its buffers), to be written at ``position``. Large payloads are not
+    copied."""
     size = sum(map(len, buffers))
     head = _FRAME_FIELDS.pack(_FRAME_MAGIC, size, epoch, number, tag, truncate_before)
     value = crc32c(head, crc32c(_POSITION.pack(position), salt))
@@ -227,13 +223,13 @@ def scan(
 
     if position >= end:
         return Scan(frames, position, Ending.CLEAN)
-    # W2: a valid frame behind an invalid one means that the invalid one was durable once.
+    # W2: a valid frame behind an invalid one means that the invalid one was once durable.
     found = find_frame(data, position, end, salt, epoch)
     return Scan(frames, position, Ending.TORN if found is None else Ending.CORRUPT)
 
 
 def find_frame(data: bytes, start: int, end: int, salt: int, epoch: int) -> Frame | None:
-    """The first valid frame anywhere at or behind ``start``, on no particular border."""
+    """The first valid frame at or behind ``start``, at any byte position."""
     view = memoryview(data)[:end]
     position = data.find(_FRAME_MAGIC_BYTES, start, end)
     while position >= 0:

@@ -1,8 +1,6 @@
-"""The life of a log object, as a table; shared by every log in this package. Pure.
+"""The states of a log object, shared by every log of this package.
 
-Owns: which call is legal when, and what an illegal one raises. Does not own: any I/O.
-
-W6: ``BROKEN`` and ``FENCED`` have no way back but ``CLOSED``; recovery is a new object.
+Rule W6: ``BROKEN`` and ``FENCED`` lead only to ``CLOSED``; recovery is a new object.
 """
 
 from __future__ import annotations
@@ -10,6 +8,7 @@ from __future__ import annotations
 import enum
 
 from ...storage_backends.base.errors import ClosedError, NotOwner, TierlogError, Unavailable
+from ...storage_backends.base.state_table import StateTable
 
 
 class LogState(enum.Enum):
@@ -23,7 +22,7 @@ class LogState(enum.Enum):
     CLOSED = "closed"
 
 
-class LogStep(enum.Enum):
+class LogEvent(enum.Enum):
     BEGIN_OPEN = "open"
     OPENED = "opened"
     INSPECTED = "inspected"
@@ -36,26 +35,29 @@ class LogStep(enum.Enum):
 
 _LIVE = (LogState.OPENING, LogState.OPEN, LogState.APPENDING, LogState.INSPECTED)
 
-TRANSITIONS: dict[tuple[LogState, LogStep], LogState] = {
-    (LogState.NEW, LogStep.BEGIN_OPEN): LogState.OPENING,
-    (LogState.OPENING, LogStep.OPENED): LogState.OPEN,
-    (LogState.OPENING, LogStep.INSPECTED): LogState.INSPECTED,
-    (LogState.OPEN, LogStep.BEGIN_APPEND): LogState.APPENDING,
-    (LogState.APPENDING, LogStep.APPENDED): LogState.OPEN,
-    **{(state, LogStep.BREAK): LogState.BROKEN for state in _LIVE},
-    **{(state, LogStep.FENCE): LogState.FENCED for state in _LIVE},
-    # A failure that comes after the end changes nothing.
-    **{
-        (state, step): state
-        for state in (LogState.BROKEN, LogState.FENCED, LogState.CLOSED)
-        for step in (LogStep.BREAK, LogStep.FENCE)
-    },
-    **{(state, LogStep.CLOSE): LogState.CLOSED for state in LogState},
-}
+STATES: StateTable[LogState, LogEvent] = StateTable(
+    {
+        (LogState.NEW, LogEvent.BEGIN_OPEN): LogState.OPENING,
+        (LogState.OPENING, LogEvent.OPENED): LogState.OPEN,
+        (LogState.OPENING, LogEvent.INSPECTED): LogState.INSPECTED,
+        (LogState.OPEN, LogEvent.BEGIN_APPEND): LogState.APPENDING,
+        (LogState.APPENDING, LogEvent.APPENDED): LogState.OPEN,
+        **{(state, LogEvent.BREAK): LogState.BROKEN for state in _LIVE},
+        **{(state, LogEvent.FENCE): LogState.FENCED for state in _LIVE},
+        # A failure after the end changes nothing.
+        **{
+            (state, event): state
+            for state in (LogState.BROKEN, LogState.FENCED, LogState.CLOSED)
+            for event in (LogEvent.BREAK, LogEvent.FENCE)
+        },
+        **{(state, LogEvent.CLOSE): LogState.CLOSED for state in LogState},
+    }
+)
 
 
 class LogLifecycle:
-    """One log's state; ``name`` goes into messages."""
+    """The state of the log ``name``. An illegal call raises what its caller should act on: ``Unavailable``,
+    ``NotOwner`` or ``ClosedError``; a call out of order is a bug and raises ``RuntimeError``."""
 
     __slots__ = ("_name", "_why", "state")
 
@@ -64,17 +66,17 @@ class LogLifecycle:
         self._why = ""
         self.state = LogState.NEW
 
-    def step(self, step: LogStep) -> None:
-        after = TRANSITIONS.get((self.state, step))
+    def step(self, event: LogEvent) -> None:
+        after = STATES.find(self.state, event)
         if after is None:
-            raise self._refusal(step.value)
+            raise self._refusal(event.value)
         self.state = after
 
     def failed(self, error: BaseException) -> None:
-        """W6: whatever went wrong, a cancellation too, ends this owner."""
+        """Rule W6: any failure, a cancellation too, ends this owner."""
         if self.state in _LIVE:
             self._why = str(error) or type(error).__name__
-        self.step(LogStep.FENCE if isinstance(error, NotOwner) else LogStep.BREAK)
+        self.step(LogEvent.FENCE if isinstance(error, NotOwner) else LogEvent.BREAK)
 
     def require(self, verb: str, *states: LogState) -> None:
         """Raise unless the state is one of ``states``."""

@@ -1,17 +1,12 @@
 """``LocalLog``: a ``DurableDataLog`` in local files, for one host and a local file system.
 
-Owns: the append path, rolling, truncation, the answer to "who owns it" and "is there room"; the mapping of
-``OSError``. Does not own: the opening protocol (``local_open.py``), what files mean (``local_history.py``),
-their bytes (``frames.py`` and ``registers/local.py``), how files are made (``local_writer.py``).
-
-Ordering: an append is write, sync, register check, watermark, in one program, hence one thread hop. Its
-decision point is the check: a group whose check fails is not acked (W1). The next group starts only
-afterwards (W2). Programs run one at a time, but for the removal of files that nobody needs any more; what
-they find is applied in the event loop when they have returned. Cancellation: an append that is cancelled
-before or while it runs has an unknown outcome; the log is broken (W6). Crash: nothing is kept in memory only.
-Call ``close`` under a shield with a deadline: past it, descriptors are leaked, never reused (W7). Holes 3, 4,
-10, 11, 14, 15, 16 and 18.
-"""
+An append is write, sync, register check and watermark, in one program and so in one thread hop. Its decision
+point is the check: a group whose check fails is not acked (W1), and the next group starts only afterwards
+(W2). Programs run one at a time, except for the removal of needless files; their results are applied in the
+event loop after they return. A cancelled append has an unknown outcome, and the log is broken (W6). Nothing
+is kept in memory only. Call ``close`` under a shield with a deadline: past it, descriptors are leaked and
+never reused (W7). The opening is in ``local_open.py``, the reading of files in ``local_history.py``, their
+creation in ``local_writer.py``."""
 
 from __future__ import annotations
 
@@ -37,7 +32,7 @@ from ...storage_backends.base.files import (
 from ..registers.local import EPOCH_RECORD_BYTES, NOBODY, confirm_epoch, encode_epoch, fenced
 from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, LogStatistics, OpenedLog
 from .frames import FRAME_HEADER_BYTES, LOG_ID_BYTES, FileId, Seal, encode_frame
-from .lifecycle import LogLifecycle, LogState, LogStep
+from .lifecycle import LogEvent, LogLifecycle, LogState
 from .local_history import History, Part, list_wal_files, payloads, read_whole
 from .local_layout import LocalLogOptions, LogLayout
 from .local_open import Inspected, Opened, TakenOver, inspect_log, note_watermark, open_log, raise_own_epoch
@@ -45,18 +40,18 @@ from .local_writer import (
     CurrentFile,
     LogContext,
     Room,
+    SpaceGauge,
     allocate_ahead,
     is_full,
     lengthen,
-    look_at_room,
+    measure_room,
     roll,
     unlink_files,
 )
-from .space import SpaceGauge
 
 
 class _Group(NamedTuple):
-    """What an append's caller gave."""
+    """The arguments of an append."""
 
     buffers: Sequence[Buffer]
     size: int
@@ -65,7 +60,7 @@ class _Group(NamedTuple):
 
 
 class _Appended(NamedTuple):
-    """What an append's program found."""
+    """The result of an append's program."""
 
     current: CurrentFile
     register: FileHandle
@@ -74,9 +69,9 @@ class _Appended(NamedTuple):
 
 
 class LocalLog(DurableDataLog):
-    """One container's log in ``folder``; ``log_id`` (16 bytes) must be the one it was made with. ``owner``
-    (16 bytes) names this opening of the store: its later ownerships of the same log have the same name, and
-    nobody else has it."""
+    """One container's log in ``folder``. ``log_id`` (16 bytes) must be the one the log was created with.
+    ``owner`` (16 bytes) identifies this opening of the store: all its ownerships of this log have it, and no
+    others."""
 
     def __init__(
         self,
@@ -94,15 +89,14 @@ class LocalLog(DurableDataLog):
             )
         self._files = files.lane(f"wal {folder}")
         self._sweeper = files.lane(f"wal sweep {folder}")
-        """Removing a large file takes as long as many groups, and no group need wait for it."""
+        """Removing a large file takes as long as many appends, which need not wait for it."""
         self._options = options or LocalLogOptions()
         self._context = LogContext(LogLayout(folder), log_id, self._options, owner)
         self._life = LogLifecycle(folder)
-        # Only the first waiter in line pays: an uncontended append must not give up its turn in the event
-        # loop.
+        # An uncontended append must not yield to the event loop.
         self._turn = anyio.Lock(fast_acquire=True)
         self._sweeping = anyio.Lock()
-        """Held by one truncation, and by the end; taken before the turn."""
+        """Held by a truncation and by ``close``; acquired before ``_turn``."""
         self._gauge = SpaceGauge(self._options)
         self._history: History | None = None
         self._register: FileHandle | None = None
@@ -121,13 +115,13 @@ class LocalLog(DurableDataLog):
     # --- opening ---------------------------------------------------------------------------------
 
     async def open(self, *, above: int = 0, after: Collection[int] | None = None) -> OpenedLog:
-        self._life.step(LogStep.BEGIN_OPEN)
+        self._life.step(LogEvent.BEGIN_OPEN)
         with self._ending_on_failure():
             found = await self._files.run(self._open(above, after))
         self._history, self._register = found.history, found.register
         self._truncate_before = found.history.truncate_before
         self._own(found.epoch, found.owned)
-        self._life.step(LogStep.OPENED)
+        self._life.step(LogEvent.OPENED)
         return OpenedLog(
             found.epoch, found.history_epoch, self._recovered_groups(found), found.history.next_group
         )
@@ -159,12 +153,12 @@ class LocalLog(DurableDataLog):
         return tuple(self._context.own_epochs)
 
     async def inspect(self) -> OpenedLog:
-        self._life.step(LogStep.BEGIN_OPEN)
+        self._life.step(LogEvent.BEGIN_OPEN)
         with self._ending_on_failure():
             found: Inspected = await self._files.run(inspect_log(self._context))
         self._history = found.history
         self._epoch, self._next_group = found.epoch, found.history.next_group
-        self._life.step(LogStep.INSPECTED)
+        self._life.step(LogEvent.INSPECTED)
         return OpenedLog(found.epoch, found.epoch, found.history.groups(), found.history.next_group)
 
     async def raise_epoch(self, above: int) -> int:
@@ -193,7 +187,7 @@ class LocalLog(DurableDataLog):
             for number, payload in payloads(wal, data, self._context.log_id, low):
                 if number < last.number:
                     yield number, payload
-        # The last group comes from memory: its old file was sealed before it, or is gone already (W4).
+        # The last group comes from memory: its old file was sealed before it, or is already removed (W4).
         if last is not None and last.number >= low:
             yield last.number, memoryview(last.payload)
 
@@ -202,7 +196,7 @@ class LocalLog(DurableDataLog):
         with self._mapped_errors():
             data = await self._files.run(read_whole(path))
         if data is None:
-            raise Unavailable(f"{path} was truncated away by the log's owner while it was read; look again")
+            raise Unavailable(f"the log's owner removed {path} while it was read; try again")
         return data
 
     # --- appending -------------------------------------------------------------------------------
@@ -220,7 +214,7 @@ class LocalLog(DurableDataLog):
                 f"truncation address "
                 f"of at most its own number {self._next_group} ({truncate_before})"
             )
-        self._life.step(LogStep.BEGIN_APPEND)
+        self._life.step(LogEvent.BEGIN_APPEND)
         with self._ending_on_failure():
             async with self._turn:
                 found = await self._files.run(self._append(_Group(buffers, size, tag, truncate_before)))
@@ -257,7 +251,7 @@ class LocalLog(DurableDataLog):
         )
         yield Write(current.handle, current.position, frame)
         yield current.sync
-        # W1: the decision point. Equal means that no later owner had begun to read when the group was
+        # W1: the decision point. If they are equal, no later owner had begun to read when the group became
         # durable.
         if (yield Read(register, 0, EPOCH_RECORD_BYTES)) != self._epoch_record:
             yield from confirm_epoch(register, self._context.log_id, self._epoch, self._context.owner)
@@ -276,13 +270,13 @@ class LocalLog(DurableDataLog):
         return _Appended(written, register, parts, free)
 
     def _needed_parts(self, current: CurrentFile) -> tuple[Part, ...]:
-        """The seal set of the next file: what is needed above the truncation address, and the current file as
-        it is (W4)."""
+        """The seal set of the next file: the files needed above the truncation address, and the current file
+        as it is (W4)."""
         parts = (*self._parts, Part(Seal(current.file, current.position), current.first_group))
         return parts[self._covered(parts, self._next_group) :]
 
     def _covered(self, parts: Sequence[Part], end: int) -> int:
-        """How many of ``parts`` lie wholly below the truncation address; ``end`` is the first group after the
+        """How many of ``parts`` are wholly below the truncation address. ``end`` is the first group after the
         last part."""
         starts = [*(part.first_group for part in parts[1:]), end]
         return sum(start <= self._truncate_before for start in starts) if parts else 0
@@ -300,7 +294,7 @@ class LocalLog(DurableDataLog):
         if found.free is not None:
             self._note_room(Room(found.free, found.current.allocated, self._reserve_file))
         if self._life.state is LogState.APPENDING:
-            self._life.step(LogStep.APPENDED)
+            self._life.step(LogEvent.APPENDED)
         return number
 
     # --- truncation ------------------------------------------------------------------------------
@@ -309,14 +303,14 @@ class LocalLog(DurableDataLog):
         self._require_owner("truncate")
         with self._mapped_errors():
             async with self._sweeping:
-                needless = await self._let_go()
+                needless = await self._drop_covered()
                 await self._sweeper.run(self._remove(needless))
                 async with self._turn:
                     _, current = self._require_owner("truncate")
-                    self._note_room(await self._files.run(look_at_room(self._context, current)))
+                    self._note_room(await self._files.run(measure_room(self._context, current)))
 
-    async def _let_go(self) -> Sequence[FileId]:
-        """Forget the files that the durable truncation address covers; returns what is to be removed."""
+    async def _drop_covered(self) -> Sequence[FileId]:
+        """Drop the files that the durable truncation address covers. Returns the files to remove."""
         async with self._turn:
             register, current = self._require_owner("truncate")
             kept = self._parts[self._covered(self._parts, current.first_group) :]
@@ -329,8 +323,8 @@ class LocalLog(DurableDataLog):
     def _find_needless(
         self, register: FileHandle, current: CurrentFile, kept: Sequence[FileId]
     ) -> Program[Sequence[FileId]]:
-        """W5: every file before the current one that is not needed; the address is durable, the register is
-        asked afresh."""
+        """W5: every file before the current one that is not needed. The address is durable, and the register
+        is checked again."""
         names = yield from list_wal_files(self._context.layout)
         yield from confirm_epoch(register, self._context.log_id, self._epoch, self._context.owner)
         return [file for file in names if file < current.file and file not in kept]
@@ -339,7 +333,7 @@ class LocalLog(DurableDataLog):
         yield from unlink_files(self._context.layout, files)
         yield SyncFolder(self._context.layout.folder)
 
-    # --- the owner's questions -------------------------------------------------------------------
+    # --- ownership and room ----------------------------------------------------------------------
 
     def check_owner(self) -> None:
         register, _ = self._require_owner("check_owner")
@@ -354,13 +348,12 @@ class LocalLog(DurableDataLog):
         return self._gauge.has_room(size)
 
     async def check_space(self) -> bool:
-        """Look at free space and restore the reserves; whether there is room now. For a caller that waits for
-        room without appending."""
+        """Measure free space and restore the reserves. For a caller that waits for room without appending."""
         self._require_owner("check_space")
         with self._mapped_errors():
             async with self._turn:
                 _, current = self._require_owner("check_space")
-                self._note_room(await self._files.run(look_at_room(self._context, current)))
+                self._note_room(await self._files.run(measure_room(self._context, current)))
         return self._gauge.has_room(0)
 
     def _note_room(self, room: Room) -> None:
@@ -396,7 +389,7 @@ class LocalLog(DurableDataLog):
                 return
             clean = clean and self._life.state is LogState.OPEN
             register, current = self._register, self._current
-            self._life.step(LogStep.CLOSE)
+            self._life.step(LogEvent.CLOSE)
             with self._mapped_errors():
                 await self._files.run(self._close(register if clean else None, current))
 
@@ -407,7 +400,7 @@ class LocalLog(DurableDataLog):
                 yield from note_watermark(self._context, register, current, self._next_group - 1, clean=True)
                 yield Sync(register)
         except NotOwner:
-            return  # A fenced owner has no end to note; its files were sealed by the one that fenced it.
+            return  # The owner that fenced this one has sealed its files.
         finally:
             yield from self._context.close_others()
 
@@ -424,12 +417,12 @@ class LocalLog(DurableDataLog):
         except OSError as error:
             where = error.filename or self._context.layout.folder
             if is_full(error):
-                raise StorageFull(f"no room left for {where}: free some space on its file system") from error
+                raise StorageFull(f"no space left for {where}: free some space on its file system") from error
             raise Unavailable(f"{where}: {error.strerror or error}") from error
 
     @contextmanager
     def _ending_on_failure(self) -> Generator[None]:
-        """W6: whatever is raised inside, a cancellation too, ends this owner."""
+        """W6: any exception in the body, a cancellation too, ends this owner."""
         try:
             with self._mapped_errors():
                 yield

@@ -1,19 +1,15 @@
-"""What the files of a local log say: which of them count, where each ends, and whether anything acked is
-missing.
-
-Owns: the reading half of the opening protocol. It writes nothing, so ``inspect`` uses it too.
-Does not own: raising the register, sealing and re-logging (``local_open.py``).
+"""What a local log's files hold: which files count, where each ends, and whether acked bytes are missing. It
+writes nothing, so ``inspect`` uses it too.
 
 The newest file with a valid header (and a valid re-logged frame, if it has one) decides: its seal set names
-every older file that counts and its exact end (W4); any other older file has length 0. Newer files
-with a broken header come from an opener or a roll that never took effect, unless a valid frame or a watermark
-proves otherwise. The newest file ends at its last valid frame; the watermark of its epoch says how far it
-must reach (W3). Reading goes backwards and stops at the newest truncation address: files below may be missing
+every older file that counts and its exact end (W4); any other older file has length 0. A newer file with a
+broken header comes from an open or a roll that never took effect, unless a valid frame or a watermark proves
+otherwise. The newest file ends at its last valid frame; the watermark of its epoch is the least that it must
+reach (W3). Reading goes backwards and stops at the newest truncation address; files below it may be missing
 (W5).
 
-Ordering: the register is read before the folder is listed and the folder before the files, so that a writer
-that goes on meanwhile can only have made the files longer than the watermark says. Holes 10 and 15.
-"""
+The register is read before the folder is listed, and the folder before the files, so that a writer that goes
+on meanwhile can only have made the files longer than the watermark says."""
 
 from __future__ import annotations
 
@@ -49,7 +45,7 @@ HISTORY_START = 1
 
 @attrs.frozen
 class WalFile:
-    """A file that counts, with the frames it holds."""
+    """A file that counts, with its frames."""
 
     header: FileHeader
     frames: Sequence[Frame]
@@ -74,7 +70,7 @@ class LastGroup:
 
 @attrs.frozen
 class Part:
-    """A sealed file that later owners need: its ``end`` and the number of its first group."""
+    """A sealed file that later owners need: its seal and the number of its first group."""
 
     seal: Seal
     first_group: int
@@ -82,10 +78,10 @@ class Part:
 
 @attrs.frozen
 class History:
-    """Everything an opener must know about what it takes over."""
+    """The content of the log that an opener takes over."""
 
     files: Sequence[WalFile]
-    """The files that hold groups from ``truncate_before`` on, oldest first."""
+    """The files with groups from ``truncate_before`` on, oldest first."""
     truncate_before: int
     """The newest truncation address; 0 if the log was never truncated."""
     last: LastGroup | None
@@ -101,10 +97,10 @@ class History:
         ]
 
     def sealed_parts(self) -> tuple[Part, ...]:
-        """W4: the seal set of an opener: each file up to the last group, without the files that then hold
-        none.
+        """W4: the seal set of an opener: each file up to the last group, without the files that have no other
+        group.
 
-        A file that holds only the last group may never have become durable, so a seal must not demand it.
+        A file with only the last group may never have become durable, so a seal must not require it.
         """
         parts = []
         for wal in self.files:
@@ -116,7 +112,7 @@ class History:
 
 @attrs.frozen
 class _Content:
-    """A WAL file as read, with its header if that is whole and, for an opener's file, followed by the
+    """A WAL file as read. It has a header if that is valid and, in an opener's file, followed by the
     re-logged frame."""
 
     file: FileId
@@ -129,8 +125,8 @@ class _Content:
 
 
 def read_whole(path: str) -> Program[bytes | None]:
-    """The file's bytes as of its size now; None if it does not exist. A live writer's next groups may be half
-    in them (``inspect`` looks again then)."""
+    """The file's bytes up to its present size; None if it does not exist. A live owner's next group may be
+    incomplete in them; ``inspect`` then reads again."""
     try:
         handle: FileHandle = yield Open(path)
     except FileNotFoundError:
@@ -157,8 +153,8 @@ class HistoryReader:
         self._watermarks = watermarks
 
     def read(self, names: Sequence[FileId]) -> Program[History]:
-        """The history in the files ``names`` (in order). ``DataCorruption`` with file and offset if acked
-        bytes may be missing."""
+        """The history in the files ``names``, which are in order. Raises ``DataCorruption``, with file and
+        offset, if acked bytes may be missing."""
         newest = yield from self._find_newest(names)
         if newest is None:
             self._check_later_epochs(0)
@@ -196,21 +192,21 @@ class HistoryReader:
 
         if header.log_id != self._log_id:
             raise StoreMismatch(
-                f"{path} belongs to log {header.log_id.hex()}, not to {self._log_id.hex()}: folders were "
-                f"mixed up"
+                f"{path} belongs to log {header.log_id.hex()}, not to {self._log_id.hex()}: the folders "
+                f"were mixed up"
             )
         if header.file != file:
-            raise DataCorruption(f"this is {wal_name(header.file)}, renamed", file=path, offset=0)
+            raise DataCorruption(f"this file is {wal_name(header.file)}, renamed", file=path, offset=0)
         first_salt = relog_salt(salt, data[:start]) if header.relogged else salt
         if header.relogged and decode_frame(memoryview(data), start, first_salt, file.epoch) is None:
-            # Header and re-logged frame were written together: one without the other is a torn opening, not a
-            # file (W4).
+            # Header and re-logged frame are written together: one without the other is a torn open, which
+            # never took effect (W4).
             return _Content(file, path, data, None, start, salt)
         return _Content(file, path, data, header, start, first_salt)
 
     def _check_never_effective(self, content: _Content) -> None:
-        """A file without a valid start counts as empty, but a group behind it was begun only after the start
-        was durable (W2)."""
+        """A file without a valid start counts as empty. But a group behind it was begun only after the start
+        was durable, so it proves damage (W2)."""
         salt = file_salt(self._log_id, content.file)
         found = find_frame(content.data, 0, len(content.data), salt, content.file.epoch)
         if found is not None:
@@ -237,14 +233,14 @@ class HistoryReader:
     # --- watermarks ------------------------------------------------------------------------------
 
     def _check_later_epochs(self, epoch: int) -> None:
-        """W3: an epoch with a watermark took effect; if no file of it or of a later one counts, its files are
-        gone or damaged."""
+        """W3: an epoch with a watermark took effect. If no file of it or of a later one counts, its files are
+        missing or damaged."""
         newest = max(self._watermarks, default=0)
         if newest > epoch:
             self._fail_watermark(self._watermarks[newest], 0)
 
     def _check_watermark(self, wal: WalFile) -> None:
-        """W3: the log must reach the watermark of the epoch whose files end it."""
+        """W3: the log must reach the watermark of its newest epoch."""
         mark = self._watermarks.get(wal.file.epoch)
         if mark is None or mark.sequence < wal.file.sequence:
             return
@@ -264,7 +260,7 @@ class HistoryReader:
     # --- the sealed files ------------------------------------------------------------------------
 
     def _read_sealed(self, newest: WalFile, newest_data: bytes) -> Program[History]:
-        """Backwards through the seal set, until the truncation address is reached."""
+        """Read backwards through the seal set until the truncation address is reached."""
         files = [newest]
         holder = (newest, newest_data)
         truncate_before = _truncation(newest)
@@ -329,8 +325,8 @@ def _last_group(wal: WalFile, data: bytes) -> LastGroup | None:
 
 
 def payloads(wal: WalFile, data: bytes, log_id: bytes, first: int) -> Iterator[tuple[int, memoryview]]:
-    """(number, payload) of the groups from ``first`` on, each checked once more against what the opening scan
-    saw."""
+    """Yield (number, payload) of the groups from ``first`` on, each checked again against the frame that the
+    open found."""
     view = memoryview(data)
     salt = file_salt(log_id, wal.file)
     for index, frame in enumerate(wal.frames):

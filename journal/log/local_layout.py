@@ -1,10 +1,7 @@
-"""Where a local log keeps what: names in its folder, and its options. Pure.
-
-Owns: file names, ``LocalLogOptions``. Does not own: any content.
+"""The files of a local log, and its options.
 
 The folder holds ``register``, ``reserve`` and the WAL files ``<epoch:016x>-<sequence:08x>.wal``. Other names
-are ignored and kept.
-"""
+are ignored and kept."""
 
 from __future__ import annotations
 
@@ -23,18 +20,17 @@ class LocalLogOptions:
     """All sizes in bytes."""
 
     file_size: int = attrs.field(default=64 << 20, validator=attrs.validators.ge(1))
-    """A new file is begun once the current one has reached this size. Truncation frees whole files."""
+    """A new file is begun once the current one has this size. Truncation frees whole files."""
     reserve: int = attrs.field(default=4 << 20, validator=attrs.validators.ge(0))
-    """Disk blocks kept ahead of the write position, and again in the ``reserve`` file: what internal groups
-    live on when the disk is full (W6)."""
+    """Bytes allocated ahead of the write position, and again in the ``reserve`` file, for internal groups on
+    a full disk (W6)."""
     allocation_step: int = attrs.field(default=8 << 20, validator=attrs.validators.ge(1))
-    """Blocks are allocated, and free space is looked at, in steps of this size."""
+    """Blocks are allocated, and free space is measured, in steps of this size."""
     length_step: int = attrs.field(default=1 << 20, validator=attrs.validators.ge(0))
-    """A file is made longer in steps of this size, so that hardly any group's sync has a new length to make
-    durable; 0: group by group."""
+    """A file is extended in steps of this size, so that few syncs have to make a new length durable; 0
+    extends it with each group."""
     low_water: int = attrs.field(default=64 << 20, validator=attrs.validators.ge(0))
-    """Below this much free space user appends are refused; they are accepted again above twice as much
-    (W6)."""
+    """User appends are refused below this much free space, and accepted again above twice as much (W6)."""
 
 
 @attrs.frozen

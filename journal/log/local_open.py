@@ -1,18 +1,14 @@
-"""The opening protocol of a local log: become the owner, read, seal, re-log; and the reader's way in.
+"""The opening of a local log: become the owner, read, seal, re-log (rules W1 and W4); and ``inspect``.
 
-Owns: the order of these steps (W1, W4). Does not own: how files are read (``local_history.py``) or made
-(``local_writer.py``).
+    list, raise the register (W1)     from here on no older owner passes its check
+    read the register, list, read     every acked group is there; the last may be only in the page cache
+    begin the new file (W4)           seals everything before the last group and repeats that group; synced
+    check the register                if it differs, a later opener makes all of this ineffective
+    write the watermark, synced (W3)  from now on this file may not be missing
+    unlink files that no seal names   they have length 0 for every later owner
 
-    list, raise the register (W1)      from here on no older owner passes its check
-    read the register, list, read      everything an older owner acked is there; the last group may be in the page cache only
-    begin the new file (W4)            seals everything before the last group, repeats that group; synced, folder synced
-    check the register                 equal, or another opener came later and nothing here has any effect
-    note the watermark, synced (W3)    from now on this file may not be missing
-    unlink files that no seal names    they have length 0 for every later owner
-
-Crash: before the new file is durable the older files decide as before; from then on the new file does.
-Nothing leaves the opener before the check. Holes 3, 14 and 15.
-"""
+Crash: before the new file is durable the older files decide; from then on the new file does. Nothing is
+returned before the check."""
 
 from __future__ import annotations
 
@@ -44,14 +40,14 @@ from ..registers.local import (
 )
 from .frames import FileId
 from .local_history import History, HistoryReader, Part, list_wal_files
-from .local_writer import CurrentFile, LogContext, Room, begin_file, look_at_room, unlink_files
+from .local_writer import CurrentFile, LogContext, Room, begin_file, measure_room, unlink_files
 
 _INSPECTIONS_MAX = 5
 
 
 @attrs.frozen
 class TakenOver:
-    """The log under its new owner."""
+    """The log as its new owner found and left it."""
 
     current: CurrentFile
     parts: Sequence[Part]
@@ -74,15 +70,15 @@ class Inspected:
 
 
 def open_log(context: LogContext, above: int, after: Collection[int] | None) -> Program[Opened]:
-    """The whole opening; ``NotOwner`` if a later opener overtook this one, or if the epoch before it is none
-    of ``after``."""
+    """The whole opening. Raises ``NotOwner`` if a later opener was faster, or if the epoch before it is not
+    in ``after``."""
     layout = context.layout
     yield from _make_folder(layout.folder)
     names = yield from list_wal_files(layout)
     register = yield from _open_register(context, names)
     context.handles.append(register)
     named = max((file.epoch for file in names), default=0)
-    # A seal names only epochs below that of its own file, so the names cover the seals (W1).
+    # A seal names only epochs below its own file's, so the names cover the seals (W1).
     before, epoch = yield from raise_register(
         register,
         context.log_id,
@@ -102,8 +98,8 @@ def open_log(context: LogContext, above: int, after: Collection[int] | None) -> 
 def raise_own_epoch(
     context: LogContext, register: FileHandle, epoch: int, above: int, history: History
 ) -> Program[tuple[int, TakenOver]]:
-    """As the owner that has appended nothing yet: take a higher epoch. The register is compared, so nobody's
-    groups are missed (W8)."""
+    """Take a higher epoch as an owner that has appended nothing. The register must still hold ``epoch``, so
+    that no other owner's groups are missed (W8)."""
     _, raised = yield from raise_register(
         register, context.log_id, above, owner=context.owner, expected=(epoch,), tried=context.own_epochs
     )
@@ -114,7 +110,7 @@ def raise_own_epoch(
 def take_over(
     context: LogContext, register: FileHandle, epoch: int, history: History, names: Sequence[FileId]
 ) -> Program[TakenOver]:
-    """W4: seal, re-log, check. When it returns, ``history`` is durable under ``epoch`` and nobody older can
+    """W4: seal, re-log, check. When it returns, ``history`` is durable under ``epoch`` and no older owner can
     add to it."""
     parts = history.sealed_parts()
     last = history.last
@@ -126,31 +122,32 @@ def take_over(
     yield from note_watermark(context, register, current, history.next_group - 1)
     yield Sync(register)
     yield from _unlink_unnamed(context, names, parts, epoch)
-    return TakenOver(current, parts, (yield from look_at_room(context, current)))
+    return TakenOver(current, parts, (yield from measure_room(context, current)))
 
 
 def note_watermark(
     context: LogContext, register: FileHandle, current: CurrentFile, last_group: int, clean: bool = False
 ) -> Program[None]:
-    """W3: ``current`` is durable up to its position. The caller decides whether to sync it."""
+    """W3: record that ``current`` is durable up to its position. The caller decides whether to sync the
+    record."""
     mark = Watermark(current.file.epoch, current.file.sequence, current.position, last_group, clean)
     yield Write(register, slot_offset(mark.epoch), (encode_watermark(context.log_id, mark),))
 
 
 def inspect_log(context: LogContext) -> Program[Inspected]:
-    """What a reader sees now. Writes nothing and takes no lock; a live writer may roll or truncate meanwhile,
-    then it looks again."""
+    """Read the log without writing or locking. If a live owner rolls or truncates it meanwhile, it is read
+    again."""
     for _ in range(_INSPECTIONS_MAX - 1):
-        before = yield from _survey(context)
+        before = yield from _list_state(context)
         try:
             return (yield from _inspect_once(context, *before))
         except DataCorruption:
-            if before == (yield from _survey(context)):
+            if before == (yield from _list_state(context)):
                 raise
-    return (yield from _inspect_once(context, *(yield from _survey(context))))
+    return (yield from _inspect_once(context, *(yield from _list_state(context))))
 
 
-def _survey(context: LogContext) -> Program[tuple[RegisterImage | None, list[FileId]]]:
+def _list_state(context: LogContext) -> Program[tuple[RegisterImage | None, list[FileId]]]:
     """The register first, then the names: see ``local_history.py`` for the order."""
     register = yield from open_register(context.layout.register, write=False)
     image = None
@@ -193,13 +190,13 @@ def _open_register(context: LogContext, names: Sequence[FileId]) -> Program[File
         _refuse_missing_register(context, names)
         register = yield from create_register(layout.folder, layout.register, context.log_id)
     if not names:
-        # The names of the register and of the folder, before a WAL file can come to rest under them.
+        # The names of the register and of the folder must be durable before a WAL file is.
         yield from sync_ancestry(layout.folder)
     return register
 
 
 def _refuse_missing_register(context: LogContext, names: Sequence[FileId]) -> None:
-    """W1: without the register nobody knows who was fenced."""
+    """W1: without the register it is unknown which epochs were fenced."""
     if names:
         raise DataCorruption(
             f"the register is missing beside {len(names)} WAL files", file=context.layout.register, offset=0
@@ -209,12 +206,11 @@ def _refuse_missing_register(context: LogContext, names: Sequence[FileId]) -> No
 def _unlink_unnamed(
     context: LogContext, names: Sequence[FileId], parts: Sequence[Part], epoch: int
 ) -> Program[None]:
-    """W5: our durable header has just given these older files length 0, and its truncation address is durable
-    under our epoch.
+    """W5: the new header has given these older files length 0, and its truncation address is durable under
+    our epoch.
 
     The register was checked after that, so no later owner has read an older header. Files of later epochs are
-    never touched.
-    """
+    never touched."""
     named = [part.seal.file for part in parts]
     yield from unlink_files(
         context.layout, [file for file in names if file.epoch < epoch and file not in named]

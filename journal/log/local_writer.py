@@ -1,12 +1,8 @@
-"""The writing half of a local log as I/O programs: making files, rolling, keeping room.
+"""The writing programs of a local log: creating files, rolling, keeping room (rule W6).
 
-Owns: how a WAL file comes into being, the reserve file and the blocks ahead (W6). Does not own: when any of
-it happens (``local.py``), nor what a header says about older files (``local_open.py``, ``local_history.py``).
-
-Ordering: a file's header (with the re-logged group, if any) is written, synced, and its name made durable,
-before anything else is written to it (W4). Crash: a file whose start is torn never took effect. A failed sync
-is never retried (W6). On a full disk a new file is the renamed ``reserve`` file, whose blocks are allocated.
-"""
+A file's header, with the re-logged group if there is one, is written, synced and its name made durable before
+anything else is written to it (W4). Crash: a file with a torn start never took effect. A failed sync is never
+retried (W6). On a full disk a new file is the renamed ``reserve`` file, whose blocks are allocated."""
 
 from __future__ import annotations
 
@@ -35,7 +31,6 @@ from ..registers.local import confirm_epoch
 from .frames import FileHeader, FileId, encode_frame, encode_header, file_salt, relog_salt
 from .local_history import LastGroup, Part
 from .local_layout import LocalLogOptions, LogLayout
-from .space import next_allocation
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -48,17 +43,15 @@ class LogContext:
     log_id: bytes
     options: LocalLogOptions
     owner: bytes
-    """Who raises the register: 16 bytes, the same for all ownerships of one process's opening of the
-    store."""
+    """16 bytes that are written with the epoch: the same for all ownerships of one opening of the store."""
     handles: list[FileHandle] = attrs.field(factory=list, eq=False)
-    """What this log holds open. Only its programs, of which one runs at a time, change it; so a failed one
-    leaks nothing (W7)."""
+    """The log's open files. Only its programs change it, one at a time, so that a failed one leaks nothing
+    (W7)."""
     own_epochs: list[int] = attrs.field(factory=list, eq=False)
     """The epochs that this log took or tried to take."""
 
     def close_others(self, *kept: FileHandle) -> Program[None]:
-        """Close all handles but ``kept``; at the start of a program, when nobody can be peeking at them any
-        more."""
+        """Close all handles but ``kept``. At the start of a program, when nothing reads them any more."""
         for handle in [handle for handle in self.handles if handle not in kept]:
             self.handles.remove(handle)
             yield Close(handle)
@@ -74,16 +67,16 @@ class CurrentFile:
     salt: int
     sync: IoCall
     position: int
-    """Where the next frame goes."""
+    """Where the next frame is written."""
     allocated: int
-    """Up to where blocks are allocated, as far as the file system can do that."""
+    """Where the allocated blocks end, if the file system supports allocation."""
     length: int
-    """Of the file: what is behind ``position`` are zeros."""
+    """Of the file; from ``position`` on it holds zeros."""
 
 
 @attrs.frozen
 class Room:
-    """What a look at the disk found."""
+    """What was measured on the disk."""
 
     free: int
     allocated: int
@@ -105,7 +98,7 @@ def begin_file(
     parts: Sequence[Part],
     relog: LastGroup | None,
 ) -> Program[CurrentFile]:
-    """Make the WAL file ``file`` and return when its start and its name are durable."""
+    """Create the WAL file ``file``; return when its start and its name are durable."""
     seals = tuple(part.seal for part in parts)
     header = FileHeader(context.log_id, file, first_group, truncate_before, relog is not None, seals)
     start = encode_header(header)
@@ -149,7 +142,8 @@ def begin_file(
 
 
 def _create(layout: LogLayout, path: str, size: int) -> Program[tuple[FileHandle, bool]]:
-    """A new file with ``size`` bytes allocated, or else the reserve; the flag tells a new one."""
+    """Return a new file with ``size`` bytes allocated, or the reserve if the disk is full, and whether it is
+    new."""
     try:
         return (yield from _create_allocated(path, size)), True
     except OSError as error:
@@ -171,13 +165,13 @@ def _create_allocated(path: str, size: int) -> Program[FileHandle]:
 
 
 def _take_reserve(layout: LogLayout, path: str, error: OSError) -> Program[FileHandle]:
-    """W6: the reserve becomes the new file; its blocks are on the disk already."""
+    """W6: the reserve, whose blocks are allocated, becomes the new file."""
     try:
         yield Rename(layout.reserve, path)
     except FileNotFoundError:
         raise StorageFull(
-            f"no room for {path} and the reserve of this log is used up: free some space on its file "
-            f"system, then open it again"
+            f"no space for {path}, and the log's reserve is used up: free some space on its file system, then "
+            f"open it again"
         ) from error
     handle: FileHandle = yield Open(path, write=True, cold=True)
     return handle
@@ -186,10 +180,9 @@ def _take_reserve(layout: LogLayout, path: str, error: OSError) -> Program[FileH
 def roll(
     context: LogContext, current: CurrentFile, next_group: int, truncate_before: int, parts: Sequence[Part]
 ) -> Program[tuple[CurrentFile, FileHandle] | None]:
-    """Go on in a new file; returns it with a freshly opened register, or None when the disk has no room for
-    one.
+    """Continue in a new file. Returns it with a newly opened register, or None if the disk has no room.
 
-    None is harmless: the current file still has its blocks ahead, it only becomes longer than it should.
+    None is harmless: the current file still has allocated blocks, it only becomes longer than ``file_size``.
     """
     epoch = current.file.epoch
     file = FileId(epoch, current.file.sequence + 1)
@@ -201,7 +194,7 @@ def roll(
         if not is_full(error):
             raise
         return None
-    # Hole 14: through its name, so that a register file that somebody replaced is noticed here.
+    # Opened by its name, so that a replaced register file is noticed here (rule W1).
     register: FileHandle = yield Open(context.layout.register, write=True)
     context.handles.append(register)
     yield from confirm_epoch(register, context.log_id, epoch, context.owner)
@@ -209,8 +202,7 @@ def roll(
 
 
 def unlink_files(layout: LogLayout, files: Sequence[FileId]) -> Program[None]:
-    """Remove WAL files that nobody needs; another owner, for whom they were as needless, may have come
-    first."""
+    """Remove WAL files that are not needed. Another owner may have removed them already."""
     for file in files:
         try:
             yield Unlink(layout.wal(file))
@@ -221,8 +213,51 @@ def unlink_files(layout: LogLayout, files: Sequence[FileId]) -> Program[None]:
 # --- keeping room -------------------------------------------------------------------------------
 
 
+@attrs.define
+class SpaceGauge:
+    """Whether there is room for user appends, with hysteresis at the low-water mark (rule W6). Pure."""
+
+    options: LocalLogOptions
+    _open: bool = True
+    _free: int = 0
+    _spent: int = 0
+    """Bytes appended since free space was last measured."""
+
+    def observe(self, free: int, *, reserved: bool) -> None:
+        """``free``: bytes on the file system. ``reserved``: whether the allocated blocks and the reserve file
+        exist."""
+        low = self.options.low_water
+        self._open = reserved and free >= (low if self._open else 2 * low)
+        self._free = free
+        self._spent = 0
+
+    def spend(self, size: int) -> None:
+        self._spent += size
+
+    @property
+    def due(self) -> bool:
+        """Whether the next append should measure again: after every allocation step, and always while there
+        is no room."""
+        spent, options = self._spent, self.options
+        return not self._open or spent >= options.allocation_step or self._free - spent < options.low_water
+
+    def has_room(self, size: int) -> bool:
+        return self._open and self._free - self._spent - size >= self.options.low_water
+
+
+def next_allocation(options: LocalLogOptions, allocated: int, end: int) -> int:
+    """Where the allocated blocks must end before a file is written up to ``end``; ``allocated`` if they
+    suffice.
+
+    Rule W6: ``reserve`` bytes stay allocated behind ``end`` for later internal groups on a full disk.
+    """
+    if allocated >= end + options.reserve:
+        return allocated
+    return end + options.reserve + options.allocation_step
+
+
 def allocate_ahead(options: LocalLogOptions, current: CurrentFile, end: int) -> Program[int]:
-    """Keep ``reserve`` bytes allocated behind ``end``; returns up to where blocks are allocated."""
+    """Keep ``reserve`` bytes allocated behind ``end``. Returns where the allocated blocks end."""
     wanted = next_allocation(options, current.allocated, end)
     for goal in (wanted, end + options.reserve):
         if goal <= current.allocated:
@@ -232,13 +267,14 @@ def allocate_ahead(options: LocalLogOptions, current: CurrentFile, end: int) -> 
         except OSError as error:
             if not is_full(error):
                 raise
-            continue  # Not a failure of the log: there is no room for users, and the blocks that are there serve internal groups (W6).
+            continue  # Not a failure: users have no room, and internal groups use the blocks that exist (W6).
         return goal
     return current.allocated
 
 
 def lengthen(options: LocalLogOptions, handle: FileHandle, length: int, end: int) -> Program[int]:
-    """Make a file of ``length`` bytes long enough for more than a write up to ``end``; returns its length."""
+    """Extend a file of ``length`` bytes beyond ``end``, so that most writes do not change its length. Returns
+    its length."""
     if options.length_step:
         try:
             yield Extend(handle, end + options.length_step)
@@ -250,8 +286,8 @@ def lengthen(options: LocalLogOptions, handle: FileHandle, length: int, end: int
     return max(length, end)
 
 
-def look_at_room(context: LogContext, current: CurrentFile) -> Program[Room]:
-    """Restore the blocks ahead and the reserve file as far as possible, and see what is free."""
+def measure_room(context: LogContext, current: CurrentFile) -> Program[Room]:
+    """Restore the allocated blocks and the reserve file as far as possible, and measure free space."""
     allocated = yield from allocate_ahead(context.options, current, current.position)
     reserve_file = yield from _restore_reserve(context)
     free = yield FreeSpace(context.layout.folder)
@@ -259,7 +295,7 @@ def look_at_room(context: LogContext, current: CurrentFile) -> Program[Room]:
 
 
 def _restore_reserve(context: LogContext) -> Program[bool]:
-    """Whether the reserve file is in place. It must survive a power loss, so its name is synced."""
+    """Returns whether the reserve file exists. It must survive a power loss, so its name is synced."""
     size, path = context.options.reserve, context.layout.reserve
     if not size:
         return True

@@ -1,11 +1,8 @@
-"""A ``DurableDataLog`` in memory: for tests, and for stores that may forget everything when the process ends.
+"""A ``DurableDataLog`` in memory, with real fencing: for tests, and for stores that may lose everything when
+the process ends.
 
-Owns: ``MemoryLogService``, the state that outlives owners, with real fencing by epoch, and ``MemoryLog``, one
-owner's view of it. Does not own: durability; "durable" here means in the service.
-
-Every change is one sync step after its last await, so a cancelled append has happened or not, and the log is
-broken either way (W6).
-"""
+Every change is one synchronous step after the last await: a cancelled append either happened or did not, and
+the log is broken either way (W6)."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ import attrs
 from ...storage_backends.base.checksum import Buffer
 from ...storage_backends.base.errors import InvalidArgument, NotOwner
 from .contract import GROUP_BYTES_MAX, DurableDataLog, GroupInfo, LogStatistics, OpenedLog
-from .lifecycle import LogLifecycle, LogState, LogStep
+from .lifecycle import LogEvent, LogLifecycle, LogState
 
 
 class _Stored(NamedTuple):
@@ -44,13 +41,13 @@ class _Journal:
 
 
 class MemoryLogService:
-    """Logs by name. Hand one to every owner that should see the same logs."""
+    """Logs by name. Owners of the same log share one service."""
 
     def __init__(self) -> None:
         self._journals: dict[str, _Journal] = {}
 
     def log(self, name: str) -> MemoryLog:
-        """A new owner-to-be of the log ``name``."""
+        """A log object for ``name``; open it to become the owner."""
         return MemoryLog(name, self._journals.setdefault(name, _Journal()))
 
 
@@ -70,11 +67,11 @@ class MemoryLog(DurableDataLog):
         self._appended_bytes = 0
 
     async def open(self, *, above: int = 0, after: Collection[int] | None = None) -> OpenedLog:
-        self._life.step(LogStep.BEGIN_OPEN)
+        self._life.step(LogEvent.BEGIN_OPEN)
         await self._checkpoint()
         before = self._journal.epoch
         if after is not None and before not in after:
-            error = NotOwner(f"epoch {before} of log {self._name} was taken by another owner meanwhile")
+            error = NotOwner(f"another owner took epoch {before} of log {self._name}")
             self._life.failed(error)
             raise error
 
@@ -82,11 +79,11 @@ class MemoryLog(DurableDataLog):
         self._recovered = self._journal.readable()
         self._next_group = self._journal.next_group
         self._truncate_before = self._journal.truncate_before
-        self._life.step(LogStep.OPENED)
+        self._life.step(LogEvent.OPENED)
         return OpenedLog(self._epoch, before, [stored.info for stored in self._recovered], self._next_group)
 
     def _take_epoch(self, floor: int) -> None:
-        """Fence, and re-log the last group: it is the new owner's from here on (W4)."""
+        """Fence earlier owners and re-log the last group under the new epoch (W4)."""
         journal = self._journal
         self._epoch = journal.epoch = floor + 1
         self._own_epochs.append(self._epoch)
@@ -99,11 +96,11 @@ class MemoryLog(DurableDataLog):
         return tuple(self._own_epochs)
 
     async def inspect(self) -> OpenedLog:
-        self._life.step(LogStep.BEGIN_OPEN)
+        self._life.step(LogEvent.BEGIN_OPEN)
         await self._checkpoint()
         self._recovered = self._journal.readable()
         self._epoch, self._next_group = self._journal.epoch, self._journal.next_group
-        self._life.step(LogStep.INSPECTED)
+        self._life.step(LogEvent.INSPECTED)
         return OpenedLog(
             self._epoch, self._epoch, [stored.info for stored in self._recovered], self._next_group
         )
@@ -134,7 +131,7 @@ class MemoryLog(DurableDataLog):
                 f"truncation address "
                 f"of at most its own number {self._next_group} ({truncate_before})"
             )
-        self._life.step(LogStep.BEGIN_APPEND)
+        self._life.step(LogEvent.BEGIN_APPEND)
         await self._checkpoint()
         self.check_owner()
         info = GroupInfo(self._next_group, self._epoch, tag, size, truncate_before)
@@ -149,7 +146,7 @@ class MemoryLog(DurableDataLog):
         self._appended_groups += 1
         self._appended_bytes += stored.info.size
         if self._life.state is LogState.APPENDING:
-            self._life.step(LogStep.APPENDED)
+            self._life.step(LogEvent.APPENDED)
 
     async def truncate(self) -> None:
         self._life.require("truncate", LogState.OPEN, LogState.APPENDING)
@@ -181,7 +178,7 @@ class MemoryLog(DurableDataLog):
         return self._next_group
 
     async def close(self, *, clean: bool = True) -> None:
-        self._life.step(LogStep.CLOSE)
+        self._life.step(LogEvent.CLOSE)
         await anyio.lowlevel.checkpoint()
 
     def statistics(self) -> LogStatistics:

@@ -1,18 +1,14 @@
-"""The register of a local log: one file of 4096 bytes that holds the log's epoch and how far each owner got
-(rules W1 and W3).
+"""The register of a local log: a file of 4096 bytes with the log's epoch and each owner's watermark (rules W1
+and W3).
 
-Owns: the file's records (epoch, watermark slots), its creation, its raise under flock, and how a reader bears
-with a writer. Does not own: when a log consults it (``logs/local.py``).
-
-Layout, big-endian. Bytes 0..511, one sector: the epoch record. From 512: 16 watermark slots of 64 bytes, the
+Layout, big-endian. Bytes 0..511, one sector: the epoch record. From 512: 16 watermark slots of 64 bytes; the
 owner of epoch ``e`` writes slot ``e % 16``. The rest is zero.
 
 Ordering (W1): raise = flock, read, write, sync, unlock; only then is any WAL file read. The file is created
-complete under another name and linked to its own, and never replaced. Slots are written unsynced, except at
-open, roll and clean close. Crash: an epoch record lies in one sector and is old or new; a slot likewise.
-Cancellation: programs are never abandoned. Torn reads: another process may write while we read, so what fails
-its check is read again a few times before it counts as damage. Holes 10 and 14.
-"""
+complete under another name, linked to its own, and never replaced. Slots are written unsynced, except at
+open, roll and clean close. Crash: an epoch record is in one sector and is old or new; so is a slot.
+Cancellation: programs are never abandoned. Torn reads: another process may write during a read, so a record
+that fails its check is read again a few times before it counts as damaged."""
 
 from __future__ import annotations
 
@@ -48,7 +44,7 @@ SLOT_BYTES = 64
 SLOTS = 16
 FORMAT_VERSION = 1
 NOBODY = bytes(16)
-"""Whoever raises without a name of its own."""
+"""The owner id of an opener that has none."""
 
 _MAGIC = 0x544C_5247  # "TLRG"
 _EPOCH = struct.Struct(">IHH16sQ16s")
@@ -61,7 +57,7 @@ P = TypeVar("P")
 
 @attrs.frozen
 class Watermark:
-    """How far the owner of ``epoch`` is known to be durable: the log does not end below this (rule W3)."""
+    """How far the log of ``epoch`` is known to be durable: it does not end before this (rule W3)."""
 
     epoch: int
     sequence: int
@@ -70,7 +66,7 @@ class Watermark:
     """Bytes of that file that are durable."""
     last_group: int
     clean: bool
-    """The owner closed the log here: the footer."""
+    """Whether the owner closed the log here: the footer."""
 
 
 @attrs.frozen
@@ -81,20 +77,20 @@ class RegisterImage:
 
 
 def encode_epoch(log_id: bytes, epoch: int, owner: bytes = NOBODY) -> bytes:
-    """``owner``: 16 bytes that name who raised it."""
+    """``owner``: 16 bytes that identify the opener that raised it."""
     head = _EPOCH.pack(_MAGIC, FORMAT_VERSION, 0, log_id, epoch, owner)
     body = head.ljust(EPOCH_RECORD_BYTES - _CRC.size, b"\0")
     return body + _CRC.pack(crc32c(body))
 
 
 def decode_epoch(data: bytes, log_id: bytes, path: str) -> int:
-    """The epoch; errors as of ``decode_taken``."""
+    """The epoch. Raises as ``decode_taken``."""
     return decode_taken(data, log_id, path)[0]
 
 
 def decode_taken(data: bytes, log_id: bytes, path: str) -> tuple[int, bytes]:
-    """The epoch and who raised it; ``DataCorruption`` if damaged, ``StoreMismatch`` if it is another log's or
-    of a newer format."""
+    """The epoch and its owner id. Raises ``DataCorruption`` if it is damaged, ``StoreMismatch`` if it is
+    another log's or has a newer format."""
     if len(data) < EPOCH_RECORD_BYTES:
         raise DataCorruption("the register is cut short", file=path, offset=len(data))
     body = data[: EPOCH_RECORD_BYTES - _CRC.size]
@@ -107,7 +103,7 @@ def decode_taken(data: bytes, log_id: bytes, path: str) -> tuple[int, bytes]:
         )
     if found_id != log_id:
         raise StoreMismatch(
-            f"{path} belongs to log {found_id.hex()}, not to {log_id.hex()}: folders were mixed up"
+            f"{path} belongs to log {found_id.hex()}, not to {log_id.hex()}: the folders were mixed up"
         )
     return epoch, owner
 
@@ -123,7 +119,7 @@ def encode_watermark(log_id: bytes, mark: Watermark) -> bytes:
 
 
 def decode_watermark(data: bytes, log_id: bytes) -> Watermark | None:
-    """None if the slot is damaged."""
+    """The watermark; None if the slot is damaged."""
     body = data[: SLOT_BYTES - _CRC.size]
     if len(data) != SLOT_BYTES or crc32c(body, crc32c(log_id)) != _CRC.unpack_from(data, len(body))[0]:
         return None
@@ -132,7 +128,7 @@ def decode_watermark(data: bytes, log_id: bytes) -> Watermark | None:
 
 
 def decode_image(data: bytes, log_id: bytes, path: str) -> RegisterImage:
-    """Everything the register holds; any damage raises ``DataCorruption`` with its offset."""
+    """The whole register. Raises ``DataCorruption`` with the offset of any damage."""
     epoch = decode_epoch(data, log_id, path)
     if len(data) != REGISTER_BYTES:
         raise DataCorruption(
@@ -155,18 +151,18 @@ def decode_image(data: bytes, log_id: bytes, path: str) -> RegisterImage:
 
 
 def read_register(handle: FileHandle, log_id: bytes) -> Program[RegisterImage]:
-    """Read and check the whole register, again if a writer may have been in the middle of a slot."""
+    """Read and check the whole register; again if a writer may have been writing a slot."""
     for _ in range(_READS_MAX - 1):
         data = yield Read(handle, 0, REGISTER_BYTES + 1)
         try:
             return decode_image(data, log_id, handle.path)
         except DataCorruption:
-            continue  # Damage is still there at the last read below, which lets it out.
+            continue  # Real damage is still there at the last read below, which raises.
     return decode_image((yield Read(handle, 0, REGISTER_BYTES + 1)), log_id, handle.path)
 
 
 def confirm_epoch(handle: FileHandle, log_id: bytes, epoch: int, owner: bytes) -> Program[None]:
-    """W1: raise ``NotOwner`` unless the register *equals* ``epoch``, raised by ``owner``."""
+    """W1: raises ``NotOwner`` unless the register *equals* ``epoch``, as raised by ``owner``."""
     expected = encode_epoch(log_id, epoch, owner)
     for _ in range(_READS_MAX - 1):
         if (yield Read(handle, 0, EPOCH_RECORD_BYTES)) == expected:
@@ -178,7 +174,7 @@ def confirm_epoch(handle: FileHandle, log_id: bytes, epoch: int, owner: bytes) -
 
 def fenced(path: str, epoch: int, found: int) -> NotOwner:
     return NotOwner(
-        f"epoch {epoch} was fenced: {path} holds epoch {found}; open the log again only if this process is "
+        f"epoch {epoch} was fenced: {path} has epoch {found}; open the log again only if this process is "
         f"meant to own it"
     )
 
@@ -192,12 +188,11 @@ def open_register(path: str, *, write: bool) -> Program[FileHandle | None]:
 
 
 def create_register(folder: str, path: str, log_id: bytes) -> Program[FileHandle]:
-    """Make the register with epoch 0, whole and durable before it has its name; somebody else's wins if it is
-    first.
+    """Create the register with epoch 0, complete and durable before it gets its name. If another process is
+    first, its register is used.
 
     The draft is written under its flock and only while ``path`` does not exist: a creator that waited for the
-    lock may hold the very file that has become the register meanwhile.
-    """
+    lock may hold the file that has become the register meanwhile."""
     draft = yield from _open_draft(path + ".new")
     try:
         yield Lock(draft)
@@ -216,7 +211,7 @@ def create_register(folder: str, path: str, log_id: bytes) -> Program[FileHandle
 
 
 def _open_draft(path: str) -> Program[FileHandle]:
-    """Another creator may make or remove the draft between any two of our calls."""
+    """Open the draft, which another creator may create or remove between any two calls."""
     while True:
         try:
             made: FileHandle = yield Open(path, write=True, create=True)
@@ -232,7 +227,7 @@ def _link_draft(path: str) -> Program[None]:
         yield Link(path + ".new", path)
         yield Unlink(path + ".new")
     except (FileExistsError, FileNotFoundError):
-        return  # Another creator came first, with the same bytes; the register has its name.
+        return  # Another creator was first, with the same bytes.
 
 
 def raise_register(
@@ -246,10 +241,9 @@ def raise_register(
 ) -> Program[tuple[int, int]]:
     """W1: set the epoch to 1 + max(epoch, ``floor``), durably; returns (epoch before, epoch now).
 
-    With ``expected`` it is a compare-and-set: ``NotOwner`` if the epoch is none of these or another owner
-    raised it, and nothing is written. The new epoch joins ``tried`` before it is written. If it never was,
-    the next opener takes the same number: so the number alone does not tell whose it is.
-    """
+    With ``expected`` it is a compare-and-set: raises ``NotOwner`` and writes nothing if the epoch is none of
+    these or has another owner id. The new epoch is added to ``tried`` before it is written. If the write has
+    no effect, the next opener takes the same number, so the number alone does not identify the owner."""
     yield Lock(handle)
     try:
         # The flock excludes every other writer of this record, so one read is enough.
@@ -267,8 +261,8 @@ def raise_register(
 
 
 class LocalRegister(Register):
-    """A register file of its own, ``path`` inside the existing folder ``folder``. Errors of the file system
-    pass as ``OSError``."""
+    """A register in the file ``path``, in the existing folder ``folder``. Errors of the file system are
+    raised as ``OSError``."""
 
     def __init__(self, files: Files, folder: str, path: str, log_id: bytes) -> None:
         self._files = files

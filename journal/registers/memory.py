@@ -1,4 +1,4 @@
-"""A register in memory: shared by all who hold the object, gone with the process."""
+"""A register in memory."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ class MemoryRegister(Register):
 
     async def raise_above(self, floor: int) -> int:
         await anyio.lowlevel.checkpoint()
-        # No await between reading and writing: that is what makes it atomic.
+        # Atomic, because there is no await between reading and writing.
         self._value = 1 + max(self._value or 0, floor)
         return self._value

@@ -95,7 +95,8 @@ class Supervised:
 async def supervised(
     *scripts: dict[str, Any], wait: float = 10.0, policy: RestartPolicy = POLICY
 ) -> AsyncIterator[Supervised]:
-    """A supervised container whose n-th ownership is made as the n-th script says (the last one again and again)."""
+    """A supervised container whose n-th ownership is made as the n-th script says (the last one again and
+    again)."""
     made: list[Ownership] = []
 
     def make() -> Any:

@@ -23,7 +23,8 @@ DEPENDENT = {"batch": ["421"]}  # no server owns it here
 
 @asynccontextmanager
 async def served(folder: Path) -> AsyncIterator[str]:
-    """Hosts that are one real server. A host that was drained starts again at once, so that all stay ready."""
+    """Hosts that are one real server. A host that was drained starts again at once, so that all stay
+    ready."""
     async with service(folder) as host:
         options = FleetOptions(adoption=0, restart=Backoff(first=0, maximum=0), exits_max=1_000_000)
         supervisor = ObedientSupervisor(3, 2, url=f"http://127.0.0.1:{host.port}", options=options)
