@@ -1,9 +1,11 @@
-"""``FaultyChunkStorage``: a chunk storage that goes wrong on purpose, call by call.
+"""``FaultyChunkStorage``: wraps a chunk storage and makes its calls fail as a script says.
 
-Owns: the script's vocabulary (``Fault``) and what each fault does to a call. Does not own: when, which a
-script decides from the call: its verb, its chunk and its number. Faults are honest to the contract:
-``Unavailable`` and ``StorageFull`` come before any effect; whatever may have had one raises
-``OutcomeUnknown``.
+A script is a function from a call (its verb, chunk and number) to a ``Fault`` or None; ``nth`` and ``every`` make simple ones::
+
+    storage = FaultyChunkStorage(inner, nth(3, Fault(FaultKind.AFTER), "create_with_content"))
+
+The faults respect the contract: ``Unavailable`` and ``StorageFull`` come before any effect, and whatever may have had an effect
+raises ``OutcomeUnknown``.
 """
 
 from __future__ import annotations
@@ -31,25 +33,23 @@ T = TypeVar("T")
 
 class FaultKind(Enum):
     BEFORE = "before"
-    """``Unavailable``; nothing happened."""
+    """Raise ``Unavailable`` without calling."""
     AFTER = "after"
-    """It happened; the answer is lost: ``OutcomeUnknown``."""
+    """Call, then raise ``OutcomeUnknown``: the answer is lost."""
     LOST = "lost"
-    """It did not happen, and the caller cannot know: ``OutcomeUnknown``."""
+    """Raise ``OutcomeUnknown`` without calling: the request is lost."""
     PARTIAL = "partial"
-    """The first ``keep`` bytes of a ``write`` arrive, then ``OutcomeUnknown``; other verbs: as LOST, they are
-    all or nothing."""
+    """Write the first ``keep`` bytes of a ``write``, then raise ``OutcomeUnknown``. Other verbs: as LOST."""
     FULL = "full"
-    """``StorageFull``; nothing happened."""
+    """Raise ``StorageFull`` without calling."""
     HANG = "hang"
-    """The call has no effect and never returns; a cancellation ends it, or the storage's ``hang``: then it is
-    ``OutcomeUnknown``."""
+    """Await the storage's ``hang``, by default for ever, then raise ``OutcomeUnknown`` without calling."""
     DELAY = "delay"
-    """The call waits ``seconds`` first."""
+    """Wait ``seconds``, then call."""
     FLIP = "flip"
-    """A ``read`` comes back with bit ``bit`` of its bytes flipped."""
+    """Flip bit ``bit`` of the bytes of a ``read``."""
     STALE_LIST = "stale-list"
-    """A ``list`` gives what the last one with the same prefix gave, or nothing."""
+    """Return the result of the previous ``list`` with that prefix, or nothing."""
 
 
 @attrs.frozen
@@ -63,7 +63,7 @@ class Fault:
 @attrs.frozen
 class Call:
     number: int
-    """Counts all calls of the storage from 1."""
+    """Numbers all calls of the storage, from 1."""
     verb: str
     name: str
 
@@ -89,8 +89,7 @@ def every(fault: Fault, *verbs: str) -> Script:
 
 
 class FaultyChunkStorage(ChunkStorage):
-    """``inner`` with faults. Set ``script`` at any time; None lets everything pass. ``hang`` is what a
-    hanging call waits for."""
+    """``inner`` with faults. Set ``script`` at any time; with None all calls succeed. ``calls`` lists all calls so far."""
 
     def __init__(
         self,
@@ -218,6 +217,6 @@ class FaultyChunkStorage(ChunkStorage):
 
 
 async def _gather(listing: AsyncGenerator[ChunkInfo, None]) -> list[ChunkInfo]:
-    # A call that is given up leaves nothing half-run behind for a collector to end.
+    # A cancelled call must not leave a suspended generator to the garbage collector.
     async with aclosing(listing) as infos:
         return [info async for info in infos]

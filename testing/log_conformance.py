@@ -1,13 +1,13 @@
-"""The ``DurableDataLog`` contract as tests: subclass it, give it a factory, run it with pytest and anyio.
+"""``DurableDataLogConformance``: the contract of ``DurableDataLog`` as tests.
 
-Owns: what every log must do, whatever it is made of. Does not own: crashes and damage, which are each log's
-own business.
+Inherit from it and implement ``make_log``::
 
     class TestMyLog(DurableDataLogConformance):
         async def make_log(self) -> DurableDataLog:
-            return MyLog(...)          # each call: a new owner-to-be of the *same* log
+            return MyLog(...)  # each call: another owner of the *same* log
 
-All of it runs on asyncio and on trio, if the project's ``anyio_backend`` fixture says so.
+The tests run on the loops of your ``anyio_backend`` fixture. Crashes and damaged files depend on the implementation and are
+not covered.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..storage_backends.base.errors import ClosedError, InvalidArgument, NotOwne
 
 
 async def contents(log: DurableDataLog, first: int = 0) -> dict[int, bytes]:
-    """Everything ``log`` reads from ``first`` on, by number."""
+    """All groups from ``first`` on, by number."""
     return {number: bytes(payload) async for number, payload in log.read(first)}
 
 
@@ -31,14 +31,14 @@ class DurableDataLogConformance(ABC):
 
     @abstractmethod
     async def make_log(self) -> DurableDataLog:
-        """A new object for the log of this test; every call within one test means the same log."""
+        """Return another owner, not open yet, of the log of this test."""
 
     async def opened(self, above: int = 0) -> tuple[DurableDataLog, OpenedLog]:
         log = await self.make_log()
         return log, await log.open(above=above)
 
     async def reopened(self) -> dict[int, bytes]:
-        """What a next owner reads."""
+        """What the next owner reads."""
         log, _ = await self.opened()
         found = await contents(log)
         await log.close()
@@ -120,7 +120,7 @@ class DurableDataLogConformance(ABC):
         assert await self.reopened() == {1: b"acked", 2: b"new"}
 
     async def test_an_owner_that_opens_again_by_itself_follows_only_its_own_epochs(self) -> None:
-        """Hole 26: it would fence somebody who took over meanwhile."""
+        """It would fence an owner that took over in the meantime."""
         first, _ = await self.opened()
         again = await self.make_log()
         await again.open(after=first.own_epochs)
@@ -135,7 +135,7 @@ class DurableDataLogConformance(ABC):
             await log.close()
 
     async def test_a_fenced_append_is_in_no_later_read(self) -> None:
-        """Fenced before it began, it never appears."""
+        """An append that begins after the fencing never appears."""
         old, _ = await self.opened()
         await old.append([b"acked"])
         new, _ = await self.opened()
@@ -165,7 +165,7 @@ class DurableDataLogConformance(ABC):
         await log.close()
 
     async def test_an_append_that_was_cancelled_before_it_began_breaks_the_log(self) -> None:
-        """The caller cannot know whether it began."""
+        """Its outcome is unknown."""
         log, _ = await self.opened()
         await log.append([b"acked"])
         with anyio.CancelScope() as scope:
@@ -230,7 +230,7 @@ class DurableDataLogConformance(ABC):
         await log.close()
 
     async def test_raise_epoch_keeps_everything_and_stays_the_owner(self) -> None:
-        """W8: a claim in long-term storage was taken."""
+        """W8: another owner has the claim in long-term storage."""
         log, found = await self.opened()
         await log.append([b"a"])
         await log.close()
@@ -249,7 +249,7 @@ class DurableDataLogConformance(ABC):
         await log.close()
 
     async def test_raise_epoch_of_a_fenced_owner_is_refused(self) -> None:
-        """Raising blindly would fence an owner whose groups this one never read."""
+        """Raising the epoch anyway would fence an owner whose groups this one never read."""
         old, found = await self.opened()
         new, _ = await self.opened()
         await new.append([b"acked"])

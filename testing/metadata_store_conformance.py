@@ -1,7 +1,6 @@
 """``MetadataStoreConformance``: the contract of ``ChunkMetadataStore`` as tests.
 
-Subclass it and give ``make``: a fresh, empty store. Stores that need a running container around them may
-override the ``store`` fixture.
+Inherit from it and implement ``make``. If your store needs a running container around it, override the ``store`` fixture.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ class MetadataStoreConformance:
     pytestmark = pytest.mark.anyio
 
     def make(self) -> ChunkMetadataStore:
+        """Return a new, empty store."""
         raise NotImplementedError
 
     @pytest.fixture

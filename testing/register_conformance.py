@@ -1,4 +1,4 @@
-"""The ``Register`` contract as tests: subclass it and give it a factory."""
+"""``RegisterConformance``: the contract of ``Register`` as tests. Inherit from it and implement ``make_register``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RegisterConformance(ABC):
 
     @abstractmethod
     async def make_register(self) -> Register:
-        """Every call within one test means the same cell."""
+        """Return a register; every call within one test must return the same cell."""
 
     async def test_a_register_that_was_never_written_has_no_value(self) -> None:
         assert await (await self.make_register()).load() is None
@@ -32,7 +32,7 @@ class RegisterConformance(ABC):
         assert await (await self.make_register()).load() == 11
 
     async def test_no_two_raises_get_the_same_value(self) -> None:
-        """Hole 14: read, add and write are one step."""
+        """Read, add and write are one atomic step."""
         values: list[int] = []
 
         async def raise_often() -> None:

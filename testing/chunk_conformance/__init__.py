@@ -1,14 +1,14 @@
 """``ChunkStorageConformance``: the contract of ``ChunkStorage`` as tests.
 
-Subclass it, give ``make``, and run pytest: each test gets a fresh place. Capabilities decide which behaviour
-is asked for; where one is missing, its tests ask for the refusal instead::
+Inherit from it, implement ``make``, and run pytest with anyio's plugin, which comes with anyio::
 
     class TestMyStorage(ChunkStorageConformance):
         def make(self, folder: Path) -> ChunkStorage:
             return MyChunkStorage(str(folder))
 
-``make`` is called again for the same folder to get a second owner of the same storage. ``large`` may be made
-smaller for a slow backend. The tests need pytest and anyio's plugin for it, which comes with anyio.
+Each test gets a new folder. ``make`` is called again for the same folder to get a second owner of the same storage. The
+tests follow ``capabilities``: without a capability they require that its verbs are refused. Set ``large`` (bytes) lower for a
+slow backend.
 """
 
 from .appending import AppendConformance
@@ -37,4 +37,4 @@ class ChunkStorageConformance(
     CapabilityConformance,
     InstanceConformance,
 ):
-    """All of it. See the module's head."""
+    """All tests of the contract. Implement ``make(folder)``: a storage in that folder, not open yet."""

@@ -76,7 +76,7 @@ class AppendConformance(ChunkSuite):
             assert not await storage.exists("a/missing")
 
     @pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1])
-    async def test_writes_meet_at_any_border(self, storage: ChunkStorage, size: int) -> None:
+    async def test_writes_meet_at_any_boundary(self, storage: ChunkStorage, size: int) -> None:
         if await self.can_append(storage):
             data = content(3 * size)
             await storage.create_with_content("a", [data[:size]])

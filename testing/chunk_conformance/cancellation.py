@@ -1,4 +1,4 @@
-"""Cancelled calls: what they did is unknown, never torn for whole objects, and the storage serves on."""
+"""Cancelled calls: the outcome is unknown, whole objects are never torn, and the storage keeps working."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ...storage_backends.base.errors import ChunkNotFound
 from .suite import BLOCK, ChunkSuite, content, listed
 
 STEPS = (0, 1, 2, 5)
-"""How often the loop turns before the call is cancelled."""
+"""Scheduler steps before the call is cancelled."""
 at_any_step = pytest.mark.parametrize("steps", STEPS)
 
 
@@ -112,7 +112,7 @@ class CancellationConformance(ChunkSuite):
         await still_serves(storage)
 
     async def test_many_cancelled_calls_use_nothing_up(self, storage: ChunkStorage) -> None:
-        """As many as would exhaust a pool of threads or connections that forgets to take one back."""
+        """More than enough to exhaust a pool that does not get its threads or connections back."""
         await storage.create_with_content("a", [content(BLOCK)])
         for turn in range(60):
             await cancelled(lambda: storage.read("a", 0, BLOCK), turn % 4)

@@ -1,5 +1,4 @@
-"""Flags that agree with behaviour, both ways: what is promised works, what is not is ``Unsupported`` and does
-nothing."""
+"""Capabilities agree with behaviour: what is promised works, what is not raises ``Unsupported`` and does nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +43,7 @@ class CapabilityConformance(ChunkSuite):
         assert await names_in(storage) == (["a", "joined"] if promised else ["a"])
 
     async def test_what_is_unsupported_is_so_whatever_is_there(self, storage: ChunkStorage) -> None:
-        """A missing capability says nothing about the chunk: callers decide by the flag, not by trying."""
+        """Callers decide by the flag, so a missing chunk must not hide a missing capability."""
         with pytest.raises(Exception) as caught:
             await storage.write("missing", 0, [])
         assert isinstance(caught.value, Unsupported) is not storage.capabilities.append

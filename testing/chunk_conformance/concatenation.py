@@ -1,4 +1,4 @@
-"""``concat``: a new chunk out of exact ranges, and sources that stay as they are (rule S4)."""
+"""``concat``: a new chunk from exact ranges, with unchanged sources (rule S4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls at the same time: creators of one name, readers beside writers, deletes beside everything."""
+"""Concurrent calls: several creators of one name, readers during writes, deletes during everything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CREATORS = 6
 
 
 async def all_of(*calls: Callable[[], Awaitable[object]]) -> list[object]:
-    """What each call gave or raised, all of them begun at once."""
+    """The result or error of each call, all started together."""
     outcomes: list[object] = [None] * len(calls)
 
     async def run(place: int, call: Callable[[], Awaitable[object]]) -> None:
@@ -173,7 +173,7 @@ class ConcurrencyConformance(ChunkSuite):
     async def test_creations_and_deletes_in_one_folder_do_not_disturb_each_other(
         self, storage: ChunkStorage, other: ChunkStorage
     ) -> None:
-        """A file system removes a folder with its last chunk, while others are about to use it."""
+        """A file system may remove a folder with its last chunk while another call is about to use it."""
         for turn in range(8):
             await storage.create_with_content(f"a/b/{turn}", [b"x"])
             outcomes = await all_of(

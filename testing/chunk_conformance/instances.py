@@ -1,4 +1,4 @@
-"""Closed, reopened, and second instances: what one call finished, every later call of every instance sees."""
+"""Closed, reopened and second instances: what one call finished, every later call of every instance sees."""
 
 from __future__ import annotations
 

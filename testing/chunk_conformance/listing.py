@@ -68,8 +68,7 @@ class ListConformance(ChunkSuite):
     async def test_a_list_after_a_name_is_the_rest_of_the_list(
         self, storage: ChunkStorage, prefix: str
     ) -> None:
-        """Pages of a long list begin so: where the last one ended, whether that chunk is still there or
-        not."""
+        """A page of a long list begins where the previous one ended, even if that chunk is gone."""
         await make_all(storage)
         missing = ["0", "a", "a/b", "a/b/a", "a/b/c/d", "a/c", "b", "b/2", "b/2/3/4", "b/2/4", "zz"]
         for after in sorted([*NAMES, *missing]):

@@ -1,4 +1,4 @@
-"""Names: what the grammar allows works everywhere, what it does not allow reaches no backend."""
+"""Names: those of the grammar work everywhere, others reach no backend."""
 
 from __future__ import annotations
 

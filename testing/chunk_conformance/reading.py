@@ -1,4 +1,4 @@
-"""``read``: every range, at every border."""
+"""``read``: every range, at every block boundary."""
 
 from __future__ import annotations
 
@@ -59,17 +59,17 @@ class ReadConformance(ChunkSuite):
         with pytest.raises(InvalidArgument):
             await storage.read("a", offset, size)
 
-    @pytest.mark.parametrize("border", [BLOCK, 2 * BLOCK])
-    async def test_ranges_at_a_blocks_border_are_exact(self, storage: ChunkStorage, border: int) -> None:
+    @pytest.mark.parametrize("boundary", [BLOCK, 2 * BLOCK])
+    async def test_ranges_at_a_block_boundary_are_exact(self, storage: ChunkStorage, boundary: int) -> None:
         data = content(2 * BLOCK + 7)
         await storage.create_with_content("a", [data])
         for offset, size in [
-            (border - 1, 1),
-            (border, 1),
-            (border - 1, 2),
-            (border - 3, 10),
-            (border, BLOCK),
-            (border + 6, 10),
+            (boundary - 1, 1),
+            (boundary, 1),
+            (boundary - 1, 2),
+            (boundary - 3, 10),
+            (boundary, BLOCK),
+            (boundary + 6, 10),
         ]:
             assert await storage.read("a", offset, size) == data[offset : offset + size]
 

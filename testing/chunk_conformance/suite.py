@@ -1,8 +1,5 @@
-"""What the parts of the conformance suite share: how a storage is made, the verbs as a table, and content
-that shows its place.
-
-Owns: the hooks that a subclass sets. Does not own: any test.
-"""
+"""What the parts of the conformance suite share: the hooks of a subclass, the verbs as a table, and content that reveals
+wrong offsets."""
 
 from __future__ import annotations
 
@@ -18,15 +15,15 @@ from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkRange, ChunkS
 from ...storage_backends.base.errors import Unsupported
 
 BLOCK = 1 << 20
-"""Readers of tier 2 ask for whole blocks of this size."""
+"""Readers of long-term storage read whole blocks of this size."""
 PART = 5 << 20
-"""The least size of a part in an object store's multipart calls."""
+"""The smallest part of an object store's multipart upload."""
 SIZES = (0, 1, BLOCK - 1, BLOCK, BLOCK + 1, PART - 1, PART, PART + 1)
 
 
 @lru_cache(maxsize=8)
 def content(size: int, seed: int = 0) -> bytes:
-    """Bytes that are elsewhere different, so that a wrong offset shows."""
+    """Bytes without repetitions, so that a wrong offset is noticed."""
     return Random(seed).randbytes(size)
 
 
@@ -39,7 +36,7 @@ async def names_in(storage: ChunkStorage, prefix: str = "") -> list[str]:
     return [info.name for info in await listed(storage, prefix)]
 
 
-LOOKS: dict[str, Callable[[ChunkStorage, str], Awaitable[object]]] = {
+READS: dict[str, Callable[[ChunkStorage, str], Awaitable[object]]] = {
     "exists": lambda storage, name: storage.exists(name),
     "info": lambda storage, name: storage.info(name),
     "read": lambda storage, name: storage.read(name, 0, 1),
@@ -54,17 +51,17 @@ BY_CAPABILITY: dict[str, Callable[[ChunkStorage, str], Awaitable[object]]] = {
     "write": lambda storage, name: storage.write(name, 0, [b"x"]),
     "concat": lambda storage, name: storage.concat(name, [ChunkRange("source", 0, 1)]),
 }
-VERBS = {**LOOKS, **MUTATIONS, **BY_CAPABILITY}
+VERBS = {**READS, **MUTATIONS, **BY_CAPABILITY}
 """Each verb about one name."""
 
 
 class ChunkSuite:
     pytestmark = pytest.mark.anyio
     large = 32 * BLOCK
-    """Bytes of the one large chunk."""
+    """Bytes of the largest chunk."""
 
     def make(self, folder: Path) -> ChunkStorage:
-        """A storage that keeps its chunks in ``folder`` (or in what stands for it), not open yet."""
+        """A storage with its chunks in ``folder``, or in a place that corresponds to it; not open yet."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -83,7 +80,7 @@ class ChunkSuite:
         await other.close()
 
     async def can_append(self, storage: ChunkStorage) -> bool:
-        """Whether it can; what cannot must refuse, and leave the chunk as it is."""
+        """Whether it has the capability; without it, the verbs must be refused and change nothing."""
         if storage.capabilities.append:
             return True
 

@@ -22,7 +22,7 @@ from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.chunks.memory import MemoryChunkState
 from tierlog.testing.chunk_conformance import ChunkStorageConformance
 
-SLOW = ("large", "any_size", "border", "cancelled", "many")
+SLOW = ("large", "any_size", "boundary", "cancelled", "many")
 """Words in the names of cases that move much data: they are asked last."""
 
 

@@ -374,7 +374,7 @@ async def test_a_cancelled_opening_gives_its_connections_back(server: S3Server) 
 
 async def test_a_service_that_ignores_ranges_is_found_out(storage: S3ChunkStorage, server: S3Server) -> None:
     server.fail(Fault("GetObject", without_header="range"))
-    with pytest.raises(Unavailable, match="were asked for"):
+    with pytest.raises(Unavailable, match="were requested"):
         await storage.read("there", 10, 20)
 
 
