@@ -102,7 +102,7 @@ class Client:
     async def list_transactions(
         self, process: Process, family: str, patience: int | None = None, seconds: float | None = None
     ) -> Outcome:
-        """All of a family, told to the checker as one look at each."""
+        """All of a family, reported to the checker as one query of each."""
         stage = self._stage
         checker = stage.checkers[family]
         calls = {key: checker.begin(LookUp(*key), process.number) for key in stage.expiries[family].keys}
@@ -167,7 +167,7 @@ class Client:
                 checker.lost(call)
 
     def _mind(self, process: Process, outcome: Outcome) -> None:
-        """Leave a process that is no owner any more; if nobody took over, somebody has to."""
+        """Leave a process that is not the owner any more; without a successor, one is started."""
         if outcome.ending is Ending.REFUSED and isinstance(outcome.value, (NotOwner, DataCorruption)):
             self._stage.counts[type(outcome.value).__name__] += 1
             self._process = None
@@ -175,7 +175,7 @@ class Client:
                 self._stage.retire(process)
 
     async def _read_all(self, action: Action, name: str) -> None:
-        """From the start to the end as they are told at the beginning, block by block."""
+        """From the start to the end that the first answer gave, block by block."""
         info = await self._call(Info(name))
         if info.ending is not Ending.ANSWERED:
             return

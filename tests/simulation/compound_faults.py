@@ -70,7 +70,7 @@ class CompoundFaults:
     # --- power -----------------------------------------------------------------------------------
 
     async def _fail_a_sync(self, fault: PlannedFault, random: Random) -> None:
-        """What a failed sync should have saved is lost, whoever tries it again."""
+        """What a failed sync should have saved is lost, whoever retries it."""
         in_files = self._site.kind.chunks is ChunksKind.FOLDER
         verb, part = random.choice((*_SYNCS, *_CHUNK_SYNCS, *_CHUNK_SYNCS) if in_files else _SYNCS)
         self._add(
@@ -213,7 +213,7 @@ class CompoundFaults:
             )
 
     async def _read_of_a_zombie(self, fault: PlannedFault, random: Random) -> None:
-        """The owner stands still until it has a successor; the first thing that it is asked then is a
+        """The owner stands still until it has a successor; its first call after that is a
         read."""
         process = self._stage.current
         if process is None or process.frozen:
@@ -232,7 +232,7 @@ class CompoundFaults:
         name, offset = random.choice(names), random.choice((0, 0, 10, 100))
         visitor = Client(stage.plan.clients, (), stage)
         if stored and stage.current not in (None, process) and random.random() < 0.6:
-            # What it would read from a chunk is no more, and the chunk neither.
+            # What it would read from a chunk is gone, and so is the chunk.
             name, offset, end = random.choice(stored)
             await self._change(stage.current, visitor, random.choice((Truncate(name, end), Delete(name))))
             await trio.sleep(self._site.kind.limits.collect_after + 1.0)

@@ -21,20 +21,20 @@ Ids = tuple[tuple[tuple[str, int], int], ...]
 
 class TooManyConfigurations(Exception):
     """The calls in doubt allow more explanations than the bound: nothing is known to be wrong, but nothing
-    can be said any more."""
+    can be decided any more."""
 
 
 @attrs.define(eq=False)
 class Pending:
-    """A call that was begun, until it is told or can no longer take effect."""
+    """A call that was begun, until it returns or can no longer take effect."""
 
     number: int
     op: Op
     owner: int
     is_open: bool = True
-    """Its caller may still be told something. Otherwise it is in doubt: it takes effect once or never."""
+    """It may still return. Otherwise it is in doubt: it takes effect once or never."""
     is_fenced: bool = False
-    """A newer owner has recovered: from now on it takes no effect, though it may be told what it was told
+    """A newer owner has recovered: from now on it takes no effect, though it may still return what was true
     before."""
     reads: frozenset[Cell] = attrs.field(init=False)
     writes: frozenset[Cell] = attrs.field(init=False)
@@ -59,11 +59,11 @@ class Pending:
 class Configuration:
     state: State = State()
     applied: tuple[tuple[int, Outcome], ...] = ()
-    """Open calls that took effect, and what they must be told."""
+    """Open calls that took effect, and what they must return."""
     spent: tuple[int, ...] = ()
     """Calls in doubt that took effect."""
     seen: tuple[tuple[int, frozenset[Outcome]], ...] = ()
-    """What open calls could have been told without effect."""
+    """What open calls could have returned without effect."""
     ids: Ids = ()
     """The segment ids that were shown, by name and number of the segment."""
 
@@ -77,7 +77,7 @@ class Configuration:
         return dict(self.seen).get(call.number, frozenset())
 
     def noting(self, calls: Iterable[Pending]) -> Configuration:
-        """With what these open calls could be told without effect in the present state."""
+        """With what these open calls could return without effect in the present state."""
         seen = dict(self.seen)
         applied = dict(self.applied)
         for call in calls:
@@ -175,7 +175,7 @@ class Walk:
     """From a configuration to all that pending calls can make of it, each once."""
 
     def __init__(self, calls: Iterable[Pending], watching: Sequence[Pending], limit: int) -> None:
-        """``calls`` may take effect; ``watching``: open calls that note what they could be told on the
+        """``calls`` may take effect; ``watching``: open calls that note what they could return on the
         way."""
         able = [call for call in calls if not (call.op.is_query or call.is_fenced)]
         # Of equal calls in doubt the first one stands in for all: let it be the one that a fence takes first.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .world import Site
 
 Undo = Callable[[], None]
-"""Brings back what was there; nothing if it has vanished meanwhile."""
+"""Restores what was there; nothing if it has vanished meanwhile."""
 
 
 class Damage:
@@ -22,7 +22,7 @@ class Damage:
         self._site = site
 
     def fill_disk(self, room: int = 0) -> Undo:
-        """Somebody else's files leave ``room`` bytes of the disk."""
+        """Other files leave ``room`` bytes of the disk."""
         disk = self._site.disk
         before = disk.capacity
         disk.capacity = (disk.used() if before is None else before - disk.free()) + room

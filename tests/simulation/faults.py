@@ -157,11 +157,11 @@ class _Waiting:
 
 
 class Faults:
-    """``strike`` is told of KILL, FREEZE and POWER, with the number of the process that they meet."""
+    """``strike`` is called for KILL, FREEZE and POWER, with the number of the process."""
 
     def __init__(self, trace: Trace, random: Random, strike: Callable[[Kind, int], None]) -> None:
         self.on_chunk_call: Callable[[int, str, str], None] = lambda process, verb, name: None
-        """Returned of every call to a chunk storage, before anything happens to it: the process, the verb,
+        """Called with every call to a chunk storage, before anything happens to it: the process, the verb,
         the chunk."""
         self.never_flipped: frozenset[str] = frozenset()
         """Names of chunks that are always read as they are."""

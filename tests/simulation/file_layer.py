@@ -154,7 +154,7 @@ class _Process:
 
 
 class SimulatedFiles(Files):
-    """One process on ``disk``. ``on_call`` is asked before every call of this process."""
+    """One process on ``disk``. ``on_call`` is called before every call of this process."""
 
     def __init__(
         self, disk: SimulatedDisk, on_call: OnCall | None = None, *, interleave: bool = True
@@ -418,7 +418,7 @@ def _inode(handle: FileHandle) -> SimulatedInode:
 
 
 async def _hang(scope: anyio.CancelScope) -> None:
-    """For ever, and open to cancellation: a call that never returns shields nobody."""
+    """For ever, and open to cancellation: a call that never returns shields nothing."""
     scope.shield = False
     await anyio.sleep_forever()
 

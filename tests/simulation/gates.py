@@ -43,7 +43,7 @@ class Gate:
         self.latency = latency
         self.alive = True
         self.calls = 0
-        """How many effects this process has asked for."""
+        """How many effects this process has requested."""
         self.freezes = 0
         self._random = random
         self._thawed: trio.Event | None = None
@@ -66,7 +66,7 @@ class Gate:
             thawed.set()
 
     def kill(self) -> None:
-        """From here on nothing passes; whoever waits at the gate is thrown out."""
+        """From here on nothing passes; calls that wait at the gate are thrown out."""
         self.alive = False
         self.thaw()
         for event in self._held:
@@ -108,8 +108,8 @@ class Gate:
             raise Killed
 
     async def stand_still(self) -> None:
-        """As ``stay``, out of reach of any timer: one of the call's own, a sleep's say, would take the wait
-        here for its own."""
+        """As ``stay``, out of reach of any timer: one of the call's own, such as a sleep's, would take the
+        wait here for its own."""
         if self._thawed is not None:
             with trio.CancelScope(shield=True):
                 await self.stay()
@@ -130,7 +130,7 @@ class Gate:
 
 
 class _Guarded(Generic[T]):
-    """ProcessControl what trio sends to the call on to it, but only after another look at the gate."""
+    """Passes what trio sends to the call on to it, but only after another look at the gate."""
 
     def __init__(self, gate: Gate, call: Coroutine[Any, Any, T]) -> None:
         self._gate = gate

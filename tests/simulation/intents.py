@@ -77,13 +77,13 @@ class Memory:
         self.values: dict[str, int] = {}
         """Of attributes, by segment and name."""
         self.known = set(self.lengths)
-        """Segments that were there when it was last told anything about them."""
+        """Segments that existed by the latest answer about them."""
         self.epochs: dict[str, int] = {}
         """The newest that was committed, by target and token's writer."""
         self.tokens: dict[Key, TransactionToken | None] = {}
         """Those that transactions were begun with."""
         self.over: set[Key] = set()
-        """Transactions that were said to have ended."""
+        """Transactions that have ended by an answer."""
         self.newest_doubt: Op | None = None
         """The newest call, if its outcome is unknown."""
         self._events: dict[str, _Events] = {}
@@ -238,7 +238,7 @@ class _Intent:
         return self._random.random() < share
 
     def _data(self, size: int, part: str = "") -> bytes:
-        """Bytes that say which action they are of."""
+        """Bytes that name their action."""
         tag = f"<{self._action.number}{part}>".encode()
         return (tag * (size // len(tag) + 1))[:size]
 

@@ -191,7 +191,7 @@ class Transacting:
                 return Append(name, data, self._memory.writer, 0 if last is None else last + 1)
 
     def _late(self) -> Iterator[Op]:
-        """Somebody who does not know how things stand: mostly a task that goes on writing."""
+        """A client with stale knowledge: mostly a task that goes on writing."""
         name = self._random.choice(self._staged_names())
         if self._is_likely(0.6):
             yield self._append(name, ".late")

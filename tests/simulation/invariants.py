@@ -36,7 +36,7 @@ class Broken(AssertionError):
 
 
 def _in_memory(container: Container) -> Iterator[SegmentState]:
-    """The segments in memory. Evicted ones are left alone: looking at one would bring it back."""
+    """The segments in memory. Evicted ones are left alone: a look-up would load it."""
     return iter(container.state.segments.by_id.values())
 
 
@@ -189,7 +189,7 @@ def _evictable(cache: TailCache) -> int:
 
 
 def unflushed_memory_is_bounded(container: Container) -> Iterator[str]:
-    """Admission looks before an append is taken in, so what waits in the mailbox may come on top."""
+    """Admission checks before an append is taken in, so what waits in the mailbox may come on top."""
     options = container.options
     limit = (
         options.admission.hard_bytes + options.mailbox.normal.size_bytes + 2 * options.pipeline.group_bytes
@@ -239,7 +239,7 @@ def sequences_are_ordered(container: Container) -> Iterator[str]:
 
 
 def the_log_keeps_what_is_not_flushed(container: Container) -> Iterator[str]:
-    """Rule W5, looked at from the other side: no group that holds the only copy of something is below the
+    """Rule W5, from the other side: no group that holds the only copy of something is below the
     truncation address."""
     low = _truncate_before(container.log)
     for s in _in_memory(container):
@@ -307,7 +307,7 @@ class Watch:
         self.checks = 0
 
     def check(self, container: Container) -> None:
-        """Look at a container that has recovered; ``Broken`` names the first predicate that does not hold."""
+        """Check a container that has recovered; ``Broken`` names the first predicate that does not hold."""
         self.checks += 1
         for name, predicate in ALL.items():
             for breach in predicate(container):

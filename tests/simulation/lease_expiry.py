@@ -78,15 +78,15 @@ class Forget(TransactionOp):
 
 
 class LeaseExpiries:
-    """Of one family. It must be asked before the checker is told of any answer or look."""
+    """Of one family. It must run before any answer or observation is reported to the checker."""
 
     def __init__(self, checker: Checker, tombstone: float, clock: Clock) -> None:
         self._checker = checker
         self._tombstone = tombstone
         self._clock = clock
         self._keys: dict[Key, float] = {}
-        """Transactions that calls have named so that they may be known, and the shortest lease that was asked
-        for."""
+        """Transactions that calls have named so that they may be known, and the shortest lease that was
+        requested for."""
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -101,7 +101,7 @@ class LeaseExpiries:
             self._keys[key] = min(lease, self._keys.get(key, lease))
 
     def tell(self, owners: Iterable[tuple[int, float]]) -> None:
-        """Tell the checker of everything that these owners may have done by now: (number, when it began at
+        """Report to the checker everything that these owners may have done by now: (number, when it began at
         the earliest)."""
         if not self._keys:
             return
@@ -111,8 +111,7 @@ class LeaseExpiries:
         pending = {
             (call.owner, call.op) for call in self._checker.unspent if isinstance(call.op, (Expire, Forget))
         }
-        # Whoever began first is never later than the others, so the rest of them would only be more ways to
-        # the same.
+        # The owner that began first is never later than the others, which would only add ways to the same.
         for expiry in self._possible(list(owners)[:1]):
             if expiry not in pending:
                 self._checker.possible(expiry[1], expiry[0])
@@ -128,7 +127,7 @@ class LeaseExpiries:
             for number, since in owners:
                 if any(now >= max(fresh, since) + lease for fresh, lease in times):
                     yield number, Expire(*key, since, self._clock)
-                # Owners before the newest may have forgotten what is hidden, and no look tells.
+                # Owners before the newest may have forgotten what is hidden, and no observation shows it.
                 known_since = 0.0 if any(state.is_hidden(*key) for state in states) else since
                 if any(now >= max(fresh, known_since) + self._tombstone for fresh in ends):
                     yield number, Forget(*key, known_since, self._tombstone, self._clock)

@@ -92,7 +92,7 @@ class LegacyFiles:
 
     @property
     def read_only(self) -> str:
-        """The file that says that the segment is sealed; "" if it is not."""
+        """The file whose mode marks the segment as sealed; "" if it is not."""
         return (self.header or self.name) if self.sealed else ""
 
     @property

@@ -76,7 +76,7 @@ def _header_breaches(container: Container, contents: Contents, shown: View) -> I
         name = names.get(record.segment)
         chunks = [chunk for _, chunk in chain(container.state.metadata, record)]
         if name is None or not chunks or len(contents[chunks[-1].name]) != chunks[-1].length:
-            continue  # what the format cannot say
+            continue  # what the format cannot express
 
         read = _read_as_legacy(contents, header_name(name), shown[name])
         if read != shown[name].data:
@@ -85,7 +85,7 @@ def _header_breaches(container: Container, contents: Contents, shown: View) -> I
 
 
 def _read_as_legacy(contents: Contents, file: str, segment: SegmentView) -> bytes | None:
-    """The bytes from the segment's start on, as the header says; None if it says nothing."""
+    """The bytes from the segment's start on, as the header describes them; None without a valid header."""
     header = parse_header(contents[file], file) if file in contents else None
     if header is None or not header.chunks or any(chunk.name not in contents for chunk in header.chunks):
         return None

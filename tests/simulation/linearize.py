@@ -59,11 +59,11 @@ OTHER_ID = "all is the same but a segment id: it was another one before, or it i
 
 
 class Violation(AssertionError):
-    """No order of the calls explains what was told or shown."""
+    """No order of the calls explains the answers or the observation."""
 
 
 class Checker:
-    """Judges one family. ``limit`` bounds the configurations kept; ``TooManyConfigurations`` says that it was
+    """Checks one family. ``limit`` bounds the configurations kept; ``TooManyConfigurations`` says that it was
     reached."""
 
     def __init__(self, family: str, *, state: State | None = None, limit: int = 4000) -> None:
@@ -91,7 +91,7 @@ class Checker:
 
     @property
     def writers(self) -> dict[str, tuple[str, ...]]:
-        """Whom a full look should ask about, by segment: every writer that a call named."""
+        """The writers that a full observation should include, by segment: every writer that a call named."""
         return {name: tuple(writers) for name, writers in self._writers.items()}
 
     @property
@@ -123,7 +123,7 @@ class Checker:
         self._explain(call, value)
 
     def refused(self, call: Pending, error: TierlogError, *, corruption_expected: bool = False) -> None:
-        """The call raised ``error``. ``corruption_expected``: stored bytes were damaged, so a look may be
+        """The call raised ``error``. ``corruption_expected``: stored bytes were damaged, so a query may be
         refused as ``DataCorruption``."""
         if isinstance(error, OutcomeUnknown):
             self.doubtful(call)
@@ -133,7 +133,7 @@ class Checker:
             self._explain(call, error)
 
     def doubtful(self, call: Pending) -> None:
-        """Its caller will not hear of it: ``OutcomeUnknown``, or the caller was cancelled."""
+        """Its caller gets no answer: ``OutcomeUnknown``, or the caller was cancelled."""
         self._note(f"#{call.number} is in doubt")
         self._lose(call)
 
@@ -230,12 +230,12 @@ class Checker:
         self._keep(configuration.without(call) for configuration in kept)
 
     def _explain(self, call: Pending, given: object) -> None:
-        self._note(f"#{call.number} was told {_text(given)}")
+        self._note(f"#{call.number} returned {_text(given)}")
         step = _Explanation(call, given, self._pending.values(), self._watching(), self._visits)
         self._bounded(step.explain)
         if not step.found:
             expected = "\n".join(f"  {line}" for line in self._expected(call))
-            self._fail(f"{call}\nwas told {_text(given)}, which nothing explains. Possible were:\n{expected}")
+            self._fail(f"{call}\nreturned {_text(given)}, which nothing explains. Possible were:\n{expected}")
 
         del self._pending[call.number]
         self._keep(step.found)
@@ -266,7 +266,7 @@ class Checker:
             fitting = _with_ids(here, view) if shows(here.state, view) else None
             if fitting is not None:
                 found.append(fitting)
-            # After a fence, earlier calls have no other chance: what no observation shows may have changed too.
+            # After a fence, earlier calls have no other chance: unobserved parts may have changed too.
             return (is_last or fitting is None) and can_lead_to(here.state, view, walk.removable), flag
 
         self._bounded(lambda configuration: walk.from_(configuration, visit))
@@ -276,7 +276,7 @@ class Checker:
         self._keep(found)
 
     def _able(self, calls: list[Pending]) -> list[Pending]:
-        """Those of ``calls`` that may have their effect now, whatever is looked at: of expiries only those
+        """Those of ``calls`` that may have their effect now, whatever is observed: of expiries only those
         that others would notice."""
         asked = [call for call in calls if not call.op.is_spontaneous]
         return asked + spontaneous_for(asked, calls)
@@ -336,7 +336,7 @@ class Checker:
 
 
 class _Explanation:
-    """The search for configurations in which a call was told ``given``."""
+    """The search for configurations in which a call returned ``given``."""
 
     def __init__(
         self, call: Pending, given: object, pending: Iterable[Pending], watching: list[Pending], limit: int
@@ -361,7 +361,7 @@ class _Explanation:
             self._walk.from_(start, self._visit, flag=explained)
 
     def _visit(self, here: Configuration, flag: bool) -> tuple[bool, bool]:
-        """``flag``: without effect it is explained already, so nothing more of that kind is looked for."""
+        """``flag``: without effect it is explained already, so nothing more of that kind is searched for."""
         state, outcome = self._call.op.apply(here.state)
         if outcome.accepts(self._given):
             if state != here.state:
@@ -383,7 +383,7 @@ class _Explanation:
         )
 
     def _add(self, configuration: Configuration, told: list[Outcome]) -> bool:
-        """Keep ``configuration``, in which any of ``told`` may be what the call was told; False if that
+        """Keep ``configuration``, in which the call may have had any of these outcomes; False if that
         cannot be."""
         segments = sorted(
             {shown for outcome in told if (shown := outcome.shown_incarnation(self._given)) is not None}

@@ -37,7 +37,7 @@ class Deadlock(Exception):
 
 
 class Busy(Deadlock):
-    """Somebody runs for ever; the message names each task and where it is."""
+    """A task runs for ever; the message names each task and where it is."""
 
 
 @attrs.frozen
@@ -168,8 +168,8 @@ def _is_library(path: str) -> bool:
 
 
 class _Pace(trio.abc.Instrument):
-    """Counts rounds; from the one that is too many on, ``end`` is told in each, since who runs for ever may
-    do so behind a new shield."""
+    """Counts rounds; from the one that is too many on, ``end`` is called in each, since a task that runs for
+    ever may do so behind a new shield."""
 
     def __init__(self, rounds: Rounds, end: Callable[[str], None]) -> None:
         self._rounds = rounds

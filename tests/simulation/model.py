@@ -93,7 +93,7 @@ class Transaction:
     fresh: float = 0.0
     """Its begin, its latest append, or its end was no earlier than this; virtual time."""
     reason: str | None = ""
-    """Why it was aborted; None: nobody gave a reason, so the store must. Which one is all the same, so the
+    """Why it was aborted; None: no caller gave a reason, so the store must. Any reason will do, so the
     ways to it are one state."""
     offset: int | None = None
     length: int = 0
@@ -172,8 +172,8 @@ class State:
         return None if known is None or (segment is not None and segment.number != known.number) else known
 
     def is_hidden(self, target: str, transaction: str) -> bool:
-        """Whether it was of an earlier segment than the newest of that name, so that nobody can have been
-        told what became of it."""
+        """Whether it was of an earlier segment than the newest of that name, so that no caller can have
+        learned its end."""
         known, segment = dict(self.transactions).get((target, transaction)), self.find(target)
         newest = dict(self.ended).get(target, 0) - 1 if segment is None else segment.number
         return known is not None and known.number != newest
@@ -214,7 +214,7 @@ class State:
 
 
 class Outcome:
-    """What the model tells a caller. ``given`` is the value that a store returned, or the error that it
+    """What a call may return. ``given`` is the value that a store returned, or the error that it
     raised."""
 
     __slots__ = ()
@@ -223,13 +223,13 @@ class Outcome:
         raise NotImplementedError
 
     def shown_incarnation(self, given: object) -> tuple[str, int, int] | None:
-        """``(name, number of the segment, segment id)`` if the answer says which segment it is about."""
+        """``(name, number of the segment, segment id)`` if the answer identifies its segment."""
         return None
 
 
 @attrs.frozen
 class NotAnswered(Outcome):
-    """Nobody can be told anything: the segment is imported first."""
+    """No answer is possible: the segment is imported first."""
 
     def accepts(self, given: object) -> bool:
         return False

@@ -125,7 +125,7 @@ class Op:
     __slots__ = ()
     is_query: ClassVar[bool] = False
     is_spontaneous: ClassVar[bool] = False
-    """Whether it is nobody's call: what an owner may do by itself once a time is over."""
+    """Whether no client makes it: an owner may do it by itself once a time is over."""
     refuses_staged: ClassVar[bool] = False
     """Whether staged segments are out of its reach (rule T1)."""
     name: str
@@ -158,7 +158,7 @@ class Op:
         return frozenset()
 
     def apply(self, state: State) -> tuple[State, Outcome]:
-        """The state after it, and what its caller is told."""
+        """The state after it, and what it returns."""
         if self.refuses_staged and any(map(is_staged, self.names)):
             return state, Refusal(InvalidArgument)
 
@@ -170,7 +170,7 @@ class Op:
         return not_found(state, self.name)
 
     def begun(self, time: float) -> Self:
-        """The same call, begun at ``time``: what it does cannot be older."""
+        """The same call, begun at ``time``: its effect cannot be earlier."""
         return self
 
     def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
@@ -178,8 +178,8 @@ class Op:
         raise NotImplementedError
 
     def is_hopeless(self, segment: Segment, given: object) -> bool:
-        """Whether ``given`` can no longer be told of ``segment``, nor after any number of calls that do not
-        end it."""
+        """Whether the call can no longer return ``given`` for ``segment``, nor after any number of calls that
+        do not end it."""
         return False
 
     async def send(self, store: SegmentStore) -> Any:
@@ -191,7 +191,7 @@ class Op:
 
 
 def not_open(target: str, known: Transaction | None) -> Refusal | None:
-    """What somebody is told who wants more of a transaction than there is (rule T5)."""
+    """The refusal of a call that needs an open transaction (rule T5)."""
     if known is None:
         return refusal(TransactionNotFound, segment=target)
 
@@ -251,7 +251,7 @@ class Append(Op):
         return attrs.evolve(self, time=time)
 
     def missing(self, state: State) -> Outcome:
-        """Who writes to a staged segment that went with its transaction is told so (rule T5)."""
+        """An append to a staged segment that went with its transaction fails so (rule T5)."""
         if not is_staged(self.name):
             return not_found(state, self.name)
 
@@ -307,7 +307,7 @@ class Append(Op):
         )
 
     def is_hopeless(self, segment: Segment, given: object) -> bool:
-        # A repeat is told an offset below the length; whatever is still to be applied is told at least the
+        # A repeat returns an offset below the length; what is still to be applied returns at least the
         # length.
         if isinstance(given, BadOffset):
             return segment.length > given.expected
@@ -502,7 +502,7 @@ class Merge(Op):
         return frozenset({NAMES, *target}).union(*ends)
 
     def apply(self, state: State) -> tuple[State, Outcome]:
-        # Checked before anything of the state is looked at.
+        # Checked before the state.
         if not self.sources or len(set(self.sources)) != len(self.sources):
             return state, Refusal(InvalidArgument)
 
@@ -663,7 +663,7 @@ class Read(Op):
 
 @attrs.frozen
 class NextBlock(Read):
-    """A read that waits for bytes: it is told that there are none only at the end of a sealed segment."""
+    """A read that waits for bytes: it returns none only at the end of a sealed segment."""
 
     @property
     def reads(self) -> frozenset[Cell]:

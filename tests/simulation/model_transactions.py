@@ -33,7 +33,7 @@ from .model_calls import Cell, Op, Part, cells, ends_of, not_found, not_open, st
 ABORTED, COMMITTED = TransactionState.ABORTED, TransactionState.COMMITTED
 
 
-# --- what is told -------------------------------------------------------------------------------
+# --- what is returned ----------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -368,7 +368,7 @@ class Abort(TransactionOp):
         return await store.abort_transaction(self.name, self.transaction, self.reason)
 
 
-# --- looks --------------------------------------------------------------------------------------
+# --- queries --------------------------------------------------------------------------------------
 
 
 @attrs.frozen

@@ -152,9 +152,9 @@ class Nemesis:
             self.make_zombie(process, random)
 
     def make_zombie(self, process: Process, random: Random) -> None:
-        """``process`` lives on, but somebody else is to serve."""
+        """``process`` lives on, but another process is to serve."""
         self._stage.counts["zombies"] += 1
-        # One who waits for an answer right now is the most curious about it.
+        # A client that waits for an answer right now tests the zombie best.
         self._stage.zombie_clients[process.number] = random.choice(
             self._stage.callers(process) or range(self._stage.plan.clients)
         )
@@ -193,7 +193,7 @@ class Nemesis:
             self._undo_later(self._site.damage.fill_disk(random.choice((0, 1000, 5000))), fault.seconds)
 
     async def _damage(self, fault: PlannedFault, random: Random) -> None:
-        """A chunk is damaged at rest, and mended later: meanwhile looks at it may be refused, but never
+        """A chunk is damaged at rest, and mended later: meanwhile reads of it may be refused, but never
         answered wrongly."""
         contents = {
             name: data
@@ -298,7 +298,7 @@ class Nemesis:
     # --- processes ------------------------------------------------------------------------------------------
 
     async def keep_serving(self) -> None:
-        """ImplicitImport up a process whenever nobody serves."""
+        """Start a process whenever none serves."""
         while True:
             await self._stage.until(lambda: self._stage.current is None)
             await self.bring_up()

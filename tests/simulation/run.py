@@ -61,7 +61,7 @@ class Verdict:
 
     seed: int
     violation: str | None
-    """The first line says what, the next ones where."""
+    """The first line names it, the next ones say where."""
     trace: tuple[str, ...]
     digest: str
     steps: tuple[int, ...]
@@ -253,7 +253,7 @@ class _Run:
         ]
 
     async def _check_idle(self) -> None:
-        """Rule F5: when nobody asks for anything, nothing is written, read, or listed."""
+        """Rule F5: without requests, nothing is written, read, or listed."""
         await trio.sleep(SETTLE_SECONDS)  # what is under way comes to its end
         before = self._site.calls
         await trio.sleep(IDLE_SECONDS)

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 class LogFaults(Protocol):
-    """Asked about each call of the log service."""
+    """Called before each call of the log service."""
 
     async def before(self, verb: str, name: str) -> None:
         """May wait, or raise: nothing has happened then."""

@@ -80,14 +80,14 @@ class Stage:
         site.faults.on_chunk_call = self.book.note
         self.counts: Counter[str] = Counter()
         self.current: Process | None = None
-        """Whom clients should ask; None while nobody serves."""
+        """The process that clients should call; None while none serves."""
         self.zombie_clients: dict[int, int] = {}
-        """The client that stays with a process that is not asked by the others any more, by the process's
+        """The client that stays with a process that the others have left, by the process's
         number."""
         self.is_over = False
         """No more faults: what cannot be done now is a violation."""
         self.is_damaged = False
-        """Stored bytes are damaged now, so looks at them may be refused."""
+        """Stored bytes are damaged now, so reads of them may be refused."""
         self.damaged_up_to = 0
         """The last process that could have met damage."""
         self._flips = 0
@@ -162,13 +162,13 @@ class Stage:
         )
 
     def retire(self, process: Process | None) -> None:
-        """Nobody new asks ``process`` any more: there should be another one."""
+        """No new call goes to ``process``: another one must serve."""
         if process is not None and self.current is process:
             self.current = None
             self.change()
 
     def give_up_on(self, process: Process) -> None:
-        """Everybody leaves ``process`` but the client that stays with it: what they asked is in doubt."""
+        """All clients leave ``process`` but the one that stays with it: their calls are in doubt."""
         keeper = f"c{self.zombie_clients[process.number]} "
         for call in list(self._calling):
             if call.process is process and not call.what.startswith(keeper):
@@ -250,7 +250,7 @@ class Stage:
         return self.is_damaged or process.number <= self.damaged_up_to
 
     def check_no_theft(self, process: Process) -> None:
-        """Hole 26: an owner that was superseded does not open again by itself."""
+        """Rule W1: an owner that was superseded does not open again by itself."""
         newer = [other for other in self.site.processes[process.number :] if other.serving]
         epochs = {
             container.index: container.state.epoch for other in newer for container in other.containers()
@@ -269,7 +269,7 @@ class Stage:
 
     @contextmanager
     def listing(self, family: str, owner: int, calls: dict[Key, Pending]) -> Iterator[None]:
-        """While the transactions of ``family`` are listed, ``calls`` gains a look at each that begins: the
+        """While the transactions of ``family`` are listed, ``calls`` gains a query of each that begins: the
         list may show it as it was at any moment from then on."""
         entry = (family, owner, calls)
         self._listings.append(entry)

@@ -28,7 +28,7 @@ CREATING = ("create", "create_with_content", "concat")
 
 
 class ChunkBook:
-    """Every call to the chunk storages of all processes: no name is used twice, nobody changes another's
+    """Every call to the chunk storages of all processes: no name is used twice, none changes another's
     chunk (rule S2).
 
     It is told inside the calls, where nothing may be raised: the first breach is kept for ``check``.
@@ -45,8 +45,8 @@ class ChunkBook:
         if verb == "delete":
             self._deleted.add((name, process))
         elif verb in CREATING and not name.startswith(SYSTEM):
-            # A creation may be tried again by whoever began it (rule S2), but not once it was garbage in its
-            # own eyes. What a zombie makes again after its successor took it away is left for the next
+            # A creation may be retried by the process that began it (rule S2), but not once that process
+            # released it. What a zombie makes again after its successor deleted it is left for the next
             # opening, as all that a zombie makes.
             if self._creators.setdefault(name, process) != process or (name, process) in self._deleted:
                 self._breach = (

@@ -34,10 +34,10 @@ class MissedWakeup(AssertionError):
 
 @attrs.frozen
 class NoBlock:
-    """What a client heard who gave up."""
+    """What a client got that gave up."""
 
     withheld: str = ""
-    """What it should have been told."""
+    """What it should have got."""
 
 
 async def await_block(
@@ -85,7 +85,7 @@ class TailWatch:
         self._sid = None if segment is None or segment.durable_length < 0 else segment.sid
 
     def news(self) -> str:
-        """What a waiter should have been told by now, and in which life of process and container; "" if
+        """What a waiter should have got by now, and in which epoch of the container; "" if
         nothing is certain."""
         gate, host = self._gate, self._host
         if not gate.alive or gate.frozen or not isinstance(host, LocalContainer):
@@ -125,14 +125,14 @@ class TailWatch:
 
 
 def _loaded(container: Container, name: str) -> SegmentState | None:
-    """The segment, if it is not evicted: looking must not bring it back."""
+    """The segment, if it is not evicted: the check must not load it."""
     sid = container.state.segments._by_name.get(name)
     return None if sid is None else container.state.segments.by_id.get(sid)
 
 
 def _is_in_memory(container: Container, segment: SegmentState, offset: int) -> bool:
     if offset < segment.start_offset:
-        return False  # whoever asks waits for that truncation to be durable
+        return False  # a reader waits for that truncation to be durable
     for merge in segment.merges:
         source = container.state.segments.by_id.get(merge.source)
         if merge.offset <= offset < merge.offset + merge.length:

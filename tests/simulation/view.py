@@ -22,8 +22,8 @@ STAGED_MARK = "#txn."
 
 
 class TornObservation(AssertionError):
-    """The answers of one look contradict each other: a read gave nothing below the length, or something at
-    it."""
+    """The answers of one observation contradict each other: a read gave nothing below the length, or
+    something at it."""
 
 
 @attrs.frozen
@@ -35,7 +35,7 @@ class SegmentView:
     sealed: bool = False
     attributes: Mapping[str, int] = attrs.field(factory=dict)
     last_numbers: Mapping[str, int | None] = attrs.field(factory=dict)
-    """By writer, for the writers that were asked about; None for one that is not known."""
+    """By writer, for the writers that it includes; None for one that is not known."""
     segment_id: int | None = None
     """Compared only with the ids that the checker was shown before."""
 
@@ -94,7 +94,7 @@ async def _observe_segment(store: SegmentStore, name: str, writers: Sequence[str
 
 
 def view_for(state: State, view: View) -> View:
-    """What ``state`` shows to whoever asks about the writers that ``view`` was asked about."""
+    """What ``state`` shows of the writers that ``view`` includes."""
     return {name: _segment_view(segment, view.get(name, SegmentView())) for name, segment in state.segments}
 
 

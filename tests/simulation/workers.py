@@ -41,7 +41,7 @@ _END_SECONDS = 5.0
 
 
 class WorkersCannotStart(Exception):
-    """A worker ended before it took its first seed; what it said about that is on stderr."""
+    """A worker ended before it took its first seed; its reason is on stderr."""
 
 
 @attrs.frozen
@@ -91,7 +91,7 @@ class Crew:
         self._folder.cleanup()
 
     def run(self, jobs: Iterator[Job]) -> Iterator[Verdict]:
-        """The verdicts, each as soon as it is known. ``jobs`` is asked for one more whenever a worker is
+        """The verdicts, each as soon as it is known. one more of ``jobs`` is taken whenever a worker is
         free."""
         free = self._workers.copy()
         more = True
@@ -147,7 +147,7 @@ class _Worker:
             self.pipe.send(job)
 
     def take(self) -> Verdict:
-        """The answer that is there, or what can be said about a process that ended without one."""
+        """The answer that is there, or what is known about a process that ended without one."""
         assert self.job is not None
         job, self.job = self.job, None
         try:
@@ -189,7 +189,7 @@ def _interrupts_kept_back() -> Iterator[None]:
 
 def _serve(pipe: Connection, runner: Runner, seconds: float, stack_file: str) -> None:
     """The worker process."""
-    # Stores that meet faults report them; nobody reads that here.
+    # Stores that meet faults report them; no one reads that here.
     logging.getLogger("tierlog").addHandler(logging.NullHandler())
     with (
         open(stack_file, "w", encoding="utf-8") as stacks,
@@ -208,7 +208,7 @@ def _serve(pipe: Connection, runner: Runner, seconds: float, stack_file: str) ->
 def _run(runner: Runner, job: Job) -> Verdict:
     try:
         verdict = runner(job.seed, operations=job.operations, keep=job.keep, full_trace=job.full_trace)
-    except BaseException as error:  # noqa: BLE001  # whatever comes out of a run is a finding, told with its seed
+    except BaseException as error:  # noqa: BLE001  # whatever comes out of a run is a finding, reported with its seed
         cause = first_leaf(error)
         said = f"{BROKEN}: {type(cause).__name__}: {cause}".splitlines()[0]
         return without_verdict(job, f"{said}\n{traceback.format_exc().strip()}")

@@ -146,9 +146,9 @@ class Site:
     # --- ends ------------------------------------------------------------------------------------
 
     def lose_power(self, keep: Keep) -> None:
-        """Every process dies, and the disk keeps what ``keep`` says of what was not synced."""
+        """Every process dies, and the disk keeps of unsynced data what ``keep`` allows."""
         self.trace.note("host", f"power loss, keeps {keep}")
-        # First nothing moves any more, then the disk is looked at, then the processes unwind.
+        # First nothing moves any more, then the disk crashes, then the processes unwind.
         for process in self.processes:
             process.gate.kill()
         self.disk = self.disk.crash(keep)
@@ -180,7 +180,7 @@ class Site:
         else:
             self.lose_power("random")
 
-    # --- looking ---------------------------------------------------------------------------------
+    # --- inspection ------------------------------------------------------------------------------
 
     @property
     def calls(self) -> int:

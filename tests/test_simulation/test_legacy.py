@@ -100,7 +100,7 @@ async def test_a_store_imports_the_files_as_the_model_says() -> None:
                     answer: object = await op.send(owner.store)
                 except TierlogError as error:
                     answer = error
-                assert outcome.accepts(answer), f"{segment}: {op} was told {answer!r}, not {outcome}"
+                assert outcome.accepts(answer), f"{segment}: {op} returned {answer!r}, not {outcome}"
 
 
 # --- the model ----------------------------------------------------------------------------------

@@ -158,10 +158,10 @@ def test_a_violation_says_what_was_told_and_what_was_possible(bench: Bench) -> N
 
     text = str(caught.value)
     for piece in (
-        "was told 5",
+        "returned 5",
         "Returned(value=3)",
         "(in doubt): Append(name='f', events=[b'defg']",
-        "#2 was told 0",
+        "#2 returned 0",
         "pending calls",
     ):
         assert piece in text

@@ -256,7 +256,7 @@ async def test_model_and_store_say_the_same(name: str) -> None:
         for op, given in script:
             answer = await ask(owner.store, op)
             assert given.accepts(answer) if isinstance(given, Outcome) else answer == given, (
-                f"{op} was told {answer!r}"
+                f"{op} returned {answer!r}"
             )
         view = await look(owner.store, "f", dict.fromkeys(("f", "f#1", "f#2"), WRITERS))
 
@@ -272,7 +272,7 @@ async def test_model_and_store_agree_on_any_calls(seed: int) -> None:
             op = random_call(random, number)
             state, outcome = op.apply(state)
             answer = await ask(owner.store, op)
-            assert outcome.accepts(answer), f"{op} was told {answer!r}, not {outcome}"
+            assert outcome.accepts(answer), f"{op} returned {answer!r}, not {outcome}"
             if number % 30 == 29:
                 await owner.store.flush()
                 view = await look(owner.store, "f", dict.fromkeys(("f", "f#1", "f#2"), WRITERS))

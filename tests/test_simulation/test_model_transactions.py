@@ -92,7 +92,7 @@ SCRIPT: list[tuple[Op, Any]] = [
 """Calls, and what each is told: a value, a refusal, or the state of a transaction."""
 
 
-def is_told(expected: Any, given: object) -> bool:
+def is_returned(expected: Any, given: object) -> bool:
     if isinstance(expected, Outcome):
         return expected.accepts(given)
     return given.state is expected if isinstance(given, TransactionInfo) else given == expected
@@ -111,8 +111,8 @@ async def test_model_and_store_say_the_same() -> None:
         for op, expected in SCRIPT:
             state, outcome = op.apply(state)
             answer = await ask(owner.store, op)
-            assert is_told(expected, answer), f"{op} was told {answer!r}"
-            assert outcome.accepts(answer), f"{op} was told {answer!r}, the model says {outcome}"
+            assert is_returned(expected, answer), f"{op} returned {answer!r}"
+            assert outcome.accepts(answer), f"{op} returned {answer!r}, the model says {outcome}"
         view = await look(owner.store, "f", {}, ("f",))
 
     assert shows(state, view), difference(state, view)
@@ -189,7 +189,7 @@ async def test_model_and_store_agree_on_any_calls(seed: int) -> None:
             op = random_call(random, state, number)
             state, outcome = op.apply(state)
             answer = await ask(owner.store, op)
-            assert outcome.accepts(answer), f"{op} was told {answer!r}, not {outcome}"
+            assert outcome.accepts(answer), f"{op} returned {answer!r}, not {outcome}"
         view = await look(owner.store, "f", {}, TARGETS)
 
     assert shows(state, view), difference(state, view)
