@@ -8,8 +8,8 @@ exactly once and in the order of its writer, nothing may be torn, what has an un
 once; no process, descriptor or socket may be left.
 
   scripts/chaos_failover.py --rounds 5
-  scripts/chaos_failover.py --rounds 100 --tail 10000 --goals     # the goals: first ack within 1 s, takeover within 0.3 s (p99)
-  scripts/chaos_failover.py --url http://127.0.0.1:8470           # attached: only hosts are killed, nobody would start the supervisor again
+  scripts/chaos_failover.py --rounds 100 --tail 10000 --goals     # p99 of the first ack within 1 s
+  scripts/chaos_failover.py --url http://127.0.0.1:8470           # attached: only hosts are killed
 
 Times are from SIGKILL until the answer to an event that was sent after it, so the noticing, the opening and
 the replay are in them. Exit status: 0 if all holds, 1 if not, 2 for wrong arguments, 130 after Ctrl-C, which

@@ -9,7 +9,7 @@ wakes up, after another host has opened its containers. What it acks must be in 
 what it refuses must not. At the end every segment is read back and judged as by scripts/chaos_failover.py.
 
   scripts/chaos_freeze.py --rounds 5
-  scripts/chaos_freeze.py --rounds 100 --tail 10000 --goals       # the goal: first ack of the new owner within 1.5 s (p99)
+  scripts/chaos_freeze.py --rounds 100 --tail 10000 --goals       # p99 of the first ack within 1.5 s
 
 Times are from SIGSTOP until the answer to an event that was sent after it, so the noticing is in them.
 Exit status: 0 if all holds, 1 if not, 2 for wrong arguments, 130 after Ctrl-C, which leaves nothing behind.

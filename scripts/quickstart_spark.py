@@ -1,9 +1,9 @@
-"""The quickstart's Spark driver: a process that writes the text with tierlog's data source, and reads it back.
+"""The quickstart's Spark driver: a process that writes the text with tierlog's data source, and reads it
+back.
 
 Each line of JSON on its standard input is a request: ``write`` the pieces from ``first`` to ``end`` of every
-segment, or ``read`` all segments. A write is one transaction per segment. Its tasks read the pieces from files,
-and wait at a sync point before each one.
-"""
+segment, or ``read`` all segments. A write is one transaction per segment. Its tasks read the pieces from
+files, and wait at a sync point before each one."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
-"""Spark's door: the data source ``tierlog`` for PySpark, batch and streaming, read and write
-(``docs/spark.md``).
+"""The PySpark data source ``tierlog``: batch and streaming, reading and writing (``docs/spark.md``).
 
-``spark.dataSource.register(TierlogDataSource)``, or nothing at all: Spark finds the top-level package
-``pyspark_tierlog`` by itself.
-
-The data source is loaded at its first use, because it needs PySpark, and the modules that need no Spark shall
-not.
-"""
+Spark discovers it through the top-level package ``pyspark_tierlog``;
+``spark.dataSource.register(TierlogDataSource)`` registers it by hand. The class is imported at its first use,
+because it needs PySpark, which ``tierlog.events`` does not."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING

@@ -1,17 +1,12 @@
-"""Connections for large bodies: what the bridge's client sends its requests over, in place of httpx's own
-pool.
+"""An httpx transport for large bodies.
 
-Owns: connections to servers, kept open between requests, and which httpx error each kind of break is. Does
-not own: requests, deadlines of calls, retries (``actors/gateway/client``).
+httpx reads a body 64 KiB at a time, through a parser in Python. A Spark task reads bodies of megabytes, one
+after the other, and shares its cores with Spark. Here a body is read from the socket in large pieces, which
+takes less than half of the processor time.
 
-httpx takes a body out of a socket 64 KiB at a time, through a parser in Python. A task reads bodies of
-megabytes, one behind the other, and shares its cores with Spark: here a body goes from the socket to where it
-stays in large pieces, for less than half of the processor's time.
-
-Whatever goes wrong within an exchange ends its connection. One that is idle for long, or that the server has
-ended, is not used again. Safe from many threads, each exchange with a connection of its own. There is no
-bound, so no exchange waits for another.
-"""
+Any error within an exchange closes its connection. Connections are kept between requests, but not reused
+after a long idle time or when the server has closed them. Safe for many threads, each exchange with a
+connection of its own; their number is not limited, so no exchange waits for another."""
 
 from __future__ import annotations
 
@@ -24,10 +19,9 @@ from collections.abc import Callable, Iterator
 import httpx
 
 PIECE_BYTES = 8 << 20
-"""Of a body: what is taken out of the socket at once. A read of the size that ``readBytes`` has unless it is
-set is one piece."""
+"""Bytes of a body that are read from the socket at once: a read of the default ``readBytes`` is one piece."""
 IDLE_SECONDS = 30.0
-"""Servers keep idle connections for longer."""
+"""Servers keep idle connections longer."""
 
 
 class BulkTransport(httpx.BaseTransport):
@@ -48,7 +42,7 @@ class BulkTransport(httpx.BaseTransport):
             answer = _exchange(connection, request)
         except (OSError, http.client.HTTPException) as error:
             connection.close()
-            raise _told(error) from error
+            raise _as_httpx_error(error) from error
         except BaseException:
             connection.close()
             raise
@@ -80,7 +74,7 @@ class BulkTransport(httpx.BaseTransport):
         return connection
 
     def _take(self, origin: str) -> http.client.HTTPConnection | None:
-        """The one that was used last, if there is one that is sound still."""
+        """The most recently used idle connection that is still open."""
         while True:
             with self._lock:
                 known = self._idle.get(origin)
@@ -113,7 +107,7 @@ class _Body(httpx.SyncByteStream):
             while piece := self._answer.read(PIECE_BYTES):
                 yield piece
         except (OSError, http.client.HTTPException) as error:
-            raise _told(error) from error
+            raise _as_httpx_error(error) from error
 
         if self._answer.length:
             raise httpx.RemoteProtocolError(
@@ -142,14 +136,14 @@ def _exchange(connection: http.client.HTTPConnection, request: httpx.Request) ->
 
 
 def _is_readable(connection: http.client.HTTPConnection) -> bool:
-    """An idle connection on which something comes: its end, or what nobody asked for."""
+    """An idle connection on which something arrives was closed, or is out of step."""
     with selectors.DefaultSelector() as selector:
         selector.register(connection.sock, selectors.EVENT_READ)
         return bool(selector.select(0))
 
 
-def _told(error: OSError | http.client.HTTPException) -> httpx.TransportError:
-    """As httpx would say it."""
+def _as_httpx_error(error: OSError | http.client.HTTPException) -> httpx.TransportError:
+    """The error that httpx would raise."""
     text = str(error) or type(error).__name__
     if isinstance(error, TimeoutError):
         return httpx.ReadTimeout(text)

@@ -1,11 +1,7 @@
-"""Connections of one process: a client for each endpoint, kept for the next task; and what the bridge takes
-from the machine.
+"""One client for each endpoint and process, kept for later tasks; clock and random ids of this process.
 
-Owns: the pool, its end, chance, pauses. Does not own: what is said over a connection.
-
-Spark reuses its Python workers, so a kept-alive client saves each task its connections. Workers are forked: a
-client belongs to the process that opened it, and a child opens its own. Safe from many threads.
-"""
+Spark reuses its Python workers, so a kept client saves each task the connecting. Workers are forked: a client
+belongs to the process that opened it, and a child opens its own. Safe for many threads."""
 
 from __future__ import annotations
 
@@ -32,7 +28,7 @@ class Connections:
         self._inherited: list[ExitStack] = []
 
     def client(self, options: Options) -> SyncClient:
-        """``Unavailable`` if no server answers at the endpoint."""
+        """Raises ``Unavailable`` if no server answers at the endpoint."""
         key = (os.getpid(), options.endpoint, options.call_timeout)
         with self._lock:
             client = self._clients.get(key)
@@ -49,7 +45,7 @@ class Connections:
             self._ends.close()
 
     def forget(self) -> None:
-        """In the child of a fork: what is the parent's stays open and unused, its lock too, which another
+        """In the child of a fork: leave the parent's connections open and unused, and its lock, which another
         thread may have held."""
         self._inherited.append(self._ends)
         self._lock, self._clients, self._ends = threading.Lock(), {}, ExitStack()

@@ -1,18 +1,15 @@
-"""Events in a segment's bytes: each one a 4-byte big-endian length and then its bytes.
+"""Events in a segment's bytes: each one is framed as its length (4 bytes, big-endian) and its bytes.
 
-Owns: the framing, both ways: for plain bytes, for bytes that come in pieces, and for Arrow columns. A store
-knows nothing of it: a segment is bytes. Does not own: where the bytes go or come from.
+Public as ``tierlog.events``: framing of plain bytes, of bytes that arrive in pieces, and of Arrow columns. A
+store knows nothing of it: a segment is bytes.
 
-Whoever appends frames appends whole ones, so that every append begins at a **border**, where a frame begins.
-Then a segment's length is a border at any moment, and readers can divide a segment where appends begin.
+A *boundary* is an offset at which a frame begins, or the segment's end. Writers append whole frames, so every
+append begins at a boundary and a segment's length always is one; readers can divide a segment where appends
+begin. The bytes themselves do not show boundaries: a reader that starts elsewhere reads nonsense, which is
+detected only where it finds a length that no event can have.
 
-Nothing in the bytes says where a frame begins: a reader that begins elsewhere reads nonsense. It is refused
-where it can be seen, which is at a length that no event has.
-
-``pyarrow`` and ``numpy`` are imported by the functions that need them (the extra ``spark`` has both); an
-Arrow column is framed and taken apart without touching single events in Python, except to find where the
-frames begin.
-"""
+``pyarrow`` and ``numpy`` (the extra ``spark``) are imported by the functions that need them. Arrow columns
+are framed and decoded without touching single events in Python, except to find the boundaries."""
 
 from __future__ import annotations
 
@@ -30,26 +27,29 @@ if TYPE_CHECKING:
 
 HEADER_BYTES = 4
 EVENT_BYTES_MAX = (32 << 20) - HEADER_BYTES
-"""A frame fits into the largest append that a store can be set to take."""
+"""Bytes; a frame fits into the largest append that a store can be configured to take."""
 _LENGTH = Struct(">I")
 _EQUAL_MIN = 16
-"""So many events at least are worth a look at whether they are equally long."""
+"""The least number of events for which checking for equal lengths pays off."""
 
 
 class Event(NamedTuple):
-    """One event and where its frame begins."""
+    """One event, and the offset at which its frame begins."""
 
     offset: int
     data: bytes
 
     @property
     def end(self) -> int:
-        """The border behind it."""
+        """The boundary after it."""
         return self.offset + HEADER_BYTES + len(self.data)
 
 
 def encode(events: Iterable[Buffer]) -> bytes:
-    """The frames of ``events``, ready to be appended."""
+    """The frames of ``events``, to be appended in one call.
+
+    Raises ``InvalidArgument`` if an event has more than ``EVENT_BYTES_MAX`` bytes.
+    """
     parts: list[Buffer] = []
     for number, event in enumerate(events):
         size = memoryview(event).nbytes
@@ -61,38 +61,39 @@ def encode(events: Iterable[Buffer]) -> bytes:
 
 
 def decode(data: Buffer) -> list[bytes]:
-    """The events of whole frames; ``DecodeError`` if ``data`` ends inside one."""
-    found = borders(data)
+    """The events in ``data``, which starts at a boundary.
+
+    Raises ``DecodeError`` if it ends inside a frame, or if an event's length is impossible.
+    """
+    found = boundaries(data)
     if found[-1] != len(data):
-        raise DecodeError(f"{len(data) - found[-1]} bytes at {found[-1]} are no whole frame")
+        raise DecodeError(f"the {len(data) - found[-1]} bytes at {found[-1]} are not a whole frame")
 
     view = memoryview(data)
     return [bytes(view[begin + HEADER_BYTES : end]) for begin, end in pairwise(found)]
 
 
 def iterate(data: Buffer, offset: int = 0) -> Iterator[Event]:
-    """The events of the whole frames that ``data`` begins with; ``offset`` is that of its first byte.
+    """The events of the whole frames at the beginning of ``data``; ``offset`` is that of its first byte.
 
-    A frame that is cut off at the end is left out: put the bytes from the last event's ``end`` on before
-    those that come next.
-    """
+    An incomplete frame at the end is left out: prepend the bytes after the last event's ``end`` to the next
+    block. Raises ``DecodeError`` if an event's length is impossible."""
     view = memoryview(data)
-    found = borders(data)
+    found = boundaries(data)
     for begin, end in pairwise(found):
         yield Event(offset + begin, bytes(view[begin + HEADER_BYTES : end]))
 
 
-def borders(data: Buffer) -> Sequence[int]:
-    """Where the whole frames that ``data`` begins with begin, and where the last of them ends: n + 1 numbers
-    for n frames.
+def boundaries(data: Buffer) -> Sequence[int]:
+    """The boundaries of the whole frames at the beginning of ``data``: n + 1 offsets for n frames.
 
-    A ``range`` if all of them are equally long, which is found out at once; else each header is read for the
-    next.
+    A ``range`` if all frames have the same length, which is found without reading every header. Raises
+    ``DecodeError`` if an event's length is impossible.
     """
-    return _equal_borders(data) or _walked_borders(data)
+    return _equal_boundaries(data) or _walked_boundaries(data)
 
 
-def _equal_borders(data: Buffer) -> range | None:
+def _equal_boundaries(data: Buffer) -> range | None:
     if type(data) is not bytes or len(data) < HEADER_BYTES:
         return None
 
@@ -109,12 +110,12 @@ def _equal_borders(data: Buffer) -> range | None:
         rest >= HEADER_BYTES
         and not rest - HEADER_BYTES < _LENGTH.unpack_from(data, end)[0] <= EVENT_BYTES_MAX
     ):
-        return None  # a shorter one follows, or what is none
+        return None  # a shorter frame follows, or no frame at all
 
     return range(0, end + 1, step)
 
 
-def _walked_borders(data: Buffer) -> list[int]:
+def _walked_boundaries(data: Buffer) -> list[int]:
     position, end = 0, len(data)
     found = [0]
     unpack = _LENGTH.unpack_from
@@ -132,7 +133,7 @@ def _walked_borders(data: Buffer) -> list[int]:
 
 
 def frame_bytes(header: Buffer) -> int:
-    """The bytes of the frame with this header, which is included."""
+    """The length in bytes of the frame with this header, header included."""
     if len(header) != HEADER_BYTES:
         raise DecodeError(f"a frame's header has {HEADER_BYTES} bytes, not {len(header)}")
 
@@ -144,21 +145,24 @@ def frame_bytes(header: Buffer) -> int:
 
 
 def _no_frame(position: int, size: int) -> DecodeError:
-    return DecodeError(f"no frame begins at {position}: an event of {size} bytes is none")
+    return DecodeError(f"no frame begins at {position}: {size} is not the length of an event")
 
 
 # --- Arrow columns ------------------------------------------------------------------------------
 
 
 class Frames(NamedTuple):
-    """The frames of one column: their bytes, and where each ends in them."""
+    """The frames of one column: their bytes, and the end of each frame in them."""
 
     data: memoryview
     ends: Sequence[int]
 
 
 def encode_arrow(column: pa.Array) -> Frames:
-    """The frames of a column of binary or string values, which has no nulls."""
+    """The frames of a column of binary or string values.
+
+    Raises ``InvalidArgument`` for another type, for nulls, and for events above ``EVENT_BYTES_MAX``.
+    """
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -174,8 +178,7 @@ def encode_arrow(column: pa.Array) -> Frames:
             f"{EVENT_BYTES_MAX}"
         )
 
-    # A column of headers, joined to the values row by row: what Arrow keeps the result's values in are the
-    # frames, one behind the other.
+    # A column of headers, joined to the values row by row: the buffer of the result's values is the frames.
     headers = pa.FixedSizeBinaryArray.from_buffers(
         pa.binary(HEADER_BYTES), len(values), [None, pa.py_buffer(sizes.astype(">u4"))]
     ).cast(values.type)
@@ -198,24 +201,25 @@ def _as_binary(column: pa.Array) -> pa.Array:
         row = column.is_null().index(True).as_py()
         raise InvalidArgument(
             f"{column.null_count} of {len(column)} events are null, the first in row {row}: filter them, or "
-            f"give them a value"
+            f"replace them"
         )
 
     return column.cast(pa.large_binary() if is_large else pa.binary())
 
 
-def decode_arrow(data: Buffer, borders: Sequence[int]) -> pa.BinaryArray:
-    """The events between ``borders``, which ``data`` was asked for: at most 2 GiB of them."""
+def decode_arrow(data: Buffer, boundaries: Sequence[int]) -> pa.BinaryArray:
+    """The events of ``data`` as a column, at most 2 GiB; ``boundaries`` come from the function of that
+    name."""
     import numpy as np
     import pyarrow as pa
 
-    if isinstance(borders, range) and borders.start == 0:
-        return _equal_events(data, borders)
+    if isinstance(boundaries, range) and boundaries.start == 0:
+        return _equal_events(data, boundaries)
 
-    # Headers and values take turns in one column over the same bytes, so that Arrow copies every second one.
-    count = len(borders) - 1
+    # Headers and values alternate in one column over the same bytes; Arrow copies every second one.
+    count = len(boundaries) - 1
     bounds = np.empty(2 * count + 1, np.int32)
-    bounds[::2] = borders
+    bounds[::2] = boundaries
     bounds[1::2] = bounds[:-1:2] + HEADER_BYTES
     both = pa.BinaryArray.from_buffers(
         pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
@@ -223,13 +227,12 @@ def decode_arrow(data: Buffer, borders: Sequence[int]) -> pa.BinaryArray:
     return both.take(pa.array(np.arange(1, 2 * count, 2)))
 
 
-def _equal_events(data: Buffer, borders: range) -> pa.BinaryArray:
-    """The same for frames that are equally long, from the first byte on: a table whose first columns are the
-    headers."""
+def _equal_events(data: Buffer, boundaries: range) -> pa.BinaryArray:
+    """The same for frames of equal length, which form a table whose first columns are the headers."""
     import numpy as np
     import pyarrow as pa
 
-    count, step = len(borders) - 1, borders.step
+    count, step = len(boundaries) - 1, boundaries.step
     table = np.frombuffer(data, np.uint8, count * step).reshape(count, step)
     values = np.ascontiguousarray(table[:, HEADER_BYTES:])
     bounds = np.arange(count + 1, dtype=np.int32) * np.int32(step - HEADER_BYTES)

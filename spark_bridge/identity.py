@@ -1,14 +1,10 @@
-"""Who writes: the transaction and the token of one write (rule T4).
+"""The identity of a write: its transaction and its token (rule T4), the same in every task, attempt and
+replay.
 
-Owns: how a batch write and a micro-batch are named, so that every task, every attempt and every replay of one
-write says the same. Pure, but for the question which tries of a named write there were. Does not own: what is
-done under the name (``staging.py``).
-
-A batch writer is made once for each job and pickled to all its tasks, so an id drawn there names the job. A
-stream's writer is made anew for each micro-batch and once more for its commit, so an id drawn there would
-name nothing: what it is called comes from the task's local properties. They are Spark's internals. Where one
-is absent the write fails, because without it nobody could tell a replay.
-"""
+A batch writer is created once for each job and pickled to all its tasks, so a random id drawn there names the
+job. A stream's writer is created again for each micro-batch and once more for its commit, so its identity
+comes from the task's local properties. These are internals of Spark. Where one is missing the write fails,
+because a replay could not be recognized."""
 
 from __future__ import annotations
 
@@ -36,7 +32,7 @@ _UUID = re.compile(r"[0-9a-fA-F-]{1,36}")
 
 @attrs.frozen
 class Identity:
-    """One write: ``transaction_id`` is unique to this try of it, the token (if any) to what is written."""
+    """``transaction_id`` identifies this try of the write, the token (if any) the write itself."""
 
     target: str
     transaction_id: str
@@ -47,20 +43,20 @@ class Identity:
 def batch_identity(
     options: Options, target: str, new_id: Callable[[], str], known: Callable[[], Iterable[TransactionInfo]]
 ) -> Identity:
-    """``known``: the transactions of the target, which are asked for only if the user named the write."""
+    """``known`` returns the transactions of the target; it is called only if the user named the write."""
     token = None
     if options.txn_app_id is not None and options.txn_version is not None:
         token = TransactionToken(options.txn_app_id, options.txn_version)
-    name = f"spark-{new_id()}" if options.txn_id is None else try_of(options.txn_id, target, known())
+    name = f"spark-{new_id()}" if options.txn_id is None else next_try(options.txn_id, target, known())
     return Identity(target, name, token, options.txn_lease)
 
 
-def try_of(name: str, target: str, known: Iterable[TransactionInfo]) -> str:
-    """The transaction of the user's ``txnId``: the committed one if there is one, else the open one, else the
-    next.
+def next_try(name: str, target: str, known: Iterable[TransactionInfo]) -> str:
+    """The transaction of the user's ``txnId``: the committed one if there is one, else the open one, else a
+    new one.
 
-    Numbered, so that a write whose first try failed can be tried again, and two drivers that do so at once
-    share a transaction.
+    Tries are numbered, so a failed write can be repeated, and two drivers that repeat it at once share a
+    transaction.
     """
     tries: dict[int, TransactionState] = {}
     for info in known:
@@ -76,18 +72,17 @@ def try_of(name: str, target: str, known: Iterable[TransactionInfo]) -> str:
 
 
 def stream_identity(options: Options, target: str, local_property: Callable[[str], str | None]) -> Identity:
-    """Of the micro-batch whose task asks."""
+    """The identity of the calling task's micro-batch."""
     query, batch, run = (_property(local_property, name) for name in (QUERY_ID, BATCH_ID, RUN_ID))
     if not (batch.isascii() and batch.isdigit() and len(batch) < 20 and int(batch) <= ATTRIBUTE_MAX):
-        raise Unsupported(f"the task's local property {BATCH_ID} is {batch!r} and no batch id; {_WHY}")
+        raise Unsupported(f"the task's local property {BATCH_ID} is {batch!r}, not a batch id; {_WHY}")
 
     if not _UUID.fullmatch(query) or not _UUID.fullmatch(run):
         raise Unsupported(
-            f"the task's local properties {QUERY_ID} and {RUN_ID} are {query!r} and {run!r} and no ids; "
-            f"{_WHY}"
+            f"the task's local properties {QUERY_ID} and {RUN_ID} are {query!r} and {run!r}, not ids; {_WHY}"
         )
 
-    # The run is part of the name: what an old driver aborts is then never what a new run writes.
+    # The run is part of the id, so that an old driver cannot abort what a new run writes.
     token = TransactionToken(options.txn_app_id or query, int(batch))
     return Identity(target, check_transaction_id(f"{query}:{batch}:{run}"), token, options.txn_lease)
 
@@ -100,8 +95,8 @@ def _property(local_property: Callable[[str], str | None], name: str) -> str:
     return value
 
 
-def agreed(identities: Iterable[Identity]) -> Identity:
-    """The one identity that all tasks of a write found."""
+def common_identity(identities: Iterable[Identity]) -> Identity:
+    """The identity that all tasks of a write share. Raises ``InvalidArgument`` if they differ."""
     found = set(identities)
     if len(found) != 1:
         raise InvalidArgument(
@@ -113,6 +108,6 @@ def agreed(identities: Iterable[Identity]) -> Identity:
 
 
 _WHY = (
-    "without it an exactly-once write cannot tell a replayed micro-batch. "
+    "without it an exactly-once write cannot recognize a replayed micro-batch. "
     "Use foreachBatch with txnAppId and txnVersion, or delivery 'at-least-once'"
 )

@@ -1,10 +1,7 @@
 """The options of the data source, parsed once into a frozen value.
 
-Owns: which options exist, their text forms and ranges, which go together for reading and for writing, and the
-answer to an unknown one. Pure. Does not own: what they lead to.
-
-Spark hands over keys in lower case, and what was given to ``load`` or ``save`` as ``path``. An error names an
-option, never its value where that could hold a secret: a URL with a password is refused without being shown.
+Spark passes keys in lower case, and the argument of ``load`` or ``save`` as ``path``. An error names an
+option, but never a value that could contain a secret: a URL with a password is rejected without being shown.
 """
 
 from __future__ import annotations
@@ -34,7 +31,7 @@ T = TypeVar("T")
 
 
 class Edge(Enum):
-    """Where reading begins or ends, where no offsets are given."""
+    """The ends of a segment, in place of an offset."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -46,14 +43,14 @@ class Delivery(Enum):
 
 
 class Rows(Enum):
-    """How rows come to a writer."""
+    """How Spark passes rows to a writer."""
 
     ARROW = "arrow"
     PYTHON = "python"
 
 
 Offsets = Edge | Mapping[str, int]
-"""Where to begin or end: an edge for every segment, or an offset for each."""
+"""One edge for all segments, or an offset for each."""
 
 _TEXT_MAX = 64 * KiB
 _NAMES = (
@@ -79,47 +76,72 @@ _NAMES = (
     "callTimeout",
 )
 _OF_SPARK = frozenset({"checkpointlocation", "queryname"})
-"""Spark's own options, which it also shows to data sources."""
+"""Spark's own options, which it also passes to data sources."""
 _TRIGGER_BYTES = size(0, 1, 1024 * GiB, "Bytes that one micro-batch reads.")
 _READ_BYTES_DEFAULT = 8 * MiB
 _READ_BYTES = size(_READ_BYTES_DEFAULT, 64 * KiB, 256 * MiB, "Bytes of one read.")
 _BATCH_BYTES_DEFAULT = 4 * MiB
 _BATCH_BYTES = size(_BATCH_BYTES_DEFAULT, 4 * KiB, 32 * MiB, "Bytes of one append.")
 _LEASE = duration(LEASE_DEFAULT, LEASE_MIN, LEASE_MAX, "How long a transaction lives without an append.")
-_CALL_TIMEOUT = duration(60.0, 0.1, 3600.0, "How long one call to the service may take, repeats included.")
+_CALL_TIMEOUT = duration(60.0, 0.1, 3600.0, "How long one call to the service may take, retries included.")
 
 
 @attrs.frozen
 class Options:
+    """All options. Spark's names are in camelCase, such as ``maxBytesPerTrigger``; sizes are numbers of bytes
+    or texts like ``8 MiB``, durations texts like ``60 s``."""
+
     endpoint: str
+    """URL of the service, such as ``http://127.0.0.1:8470``. Required."""
     segment: str | None
-    """None: all whose names have the prefix."""
+    """The segment; also the argument of ``load`` and ``save``. None: all whose names have the prefix."""
     segment_prefix: str
+    """Reads: all segments whose names begin with it, in place of ``segment``."""
     starting_offsets: Offsets
+    """Reads: where to begin: ``earliest`` (default), ``latest`` (streams), or JSON like ``{"app/events":
+    0}``. A stream with a checkpoint ignores it."""
     ending_offsets: Offsets
+    """Reads: where to end: ``latest`` (default) or JSON."""
     max_bytes_per_trigger: int | None
+    """Stream reads: about how many bytes a micro-batch has, 1 byte to 1 TiB. Default: all there are."""
     min_partitions: int
+    """Reads: the least number of tasks, if there are so many events, 1 (default) to 100,000."""
     fail_on_data_loss: bool
+    """Reads: fail if events to read were truncated or deleted (default: true)."""
     include_metadata: bool
+    """Reads: include the columns ``segment`` and ``offset`` (default: true)."""
     read_bytes: int
+    """Reads: bytes of one request, 64 KiB to 256 MiB (default: 8 MiB). A task holds two blocks of this
+    size."""
     txn_app_id: str | None
+    """Exactly-once writes: the writer, together with ``txn_version``. Streams: in place of the query's id."""
     txn_version: int | None
+    """Batch writes: number of the write, which only rises; one at or below the last one is a repeat."""
     txn_id: str | None
+    """Batch writes: name of the job, up to 80 letters, digits and ``. _ - :``; repeating a committed job adds
+    nothing."""
     txn_lease: float
+    """Exactly-once writes: how long an unfinished write is kept without an append (default: 1 h)."""
     delivery: Delivery
+    """Writes: ``exactly-once`` (default) or ``at-least-once``."""
     batch_bytes: int
+    """Writes: bytes of one append, 4 KiB to 32 MiB (default: 4 MiB), at most the service's
+    ``append_bytes_max``. A task has two appends in flight."""
     rows: Rows
+    """Writes: ``arrow`` (default) or ``python``, which is several times slower."""
     create_segment: bool
+    """Writes: create the segment if it does not exist (default: true)."""
     call_timeout: float
+    """How long one call to the service may take, retries included, 0.1 s to 1 h (default: 60 s)."""
 
 
 def parse_options(given: Mapping[str, str]) -> Options:
-    """``InvalidArgument`` names the option and says what is allowed."""
+    """Raises ``InvalidArgument``, which names the option and the allowed values."""
     texts = {key.lower(): value for key, value in given.items() if key.lower() not in _OF_SPARK}
     for key in texts:
         _check_known(key)
 
-    take = _Taker(texts)
+    take = _Parser(texts)
     segment, prefix = _segment(texts)
     return Options(
         endpoint=_endpoint(texts.get("endpoint")),
@@ -144,53 +166,49 @@ def parse_options(given: Mapping[str, str]) -> Options:
     )
 
 
-# --- what goes together -------------------------------------------------------------------------
+# --- combinations -------------------------------------------------------------------------------
 
 
 def check_batch_read(options: Options) -> None:
     if options.max_bytes_per_trigger is not None:
         raise InvalidArgument(
-            "option maxBytesPerTrigger is for streams: a batch reads all there is, up to endingOffsets"
+            "option maxBytesPerTrigger is for streams: a batch reads everything up to endingOffsets"
         )
 
     if options.starting_offsets is Edge.LATEST:
         raise InvalidArgument(
-            "option startingOffsets: a batch that begins at 'latest' would read nothing; use 'earliest' or "
-            "offsets"
+            "option startingOffsets: a batch from 'latest' on reads nothing; use 'earliest' or offsets"
         )
 
     if options.ending_offsets is Edge.EARLIEST:
         raise InvalidArgument(
-            "option endingOffsets: a batch that ends at 'earliest' would read nothing; use 'latest' or "
-            "offsets"
+            "option endingOffsets: a batch up to 'earliest' reads nothing; use 'latest' or offsets"
         )
 
 
 def check_stream_read(options: Options) -> None:
     if options.ending_offsets is Edge.EARLIEST:
         raise InvalidArgument(
-            "option endingOffsets: a stream that ends at 'earliest' would read nothing; use 'latest' or "
-            "offsets"
+            "option endingOffsets: a stream up to 'earliest' reads nothing; use 'latest' or offsets"
         )
 
 
 def check_batch_write(options: Options) -> str:
-    """The segment that is written."""
+    """Returns the target segment. Raises ``InvalidArgument`` for options that exclude each other."""
     segment = _target(options)
     if (options.txn_app_id is None) is not (options.txn_version is None):
         raise InvalidArgument("options txnAppId and txnVersion go together: give both or neither")
 
     if options.txn_id is not None and options.txn_app_id is not None:
         raise InvalidArgument(
-            "option txnId and the options txnAppId and txnVersion are two names for one write: give one of "
-            "them"
+            "option txnId and the options txnAppId and txnVersion both name the write: give one of them"
         )
 
     return segment
 
 
 def check_stream_write(options: Options) -> str:
-    """The segment that is written."""
+    """Returns the target segment. Raises ``InvalidArgument`` for options that exclude each other."""
     segment = _target(options)
     if options.txn_version is not None or options.txn_id is not None:
         raise InvalidArgument(
@@ -208,7 +226,9 @@ def _target(options: Options) -> str:
         )
 
     if is_staged(options.segment):
-        raise InvalidArgument(f"option segment: {options.segment!r} is a name that only transactions give")
+        raise InvalidArgument(
+            f"option segment: {options.segment!r} is a name for staged data of transactions"
+        )
 
     if options.delivery is Delivery.AT_LEAST_ONCE and (
         options.txn_app_id,
@@ -216,7 +236,7 @@ def _target(options: Options) -> str:
         options.txn_id,
     ) != (None, None, None):
         raise InvalidArgument(
-            "options txnAppId, txnVersion and txnId mean nothing with delivery 'at-least-once': leave out "
+            "options txnAppId, txnVersion and txnId have no effect with delivery 'at-least-once': remove "
             "one or the other"
         )
 
@@ -226,7 +246,7 @@ def _target(options: Options) -> str:
 # --- single options -----------------------------------------------------------------------------
 
 
-class _Taker:
+class _Parser:
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts
 
@@ -265,7 +285,7 @@ def _endpoint(text: str | None) -> str:
         )
 
     if "@" in text:
-        raise InvalidArgument("option endpoint: a URL with a user name or a password is not taken")
+        raise InvalidArgument("option endpoint: a URL must not contain a user name or a password")
 
     return check_url(_checked_text(text))
 
@@ -274,13 +294,14 @@ def _segment(texts: Mapping[str, str]) -> tuple[str | None, str]:
     segment, path, prefix = texts.get("segment"), texts.get("path"), texts.get("segmentprefix")
     if segment is not None and path is not None and segment != path:
         raise InvalidArgument(
-            f"option segment says {shown(segment)}, and load or save says {shown(path)}: give one of them"
+            f"option segment is {shown(segment)}, and the argument of load or save is {shown(path)}: "
+            "give one of them"
         )
 
     name = path if segment is None else segment
     if (name is None) is (prefix is None):
         raise InvalidArgument(
-            "name one segment (option segment, load(...) or save(...)), or for reading several give option "
+            "name one segment (option segment, load(...) or save(...)), or read several with option "
             "segmentPrefix"
         )
 
@@ -367,7 +388,7 @@ def _writer(text: str) -> str:
 
 
 def _id(text: str) -> str:
-    # The number of the try is put behind it (``identity.py``).
+    # The number of the try is appended to it (``identity.py``).
     if not 0 < len(text) <= _ID_MAX or not all(
         letter.isascii() and (letter.isalnum() or letter in "._-:") for letter in text
     ):

@@ -1,11 +1,7 @@
-"""Reading events: a range of a segment as Arrow batches, and the reader of a batch.
+"""Batch reads: planning, and what a task does with its range.
 
-Owns: what a task does with its range, what is done about bytes that are gone, and how a batch is planned.
-Does not own: where segments may be cut (``ranges.py``), nor streams (``stream_reader.py``).
-
-A task reads between two offsets that were fixed when the read was planned, so a task that runs again gives
-the same rows.
-"""
+A task reads between two offsets that were fixed when the read was planned, so a retried task returns the same
+rows."""
 
 from __future__ import annotations
 
@@ -19,10 +15,9 @@ from ..actors.gateway.client.sync_client import SyncClient
 from ..storage_backends.base.errors import InvalidArgument, SegmentNotFound, SegmentTruncated
 from ..storage_backends.base.segments import SegmentInfo
 from . import events
-from .bytes_source import ServiceBytes
 from .connections import connections
 from .options import Edge, Offsets, Options
-from .ranges import Block, Range, blocks, plan
+from .ranges import Block, Range, ServiceBytes, blocks, plan
 from .schema import OFFSET, SEGMENT, VALUE, Column, arrow_schema
 from .worker_heap import worker_heap
 
@@ -57,11 +52,11 @@ class TierlogReader(DataSourceReader):
         return read_range(connections.client(self.options), self.options, self.columns, partition.range)
 
 
-# --- what there is to read ----------------------------------------------------------------------
+# --- planning -----------------------------------------------------------------------------------
 
 
 def segments(client: SyncClient, options: Options) -> list[SegmentInfo]:
-    """All segments that the options name, as they are now, in the order of their names."""
+    """All segments that the options name, as they are now, ordered by name."""
     if options.segment is not None:
         return [client.segment_info(options.segment)]
 
@@ -70,8 +65,7 @@ def segments(client: SyncClient, options: Options) -> list[SegmentInfo]:
         try:
             found.append(client.segment_info(name))
         except SegmentNotFound:
-            # Deleted since it was listed: as if it had been a moment earlier.
-            continue
+            continue  # deleted since it was listed
     return found
 
 
@@ -80,7 +74,7 @@ def whole_range(options: Options, info: SegmentInfo) -> Range:
     end = edge_offset(options.ending_offsets, info, Edge.LATEST)
     if start < info.start_offset:
         if options.fail_on_data_loss:
-            raise gone(info.name, start, info.start_offset)
+            raise truncated(info.name, start, info.start_offset)
         start = info.start_offset
     if end > info.length:
         raise InvalidArgument(f"option endingOffsets: {info.name!r} ends at {info.length}, before {end}")
@@ -97,16 +91,16 @@ def edge_offset(offsets: Offsets, info: SegmentInfo, otherwise: Edge) -> int:
     return info.start_offset if offsets is Edge.EARLIEST else info.length
 
 
-def gone(segment: str, offset: int, start: int) -> SegmentTruncated:
+def truncated(segment: str, offset: int, start: int) -> SegmentTruncated:
     return SegmentTruncated(
-        f"segment {segment!r} begins at {start}, and is to be read from {offset} on: it was truncated. "
-        "Set failOnDataLoss to false to go on without what is lost",
+        f"segment {segment!r} was truncated at {start}, after the offset {offset} to read from. "
+        "Set failOnDataLoss to false to go on without the lost events",
         segment=segment,
         start_offset=start,
     )
 
 
-# --- what a task does ---------------------------------------------------------------------------
+# --- tasks -----------------------------------------------------------------------------------
 
 
 def read_range(
@@ -115,24 +109,26 @@ def read_range(
     worker_heap.begin()
     schema = arrow_schema(columns)
     try:
-        begun = _begin(client, options, part)
-        for block in blocks(ServiceBytes(client), part.segment, begun.start, begun.end, options.read_bytes):
+        present = _without_truncated(client, options, part)
+        for block in blocks(
+            ServiceBytes(client), part.segment, present.start, present.end, options.read_bytes
+        ):
             yield record_batch(block, part.segment, schema)
         _check_same(client, part)
     except (SegmentTruncated, SegmentNotFound) as error:
         if options.fail_on_data_loss:
             raise
-        _lost(part, error)
+        _log_lost(part, error)
 
 
-def _begin(client: SyncClient, options: Options, part: Range) -> Range:
-    """The range, without what was truncated since it was planned."""
+def _without_truncated(client: SyncClient, options: Options, part: Range) -> Range:
+    """The range, without the bytes that were truncated since it was planned."""
     info = _check_same(client, part)
     if info.start_offset <= part.start:
         return part
 
     if options.fail_on_data_loss:
-        raise gone(part.segment, part.start, info.start_offset)
+        raise truncated(part.segment, part.start, info.start_offset)
 
     return attrs.evolve(part, start=min(info.start_offset, part.end))
 
@@ -141,17 +137,21 @@ def _check_same(client: SyncClient, part: Range) -> SegmentInfo:
     info = client.segment_info(part.segment)
     if part.segment_id not in (None, info.segment_id):
         raise SegmentNotFound(
-            f"segment {part.segment!r} was deleted and made anew while it was read", segment=part.segment
+            f"segment {part.segment!r} was deleted and recreated while it was read", segment=part.segment
         )
 
     return info
 
 
-def _lost(part: Range, error: Exception) -> None:
+def _log_lost(part: Range, error: Exception) -> None:
     import logging
 
     logging.getLogger(__name__).warning(
-        "the rest of bytes %d to %d of %r is gone: %s", part.start, part.end, part.segment, error
+        "events were lost: the rest of bytes %d to %d of %r is gone: %s",
+        part.start,
+        part.end,
+        part.segment,
+        error,
     )
 
 
@@ -159,14 +159,14 @@ def record_batch(block: Block, segment: str, schema: pa.Schema) -> pa.RecordBatc
     import numpy as np
     import pyarrow as pa
 
-    count = len(block.borders) - 1
+    count = len(block.boundaries) - 1
 
     def column(field: pa.Field) -> Any:
         if field.name == VALUE:
-            # Text is checked to be UTF-8 here; anything else is as it was.
-            return events.decode_arrow(block.data, block.borders).cast(field.type)
+            # The cast to a string checks that events are UTF-8.
+            return events.decode_arrow(block.data, block.boundaries).cast(field.type)
         if field.name == OFFSET:
-            return pa.array(np.asarray(block.borders[:-1], np.int64) + block.offset)
+            return pa.array(np.asarray(block.boundaries[:-1], np.int64) + block.offset)
         assert field.name == SEGMENT
         return pa.repeat(segment, count)
 

@@ -1,19 +1,18 @@
-"""Columns: which one is written, and which are read.
+"""Columns: which one is written, which ones are read, and the frames of the written one.
 
-Owns: the choice of the column that holds the events, the columns that a read can give, and their Arrow forms;
-all errors come on the driver, before any task runs. Does not own: framing.
-
-Spark's schemas are looked at by name and type name only, so that this module needs no Spark.
-"""
+Errors are raised on the driver, before any task runs. Spark's schemas are read by name and type name only, so
+that this module needs no Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from ..storage_backends.base.errors import InvalidArgument
+from . import events
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,13 +25,15 @@ READ_SCHEMA = "segment string, offset bigint, value binary"
 VALUE_SCHEMA = "value binary"
 _READABLE = {SEGMENT: ("string",), OFFSET: ("bigint",), VALUE: ("binary", "string")}
 _WRITABLE = ("binary", "string")
+ROWS = 10_000
+"""Python rows that are framed together, like the rows of one of Spark's Arrow batches."""
 
 
 @attrs.frozen
 class Column:
     name: str
     kind: str
-    """As Spark writes it: ``binary``, ``string``, ``bigint``."""
+    """Spark's name of the type: ``binary``, ``string``, ``bigint``."""
 
 
 def columns_of(schema: StructType) -> tuple[Column, ...]:
@@ -40,7 +41,7 @@ def columns_of(schema: StructType) -> tuple[Column, ...]:
 
 
 def written_column(columns: Sequence[Column]) -> int:
-    """The place of the column that holds the events: the one called ``value``, or the only one."""
+    """The index of the column that contains the events: the one called ``value``, or the only one."""
     places = [place for place, column in enumerate(columns) if column.name.lower() == VALUE]
     if not places and len(columns) == 1:
         places = [0]
@@ -54,14 +55,14 @@ def written_column(columns: Sequence[Column]) -> int:
     if column.kind not in _WRITABLE:
         raise InvalidArgument(
             f"column {column.name!r} is {column.kind}: events are binary or string; "
-            "cast it, or make text of the whole row with to_json(struct(*))"
+            "cast it, or convert the whole row to text with to_json(struct(*))"
         )
 
     return places[0]
 
 
 def read_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
-    """The columns of a read, checked: some of ``segment``, ``offset`` and ``value``, in any order."""
+    """The columns of a read: some of ``segment``, ``offset`` and ``value``, in any order."""
     for column in columns:
         if column.kind not in _READABLE.get(column.name, ()):
             raise InvalidArgument(
@@ -70,16 +71,52 @@ def read_columns(columns: Sequence[Column]) -> tuple[Column, ...]:
             )
 
     if not columns or len({column.name for column in columns}) != len(columns):
-        raise InvalidArgument(
-            "a read gives each of its columns once, and at least one: segment, offset, value"
-        )
+        raise InvalidArgument("a read has at least one column, and each of them once: segment, offset, value")
 
     return tuple(columns)
 
 
 def arrow_schema(columns: Sequence[Column]) -> pa.Schema:
-    """Exactly what Spark expects of a read."""
+    """The Arrow schema that Spark expects of a read."""
     import pyarrow as pa
 
     kinds: dict[str, Any] = {"binary": pa.binary(), "string": pa.string(), "bigint": pa.int64()}
     return pa.schema([(column.name, kinds[column.kind]) for column in columns])
+
+
+# --- frames -------------------------------------------------------------------------------------
+
+
+def arrow_frames(batches: Iterable[pa.RecordBatch], column: int) -> Iterator[events.Frames]:
+    for batch in batches:
+        yield events.encode_arrow(batch.column(column))
+
+
+def row_frames(rows: Iterable[Sequence[object]], column: int) -> Iterator[events.Frames]:
+    """The same from Python rows; slower, for data that Arrow cannot represent."""
+    chunk: list[bytes] = []
+    for row in rows:
+        chunk.append(_event(row[column]))
+        if len(chunk) == ROWS:
+            yield _frames(chunk)
+            chunk = []
+    if chunk:
+        yield _frames(chunk)
+
+
+def _event(value: object) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+
+    raise InvalidArgument(
+        f"an event is binary or a string, not "
+        f"{'null: filter such rows' if value is None else type(value).__name__}"
+    )
+
+
+def _frames(chunk: list[bytes]) -> events.Frames:
+    ends = accumulate(events.HEADER_BYTES + len(event) for event in chunk)
+    return events.Frames(memoryview(events.encode(chunk)), list(ends))

@@ -1,8 +1,5 @@
-"""The data source itself: what Spark asks for a reader or a writer.
-
-Owns: the meeting of options and schemas, on the driver, so that mistakes are told before any task runs. Does
-not own: reading and writing.
-"""
+"""The data source: checks options and schema on the driver, before any task runs, and creates readers and
+writers."""
 
 from __future__ import annotations
 
@@ -28,15 +25,16 @@ class TierlogDataSource(DataSource):
 
     Name: ``tierlog``
 
-    Options: ``endpoint`` (the service's URL) and ``segment`` (or the argument of ``load`` and ``save``) are
-    needed; ``docs/spark.md`` lists all of them.
+    Options: ``endpoint`` (the URL of the service) and ``segment`` (or the argument of ``load`` and ``save``)
+    are required. ``tierlog.spark_bridge.options.Options`` documents all options, with their units and
+    defaults.
 
     Examples
 
     >>> from tierlog.spark_bridge import TierlogDataSource
     >>> spark.dataSource.register(TierlogDataSource)
 
-    Write a column ``value`` (binary or string), exactly once:
+    Write the column ``value`` (binary or string), exactly once:
 
     >>> df.write.format("tierlog").option("endpoint", url).mode("append").save("app/events")
 
@@ -47,8 +45,8 @@ class TierlogDataSource(DataSource):
     The same as streams:
 
     >>> stream = spark.readStream.format("tierlog").option("endpoint", url).load("app/events")
-    >>> stream.select("value").writeStream.format("tierlog").option("endpoint", url).option("segment",
-    "app/copy").option( ...     "checkpointLocation", folder ... ).start()
+    >>> writer = stream.select("value").writeStream.format("tierlog").option("endpoint", url)
+    >>> writer.option("segment", "app/copy").option("checkpointLocation", folder).start()
     """
 
     @classmethod
@@ -71,12 +69,12 @@ class TierlogDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchArrowWriter | BatchRowWriter:
         if overwrite:
-            raise InvalidArgument("a segment only grows: write with mode('append')")
+            raise InvalidArgument("a segment cannot be overwritten: write with mode('append')")
 
         options = self._options()
         job = self._job(options, rules.check_batch_write(options), schema)
-        who = batch_identity(job)
-        return BatchArrowWriter(job, who) if options.rows is Rows.ARROW else BatchRowWriter(job, who)
+        kind = BatchArrowWriter if options.rows is Rows.ARROW else BatchRowWriter
+        return kind(job, batch_identity(job))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamArrowWriter | StreamRowWriter:  # noqa: N802
         """In complete mode (``overwrite``) each micro-batch appends the whole result again, as Spark's Kafka

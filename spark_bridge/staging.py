@@ -1,26 +1,26 @@
-"""One attempt of one task: its events, packed into appends, in a place of its own.
+"""One attempt of one task: its events, packed into appends, to a staged segment of its own or directly to the
+target.
 
-Owns: the packing of frames into appends, the steps of an attempt, its message, and the two places that it can
-write to. Does not own: who writes (``identity.py``), nor what Spark calls when (``writer.py``).
+An attempt begins the write's transaction (creates it or joins it; if it is committed already, the rows are
+only drained), stages a part at the first bytes, and appends whole frames conditionally. Its result names the
+part and its length; the driver's commit takes exactly that. A few appends are in flight at once, each at the
+offset where the one before will end; no other writer appends there. An append that overtakes its predecessor
+is rejected for its offset and retried; after one that fails for good none is applied.
 
-Order: begin (get or create the transaction; one that is committed needs nothing more, so the rows are only
-drained), then at the first bytes stage a part, then conditional appends of whole frames. The message names
-the part and its length; the driver's commit takes exactly that. A few appends are under way at once, each at
-the offset where the one before will end: nobody else appends there, so it is known. One that overtakes the
-one before is refused by its offset and sent again; behind one that fails for good none is applied.
-
-Crash: an attempt that ends anywhere leaves a part that no message names; the commit drops it, and so does an
-abort or the end of the lease. An attempt that goes on after its transaction has ended is refused with
-``TransactionEnded`` (rule T5) and fails, as it must. Attempts share nothing: each has a part of a new name,
-because Spark numbers attempts twice and runs two of them at once.
-"""
+On a crash an attempt leaves a part that no result names. The commit drops it, and so does an abort or the end
+of the lease. An attempt that goes on after its transaction has ended fails with ``TransactionEnded`` (rule
+T5). Attempts share nothing: each part has a new name, because Spark restarts attempt numbers and runs two
+attempts at once."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Protocol
+from types import TracebackType
+from typing import Protocol, Self
 
 import attrs
 
@@ -36,16 +36,15 @@ from ..storage_backends.base.transactions import (
 )
 from .events import Frames
 from .identity import Identity
-from .window import Window
 
 REPEATS_MAX = 3
-"""How often an append whose outcome stayed unknown for a whole call is settled by looking."""
-WIDTH = 2
-"""Appends of one attempt under way at once: one that is made durable, and one that travels."""
+"""How often an append with an unknown outcome is checked against the segment's length and retried."""
+IN_FLIGHT_MAX = 2
+"""Appends of one attempt in flight: one is made durable while the next one travels."""
 
 
 class Store(Protocol):
-    """What an attempt needs of a client; ``SyncClient`` has it."""
+    """The verbs of ``SyncClient`` that an attempt uses."""
 
     def begin_transaction(
         self, target: str, transaction_id: str, token: TransactionToken | None = None, lease: float = ...
@@ -64,15 +63,15 @@ class Store(Protocol):
 
 
 @attrs.frozen
-class Staged:
-    """What one attempt tells the driver."""
+class TaskResult:
+    """What one attempt reports to the driver."""
 
     identity: Identity
     segment: str
-    """The staged one; empty if there was nothing to write, or nothing to be done any more."""
+    """The staged segment; empty if there were no rows, or if the write was committed already."""
     length: int
     crc: int
-    """CRC32C of the part, for whoever looks for a difference."""
+    """CRC32C of the part, for the log."""
 
     @property
     def parts(self) -> tuple[StagedPart, ...]:
@@ -83,8 +82,8 @@ class Staged:
 
 
 def pack(batches: Iterable[Frames], size: int) -> Iterator[bytes]:
-    """The frames of all batches in appends of about ``size`` bytes, each of whole frames: as many as fit, or
-    a single larger one."""
+    """The frames of all batches in appends of up to ``size`` bytes, each of whole frames, or of one larger
+    frame."""
     waiting: list[memoryview] = []
     waiting_bytes = 0
     for batch in batches:
@@ -100,46 +99,110 @@ def pack(batches: Iterable[Frames], size: int) -> Iterator[bytes]:
 
 
 def cuts(ends: Sequence[int], size: int, waiting: int) -> Iterator[int]:
-    """Where to cut a batch with frames that end at ``ends``, when ``waiting`` bytes go before it; what is
-    behind the last cut waits."""
+    """Where to cut a batch with frames that end at ``ends``, when ``waiting`` bytes precede it. The bytes
+    after the last cut wait for the next batch."""
     begin, last = 0, ends[-1] if ends else 0
     while waiting + last - begin >= size:
         fitting = bisect_right(ends, begin + size - waiting)
         cut = ends[fitting - 1] if fitting else 0
         if cut <= begin:
-            # Not one more frame fits: what waits goes alone, and a frame that is too large goes alone.
+            # No more frame fits: the waiting bytes go alone, and so does a frame that is too large.
             cut = begin if waiting else ends[fitting]
         yield cut
         begin, waiting = cut, 0
 
 
+# --- appends in flight --------------------------------------------------------------------------
+
+Append = Callable[[Callable[[], None]], None]
+"""``append(before)`` makes one append. ``before()`` returns when its predecessor is done, and raises if that
+failed."""
+
+
+class InFlight:
+    """Several appends of one attempt in flight, each in a thread.
+
+    They start in the order in which they are submitted, over connections of their own, so one may overtake
+    another. It reports that with ``reordered()``, and the next append starts only when all before it are
+    done; otherwise that one would overtake the retried one in turn. The first failure in order is raised, by
+    the next ``submit`` or by ``finish``; the outcomes of later appends are ignored.
+
+    When the body fails or is interrupted, running appends are waited for, the others never start, and
+    ``is_over`` stops retries. No thread is left after the ``with`` block."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._threads = ThreadPoolExecutor(most, "tierlog-append")
+        self._running: deque[Future[None]] = deque()
+        self._is_reordered = False
+        self.is_over = False
+        """The body failed: retries are pointless."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.is_over = kind is not None
+        self._threads.shutdown(cancel_futures=True)
+
+    def submit(self, append: Append) -> None:
+        """Start an append, when fewer than the maximum are in flight."""
+        if len(self._running) >= self._most:
+            self._running.popleft().result()
+        if self._is_reordered:
+            self.finish()
+            self._is_reordered = False
+        before = self._running[-1].result if self._running else _first
+        self._running.append(self._threads.submit(append, before))
+
+    def reordered(self) -> None:
+        """Called by an append that may have arrived before its predecessor."""
+        self._is_reordered = True
+
+    def finish(self) -> None:
+        """Wait for all appends."""
+        while self._running:
+            self._running.popleft().result()
+
+
+def _first() -> None:
+    """The first append has no predecessor to wait for."""
+
+
 # --- an attempt ---------------------------------------------------------------------------------
 
 
-def stage(store: Store, identity: Identity, part: str, batches: Iterable[Frames], size: int) -> Staged:
-    """Write everything to a staged segment of the transaction, or nothing if it is committed already."""
+def stage(store: Store, identity: Identity, part: str, batches: Iterable[Frames], size: int) -> TaskResult:
+    """Write everything to a staged segment of the transaction, or nothing if it is committed already.
+
+    ``part`` names the staged segment, ``size`` is the bytes of one append.
+    """
     if is_committed(store, identity):
         for _ in batches:
             pass
-        return Staged(identity, "", 0, 0)
+        return TaskResult(identity, "", 0, 0)
 
-    place: StagedPlace | None = None
-    with Window(WIDTH) as window:
+    staged: StagedSegment | None = None
+    with InFlight(IN_FLIGHT_MAX) as in_flight:
         for data in pack(batches, size):
-            if place is None:
-                place = StagedPlace(
-                    store, store.stage_segment(identity.target, identity.transaction_id, part), window
+            if staged is None:
+                staged = StagedSegment(
+                    store, store.stage_segment(identity.target, identity.transaction_id, part), in_flight
                 )
-            place.append(data)
-        window.finish()
+            staged.append(data)
+        in_flight.finish()
     return (
-        Staged(identity, "", 0, 0) if place is None else Staged(identity, place.name, place.length, place.crc)
+        TaskResult(identity, "", 0, 0)
+        if staged is None
+        else TaskResult(identity, staged.name, staged.length, staged.crc)
     )
 
 
 def is_committed(store: Store, identity: Identity) -> bool:
-    """Begin the transaction. ``TransactionEnded`` if it was aborted: this task belongs to a write that is
-    over."""
+    """Begin the transaction. Raises ``TransactionEnded`` if it was aborted: this task belongs to a write that
+    has ended."""
     try:
         info = store.begin_transaction(
             identity.target, identity.transaction_id, token=identity.token, lease=identity.lease
@@ -156,20 +219,20 @@ def is_committed(store: Store, identity: Identity) -> bool:
     return info.state is TransactionState.COMMITTED
 
 
-class StagedPlace:
-    """A staged segment. Only this attempt knows its name, so its length says what was applied."""
+class StagedSegment:
+    """A staged segment. Only this attempt appends to it, so its length shows what was applied."""
 
-    def __init__(self, store: Store, name: str, window: Window) -> None:
+    def __init__(self, store: Store, name: str, in_flight: InFlight) -> None:
         self._store = store
-        self._window = window
+        self._in_flight = in_flight
         self.name = name
         self.length = 0
-        """With what is under way."""
+        """In bytes, including the appends in flight."""
         self.crc = 0
 
     def append(self, data: bytes) -> None:
         offset = self.length
-        self._window.put(lambda before: self._append(data, offset, before))
+        self._in_flight.submit(lambda before: self._append(data, offset, before))
         self.length += len(data)
         self.crc = crc32c(data, self.crc)
 
@@ -179,19 +242,19 @@ class StagedPlace:
                 self._store.append(self.name, data, expected_offset=offset)
                 return
             except (OutcomeUnknown, BadOffset):
-                # Perhaps it overtook the one before. When that is applied, the length tells what became of
-                # this one; the offset makes a second try harmless.
-                self._window.overtaken()
+                # It may have overtaken its predecessor. Once that is applied, the length shows whether this
+                # one was; the offset makes a retry harmless.
+                self._in_flight.reordered()
                 before()
                 if self._store.segment_info(self.name).length >= offset + len(data):
                     return
-                if repeat == REPEATS_MAX or self._window.is_over:
+                if repeat == REPEATS_MAX or self._in_flight.is_over:
                     raise
 
 
-class DirectPlace:
-    """The target itself. Numbered appends of a writer of its own: a repeat over HTTP adds nothing, a second
-    attempt adds all again."""
+class DirectAppender:
+    """Appends to the target itself, with a writer id of its own and numbers: a retry over HTTP adds nothing,
+    a second attempt of the task adds everything again."""
 
     def __init__(self, store: Store, target: str, writer_id: str) -> None:
         self._store = store
@@ -204,13 +267,13 @@ class DirectPlace:
         self._number += 1
 
 
-def append_directly(place: DirectPlace, batches: Iterable[Frames], size: int) -> None:
-    """One at a time, while the next is made ready: a writer's numbers must come in order."""
-    with Window(1) as window:
+def append_directly(appender: DirectAppender, batches: Iterable[Frames], size: int) -> None:
+    """One append at a time, while the next one is packed: a writer's numbers must arrive in order."""
+    with InFlight(1) as in_flight:
         for data in pack(batches, size):
-            window.put(partial(_append_to, place, data))
-        window.finish()
+            in_flight.submit(partial(_append_to, appender, data))
+        in_flight.finish()
 
 
-def _append_to(place: DirectPlace, data: bytes, before: Callable[[], None]) -> None:
-    place.append(data)
+def _append_to(appender: DirectAppender, data: bytes, before: Callable[[], None]) -> None:
+    appender.append(data)

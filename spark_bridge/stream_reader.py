@@ -1,14 +1,10 @@
-"""Reading a segment, or several, as a stream: offsets, how far each micro-batch reads, and its tasks.
-
-Owns: the offsets ``{segment: offset}``, admission, waiting for new bytes, and what is done about segments
-that are gone. Does not own: what a task does with its range (``reader.py``).
+"""Reading one or more segments as a stream: offsets, the size of micro-batches, and their tasks.
 
 ``partitions(start, end)`` depends on the offsets and on bytes that never change, so a replayed micro-batch
-has the same rows. Nothing is truncated when a micro-batch is done: others may read the segment too.
+has the same rows. A finished micro-batch truncates nothing, because others may read the segment too.
 
-Spark asks an idle stream for its latest offset every few milliseconds. The question is held for a moment at
-the service, which answers as soon as there are bytes.
-"""
+Spark asks an idle stream for its latest offset every few milliseconds. The service holds the question for a
+moment and answers as soon as there are bytes."""
 
 from __future__ import annotations
 
@@ -26,18 +22,17 @@ from pyspark.sql.streaming.datasource import (
 from ..actors.gateway.client.sync_client import SyncClient
 from ..storage_backends.base.errors import SegmentNotFound, Unsupported
 from ..storage_backends.base.segments import SegmentInfo
-from .bytes_source import ServiceBytes
 from .connections import connections, pause
 from .options import Edge, Options
-from .ranges import Range, admit, plan
-from .reader import RangePartition, edge_offset, gone, read_range, segments
+from .ranges import Range, ServiceBytes, admit, plan
+from .reader import RangePartition, edge_offset, read_range, segments, truncated
 from .schema import Column
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 WAIT_SECONDS = 0.2
-"""How long an idle stream's question for its latest offset is held back."""
+"""How long the service holds an idle stream's question for its latest offset."""
 
 Position = dict[str, int]
 
@@ -93,7 +88,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert isinstance(partition, RangePartition)
         return read_range(self._client(), self.options, self.columns, partition.range)
 
-    # --- inside ----------------------------------------------------------------------------------
+    # --- planning --------------------------------------------------------------------------------
 
     def _client(self) -> SyncClient:
         return connections.client(self.options)
@@ -105,8 +100,8 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return edge_offset(self.options.starting_offsets, info, Edge.EARLIEST)
 
     def _planned(self, name: str, start: int | None, end: int) -> Range:
-        """``start`` is None for a segment that was made after the query had begun: it is read from its first
-        byte that there is."""
+        """``start`` is None for a segment that was created after the query began: it is read from its start
+        offset."""
         if start is None:
             try:
                 start = self._client().segment_info(name).start_offset
@@ -116,7 +111,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Range(name, None, start, end)
 
     def _backlog(self, start: Position) -> list[Range]:
-        """What can be read now, behind ``start``."""
+        """What can be read now, after ``start``."""
         infos = {info.name: info for info in self._segments()}
         for name in start.keys() - infos.keys():
             self._check_loss(
@@ -132,15 +127,14 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = 0 if start is None else start
         if begin < info.start_offset:
             if start is not None:
-                self._check_loss(gone(info.name, begin, info.start_offset))
+                self._check_loss(truncated(info.name, begin, info.start_offset))
             begin = info.start_offset
         if begin > info.length:
-            # Offsets of another segment say nothing about this one, and Spark's only go forward: there is no
-            # going on.
+            # The offsets belong to another segment, and Spark's offsets never decrease: the query cannot
+            # continue.
             raise SegmentNotFound(
                 f"segment {info.name!r} has {info.length} bytes and was read up to {begin}: it was deleted "
-                f"and made anew. "
-                "Begin a new query, with a new checkpoint",
+                "and recreated. Start a new query with a new checkpoint",
                 segment=info.name,
             )
         return Range(info.name, info.segment_id, begin, max(begin, min(self._limits(info))))
@@ -157,7 +151,7 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise error
 
     def _wait(self, start: Position) -> None:
-        """For bytes of one of the segments; of the others one hears when the wait is over."""
+        """Wait for bytes of one of the segments; new bytes of the others are seen afterwards."""
         client = self._client()
         for name in sorted(start):
             try:
@@ -165,8 +159,8 @@ class TierlogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     return
             except (SegmentNotFound, LookupError):
                 continue
-        # None of them will ever grow, and what may still come, a new segment, is not announced.
+        # None of them will ever grow; a new segment is not announced.
         pause(WAIT_SECONDS)
 
 
-_HINT = "Set failOnDataLoss to false to go on without what is lost"
+_HINT = "Set failOnDataLoss to false to go on without the lost events"

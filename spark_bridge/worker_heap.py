@@ -1,19 +1,15 @@
-"""The heap of a Python worker that Spark uses again: what is there to stay is kept out of Spark's collections
-of garbage, and the memory of Arrow's batches is used again.
+"""Tunes the heap of reused Python workers: freezes long-lived objects, and lets Arrow reuse memory.
 
-Owns: when that is, and in which processes. Does not own: what a worker does.
+Spark's daemon collects all garbage after each task of a worker. That visits every object of every module: 30
+to 60 ms of a core, four times in each micro-batch, for tasks that take 2 to 6 ms. The objects that are alive
+when the second task begins have survived such a collection: modules, connections. They are frozen then, once,
+and later collections visit only newer objects.
 
-Spark's daemon collects all garbage after each piece of work that a worker did. That looks at every object of
-every module: 30 to 60 ms of a core, four times in each micro-batch, for pieces of work that take 2 to 6 ms.
-What is alive when the second piece begins has just lived through such a collection: modules, connections. It
-is frozen then, once, and later collections look at what came after.
+Arrow's own allocators return a batch of megabytes to the system and take new pages for the next one, which
+costs more than copying it. The C library's allocator keeps them.
 
-Arrow's own allocators give a batch of megabytes back to the system and take new pages for the next one, which
-costs a task more than copying it. The C library's keeps them.
-
-A cycle that is frozen and dropped later stays. There can be little of that, because it happens once; Python
-that no daemon of Spark runs is left as it is.
-"""
+A cycle that was frozen and becomes garbage later is never freed. That is little memory, because freezing
+happens once. Processes that Spark's daemon did not start are not touched."""
 
 from __future__ import annotations
 
@@ -34,7 +30,7 @@ class WorkerHeap:
         self._begun = 0
 
     def begin(self) -> None:
-        """Called once by each piece of work, before anything else."""
+        """Called once by each task, before anything else."""
         self._begun += 1
         if self._begun > 2 or self._program() != _DAEMON:
             return
@@ -46,7 +42,7 @@ class WorkerHeap:
 
 
 def program() -> str:
-    """The module that this process was started with; workers are forks of it."""
+    """The module that this process runs; workers are forks of Spark's daemon."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return "" if spec is None else str(spec.name)
 

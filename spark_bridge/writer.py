@@ -1,16 +1,12 @@
-"""Spark's writers: what is called on the driver and in tasks, for batches and for streams.
+"""Spark's writers: the calls on the driver and in tasks, for batches and for streams.
 
-Owns: the meeting of Spark's calls and the steps of ``staging.py``. Does not own: those steps, nor names
-(``identity.py``).
+Spark pickles a writer to every task and to ``commit`` and ``abort``, so it is plain data, and connections
+come from ``connections.py``. Spark's protocol has two phases: tasks stage their rows and return a message,
+and the driver commits the messages that count, in the order of partitions.
 
-Spark pickles a writer to every task and to ``commit`` and ``abort``: it is data, and connections come from
-``connections.py``. Spark's part is two-phase: tasks prepare and return a message, the driver commits the
-messages that count, in the order of partitions.
-
-Crash: what a lost driver leaves is dropped when the lease ends. ``abort`` is called after a commit that
-raised, too; the service keeps a committed transaction committed, so a commit whose answer was lost stays
-whole.
-"""
+After a crash of the driver the staged data is dropped when the lease ends. Spark calls ``abort`` also after a
+``commit`` that raised; the service keeps a committed transaction committed, so a commit whose answer was lost
+stays whole."""
 
 from __future__ import annotations
 
@@ -36,8 +32,8 @@ from .connections import connections, new_id
 from .events import Frames
 from .identity import Identity
 from .options import Delivery, Options
-from .rows import arrow_frames, row_frames
-from .staging import DirectPlace, Staged, append_directly, stage
+from .schema import arrow_frames, row_frames
+from .staging import DirectAppender, TaskResult, append_directly, stage
 from .worker_heap import worker_heap
 
 if TYPE_CHECKING:
@@ -49,9 +45,9 @@ _log = logging.getLogger(__name__)
 
 @attrs.frozen
 class Message(WriterCommitMessage):
-    """What a task tells the driver; ``staged`` is None where there is nothing to commit."""
+    """What a task reports to the driver; ``result`` is None for a direct write, which needs no commit."""
 
-    staged: Staged | None
+    result: TaskResult | None
 
 
 Messages: TypeAlias = "Sequence[WriterCommitMessage | None]"
@@ -59,38 +55,39 @@ Messages: TypeAlias = "Sequence[WriterCommitMessage | None]"
 
 @attrs.frozen
 class Job:
-    """What writers of all kinds have in common, and what they do with it."""
+    """A write, as all kinds of writers share it."""
 
     options: Options
     target: str
     column: int
 
     def prepare(self) -> None:
-        """On the driver, before any task: the endpoint answers and the target is there."""
+        """On the driver, before any task: check that the endpoint answers, and create the target if
+        needed."""
         client = connections.client(self.options)
         try:
             client.segment_info(self.target)
         except SegmentNotFound:
             if not self.options.create_segment:
                 raise
-            make_segment(client, self.target)
+            create_segment(client, self.target)
 
     def write(self, frames: Iterator[Frames], name: Callable[[], Identity]) -> Message:
-        """In a task."""
+        """In a task. ``name`` returns the identity of the write."""
         worker_heap.begin()
         try:
             return self._write(connections.client(self.options), frames, name)
         except TooLarge as error:
             raise InvalidArgument(
-                f"an append of up to batchBytes, {self.options.batch_bytes}, is more than the service "
-                f"takes: set that option to less (no "
-                f"event may be larger either), or raise the service's append_bytes_max; {error}"
+                f"appends of up to batchBytes, {self.options.batch_bytes}, are too large for the service: "
+                f"lower that option (no event may be larger either), or raise the "
+                f"service's append_bytes_max; {error}"
             ) from error
 
     def _write(self, client: SyncClient, frames: Iterator[Frames], name: Callable[[], Identity]) -> Message:
         size = self.options.batch_bytes
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
-            append_directly(DirectPlace(client, self.target, new_id()), frames, size)
+            append_directly(DirectAppender(client, self.target, new_id()), frames, size)
             return Message(None)
 
         part = f"p{task().partitionId():05d}-{new_id()}"
@@ -100,40 +97,40 @@ class Job:
         if self.options.delivery is Delivery.AT_LEAST_ONCE:
             return
 
-        staged = _staged(messages)
-        who = identity.agreed(each.identity for each in staged)
-        parts = [part for each in staged for part in each.parts]
+        results = _results(messages)
+        write = identity.common_identity(each.identity for each in results)
+        parts = [part for each in results for part in each.parts]
         result = connections.client(self.options).commit_transaction(
-            who.target, who.transaction_id, parts, token=who.token
+            write.target, write.transaction_id, parts, token=write.token
         )
         _log.info(
             "%s %s to %r: %d parts with %d bytes, CRC32Cs %s",
-            "committed" if result.applied else "had been committed before:",
-            who.transaction_id,
-            who.target,
+            "committed" if result.applied else "was committed before:",
+            write.transaction_id,
+            write.target,
             len(parts),
             sum(part.length for part in parts),
-            " ".join(f"{each.crc:08x}" for each in staged if each.segment),
+            " ".join(f"{each.crc:08x}" for each in results if each.segment),
         )
 
-    def abort(self, who: Identity) -> None:
-        """Changes nothing about a committed one (rule T6). One that fails is left to the lease: Spark's own
-        error is the one to show."""
+    def abort(self, write: Identity) -> None:
+        """A committed transaction stays committed (rule T6). If the abort fails the lease does it: Spark's
+        own error is the one to show."""
         try:
             connections.client(self.options).abort_transaction(
-                who.target, who.transaction_id, reason="Spark aborted the write"
+                write.target, write.transaction_id, reason="Spark aborted the write"
             )
         except TierlogError as error:
             _log.warning(
-                "could not abort %s of %r, its lease will: %s", who.transaction_id, who.target, error
+                "could not abort %s of %r, its lease will: %s", write.transaction_id, write.target, error
             )
 
 
-def make_segment(client: SyncClient, name: str) -> None:
+def create_segment(client: SyncClient, name: str) -> None:
     try:
         client.create_segment(name)
     except SegmentExists:
-        _log.debug("%r was made by another writer meanwhile", name)
+        _log.debug("%r was created by another writer meanwhile", name)
 
 
 def task() -> TaskContext:
@@ -144,9 +141,9 @@ def task() -> TaskContext:
     return found
 
 
-def _staged(messages: Messages) -> list[Staged]:
+def _results(messages: Messages) -> list[TaskResult]:
     return [
-        message.staged for message in messages if isinstance(message, Message) and message.staged is not None
+        message.result for message in messages if isinstance(message, Message) and message.result is not None
     ]
 
 
@@ -154,11 +151,11 @@ def _staged(messages: Messages) -> list[Staged]:
 
 
 class _BatchCommits:
-    """``commit`` and ``abort`` of a batch: its one name was given when the writer was made."""
+    """``commit`` and ``abort`` of a batch, whose identity was fixed when the writer was created."""
 
-    def __init__(self, job: Job, who: Identity) -> None:
+    def __init__(self, job: Job, identity: Identity) -> None:
         self.job = job
-        self.identity = who
+        self.identity = identity
 
     def commit(self, messages: Messages) -> None:
         worker_heap.begin()
@@ -181,7 +178,7 @@ class BatchRowWriter(_BatchCommits, DataSourceWriter):
 
 
 def batch_identity(job: Job) -> Identity:
-    """Drawn once, on the driver: it names the whole job."""
+    """Chosen once, on the driver, for the whole job."""
     client = connections.client(job.options)
     return identity.batch_identity(
         job.options, job.target, new_id, lambda: client.list_transactions(job.target)
@@ -192,7 +189,7 @@ def batch_identity(job: Job) -> Identity:
 
 
 class _StreamCommits:
-    """``commit`` and ``abort`` of a micro-batch: its name comes from the tasks, in their messages."""
+    """``commit`` and ``abort`` of a micro-batch, whose identity is in the messages of its tasks."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -201,9 +198,9 @@ class _StreamCommits:
         self.job.commit(messages)
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
-        """Without a message there is nobody to ask for the name: then the lease ends it."""
-        for who in {each.identity for each in _staged(messages)}:
-            self.job.abort(who)
+        """Without a message the identity is unknown, and the lease ends the transaction."""
+        for write in {each.identity for each in _results(messages)}:
+            self.job.abort(write)
 
     def identity(self) -> Identity:
         return identity.stream_identity(self.job.options, self.job.target, task().getLocalProperty)

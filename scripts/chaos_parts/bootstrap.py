@@ -1,6 +1,5 @@
-"""Runs a chaos script from a fresh clone: with this Python if it has tierlog, or through ``scripts/chaos``, which
-makes an environment first. Imports only the standard library.
-"""
+"""Runs a chaos script from a fresh clone: with this Python if it has tierlog, or through ``scripts/chaos``,
+which makes an environment first. Imports only the standard library."""
 
 from __future__ import annotations
 

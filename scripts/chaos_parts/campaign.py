@@ -1,6 +1,7 @@
 """One run of a chaos script: a service, writers, rounds of faults, and the checks.
 
-1. The service starts (or is found), the segments are created, and the open files of its processes are counted.
+1. The service starts (or is found), the segments are created, and the open files of its processes are
+   counted.
 2. The writers start. In each round the script's nemesis injects a fault and ends it; every container must ack
    again within a limit.
 3. The writers finish. The service settles, is counted again, and every segment is read back and checked.
@@ -113,7 +114,8 @@ class Run:
     async def acks_again(
         self, containers: Iterable[int], since: float, figure: str, goal: float | None = None
     ) -> None:
-        """Wait until each container has acked an event that was sent after ``since``, and record the times."""
+        """Wait until each container has acked an event that was sent after ``since``, and record the
+        times."""
         wait = await self.ledger.first(Outcome.ACKED, containers, since, RECOVERY_LIMIT)
         self.report.samples_of(figure, goal).values += wait.seconds.values()
         if goal is not None:

@@ -1,8 +1,8 @@
 """The chaos scripts as commands: options, the service, the report, the exit status.
 
-Exit status: 0 if all promises hold, 1 if one does not, 2 for wrong arguments, 130 after Ctrl-C (or 128 and the
-number of another signal), when the service and the writers have ended and the temporary folder is removed.
-"""
+Exit status: 0 if all promises hold, 1 if one does not, 2 for wrong arguments, 130 after Ctrl-C (or 128 and
+the number of another signal), when the service and the writers have ended and the temporary folder is
+removed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from chaos_parts.tail import settings_for
 
 _SETTINGS = """\
 [server]
-restarts = 1000                 # hosts die more often here than anywhere else, and must be restarted each time
+restarts = 1000                 # hosts die often here, and must be restarted each time
 restart_backoff_max = "0.2 s"
 failovers = 100000
 container_crashes = 1000
@@ -106,7 +106,8 @@ def carry_out(
 
 
 def settings(options: Options, server: str = "") -> str:
-    """The configuration of a service that is started here; ``server`` is added to its section of that name."""
+    """The configuration of a service that is started here; ``server`` is added to its section of that
+    name."""
     return _SETTINGS + server + settings_for(options.tail)
 
 
@@ -127,8 +128,8 @@ def own_service(options: Options, folder: Path) -> OwnService:
 def make_parser(
     script: str, text: str, *, attach: bool, rounds: int, writers: bool = True
 ) -> argparse.ArgumentParser:
-    """``attach``: whether the script works on a service that it did not start. ``writers``: whether it has the
-    common writers."""
+    """``attach``: whether the script works on a service that it did not start. ``writers``: whether it has
+    the common writers."""
     made = argparse.ArgumentParser(
         prog=f"scripts/chaos_{script}.py",
         description=text,
@@ -163,7 +164,7 @@ def make_parser(
             metavar="URL",
             help="attach to this supervisor on this machine instead of starting a service",
         )
-        pids = "with --url: lines of a host's name and its process id, read in each round (default: from its status)"
+        pids = "with --url: lines of a host's name and its process id, read in each round"
         add("--pids-from", type=Path, metavar="FILE", help=pids)
     return made
 

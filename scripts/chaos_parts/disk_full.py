@@ -1,9 +1,8 @@
 """Full disks: below the low-water mark, to the last byte, and free again. `scripts/chaos_disk_full.py` is the
 command.
 
-The disk is a tmpfs of its own, which needs root, or a user namespace in which one is root. The machine's own disk
-is never filled.
-"""
+The disk is a tmpfs of its own, which needs root, or a user namespace in which one is root. The machine's own
+disk is never filled."""
 
 from __future__ import annotations
 
@@ -117,7 +116,8 @@ class DiskFull:
         yield
 
     async def round(self, run: Run) -> None:
-        """Fill; appends are rejected and reads go on; a host may be killed; free; all containers ack again."""
+        """Fill; appends are rejected and reads go on; a host may be killed; free; all containers ack
+        again."""
         assert isinstance(run.service, SmallDiskService)
         disk = run.service.disk
         await run.service.settled()

@@ -25,10 +25,9 @@ _APPEND_TIMEOUT = 20.0
 class ZombieAppends:
     """Appends sent directly to a host that is, or will be, frozen, whatever the current owner is.
 
-    Sent before the freeze ends, they wait in the frozen process's buffers, and the host finds them when it wakes
-    up, after another host has opened the container. An ack of one counts as any ack: the event must be in what
-    the new owner serves.
-    """
+    Sent before the freeze ends, they wait in the frozen process's buffers, and the host finds them when it
+    wakes up, after another host has opened the container. An ack of one counts as any ack: the event must be
+    in what the new owner serves."""
 
     def __init__(self, ledger: Ledger, segments: Sequence[str]) -> None:
         self._ledger = ledger
@@ -133,8 +132,8 @@ class Freeze:
         await run.acks_again(victim.containers, since, "frozen for a moment, until the first ack")
 
     async def _freeze_host(self, run: Run, victim: Victim, url: str, *, wakes: bool, alone: bool) -> None:
-        """Another host takes over. The frozen one wakes up as a zombie, with requests that wait for it; or the
-        supervisor kills it."""
+        """Another host takes over. The frozen one wakes up as a zombie, with requests that wait for it; or
+        the supervisor kills it."""
         assert self._zombies is not None
         run.begin_fault("SIGSTOP, then a zombie" if wakes else "SIGSTOP for ever")
         figure = "SIGSTOP of a host until the first ack of the new owner"

@@ -1,10 +1,9 @@
 """The service over plain HTTP requests, without tierlog's client (docs/protocols/http.md).
 
 The checks read through this, so that no bug of the client can hide one of the server; writers use it with
-``--client raw``, which tells whose bug it is. A request goes to the supervisor, which redirects it to the owner;
-the owner is asked directly until it fails. Appends with a writer id and reads are always retried; an append
-without one only if it was certainly not applied. Needs asyncio (httpx).
-"""
+``--client raw``, which tells whose bug it is. A request goes to the supervisor, which redirects it to the
+owner; the owner is asked directly until it fails. Appends with a writer id and reads are always retried; an
+append without one only if it was certainly not applied. Needs asyncio (httpx)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """What writers were acked, and whether a segment contains exactly that.
 
 Writers send one record for each outcome. A lane is one writer id on one segment: an *identified* lane numbers
-its events and repeats a call until it is acked; a *plain* lane sends each event once. ``SegmentCheck`` compares a
-segment's bytes with the lanes:
+its events and repeats a call until it is acked; a *plain* lane sends each event once. ``SegmentCheck``
+compares a segment's bytes with the lanes:
 
 - every acked event is there exactly once; events of identified lanes are in order and without gaps
 - a rejected event is not there; an event with an unknown outcome is there at most once
@@ -126,7 +126,8 @@ class Ledger:
             case Outcome.ACKED:
                 if lane.identified and record.first != lane.next:
                     self.problems.append(
-                        f"{lane.writer} on {lane.segment}: event {record.first} was acked after {lane.next - 1}"
+                        f"{lane.writer} on {lane.segment}: event {record.first} was acked "
+                        f"after {lane.next - 1}"
                     )
                 lane.acked += record.count
                 self.acked += record.count
@@ -159,8 +160,8 @@ class Ledger:
                     wait.done.set()
 
     async def first(self, outcome: Outcome, containers: Iterable[int], since: float, limit: float) -> Wait:
-        """Wait up to ``limit`` seconds for the first such outcome in each container, of a call that began after
-        ``since``; containers that took longer are ``missing``."""
+        """Wait up to ``limit`` seconds for the first such outcome in each container, of a call that began
+        after ``since``; containers that took longer are ``missing``."""
         wait = Wait(outcome, since, set(containers))
         self._waits.append(wait)
         try:
@@ -193,7 +194,8 @@ class LaneCheck:
         violation = self._identified(event.number) if self.lane.identified else self._plain(event.number)
         if violation and len(self.violations) < _REPORTED_MAX:
             self.violations.append(
-                f"{self.lane.segment}, offset {event.offset}: event {event.number} of {event.writer} {violation}"
+                f"{self.lane.segment}, offset {event.offset}: event {event.number} of {event.writer} "
+                f"{violation}"
             )
 
     def _identified(self, number: int) -> str:
@@ -229,7 +231,8 @@ class LaneCheck:
             missing = [number for number in range(lane.next) if number not in known]
         if missing:
             self.violations.append(
-                f"{lane.segment}: {len(missing)} acked events of {lane.writer} are lost, the first is {missing[0]}"
+                f"{lane.segment}: {len(missing)} acked events of {lane.writer} are lost, "
+                f"the first is {missing[0]}"
             )
         return self.violations
 

@@ -1,9 +1,8 @@
 """Network faults: a proxy between clients, hosts and supervisor. `scripts/chaos_partition.py` is the command.
 
-Clients know the supervisor and the hosts by addresses of 127.0.0.2, where the proxies listen; the processes listen
-on the same ports of 127.0.0.1. The control socket is renamed as soon as the supervisor listens on it, and a proxy
-takes its place.
-"""
+Clients know the supervisor and the hosts by addresses of 127.0.0.2, where the proxies listen; the processes
+listen on the same ports of 127.0.0.1. The control socket is renamed as soon as the supervisor listens on it,
+and a proxy takes its place."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Processes of this machine: found through /proc, killed with their descendants, asked over pipes, and counted
-for leaks.
+"""Processes of this machine: found through /proc, killed with their descendants, asked over pipes, and
+counted for leaks.
 
 A worker is the first process of a session, so Ctrl-C in a terminal does not reach it, and all its descendants
 (Spark's Java, and Java's Python workers) can be found.
@@ -30,7 +30,8 @@ PATIENCE = 30.0
 POLL = 0.01
 _ANSWER_BYTES_MAX = 1 << 20
 _SLACK = 6
-"""Descriptors that may come and go: a connection that is being closed, a log file that has just been rolled."""
+"""Descriptors that may come and go: a connection that is being closed, a log file that has just been
+rolled."""
 
 
 class RunError(Exception):
@@ -133,7 +134,8 @@ class WorkerGoneError(RunError):
 
 
 class Worker:
-    """A Python process that answers each line of JSON on its standard input with one on its standard output."""
+    """A Python process that answers each line of JSON on its standard input with one on its standard
+    output."""
 
     def __init__(self, process: anyio.abc.Process, log: Path) -> None:
         assert process.stdout is not None

@@ -3,11 +3,12 @@
 A link's fault holds at once, for its existing and new connections, or for one connection alone:
 
 - cut: connections are reset, new ones too
-- silent: nothing passes and no side is told; what was sent waits, as in a network that drops packets until it heals
+- silent: nothing passes and no side is told; what was sent waits, as in a network that drops packets until it
+  heals
 - delay: each piece is delayed by so many seconds, in both directions
 - rate: bytes a second, in each direction of each connection
-- duplicate: what a client sends on a new connection arrives at two connections; only the answers of the first one
-  come back
+- duplicate: what a client sends on a new connection arrives at two connections; only the answers of the first
+  one come back
 
 Closing a proxy resets its connections. A target that refuses a connection resets its client. Needs asyncio.
 """

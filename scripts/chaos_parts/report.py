@@ -87,7 +87,7 @@ class Report:
     @property
     def facts(self) -> str:
         did = ", ".join(f"{count} {what}" for what, count in sorted(self.actions.items())) or "no faults"
-        return f"{self.rounds} rounds, seed {self.seed}: {did}; {self.acked} acked events, {self.unknown} unknown"
+        return f"{self.rounds} rounds, seed {self.seed}: {did}; {self.acked} acked, {self.unknown} unknown"
 
     def document(self) -> dict[str, object]:
         figures = {

@@ -75,8 +75,8 @@ class Service:
         for victim in await self.hosts():
             if not is_process_of(victim.pid, self.folder):
                 raise RunError(
-                    f"process {victim.pid} is not {victim.name} of {self.folder} here: run this on the service's "
-                    "machine, or name the processes with --pids-from"
+                    f"process {victim.pid} is not {victim.name} of {self.folder} here: run this "
+                    "on the service's machine, or name the processes with --pids-from"
                 )
 
     async def wait_for(self, holds: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """Spark's writes with faults at every point: ``scripts/chaos_spark.py``.
 
-A round: a reader polls the target; a write meets its fault; if it failed it is repeated, as an application would,
-until it succeeds; then the segment is checked. A round whose fault did not happen is checked too, and repeated.
-Rounds share only the service and the Spark session, so a run goes on after a violation.
-"""
+A round: a reader polls the target; a write meets its fault; if it failed it is repeated, as an application
+would, until it succeeds; then the segment is checked. A round whose fault did not happen is checked too, and
+repeated. Rounds share only the service and the Spark session, so a run goes on after a violation."""
 
 from __future__ import annotations
 
@@ -44,8 +43,8 @@ from tierlog.spark_bridge import events
 
 _WRITES_MAX = 4
 _REPEATS_MAX = 3
-"""How often a round is run until it is conclusive: on a busy machine Spark may copy a task before it reaches the
-point."""
+"""How often a round is run until it is conclusive: on a busy machine Spark may copy a task before it reaches
+the point."""
 _VIOLATED_MAX = 10
 """Rounds with violations before a run gives up."""
 

@@ -1,9 +1,8 @@
 """What Spark wrote: the right events once each, in order, and no reader ever saw a part of a write.
 
-Each event names its row, the partition and the attempt of the task that wrote it, and its number in that attempt.
-So the check sees that a partition is what one attempt wrote, from beginning to end, even where a shuffle brings
-the rows in another order each time.
-"""
+Each event names its row, the partition and the attempt of the task that wrote it, and its number in that
+attempt. So the check sees that a partition is what one attempt wrote, from beginning to end, even where a
+shuffle brings the rows in another order each time."""
 
 from __future__ import annotations
 
@@ -57,8 +56,8 @@ def lengths_allowed(batches: Iterable[int]) -> set[int]:
 
 
 def check_writes(data: bytes, batches: Sequence[int], *, shuffled: bool) -> list[str]:
-    """Violations in a segment to which so many rows were written, write by write; all rows are numbered in one
-    sequence."""
+    """Violations in a segment to which so many rows were written, write by write; all rows are numbered in
+    one sequence."""
     try:
         found = [parse_event(event) for event in events.decode(data)]
     except DecodeError as error:

@@ -1,9 +1,8 @@
 """Spark's driver processes, on both sides: their start and end here, their requests and sessions there.
 
 There is one driver at a time, kept as long as its master is wanted. As a program this module is the driver: a
-session for one master, and one write after another, as requested on its standard input. Everything that it starts
-is in its session of processes.
-"""
+session for one master, and one write after another, as requested on its standard input. Everything that it
+starts is in its session of processes."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """tierlog's data source, with tasks and commits that fail at a given point of a write.
 
-The wrappers are Spark's writers; the product's writers inside know nothing of them. They are pickled to tasks, so
-executors must find this module. The failing attempts are the first ones of the scenario's victim; later attempts
-only write. Points inside a task are counted in rows that the writer has taken, because it stages rows before it
-takes more.
-"""
+The wrappers are Spark's writers; the product's writers inside know nothing of them. They are pickled to
+tasks, so executors must find this module. The failing attempts are the first ones of the scenario's victim;
+later attempts only write. Points inside a task are counted in rows that the writer has taken, because it
+stages rows before it takes more."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """The faults of a round around Spark's tasks: kills of executors, drivers and hosts, freezes, and slow tasks.
 
 They happen while a task or a commit waits at its sync point. How a task itself fails is in
-``spark_failing_writer.py``. A round whose point nothing reaches proves nothing; ``inconclusive`` says so, and the
-round is repeated.
-"""
+``spark_failing_writer.py``. A round whose point nothing reaches proves nothing; ``inconclusive`` says so, and
+the round is repeated."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """The rounds of ``chaos_spark.py``: which fault, at which point of a write, and what is written.
 
-Each deck contains every cell of the matrix once, and decks are shuffled, so a run with as many rounds as there are
-cells covers all of them. A round depends on the seed and its number alone: it can be repeated by itself. A JVM has
-one master at a time, so rounds are run master by master.
-"""
+Each deck contains every cell of the matrix once, and decks are shuffled, so a run with as many rounds as
+there are cells covers all of them. A round depends on the seed and its number alone: it can be repeated by
+itself. A JVM has one master at a time, so rounds are run master by master."""
 
 from __future__ import annotations
 
@@ -107,8 +106,8 @@ class Scenario:
 
     @property
     def lease(self) -> float:
-        """Seconds: short, so that the staged data of a lost write is soon dropped; longer than Spark takes to see
-        that a task is slow."""
+        """Seconds: short, so that the staged data of a lost write is soon dropped; longer than Spark takes to
+        see that a task is slow."""
         return 60.0 if self.kind is FaultKind.SPECULATION else 15.0
 
     @property

@@ -42,7 +42,8 @@ def missing() -> str:
 
 def environment() -> dict[str, str]:
     """Variables by which Spark's processes find Java and Python."""
-    # Spark lists the folders of the path; it does not see packages that an editable installation imports by a hook.
+    # Spark lists the folders of the path; it does not see packages that an editable installation imports by a
+    # hook.
     path = os.pathsep.join(filter(None, (str(DISCOVERY), os.environ.get("PYTHONPATH"))))
     programs = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     return {**find_java(), **programs, "SPARK_LOCAL_IP": "127.0.0.1", "PYTHONPATH": path}
@@ -79,8 +80,8 @@ def session(master: str, **settings: str) -> Iterator[Any]:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    # local-cluster puts its executors' folders into Spark's installation, whatever the settings are. They are in
-    # use until the session has ended.
+    # local-cluster puts its executors' folders into Spark's installation, whatever the settings are. They are
+    # in use until the session has ended.
     work = spark_home() / "work" / spark.sparkContext.applicationId
     try:
         yield spark

@@ -1,8 +1,8 @@
 """Sync points: a writer in another process stops between two steps until its parent lets it go on.
 
-The writer reports two numbers over a loopback connection, such as the segment and the piece that it is about to
-append. The parent runs its handler, for example a kill, and then answers. So the kill happens in the middle of
-the work for certain: at least the next step comes after it. A writer whose parent is gone fails.
+The writer reports two numbers over a loopback connection, such as the segment and the piece that it is about
+to append. The parent runs its handler, for example a kill, and then answers. So the kill happens in the
+middle of the work for certain: at least the next step comes after it. A writer whose parent is gone fails.
 """
 
 from __future__ import annotations

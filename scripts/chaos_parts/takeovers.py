@@ -1,9 +1,8 @@
 """How long takeovers take, from the service's own log: from the order to open a container until its new owner
 has opened it.
 
-A move by an operator or for balance is no takeover: there the order follows a close. The time to detect a loss
-is not included. The log of a service that was not started here is unknown, and so are its takeovers.
-"""
+A move by an operator or for balance is no takeover: there the order follows a close. The time to detect a
+loss is not included. The log of a service that was not started here is unknown, and so are its takeovers."""
 
 from __future__ import annotations
 

@@ -1,12 +1,11 @@
 """A writer process: appends on its lanes, repeats calls, and reports every outcome to its parent.
 
-Each lane has one call in flight. An identified lane sends one or more events at a time, with writer id and event
-numbers, until they are acked. A plain lane sends each event once and gives up on an unknown outcome. A call that
-takes longer than ``HANG`` is cancelled and reported as hung.
+Each lane has one call in flight. An identified lane sends one or more events at a time, with writer id and
+event numbers, until they are acked. A plain lane sends each event once and gives up on an unknown outcome. A
+call that takes longer than ``HANG`` is cancelled and reported as hung.
 
-Outcomes are records on the standard output (``ledger.py``). When its standard input ends, the process finishes
-the calls in flight and exits.
-"""
+Outcomes are records on the standard output (``ledger.py``). When its standard input ends, the process
+finishes the calls in flight and exits."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fuzz.target import Target
 from tierlog.spark_bridge import events
-from tierlog.spark_bridge.identity import BATCH_ID, QUERY_ID, RUN_ID, Identity, stream_identity, try_of
+from tierlog.spark_bridge.identity import BATCH_ID, QUERY_ID, RUN_ID, Identity, next_try, stream_identity
 from tierlog.spark_bridge.options import Options, parse_options
 from tierlog.storage_backends.base.codec import DecodeError
 from tierlog.storage_backends.base.errors import InvalidArgument, Unsupported
@@ -19,12 +19,12 @@ from tierlog.storage_backends.base.transactions import TransactionInfo, Transact
 def _iterated(data: bytes) -> list[bytes]:
     """The whole frames that the bytes begin with, found in three ways that must agree."""
     found = list(events.iterate(data, 7))
-    borders = list(events.borders(data))
-    assert [event.offset - 7 for event in found] == borders[:-1]
-    assert [event.end - 7 for event in found] == borders[1:]
+    boundaries = list(events.boundaries(data))
+    assert [event.offset - 7 for event in found] == boundaries[:-1]
+    assert [event.end - 7 for event in found] == boundaries[1:]
     assert all(
         events.frame_bytes(data[start : start + events.HEADER_BYTES]) == end - start
-        for start, end in pairwise(borders)
+        for start, end in pairwise(boundaries)
     )
     return [event.data for event in found]
 
@@ -52,7 +52,7 @@ def _try(data: bytes) -> str:
         TransactionInfo(line, "t", TransactionState.ABORTED, None, 1.0, 1.0, "", None, 0)
         for line in data.decode().split("\n")
     ]
-    return try_of("a", "t", known)
+    return next_try("a", "t", known)
 
 
 SPARK_TARGETS = [

@@ -52,7 +52,7 @@ EXEMPT = {
     "actors/maintenance/restore.py _Restore._make_folder": "as above",
     "journal/operations/operation.py _Record.decode": "a protocol's signature, without a body",
     "actors/store/runtime.py ContainerRuntime._local_container.make": "as above",
-    "spark_bridge/events.py decode_arrow": "needs the extra `spark`; takes borders that `borders` has "
+    "spark_bridge/events.py decode_arrow": "needs the extra `spark`; takes boundaries that `boundaries` has "
     "found, see tests/spark_bridge/test_events.py",
     "journal/log/local.py "
     "LocalLog.check_owner": "the epoch only goes into an error's message; the record is compared as a whole",

@@ -165,7 +165,9 @@ def test_another_version_of_an_application_is_another_write(
 def test_a_segment_cannot_be_overwritten(spark: Any, url: str, segment: str) -> None:
     from pyspark.errors import PySparkException
 
-    with pytest.raises(PySparkException, match=r"a segment only grows: write with mode\('append'\)"):
+    with pytest.raises(
+        PySparkException, match=r"a segment cannot be overwritten: write with mode\('append'\)"
+    ):
         numbered(spark, 1, 1).write.format("tierlog").option("endpoint", url).mode("overwrite").save(segment)
 
 
@@ -211,7 +213,7 @@ def test_an_append_that_the_service_finds_too_large_is_told_with_the_option(
     writer = TierlogDataSource(given).writer(StructType([StructField("value", BinaryType())]), False)
     with pytest.raises(
         InvalidArgument,
-        match="batchBytes, 16777216, is more than the service takes: .* takes at most 8388608",
+        match="batchBytes, 16777216, are too large for the service: .* takes at most 8388608",
     ):
         writer.write(iter([pa.record_batch([pa.array([bytes(1 << 20)] * 9, pa.binary())], ["value"])]))
 

@@ -26,7 +26,7 @@ def test_events_come_back_as_they_were(given_events: list[bytes]) -> None:
 
     assert events.decode(data) == given_events
     assert [event.data for event in events.iterate(data)] == given_events
-    assert len(events.borders(data)) == len(given_events) + 1
+    assert len(events.boundaries(data)) == len(given_events) + 1
 
 
 @given(some_events, st.data())
@@ -39,11 +39,11 @@ def test_pieces_cut_anywhere_give_the_same_events(given_events: list[bytes], dra
     rest = list(events.iterate(data[taken:], 100 + taken))
 
     assert [event.data for event in first + rest] == given_events
-    assert [event.offset - 100 for event in first + rest] == list(events.borders(data))[:-1]
+    assert [event.offset - 100 for event in first + rest] == list(events.boundaries(data))[:-1]
 
 
 def test_bytes_that_end_inside_a_frame_are_refused_as_a_whole() -> None:
-    with pytest.raises(DecodeError, match="5 bytes at 5 are no whole frame"):
+    with pytest.raises(DecodeError, match="the 5 bytes at 5 are not a whole frame"):
         events.decode(events.encode([b"a"]) + b"\0\0\0\2b")
 
 
@@ -112,11 +112,11 @@ def test_a_quick_look_finds_what_a_walk_finds_or_nothing(
     data = events.encode([content] * count) + tail
     data = data[: len(data) - cut]
 
-    quick = found_or_refused(events._equal_borders, data)
-    walked = found_or_refused(events._walked_borders, data)
+    quick = found_or_refused(events._equal_boundaries, data)
+    walked = found_or_refused(events._walked_boundaries, data)
 
     assert quick in (None, walked)
-    assert found_or_refused(events.borders, data) == walked
+    assert found_or_refused(events.boundaries, data) == walked
 
 
 @pytest.mark.parametrize("size", [0, 1, 250, 70_000])
@@ -125,11 +125,11 @@ def test_where_equally_long_events_begin_is_a_range(size: int, count: int) -> No
     step = 4 + size
     whole = range(0, count * step + 1, step)
 
-    assert events.borders(equally_long(size, count)) == whole
-    assert events.borders(equally_long(size, count + 1)[:-1]) == whole, "the last one is cut off"
-    assert events.borders(equally_long(size, count) + (size + 1).to_bytes(4, "big")[: step - 1]) == whole, (
-        "a longer one is cut off"
-    )
+    assert events.boundaries(equally_long(size, count)) == whole
+    assert events.boundaries(equally_long(size, count + 1)[:-1]) == whole, "the last one is cut off"
+    assert (
+        events.boundaries(equally_long(size, count) + (size + 1).to_bytes(4, "big")[: step - 1]) == whole
+    ), "a longer one is cut off"
 
 
 @pytest.mark.parametrize("other", [0, 7, 9, 10, 300])
@@ -137,14 +137,14 @@ def test_where_equally_long_events_begin_is_a_range(size: int, count: int) -> No
 def test_one_event_of_another_length_is_seen_wherever_it_is(other: int, at: int) -> None:
     lengths = [8] * 32
     lengths.insert(at, other)
-    found = events.borders(events.encode([bytes(length) for length in lengths]))
+    found = events.boundaries(events.encode([bytes(length) for length in lengths]))
 
     assert list(found) == [0, *accumulate(4 + length for length in lengths)]
 
 
 def test_a_few_equally_long_events_are_walked() -> None:
-    assert events._equal_borders(equally_long(8, 15)) is None
-    assert list(events.borders(equally_long(8, 15))) == list(range(0, 181, 12))
+    assert events._equal_boundaries(equally_long(8, 15)) is None
+    assert list(events.boundaries(equally_long(8, 15))) == list(range(0, 181, 12))
 
 
 @pytest.mark.parametrize("size", [0, 3, 4, 5, 100])
@@ -152,15 +152,15 @@ def test_a_few_equally_long_events_are_walked() -> None:
 def test_a_length_that_no_event_has_is_refused_behind_equally_long_ones(size: int, more: bytes) -> None:
     data = equally_long(size, 20)
     with pytest.raises(DecodeError, match=f"no frame begins at {len(data)}:"):
-        events.borders(data + NO_EVENT + more)
+        events.boundaries(data + NO_EVENT + more)
 
 
 def test_equally_long_events_that_are_too_long_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     data = equally_long(8, 20)
     monkeypatch.setattr(events, "EVENT_BYTES_MAX", 7)
 
-    with pytest.raises(DecodeError, match="no frame begins at 0: an event of 8 bytes"):
-        events.borders(data)
+    with pytest.raises(DecodeError, match="no frame begins at 0: 8 is not the length of an event"):
+        events.boundaries(data)
 
 
 # --- Arrow --------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def test_an_arrow_column_is_framed_as_its_events_are(
     frames = events.encode_arrow(column)
 
     assert bytes(frames.data) == events.encode(given_events[skipped:])
-    assert [0, *frames.ends] == list(events.borders(frames.data))
+    assert [0, *frames.ends] == list(events.boundaries(frames.data))
 
 
 def test_text_is_framed_as_its_utf_8() -> None:
@@ -196,7 +196,7 @@ def test_a_block_of_frames_becomes_an_arrow_column(given_events: list[bytes]) ->
     pa = pytest.importorskip("pyarrow", reason=NEEDS_ARROW)
     data = events.encode(given_events)
 
-    column = events.decode_arrow(data + b"\0\0", events.borders(data))
+    column = events.decode_arrow(data + b"\0\0", events.boundaries(data))
 
     assert column.equals(pa.array(given_events, pa.binary()))
 
@@ -208,11 +208,11 @@ def test_a_block_of_frames_becomes_an_arrow_column(given_events: list[bytes]) ->
 def test_equally_long_events_become_the_same_column(
     kind: type, size: int, count: int, skipped: int, rest: bytes
 ) -> None:
-    """Whatever their bytes are in, and from any of the borders on."""
+    """Whatever their bytes are in, and from any of the boundaries on."""
     pa = pytest.importorskip("pyarrow", reason=NEEDS_ARROW)
     assume(skipped < count)
     data = equally_long(size, count) + rest
-    found = events.borders(data)
+    found = events.boundaries(data)
     assert isinstance(found, range)
 
     column = events.decode_arrow(kind(data), found[skipped:])

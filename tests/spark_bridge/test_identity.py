@@ -10,10 +10,10 @@ from tierlog.spark_bridge.identity import (
     QUERY_ID,
     RUN_ID,
     Identity,
-    agreed,
     batch_identity,
+    common_identity,
+    next_try,
     stream_identity,
-    try_of,
 )
 from tierlog.spark_bridge.options import Options, parse_options
 from tierlog.storage_backends.base.errors import InvalidArgument, Unsupported
@@ -67,7 +67,7 @@ def test_a_named_batch_that_was_committed_is_found_among_all_its_tries() -> None
         info("load:3", TransactionState.OPEN),
     ]
 
-    assert try_of("load", "t", known) == "load:2"
+    assert next_try("load", "t", known) == "load:2"
 
 
 def test_other_targets_and_names_are_not_taken_for_tries() -> None:
@@ -79,7 +79,7 @@ def test_other_targets_and_names_are_not_taken_for_tries() -> None:
         info("load", TransactionState.COMMITTED),
     ]
 
-    assert try_of("load", "t", known) == "load:1"
+    assert next_try("load", "t", known) == "load:1"
 
 
 def test_a_micro_batch_is_named_by_its_query_and_number_and_run() -> None:
@@ -123,6 +123,6 @@ def test_a_property_that_is_something_else_fails_the_write(name: str, value: str
 def test_the_tasks_of_one_write_agree() -> None:
     one, other = Identity("t", "a", None, 1.0), Identity("t", "b", None, 1.0)
 
-    assert agreed([one, one]) == one
+    assert common_identity([one, one]) == one
     with pytest.raises(InvalidArgument, match="2 transactions"):
-        agreed([one, other])
+        common_identity([one, other])

@@ -47,11 +47,11 @@ def test_blocks_hold_all_events_in_order_whatever_their_size(given_events: list[
     found = list(blocks(source, "s", 0, len(source.data), size))
 
     assert [
-        event for block in found for event in events.decode(block.data[: block.borders[-1]])
+        event for block in found for event in events.decode(block.data[: block.boundaries[-1]])
     ] == given_events
-    assert [block.offset + border for block in found for border in block.borders[:-1]] == events.borders(
-        source.data
-    )[:-1]
+    assert [
+        block.offset + boundary for block in found for boundary in block.boundaries[:-1]
+    ] == events.boundaries(source.data)[:-1]
 
 
 def test_the_next_block_is_read_while_the_caller_has_one() -> None:
@@ -81,7 +81,7 @@ def test_a_walk_finds_every_border(given_events: list[bytes], block: int) -> Non
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranges, "WALK_BYTES", block)
 
-        assert list(walk(source, "s", 0, len(source.data))) == events.borders(source.data)[1:]
+        assert list(walk(source, "s", 0, len(source.data))) == events.boundaries(source.data)[1:]
 
 
 def test_a_walk_steps_over_what_is_larger_than_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_parts_follow_each_other_and_are_large_enough(given_events: list[bytes],
     assert [part.start for part in parts] == [0, *(part.end for part in parts[:-1])]
     assert parts[-1].end == len(source.data)
     assert all(part.size >= size for part in parts[:-1])
-    assert {part.start for part in parts} <= set(events.borders(source.data))
+    assert {part.start for part in parts} <= set(events.boundaries(source.data))
 
 
 def test_one_range_for_each_segment_needs_no_reading() -> None:
@@ -131,12 +131,12 @@ def test_s5_append_starts_change_what_is_read_and_never_where_is_cut(
 ) -> None:
     """Whichever of them the service still knows: a replay cuts at the same places."""
     encoded = events.encode(given_events)
-    borders = events.borders(encoded)[:-1]
-    known = sorted(data.draw(st.sets(st.sampled_from(borders)))) if borders else []
+    boundaries = events.boundaries(encoded)[:-1]
+    known = sorted(data.draw(st.sets(st.sampled_from(boundaries)))) if boundaries else []
     size = data.draw(st.integers(1, len(encoded) + 1))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranges, "NEAR_BYTES", data.draw(st.integers(0, 20)))
-        patch.setattr(ranges, "_LOOK_BACK", data.draw(st.integers(1, 40)))
+        patch.setattr(ranges, "_SEARCH_BYTES", data.draw(st.integers(1, 40)))
         with_starts, without = Bytes(encoded, known), Bytes(encoded)
 
         assert list(split(with_starts, whole(with_starts), size)) == list(

@@ -16,9 +16,16 @@ from hypothesis import strategies as st
 from tierlog.spark_bridge import events
 from tierlog.spark_bridge.events import Frames
 from tierlog.spark_bridge.identity import Identity
-from tierlog.spark_bridge.rows import row_frames
-from tierlog.spark_bridge.staging import REPEATS_MAX, DirectPlace, Staged, append_directly, pack, stage
-from tierlog.spark_bridge.window import Window
+from tierlog.spark_bridge.schema import row_frames
+from tierlog.spark_bridge.staging import (
+    REPEATS_MAX,
+    DirectAppender,
+    InFlight,
+    TaskResult,
+    append_directly,
+    pack,
+    stage,
+)
 from tierlog.storage_backends.base.arguments import WriterId
 from tierlog.storage_backends.base.checksum import Buffer, crc32c
 from tierlog.storage_backends.base.errors import BadOffset, InvalidArgument, OutcomeUnknown, TransactionEnded
@@ -97,10 +104,10 @@ class Store:
 
 def batch(contents: Sequence[bytes]) -> Frames:
     data = events.encode(contents)
-    return Frames(memoryview(data), events.borders(data)[1:])
+    return Frames(memoryview(data), events.boundaries(data)[1:])
 
 
-def run(store: Store, contents: Sequence[bytes] = (b"one", b"two", b"three"), size: int = 10) -> Staged:
+def run(store: Store, contents: Sequence[bytes] = (b"one", b"two", b"three"), size: int = 10) -> TaskResult:
     return stage(store, WHO, "p00000-x", [batch(contents)], size)
 
 
@@ -113,7 +120,7 @@ def test_appends_are_whole_frames_and_as_many_as_fit(batches: list[list[bytes]],
     ]
     for data, following in pairwise(packed):
         assert len(data) <= size or len(events.decode(data)) == 1
-        assert len(data) + events.borders(following)[1] > size
+        assert len(data) + events.boundaries(following)[1] > size
 
 
 def test_what_was_staged_is_described_to_the_driver() -> None:
@@ -122,7 +129,7 @@ def test_what_was_staged_is_described_to_the_driver() -> None:
     staged = run(store)
 
     data = events.encode([b"one", b"two", b"three"])
-    assert staged == Staged(WHO, "t#txn.id.p00000-x", len(data), crc32c(data))
+    assert staged == TaskResult(WHO, "t#txn.id.p00000-x", len(data), crc32c(data))
     assert store.data == {"t#txn.id.p00000-x": data}
     assert [len(append) for append in store.appends] == [7, 7, 9]
 
@@ -139,7 +146,7 @@ def test_a_committed_write_is_drained_and_nothing_is_sent(by_error: bool) -> Non
     store, rows = Store(TransactionState.COMMITTED), iter([batch([b"one"]), batch([b"two"])])
     store.ends_by_error = by_error
 
-    assert stage(store, WHO, "p", rows, 10) == Staged(WHO, "", 0, 0)
+    assert stage(store, WHO, "p", rows, 10) == TaskResult(WHO, "", 0, 0)
     assert next(rows, None) is None
     assert store.data == {}
 
@@ -173,7 +180,7 @@ def test_direct_appends_are_numbered_so_that_http_repeats_add_nothing() -> None:
     store = Store()
     store.data["t"] = b""
 
-    append_directly(DirectPlace(store, "t", "w"), [batch([b"one", b"two"])], 7)
+    append_directly(DirectAppender(store, "t", "w"), [batch([b"one", b"two"])], 7)
 
     assert store.numbers == [("w", 0), ("w", 1)]
 
@@ -186,7 +193,7 @@ def test_rows_are_framed_like_columns() -> None:
     [frames] = row_frames(rows(), 1)
 
     assert bytes(frames.data) == events.encode(["ä".encode(), b"b"])
-    assert [0, *frames.ends] == events.borders(frames.data)
+    assert [0, *frames.ends] == events.boundaries(frames.data)
 
 
 @pytest.mark.parametrize(("value", "words"), [(None, "null: filter such rows"), (1, "not int")])
@@ -292,13 +299,13 @@ def test_one_more_than_the_width_is_not_taken() -> None:
     """So that a slow service bounds what a task holds in memory."""
     going = threading.Event()
 
-    def act(before: Callable[[], None]) -> None:
+    def append(before: Callable[[], None]) -> None:
         assert going.wait(10)
 
-    with Window(2) as window:
-        window.put(act)
-        window.put(act)
+    with InFlight(2) as in_flight:
+        in_flight.submit(append)
+        in_flight.submit(append)
         threading.Timer(0.05, going.set).start()
-        window.put(act)
+        in_flight.submit(append)
         assert going.is_set()
-        window.finish()
+        in_flight.finish()

@@ -20,8 +20,8 @@ ROWS = 4_000
 def naive_source() -> type[Any]:
     """Wrong on purpose: it takes the n-th append of one attempt for the n-th append of the next."""
     from tierlog.spark_bridge import TierlogDataSource
-    from tierlog.spark_bridge.rows import arrow_frames
-    from tierlog.spark_bridge.staging import DirectPlace, append_directly
+    from tierlog.spark_bridge.schema import arrow_frames
+    from tierlog.spark_bridge.staging import DirectAppender, append_directly
     from tierlog.spark_bridge.writer import BatchArrowWriter, Message, task
 
     class Writer(BatchArrowWriter):
@@ -29,7 +29,7 @@ def naive_source() -> type[Any]:
             from tierlog.spark_bridge.connections import connections  # each process has its own
 
             writer_id = f"{self.identity.transaction_id}-{task().partitionId()}"
-            place = DirectPlace(connections.client(self.job.options), self.job.target, writer_id)
+            place = DirectAppender(connections.client(self.job.options), self.job.target, writer_id)
             append_directly(place, arrow_frames(iterator, self.job.column), self.job.options.batch_bytes)
             return Message(None)
 

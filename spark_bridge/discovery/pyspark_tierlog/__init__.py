@@ -1,10 +1,8 @@
-"""The door through which Spark finds the data source ``tierlog``: it looks for ``DefaultSource`` in every
-top-level ``pyspark_*`` package.
+"""Lets Spark discover the data source ``tierlog``: Spark asks every top-level package ``pyspark_*`` for
+``DefaultSource``.
 
-Nothing is imported before Spark asks, and asking never raises anything but ``AttributeError``: one package
-that fails here would hide the data sources of all others from Spark. What went wrong is told as a warning
-instead.
-"""
+Nothing is imported until then, and asking raises only ``AttributeError``: any other error of one package
+would hide the data sources of all others. The cause is logged as a warning."""
 
 from typing import TYPE_CHECKING
 
