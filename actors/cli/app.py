@@ -1,7 +1,4 @@
-"""The tree of commands, and what stands at its top.
-
-Owns: which commands exist under which name, and ``--version``.
-"""
+"""The tree of commands."""
 
 from __future__ import annotations
 
@@ -12,12 +9,21 @@ import typer
 
 from . import chunks, container, folder, segment_read, segment_write, serve, status, transactions, transfer
 
-_HELP = """A tiered segment store: append-only segments, durable in a write-ahead log when acked, moved to cheap chunks in the background.
+_HELP = (
+    "A tiered segment store: append-only segments, durable in a write-ahead log when an append returns, moved to"
+    " cheap chunk storage in the background.\n\n"
+    "Start with `tierlog segment create app/events`, `echo hello | tierlog segment append app/events`,"
+    " `tierlog segment read app/events`.\n\n"
+    "Commands that read (read, tail, info, ls, show, layout, verify, doctor) change nothing and also work on a"
+    " folder that another process has open.\n\n"
+    "Commands that write own the folder while they run. They refuse a folder that another process has open,"
+    " unless you add --take-over."
+)
 
-Start with `tierlog segment create app/events`, `echo hello | tierlog segment append app/events`, `tierlog segment read app/events`.
-
-Commands that read (read, tail, info, ls, show, doctor) change nothing and can be used on a folder that another process has open.
-Commands that write own the folder while they run, and refuse one that is open elsewhere unless told to --take-over."""
+_READ = "Read (changes nothing)"
+_WRITE = "Write (owns the folder meanwhile)"
+_SERVICE = "The service"
+_TRANSFER = "Import, export, backup"
 
 app = typer.Typer(
     name="tierlog",
@@ -26,61 +32,53 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
 )
-segment = typer.Typer(
-    name="segment", help="Make, fill, read and remove segments of a data folder.", rich_markup_mode="markdown"
-)
-app.add_typer(segment)
 
-_READING = "Reading: changes nothing, fences nobody"
-segment.command("read", rich_help_panel=_READING)(segment_read.read)
-segment.command("tail", rich_help_panel=_READING)(segment_read.tail)
-segment.command("info", rich_help_panel=_READING)(segment_read.info)
-segment.command("ls", rich_help_panel=_READING)(segment_read.ls)
-_WRITING = "Writing: owns the folder meanwhile"
-segment.command("create", rich_help_panel=_WRITING)(segment_write.create)
-segment.command("append", rich_help_panel=_WRITING)(segment_write.append)
-segment.command("seal", rich_help_panel=_WRITING)(segment_write.seal)
-segment.command("truncate", rich_help_panel=_WRITING)(segment_write.truncate)
-segment.command("merge", rich_help_panel=_WRITING)(segment_write.merge)
-segment.command("delete", rich_help_panel=_WRITING)(segment_write.delete)
-transaction = typer.Typer(
-    name="txn", help="See and abort the transactions of a data folder.", rich_markup_mode="markdown"
-)
-transaction.command("ls", rich_help_panel=_READING)(transactions.ls)
-transaction.command("show", rich_help_panel=_READING)(transactions.show)
-transaction.command("abort", rich_help_panel=_WRITING)(transactions.abort)
-app.add_typer(transaction)
-chunk = typer.Typer(
-    name="chunks",
-    help="See what lies in long-term storage, and whether it is whole.",
-    rich_markup_mode="markdown",
-)
-chunk.command("ls", rich_help_panel=_READING)(chunks.ls)
-chunk.command("layout", rich_help_panel=_READING)(chunks.layout)
-chunk.command("verify", rich_help_panel=_READING)(chunks.verify)
-chunk.command("defrag", rich_help_panel=_WRITING)(chunks.defrag)
-app.add_typer(chunk)
-_SERVICE = "The service"
-app.command("serve", rich_help_panel=_SERVICE)(serve.serve)
-app.command("status", rich_help_panel=_SERVICE)(status.status)
-app.command("roll", rich_help_panel=_SERVICE)(container.roll)
-containers = typer.Typer(
-    name="container", help="Say where a service's containers are.", rich_markup_mode="markdown"
-)
-containers.command("move")(container.move)
-containers.command("open")(container.open_again)
-app.add_typer(containers, rich_help_panel=_SERVICE)
-hosts = typer.Typer(name="host", help="Restart a service's hosts.", rich_markup_mode="markdown")
-hosts.command("drain")(container.drain)
-hosts.command("start")(container.start)
-app.add_typer(hosts, rich_help_panel=_SERVICE)
-app.command("init")(folder.init)
-app.command("doctor")(folder.doctor)
-_MOVING = "Moving: into a store and out of it"
-app.command("export", rich_help_panel=_MOVING)(transfer.export)
-app.command("import", rich_help_panel=_MOVING)(transfer.import_)
-app.command("backup", rich_help_panel=_MOVING)(transfer.backup)
-app.command("restore", rich_help_panel=_MOVING)(transfer.restore)
+
+def _group(name: str, help: str, panel: str | None = None) -> typer.Typer:
+    group = typer.Typer(name=name, help=help, rich_markup_mode="markdown")
+    app.add_typer(group, rich_help_panel=panel)
+    return group
+
+
+_segment = _group("segment", "Create, append to, read and delete segments.")
+_segment.command(rich_help_panel=_READ)(segment_read.read)
+_segment.command(rich_help_panel=_READ)(segment_read.tail)
+_segment.command(rich_help_panel=_READ)(segment_read.info)
+_segment.command(rich_help_panel=_READ)(segment_read.ls)
+_segment.command(rich_help_panel=_WRITE)(segment_write.create)
+_segment.command(rich_help_panel=_WRITE)(segment_write.append)
+_segment.command(rich_help_panel=_WRITE)(segment_write.seal)
+_segment.command(rich_help_panel=_WRITE)(segment_write.truncate)
+_segment.command(rich_help_panel=_WRITE)(segment_write.merge)
+_segment.command(rich_help_panel=_WRITE)(segment_write.delete)
+
+_transactions = _group("txn", "List, show and abort transactions.")
+_transactions.command(rich_help_panel=_READ)(transactions.ls)
+_transactions.command(rich_help_panel=_READ)(transactions.show)
+_transactions.command(rich_help_panel=_WRITE)(transactions.abort)
+
+_chunks = _group("chunks", "List, verify and defragment chunks in long-term storage.")
+_chunks.command(rich_help_panel=_READ)(chunks.ls)
+_chunks.command(rich_help_panel=_READ)(chunks.layout)
+_chunks.command(rich_help_panel=_READ)(chunks.verify)
+_chunks.command(rich_help_panel=_WRITE)(chunks.defrag)
+
+app.command(rich_help_panel=_SERVICE)(serve.serve)
+app.command(rich_help_panel=_SERVICE)(status.status)
+app.command(rich_help_panel=_SERVICE)(container.roll)
+_containers = _group("container", "Move and reopen a service's containers.", _SERVICE)
+_containers.command()(container.move)
+_containers.command("open")(container.open_again)
+_hosts = _group("host", "Drain and start a service's hosts.", _SERVICE)
+_hosts.command()(container.drain)
+_hosts.command()(container.start)
+
+app.command()(folder.init)
+app.command()(folder.doctor)
+app.command(rich_help_panel=_TRANSFER)(transfer.export)
+app.command("import", rich_help_panel=_TRANSFER)(transfer.import_)
+app.command(rich_help_panel=_TRANSFER)(transfer.backup)
+app.command(rich_help_panel=_TRANSFER)(transfer.restore)
 
 
 def _show_version(wanted: bool) -> None:
@@ -98,4 +96,4 @@ def top(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
     ] = False,
 ) -> None:
-    """Replaced by the application's help above."""
+    """Typer shows the application's help instead."""

@@ -1,4 +1,4 @@
-"""Orders to a running service: where containers are, and which hosts start again."""
+"""Commands to a running service: move and reopen containers, drain and start hosts."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ Host = Annotated[
 
 
 def move(container: Index, host: Host, url: Url = DEFAULT_URL) -> None:
-    """Serve a container by another host from now on."""
+    """Move a container to another host."""
     _order(url, f"/v1/containers/{container}/move", f"container {container} moves to {host}", {"host": host})
 
 
 def open_again(container: Index, url: Url = DEFAULT_URL) -> None:
-    """Open a container again that was fenced or set aside. Repair it first: `tierlog doctor` says how."""
+    """Reopen a container that was fenced or quarantined. If it is damaged, repair it first; see `tierlog
+    doctor`."""
     _order(url, f"/v1/containers/{container}/open", f"container {container} is opened")
 
 
 def drain(host: Host, url: Url = DEFAULT_URL) -> None:
-    """Move a host's containers away, let it finish, and start it again."""
+    """Move a host's containers to other hosts, let it finish its requests, and restart it."""
     _order(url, f"/v1/hosts/{host}/drain", f"{host} drains")
 
 
 def start(host: Host, url: Url = DEFAULT_URL) -> None:
-    """Start a host that was given up because it exited too often."""
+    """Start a host that stays down because it exited too often."""
     _order(url, f"/v1/hosts/{host}/start", f"{host} is started")
 
 

@@ -1,10 +1,10 @@
-"""Commands about a whole data folder: the commented configuration, and the doctor."""
+"""Commands about a whole data folder: the configuration file and the doctor."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -25,14 +25,13 @@ def init(
         Path,
         typer.Argument(
             metavar="[PATH]",
-            help="The file to write, or the folder to write a tierlog.toml in.",
+            help="The file to write, or a folder for a tierlog.toml.",
             show_default=False,
         ),
     ] = Path(_CONFIG_NAME),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Write a commented tierlog.toml with every setting and its default. Commands that write read it with
-    --config."""
+    """Write a commented tierlog.toml with every setting and its default, for --config."""
     from ..settings.configuration import StoreConfig, render_config
 
     file = path / _CONFIG_NAME if path.is_dir() else path
@@ -40,21 +39,21 @@ def init(
         with open(file, "w" if force else "x", encoding="utf-8") as stream:
             stream.write(render_config(StoreConfig()))
     except FileExistsError:
-        fail(f"{file} is there already: name another file, or overwrite it with --force")
+        fail(f"{file} already exists: name another file, or overwrite it with --force")
     except OSError as error:
         fail(f"{file} cannot be written: {error.strerror}")
     output.print_lines([f"wrote {file}"])
 
 
 def doctor(
-    deep: Annotated[bool, typer.Option("--deep", help="Read all chunks and verify every checksum.")] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Verify the checksums of all chunks.")] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
 ) -> None:
-    """Show what is in a data folder, whether it is sound, and who has it open. It changes nothing.
+    """Show what is in a data folder, whether it is sound, and which processes have it open.
 
-    Exit code 0 if everything is sound, 1 if not: each problem is listed with its file, its offset and what to
-    do.
+    The exit code is 0 if everything is sound, else 1. Each problem is listed with its file, its offset and
+    what to do.
     """
     from ...storage_backends.files.local import LocalFiles
     from ..maintenance.doctor import examine
@@ -66,30 +65,19 @@ def doctor(
 
     report = execute(command)
     if json:
-        output.print_json(_as_json(report))
+        output.print_json({"sound": report.sound, **output.as_json(report)})
     else:
         _show(report)
     if not report.sound:
         raise typer.Exit(FAILED)
 
 
-def _as_json(report: StoreReport) -> dict[str, Any]:
-    import attrs
-
-    return {"sound": report.sound, **attrs.asdict(report)}
-
-
 def _show(report: StoreReport) -> None:
     screen = output.console()
     screen.print(f"store {report.store_id} in {report.folder}, made {output.show_time(report.created_ms)}")
     for owner in report.owners:
-        how = (
-            f"served at {owner.url} by"
-            if owner.url
-            else f"open as {owner.role} in"
-            if owner.role
-            else "open in"
-        )
+        role = f"open as {owner.role} in" if owner.role else "open in"
+        how = f"served at {owner.url} by" if owner.url else role
         screen.print(f"{how} process {owner.pid} on {owner.host} since {output.show_time(owner.since_ms)}")
     if not report.owners:
         screen.print("not open anywhere")
@@ -125,7 +113,7 @@ _DATA_COLUMNS = {
 
 
 def _show_containers(screen: Console, containers: tuple[ContainerReport, ...]) -> None:
-    """Two tables, so that each fits into a narrow terminal."""
+    """Two tables, so that each fits a narrow terminal."""
     logs = [
         (*(getattr(each, field) for field in _LOG_COLUMNS.values()), _listed(each.claims))
         for each in containers
@@ -137,7 +125,7 @@ def _show_containers(screen: Console, containers: tuple[ContainerReport, ...]) -
 
 
 def _listed(claims: tuple[int, ...]) -> str:
-    """The newest few: every opening leaves one."""
+    """The newest three; every opening leaves one."""
     shown = ", ".join(map(str, claims[-3:])) or "none"
     return f"..., {shown}" if len(claims) > 3 else shown
 
@@ -147,16 +135,12 @@ def _show_sums(screen: Console, report: StoreReport) -> None:
     held = output.show_bytes(sum(each.bytes for each in report.containers))
     unflushed = output.show_bytes(sum(each.unflushed_bytes for each in report.containers))
     screen.print(f"{output.count(segments, 'segment')} with {held}, {unflushed} of it unflushed")
-    screen.print(f"checksums of chunks: {'verified' if report.deep else 'not verified (--deep does it)'}")
+    screen.print(f"checksums of chunks: {'verified' if report.deep else 'not verified (use --deep)'}")
 
 
 def _show_problem(screen: Console, problem: Problem) -> None:
-    where = (
-        f"{os.path.relpath(problem.file) if problem.file.startswith('/') else problem.file}, offset "
-        f"{problem.offset}: "
-        if problem.file
-        else ""
-    )
+    file = os.path.relpath(problem.file) if problem.file.startswith("/") else problem.file
+    where = f"{file}, offset {problem.offset}: " if file else ""
     screen.print(f"problem: {where}{problem.message}", style="red", soft_wrap=True)
     if problem.advice:
         screen.print(f"  what to do: {problem.advice}", soft_wrap=True)

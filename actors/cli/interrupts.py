@@ -1,17 +1,13 @@
 """Ctrl-C on the command line.
 
-Owns: what SIGINT does to this process. Does not own: what a command puts in order when it is cancelled.
+``KeyboardInterrupt`` can be raised between any two instructions, also in the event loop, in a thread's start
+or in a finalizer, and the process may then hang. So SIGINT never raises it inside a command:
 
-``KeyboardInterrupt`` strikes between any two instructions: in the event loop, in the start of a thread, in a
-finalizer, and what it tears there can hang for ever. So no command is interrupted by it:
+- a command that owns a store is cancelled like any task, and closes the store in order;
+- a second Ctrl-C ends the process at once, like a crash: acked data is durable, and the next owner recovers;
+- a command that owns nothing ends at once, even while a full pipe blocks its output.
 
-- what owns something is cancelled like any task, and closes in order;
-- a second Ctrl-C ends the process at once, as a crash would: what was acked is durable, and the next owner
-  puts the rest in order;
-- what owns nothing ends at once at the first, also while a full pipe holds its output back.
-
-All of them exit with 130 and say nothing. Only the main thread is told of signals; elsewhere nothing here has
-an effect.
+All of them exit with 130 and print nothing. Signals arrive in the main thread; elsewhere this has no effect.
 """
 
 from __future__ import annotations
@@ -37,38 +33,37 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 def end_at_once() -> None:
-    """From now on Ctrl-C ends this process where it stands: nothing is owned, so there is nothing to put in
-    order."""
-    _obey(_end)
+    """From now on Ctrl-C ends the process at once: it owns nothing."""
+    _handle_sigint(_end)
 
 
 def interrupt_once() -> None:
-    """The next Ctrl-C is a ``KeyboardInterrupt``, and what follows does not tear the end that it began. For
-    code without an event loop."""
-    _obey(_raise_once)
+    """The next Ctrl-C raises ``KeyboardInterrupt``; further ones are ignored, so that the program can end in
+    order. For code without an event loop."""
+    _handle_sigint(_raise_once)
 
 
-def _obey(handler: Handler) -> None:
+def _handle_sigint(handler: Handler) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, handler)
 
 
 def _end(number: int, frame: FrameType | None) -> NoReturn:
-    """Without waiting for threads, which nobody may be left to end."""
+    """Exit without waiting for threads, which may never end."""
     if sys.stderr.isatty():
-        # A progress bar hides it.
+        # A progress bar hides the cursor.
         os.write(2, _SHOW_CURSOR.encode())
     os._exit(INTERRUPTED)
 
 
 def _raise_once(number: int, frame: FrameType | None) -> NoReturn:
-    # Not SIG_IGN: Python complains on stderr about a signal that came in the moment before.
-    _obey(_pass_over)
+    # Not SIG_IGN: Python prints a warning about a signal that arrived just before.
+    _handle_sigint(_ignore)
     raise KeyboardInterrupt
 
 
-def _pass_over(number: int, frame: FrameType | None) -> None:
-    """The end is under way already."""
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """The program is already ending."""
 
 
 class Interrupts:
@@ -81,14 +76,14 @@ class Interrupts:
     @contextmanager
     def listening(self) -> Iterator[None]:
         before = signal.getsignal(signal.SIGINT)
-        _obey(self._heard)
+        _handle_sigint(self._interrupt)
         try:
             yield
         finally:
             self._cancel = None
-            _obey(before if callable(before) else signal.default_int_handler)
+            _handle_sigint(before if callable(before) else signal.default_int_handler)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self._is_interrupted:
             _end(number, frame)
         self._is_interrupted = True
@@ -96,24 +91,24 @@ class Interrupts:
             self._cancel()
 
     async def run(self, command: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """``command``, cancelled by the first Ctrl-C: then ``KeyboardInterrupt``, raised where it tears
-        nothing."""
+        """Run ``command``. The first Ctrl-C cancels it, and ``KeyboardInterrupt`` is raised after it has
+        ended."""
         import anyio
 
         with anyio.CancelScope() as scope:
-            self._cancels(scope)
+            self._cancel_with(scope)
             try:
                 return await command()
             finally:
-                # What receives signals itself, as a service does, leaves Python's own handler behind.
+                # A command that receives signals itself, such as serve, leaves Python's own handler behind.
                 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                    _obey(self._heard)
+                    _handle_sigint(self._interrupt)
         raise KeyboardInterrupt
 
-    def _cancels(self, scope: anyio.CancelScope) -> None:
+    def _cancel_with(self, scope: anyio.CancelScope) -> None:
         import asyncio
 
-        # Signal handlers run between two steps of the loop, or in the middle of one.
+        # A signal handler may run in the middle of a step of the loop.
         loop = asyncio.get_running_loop()
         self._cancel = partial(loop.call_soon_threadsafe, scope.cancel)
         if self._is_interrupted:

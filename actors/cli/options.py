@@ -1,7 +1,4 @@
-"""Options that several commands share, written once.
-
-Owns: their names, defaults, environment variables and help. Does not own: what they mean (``running.py``).
-"""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ Config = Annotated[
         envvar="TIERLOG_CONFIG",
         show_envvar=True,
         metavar="FILE",
-        help="A tierlog.toml; default: the built-in settings.",
+        help="The configuration file, such as tierlog.toml; default: the built-in settings.",
     ),
 ]
 Chunks = Annotated[
@@ -39,8 +36,8 @@ Chunks = Annotated[
         "--chunks",
         envvar="TIERLOG_CHUNKS",
         show_envvar=True,
-        metavar="PLACE",
-        help="Where a new folder keeps its long-term storage: s3://BUCKET/PREFIX. Fixed from then on.",
+        metavar="LOCATION",
+        help="Long-term storage of a new folder: s3://BUCKET/PREFIX. It cannot be changed later.",
         show_default="lts/ in the data folder",
     ),
 ]
@@ -48,12 +45,15 @@ TakeOver = Annotated[
     bool,
     typer.Option(
         "--take-over",
-        help="Go on although another process has the folder open: it is fenced and loses its store.",
+        help="Open the folder even if another process has it open: that process is fenced.",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="The segment's name, such as app/events.", show_default=False)
+]
+Names = Annotated[
+    list[str] | None, typer.Argument(metavar="[NAME]...", help="The segments' names.", show_default=False)
 ]
 DEFAULT_URL = "http://127.0.0.1:8470"
 Url = Annotated[
@@ -63,15 +63,24 @@ Url = Annotated[
         envvar="TIERLOG_URL",
         show_envvar=True,
         metavar="URL",
-        help="The service.",
+        help="The service's URL.",
         show_default=DEFAULT_URL,
     ),
 ]
 Service = Annotated[
     str | None,
     typer.Option(
-        "--url", metavar="URL", help="Ask the service there instead of a data folder.", show_default=False
+        "--url",
+        metavar="URL",
+        help="Use the service at this URL instead of a data folder.",
+        show_default=False,
     ),
 ]
-"""Of commands that work on a folder as well: never from the environment, so that what is typed says what is
-meant."""
+"""For commands that also work on a folder. It is never read from the environment, so that the command line
+alone decides which of the two is used."""
+
+
+def check_selection(names: list[str] | None, everything: bool) -> None:
+    """A command takes either names or ``--all``."""
+    if bool(names) == everything:
+        raise typer.BadParameter("name segments, or select all with --all")

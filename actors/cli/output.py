@@ -1,7 +1,6 @@
-"""What commands put on stdout and stderr: bytes, tables, JSON, progress.
+"""What commands write to stdout and stderr: bytes, tables, JSON and progress.
 
-Owns: how things look. Does not own: what is shown. Bytes go straight to the descriptor. Tables have colours
-only on a terminal and are never cut. Progress is shown on stderr, and only when that is a terminal.
+Tables have colours on a terminal only and are never cut. Progress is shown on stderr if that is a terminal.
 """
 
 from __future__ import annotations
@@ -9,9 +8,10 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from enum import Enum
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
@@ -22,38 +22,36 @@ if TYPE_CHECKING:
 
 STDIN, STDOUT = 0, 1
 BROKEN_PIPE = 141
-"""The exit code of a program whose output nobody reads any more, as the shell shows it."""
+"""The exit code of a program that a closed pipe ends, as shells report it."""
 _UNBOUNDED = 10_000
 _TIME_MAX = 253_402_300_799_999
-"""The last millisecond of the year 9999, in milliseconds since 1970: the calendar of the standard library
-ends there."""
+"""The last millisecond of the year 9999, in milliseconds since 1970: ``datetime`` ends there."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def write_all(descriptor: int, data: bytes) -> None:
-    """All of ``data``. ``BrokenPipeError`` if nobody reads it."""
+    """Write all of ``data``. Raises ``BrokenPipeError`` if the reader is gone."""
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
 
 
-def leave() -> NoReturn:
-    """Nobody reads stdout any more: end quietly, and let what is left in its buffer go nowhere instead of
-    failing again at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, STDOUT)
-    os.close(nowhere)
+def exit_broken_pipe() -> NoReturn:
+    """Exit quietly after the reader of stdout is gone. The rest of the buffer goes to the null device,
+    because writing it would fail again at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, STDOUT)
+    os.close(null)
     raise typer.Exit(BROKEN_PIPE)
 
 
 def console() -> Console:
-    """Stdout for tables and reports. A line is never cut or broken here: a terminal that is too narrow does
-    that by itself."""
+    """Stdout for tables and reports. Lines are never cut or broken: a narrow terminal wraps them itself."""
     from rich.console import Console
 
     class Quiet(Console):
         def on_broken_pipe(self) -> None:
-            leave()
+            exit_broken_pipe()
 
     return Quiet(highlight=False, markup=False, emoji=False, width=_UNBOUNDED)
 
@@ -67,16 +65,42 @@ def print_lines(lines: list[str]) -> None:
         sys.stdout.writelines(f"{line}\n" for line in lines)
         sys.stdout.flush()
     except BrokenPipeError:
-        leave()
+        exit_broken_pipe()
+
+
+def print_fields(fields: Mapping[str, object]) -> None:
+    """One field a line: the name and the value side by side. A list has a line for each item."""
+    width = max(map(len, fields))
+    print_lines(
+        [
+            f"{name.replace('_', ' '):<{width}}  {item}"
+            for name, value in fields.items()
+            for item in (value if isinstance(value, list) else [value])
+        ]
+    )
+
+
+def as_json(value: Any) -> dict[str, Any]:
+    """An attrs instance as JSON has it: bytes in hexadecimal, enums by their values."""
+    import attrs
+
+    def plain(instance: object, attribute: object, value: Any) -> Any:
+        if isinstance(value, bytes):
+            return value.hex()
+        if isinstance(value, Mapping):
+            return dict(value)
+        return value.value if isinstance(value, Enum) else value
+
+    return attrs.asdict(value, value_serializer=plain)
 
 
 def print_table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> None:
-    """Columns side by side; numbers to the right."""
+    """Columns side by side, numbers aligned to the right."""
     console().print(table(headers, rows), crop=False)
 
 
 def table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Table:
-    """What ``print_table`` prints."""
+    """The table that ``print_table`` prints."""
     from rich.table import Table
 
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
@@ -89,7 +113,7 @@ def table(headers: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Table:
 
 
 def count(number: int, noun: str) -> str:
-    """As a sentence has it: ``1 chunk``, ``2 chunks``."""
+    """``1 chunk``, ``2 chunks``."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
@@ -102,8 +126,7 @@ def show_bytes(size: int) -> str:
 
 
 def show_time(milliseconds: int) -> str:
-    """Wall time for people; a clock that was wrong when it was written must not keep the rest from being
-    shown."""
+    """Wall time for people. A time beyond the calendar, from a wrong clock, is shown as a number."""
     if milliseconds > _TIME_MAX:
         return f"{milliseconds} ms after 1970"
     return datetime.fromtimestamp(milliseconds / 1000, tz=UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -111,10 +134,10 @@ def show_time(milliseconds: int) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None, *, shown: bool = True) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr while the body runs: call what it yields with (bytes done, bytes more to do) since the
-    last call."""
+    """A progress bar on stderr while the body runs. Call the yielded function with (bytes done, bytes found
+    to do) since the last call."""
     if not shown or not sys.stderr.isatty():
-        yield lambda done, more: None
+        yield lambda done, found: None
         return
 
     from rich.console import Console
@@ -138,9 +161,9 @@ def progress(what: str, total: int | None, *, shown: bool = True) -> Iterator[Ca
         task = bar.add_task(what, total=total)
         known = total or 0
 
-        def advance(done: int, more: int) -> None:
+        def advance(done: int, found: int) -> None:
             nonlocal known
-            known += more
-            bar.update(task, advance=done, total=known if more else None)
+            known += found
+            bar.update(task, advance=done, total=known if found else None)
 
         yield advance

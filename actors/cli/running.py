@@ -1,10 +1,7 @@
-"""How a command is carried out: its event loop, its store or view, and what is said when it fails.
-
-Owns: ``execute``, ``reading``, ``writing``, exit codes, the one line on stderr. Does not own: what commands
-do.
+"""How a command runs: its event loop, its store, view or client, and the report of a failure.
 
 Ctrl-C (``interrupts.py``): a command that writes is cancelled and closes its store in order; one that only
-reads ends at once. A reader that goes away ends a command with 141, quietly.
+reads ends at once. If the reader of stdout goes away, a command ends quietly with 141.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ from ...storage_backends.base.errors import (
     TransactionNotFound,
 )
 from .interrupts import INTERRUPTED, Interrupts, end_at_once
-from .output import leave
+from .output import exit_broken_pipe
 
 if TYPE_CHECKING:
     from ..folder.lock_files import Owner
@@ -43,29 +40,29 @@ T = TypeVar("T")
 FAILED = 1
 _HINTS = {
     SegmentNotFound: "`tierlog segment ls` shows the names, `tierlog segment create` makes a segment",
-    TransactionNotFound: "`tierlog txn ls` shows those that are remembered",
+    TransactionNotFound: "`tierlog txn ls` shows the known ones",
     SegmentExists: "append to it, or choose another name",
     SegmentSealed: "it can still be read, truncated, merged into another segment and deleted",
-    DataCorruption: "nothing was changed; `tierlog doctor` shows all that is damaged and what to do",
-    StorageFull: "free some space on that disk, then try again",
-    NotOwner: "another process opened the folder meanwhile; see `tierlog doctor`",
+    DataCorruption: "nothing was changed; `tierlog doctor` lists all damage and what to do",
+    StorageFull: "free space on that disk, then try again",
+    NotOwner: "another process has opened the folder since; see `tierlog doctor`",
 }
-_ASK_SECONDS = 10.0
-_MAY_STAND_IN_A_NEW_FOLDER = {"lts", "tierlog.toml", "wal"}
+_REQUEST_SECONDS = 10.0
+_ALLOWED_IN_A_NEW_FOLDER = {"lts", "tierlog.toml", "wal"}
 
 
-def complain(message: str) -> None:
-    """One line on stderr, whatever the message is."""
+def print_error(message: str) -> None:
+    """Print the message as one line on stderr."""
     sys.stderr.write(f"error: {' '.join(message.split())}\n")
 
 
 def fail(message: str) -> NoReturn:
-    complain(message)
+    print_error(message)
     raise typer.Exit(FAILED)
 
 
 def execute(command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = False) -> T:
-    """Run ``command`` in an event loop of its own; failures become exit codes."""
+    """Run ``command`` in its own event loop. A failure becomes one line on stderr and an exit code."""
     import anyio
 
     interrupts = Interrupts()
@@ -75,7 +72,7 @@ def execute(command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = Fal
     except TierlogError as error:
         fail(f"{error}{_hint(error)}")
     except BrokenPipeError:
-        leave()
+        exit_broken_pipe()
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except OSError as error:
@@ -83,7 +80,7 @@ def execute(command: Callable[[], Coroutine[Any, Any, T]], *, uvloop: bool = Fal
 
 
 def _hint(error: TierlogError) -> str:
-    """What to do on the command line, where the error itself does not say it."""
+    """What to do on the command line, for errors that do not say it themselves."""
     hint = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
     return f"; {hint}" if hint else ""
 
@@ -100,8 +97,7 @@ async def viewing(data: Path) -> AsyncIterator[StoreView]:
 
 @asynccontextmanager
 async def reading(data: Path, url: str | None) -> AsyncIterator[StoreView | Client]:
-    """What reads: the view of a data folder, or with ``url`` a client of the service there, and no folder is
-    touched."""
+    """The read-only view of a data folder, or a client of the service at ``url``."""
     if url is None:
         async with viewing(data) as view:
             yield view
@@ -127,33 +123,52 @@ async def writing(
     url: str | None = None,
     chunks: str | None = None,
 ) -> AsyncIterator[SegmentStore | Client]:
-    """The store in a data folder, opened as its owner; refused while somebody else has it open, unless
-    ``take_over``.
-
-    With ``url`` a client of the service there, and no folder is touched. ``chunks``: where a new folder's
-    long-term storage is.
-    """
-    if url is not None:
-        if take_over:
-            raise InvalidArgument("--take-over is for a data folder: a service looks after its owners itself")
-
-        async with _client(url) as client:
-            yield client
+    """The store in a data folder, opened as its owner (see ``owning``), or a client of the service at
+    ``url``."""
+    if url is None:
+        async with owning(data, config_file, take_over=take_over, create=create, chunks=chunks) as store:
+            yield store
         return
 
-    from ..folder.paths import check_path
+    if take_over:
+        raise InvalidArgument("--take-over is for a data folder: a service manages its owners itself")
+    async with _client(url) as client:
+        yield client
+
+
+@asynccontextmanager
+async def owning(
+    data: Path,
+    config_file: Path | None,
+    *,
+    take_over: bool,
+    create: bool = False,
+    chunks: str | None = None,
+) -> AsyncIterator[SegmentStore]:
+    """The store in a data folder, opened as its owner.
+
+    Raises ``InvalidArgument`` if another process has the folder open, unless ``take_over``. ``create`` makes
+    a new folder, with its long-term storage at ``chunks``.
+    """
+    from ...storage_backends.files.local import LocalFiles
+    from ..folder.paths import check_path, existing_identity, live_owners
     from ..store.opening import open_store
 
     config = read_settings(config_file, chunks)
-    folder = check_path(data)
-    await _check_folder(folder, take_over=take_over, create=create)
+    folder, files = check_path(data), LocalFiles()
+    if create:
+        await check_new_folder(folder)
+    else:
+        await existing_identity(files, folder)
+
+    if not take_over and (owners := await live_owners(files, folder)):
+        raise InvalidArgument(_open_elsewhere(folder, owners))
     async with open_store(folder.path, config=config) as store:
         yield store
 
 
 def read_settings(config_file: Path | None, chunks: str | None) -> StoreConfig:
-    """The file's settings, or the defaults, with ``chunks`` for the place that was named on the command
-    line."""
+    """The settings of the file, or the defaults, with ``chunks`` from the command line."""
     import attrs
 
     from ..settings.configuration import StoreConfig, load_config
@@ -161,7 +176,7 @@ def read_settings(config_file: Path | None, chunks: str | None) -> StoreConfig:
     config = StoreConfig() if config_file is None else load_config(config_file)
     if chunks and config.chunks not in {"", chunks}:
         raise InvalidArgument(
-            f"--chunks says {chunks}, and {config_file} says {config.chunks}: leave one of them out"
+            f"--chunks is {chunks}, but {config_file} has {config.chunks}: leave out one of them"
         )
 
     return attrs.evolve(config, chunks=chunks) if chunks else config
@@ -176,25 +191,10 @@ async def check_new_folder(folder: StoreFolder) -> None:
     entries = [entry.name for entry in await run_program(files, list_files(folder.path), folder.path)]
     if "wal" in entries:
         await existing_identity(files, folder)
-    elif strangers := [name for name in entries if name not in _MAY_STAND_IN_A_NEW_FOLDER]:
+    elif others := [name for name in entries if name not in _ALLOWED_IN_A_NEW_FOLDER]:
         raise InvalidArgument(
-            f"{folder.path} holds {strangers[0]!r} and no store: name a new or an empty folder for a new "
-            f"store"
+            f"{folder.path} has no store but other files, such as {others[0]!r}: name a new or empty folder"
         )
-
-
-async def _check_folder(folder: StoreFolder, *, take_over: bool, create: bool) -> None:
-    from ...storage_backends.files.local import LocalFiles
-    from ..folder.paths import existing_identity, live_owners
-
-    files = LocalFiles()
-    if create:
-        await check_new_folder(folder)
-    else:
-        await existing_identity(files, folder)
-
-    if not take_over and (owners := await live_owners(files, folder)):
-        raise InvalidArgument(_open_elsewhere(folder, owners))
 
 
 def _open_elsewhere(folder: StoreFolder, owners: Sequence[Owner]) -> str:
@@ -204,16 +204,16 @@ def _open_elsewhere(folder: StoreFolder, owners: Sequence[Owner]) -> str:
 
     first = owners[0]
     return (
-        f"{folder.path} is open in process {first.pid} on {first.host}: stop that one, or fence it on "
-        f"purpose with --take-over"
+        f"{folder.path} is open in process {first.pid} on {first.host}: stop that process, or fence it with "
+        f"--take-over"
     )
 
 
 async def ask_service(url: str, method: str, path: str, body: dict[str, str] | None = None) -> dict[str, Any]:
-    """Ask the supervisor at ``url``; returns its document. Raises what it refused, ``Unavailable`` if nobody
-    answers there.
+    """Send a request to the supervisor at ``url``; returns the JSON of its answer. The environment's proxies
+    are not used.
 
-    As for every client of the service, the environment's proxies are not for it.
+    Raises the error in its answer, or ``Unavailable`` if there is none.
     """
     import httpx
 
@@ -221,7 +221,7 @@ async def ask_service(url: str, method: str, path: str, body: dict[str, str] | N
     from ..gateway.wire.errors import from_problem
 
     try:
-        async with httpx.AsyncClient(base_url=url, timeout=_ASK_SECONDS, trust_env=False) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=_REQUEST_SECONDS, trust_env=False) as client:
             answer = await client.request(method, path, json=body)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise Unavailable(

@@ -1,4 +1,4 @@
-"""Commands that read segments, of a folder or of a service. They own nothing: see ``inspection.py`` for what
+"""Commands that read segments of a folder or of a service. They own nothing; ``store/read_only.py`` says what
 a view shows of a folder that is open elsewhere."""
 
 from __future__ import annotations
@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,10 +24,11 @@ _BLOCK_BYTES = 4 << 20
 def read(
     name: Name,
     offset: Annotated[
-        int | None, typer.Option("--offset", min=0, help="The first byte; default: the segment's start.")
+        int | None,
+        typer.Option("--offset", min=0, help="The first byte to read; default: the segment's start."),
     ] = None,
     size: Annotated[
-        int | None, typer.Option("--size", min=0, help="How many bytes; default: all there are now.")
+        int | None, typer.Option("--size", min=0, help="The number of bytes; default: up to the tail.")
     ] = None,
     file: Annotated[
         Path | None, typer.Option("--output", metavar="FILE", help="Write to FILE instead of stdout.")
@@ -35,9 +36,9 @@ def read(
     data: Data = DEFAULT_DATA,
     url: Service = None,
 ) -> None:
-    """Write a segment's bytes to stdout, as they are.
+    """Write a segment's bytes to stdout.
 
-    It ends at what was the tail when it began; `tail` goes on.
+    It stops at the tail of the moment it started; `tail` continues.
     """
 
     async def command() -> None:
@@ -46,11 +47,11 @@ def read(
             position = info.start_offset if offset is None else offset
             end = info.length if size is None else min(info.length, position + size)
             if position < info.start_offset:
-                await view.read(name, position, 1)  # it says what was truncated
+                await view.read(name, position, 1)  # raises the error that names the truncation
 
             with (
                 _opened(file) as target,
-                output.progress("reading", max(0, end - position), shown=_is_apart(target)) as advance,
+                output.progress("reading", max(0, end - position), shown=not os.isatty(target)) as advance,
             ):
                 while position < end:
                     block = await view.read(name, position, min(_BLOCK_BYTES, end - position))
@@ -67,28 +68,24 @@ def tail(
         int | None,
         typer.Option(
             "--offset",
-            help="The first byte; a negative one counts from the end; default: the segment's start.",
+            help="The first byte to read; negative: from the end; default: the segment's start.",
         ),
     ] = None,
     data: Data = DEFAULT_DATA,
     url: Service = None,
 ) -> None:
-    """Write a segment's bytes to stdout, and go on with what is appended.
+    """Write a segment's bytes to stdout, and continue with what is appended.
 
-    It ends when the segment is sealed and read through, or with Ctrl-C. What another process appends shows
-    within about 0.2 s.
+    It ends at the end of a sealed segment, or with Ctrl-C. Appends of other processes appear within about 0.2
+    s.
     """
 
     async def command() -> None:
         async with reading(data, url) as view:
             info = await view.segment_info(name)
-            first = (
-                info.start_offset
-                if offset is None
-                else offset
-                if offset >= 0
-                else max(info.start_offset, info.length + offset)
-            )
+            first = info.start_offset if offset is None else offset
+            if first < 0:
+                first = max(info.start_offset, info.length + first)
             async for block in view.tail(name, first):
                 output.write_all(output.STDOUT, block)
 
@@ -96,38 +93,38 @@ def tail(
 
 
 def info(name: Name, json: Json = False, data: Data = DEFAULT_DATA, url: Service = None) -> None:
-    """Show a segment's length, start, seal and attributes."""
+    """Show a segment's length, start offset, seal and attributes."""
 
     async def command() -> SegmentInfo:
         async with reading(data, url) as view:
             return await view.segment_info(name)
 
     found = execute(command)
+    fields = output.as_json(found)
     if json:
-        output.print_json(_fields(found))
+        output.print_json(fields)
         return
 
-    fields = _fields(found)
     attributes = fields.pop("attributes")
-    width = max(map(len, fields))
-    output.print_lines(
-        [f"{key.replace('_', ' '):<{width}}  {_shown(value)}" for key, value in fields.items()]
-    )
-    output.print_lines(
-        [f"{'attribute':<{width}}  {key} = {value}" for key, value in sorted(attributes.items())]
+    shown = {
+        name: ("yes" if value else "no") if isinstance(value, bool) else value
+        for name, value in fields.items()
+    }
+    output.print_fields(
+        shown | {"attribute": [f"{key} = {value}" for key, value in sorted(attributes.items())]}
     )
 
 
 def ls(
     prefix: Annotated[
-        str, typer.Argument(metavar="[PREFIX]", help="Only names that begin with it.", show_default=False)
+        str, typer.Argument(metavar="[PREFIX]", help="Only names that begin with PREFIX.", show_default=False)
     ] = "",
-    long: Annotated[bool, typer.Option("--long", help="Show lengths and seals too.")] = False,
+    long: Annotated[bool, typer.Option("--long", help="Also show lengths and seals.")] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
     url: Service = None,
 ) -> None:
-    """List the segments, one name a line."""
+    """List the segments, one name per line."""
 
     async def command() -> list[SegmentInfo]:
         async with reading(data, url) as view:
@@ -135,7 +132,7 @@ def ls(
 
     found = execute(command)
     if json:
-        output.print_json([_fields(each) for each in found])
+        output.print_json([output.as_json(each) for each in found])
     elif long:
         rows = [
             (i.length, i.start_offset, i.flushed_length, "sealed" if i.sealed else "open", i.name)
@@ -144,16 +141,6 @@ def ls(
         output.print_table(("length", "start", "flushed", "state", "name"), rows)
     else:
         output.print_lines([each.name for each in found])
-
-
-def _fields(info: SegmentInfo) -> dict[str, Any]:
-    import attrs
-
-    return {**attrs.asdict(info), "attributes": dict(info.attributes)}
-
-
-def _shown(value: object) -> str:
-    return ("yes" if value else "no") if isinstance(value, bool) else str(value)
 
 
 @contextmanager
@@ -165,8 +152,3 @@ def _opened(file: Path | None) -> Iterator[int]:
 
     with open(file, "wb", buffering=0) as opened:
         yield opened.fileno()
-
-
-def _is_apart(target: int) -> bool:
-    """A bar between the bytes on the same terminal would spoil both."""
-    return not os.isatty(target)

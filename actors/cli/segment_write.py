@@ -1,5 +1,5 @@
-"""Commands that change segments. Each opens the store as its owner, or a client of a service, does one thing,
-and closes it (see ``running.writing``)."""
+"""Commands that change segments. Each opens the store as its owner, or a client of a service, runs one verb
+and closes it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 _DIGITS = re.compile(r"[0-9]{1,20}")
 
 
-def _carry_out(
+def _run(
     data: Path,
     config: Path | None,
     take_over: bool,
     url: str | None,
     act: Callable[[SegmentStore | Client], Awaitable[int | None]],
 ) -> None:
-    """Do ``act`` as the folder's owner or the service's client; print the number that it gives, if any."""
+    """Run ``act`` on the folder's store or the service's client; print the number that it returns, if any."""
 
     async def command() -> int | None:
         async with writing(data, config, take_over=take_over, url=url) as store:
@@ -57,7 +57,7 @@ def create(
     rolling_size: Annotated[
         str | None,
         typer.Option(
-            "--rolling-size", metavar="SIZE", help='Its chunks roll at this size, as 67108864 or "64 MiB".'
+            "--rolling-size", metavar="SIZE", help='The size of its chunks, such as 67108864 or "64 MiB".'
         ),
     ] = None,
     data: Data = DEFAULT_DATA,
@@ -66,7 +66,7 @@ def create(
     take_over: TakeOver = False,
     url: Service = None,
 ) -> None:
-    """Make an empty segment, and the data folder if it is new."""
+    """Create an empty segment, and the data folder if there is none."""
     size = None if rolling_size is None else _parse_size(rolling_size)
 
     async def command() -> None:
@@ -79,24 +79,26 @@ def create(
 def append(
     name: Name,
     file: Annotated[
-        Path | None, typer.Option("--file", metavar="FILE", help="Append the file's bytes; default: stdin.")
+        Path | None,
+        typer.Option("--file", metavar="FILE", help="Append the bytes of a file; default: stdin."),
     ] = None,
     text: Annotated[
-        str | None, typer.Option("--data-text", metavar="TEXT", help="Append this text, as UTF-8.")
+        str | None, typer.Option("--data-text", metavar="TEXT", help="Append a text, as UTF-8.")
     ] = None,
     lines: Annotated[
         bool,
-        typer.Option("--lines", help="Each line, with its line end, is one event; written as lines come in."),
+        typer.Option("--lines", help="Every line, with its line end, is one event."),
     ] = False,
     writer: Annotated[
         str | None,
-        typer.Option("--writer", metavar="ID", help="The writer's id: repeats of its events change nothing."),
+        typer.Option("--writer", metavar="ID", help="The writer's id, for idempotent appends."),
     ] = None,
     event_number: Annotated[
-        int | None, typer.Option("--event-number", min=0, help="The writer's number of the (first) event.")
+        int | None, typer.Option("--event-number", min=0, help="The writer's number of the first event.")
     ] = None,
     expected_offset: Annotated[
-        int | None, typer.Option("--expected-offset", min=0, help="Append only if the segment ends here.")
+        int | None,
+        typer.Option("--expected-offset", min=0, help="Append only if the segment ends at this offset."),
     ] = None,
     data: Data = DEFAULT_DATA,
     config: Config = None,
@@ -105,23 +107,23 @@ def append(
 ) -> None:
     """Append bytes and print the offset at which they begin, once they are durable.
 
-    Large input is appended in pieces of up to 4 MiB, each durable before the next; with --writer and without
-    --lines it must fit into one append. Sent again with the same --writer and --event-number, an append that
-    was applied before changes nothing.
+    Input is appended in pieces of up to 4 MiB, each durable before the next; with --writer and without
+    --lines it must fit into one append. An append that is repeated with the same --writer and --event-number
+    is applied once.
     """
     if file is not None and text is not None:
         raise typer.BadParameter("give either --file or --data-text, not both")
     if (writer is None) != (event_number is None):
         raise typer.BadParameter("--writer and --event-number belong together")
 
-    from . import stdin_append as feeding
+    from .stdin_append import AppendOptions, append_input, open_input
+
+    options = AppendOptions(lines, writer, event_number, expected_offset)
 
     async def command() -> int | None:
-        with feeding.opened(file, text) as source:
+        with open_input(file, text) as source:
             async with writing(data, config, take_over=take_over, url=url) as store:
-                return await feeding.feed(
-                    store, name, source, feeding.Terms(lines, writer, event_number, expected_offset)
-                )
+                return await append_input(store, name, source, options)
 
     offset = execute(command)
     if offset is not None:
@@ -135,43 +137,43 @@ def seal(
     take_over: TakeOver = False,
     url: Service = None,
 ) -> None:
-    """Refuse appends from now on, and print the final length. Sealing a sealed segment is fine."""
-    _carry_out(data, config, take_over, url, lambda store: store.seal_segment(name))
+    """Seal a segment against further appends and print its final length. A sealed segment stays sealed."""
+    _run(data, config, take_over, url, lambda store: store.seal_segment(name))
 
 
 def truncate(
     name: Name,
     offset: Annotated[
-        int, typer.Argument(metavar="OFFSET", min=0, help="Bytes before it are dropped.", show_default=False)
+        int, typer.Argument(metavar="OFFSET", min=0, help="The new start of the segment.", show_default=False)
     ],
     data: Data = DEFAULT_DATA,
     config: Config = None,
     take_over: TakeOver = False,
     url: Service = None,
 ) -> None:
-    """Drop the bytes before an offset: they can no longer be read, and their space is freed in time."""
-    _carry_out(data, config, take_over, url, lambda store: store.truncate_segment(name, offset))
+    """Truncate a segment: the bytes before OFFSET can no longer be read, and their space is freed later."""
+    _run(data, config, take_over, url, lambda store: store.truncate_segment(name, offset))
 
 
 def merge(
     target: Annotated[
-        str, typer.Argument(metavar="TARGET", help="The segment that grows.", show_default=False)
+        str, typer.Argument(metavar="TARGET", help="The segment that is appended to.", show_default=False)
     ],
     sources: Annotated[
-        list[str], typer.Argument(metavar="SOURCE...", help="Sealed segments, in order.", show_default=False)
+        list[str],
+        typer.Argument(metavar="SOURCE...", help="Sealed segments, in this order.", show_default=False),
     ],
     data: Data = DEFAULT_DATA,
     config: Config = None,
     take_over: TakeOver = False,
     url: Service = None,
 ) -> None:
-    """Move the bytes of sealed segments to the end of another, all or nothing, and print where the first one
-    begins.
+    """Merge sealed segments into another, atomically, and print the offset of the first one in it.
 
-    The sources are gone afterwards. They must live in the target's container: name them like it, with a
-    suffix, as app/events#part-1.
+    The sources are deleted. They must be in the target's container: give them its name and a suffix, such as
+    app/events#part-1.
     """
-    _carry_out(data, config, take_over, url, lambda store: store.merge_segments(target, sources))
+    _run(data, config, take_over, url, lambda store: store.merge_segments(target, sources))
 
 
 def delete(
@@ -181,5 +183,5 @@ def delete(
     take_over: TakeOver = False,
     url: Service = None,
 ) -> None:
-    """Remove a segment and its bytes. Its name can be used again at once."""
-    _carry_out(data, config, take_over, url, lambda store: store.delete_segment(name))
+    """Delete a segment and its bytes. The name can be reused at once."""
+    _run(data, config, take_over, url, lambda store: store.delete_segment(name))

@@ -13,7 +13,7 @@ from ...storage_backends.base.errors import InvalidArgument
 from ..kernel.process_memory import importing
 from .options import DEFAULT_DATA, Chunks, Config, Data
 from .output import count
-from .running import check_new_folder, complain, execute, read_settings
+from .running import check_new_folder, execute, print_error, read_settings
 
 if TYPE_CHECKING:
     from ..gateway.server.listener import ServerAddress
@@ -24,39 +24,42 @@ def serve(
     context: typer.Context,
     path: Annotated[
         Path | None,
-        typer.Argument(metavar="[PATH]", help="The data folder; --data says it too.", show_default=False),
+        typer.Argument(metavar="[PATH]", help="The data folder; the same as --data.", show_default=False),
     ] = None,
     data: Data = DEFAULT_DATA,
     config: Config = None,
     listen: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS:PORT", help="Where to listen; port 0 lets the system choose."),
+        typer.Option(
+            metavar="ADDRESS:PORT", help="The address and port to listen on; port 0 lets the system choose."
+        ),
     ] = None,
     hosts: Annotated[
-        int | None, typer.Option(min=1, max=256, help="Host processes. Default: one for each core.")
+        int | None, typer.Option(min=1, max=256, help="Number of host processes; default: one for each core.")
     ] = None,
     containers: Annotated[
-        int | None, typer.Option(min=1, max=1024, help="Containers of a new folder; fixed from then on.")
+        int | None,
+        typer.Option(
+            min=1, max=1024, help="Number of containers of a new folder; it cannot be changed later."
+        ),
     ] = None,
     chunks: Chunks = None,
     take_over: Annotated[
         bool,
-        typer.Option(
-            "--take-over", help="Go on although an app has the folder open: it is fenced and loses its store."
-        ),
+        typer.Option("--take-over", help="Open the folder even if an app has it open: the app is fenced."),
     ] = False,
     adopt: Annotated[
         bool,
         typer.Option(
             "--adopt",
-            help="Serve a copied or restored folder although long-term storage knows a newer owner.",
+            help="Serve a copied or restored folder even if long-term storage has a newer owner.",
         ),
     ] = False,
 ) -> None:
-    """Serve a data folder over HTTP: start host processes, watch them, and replace those that fail.
+    """Serve a data folder over HTTP: start host processes, supervise them, and replace those that fail.
 
-    It runs until SIGTERM or Ctrl-C, then lets the hosts finish what they took in. A second signal is quicker.
-    Logs are JSON lines on stderr.
+    It runs until SIGTERM or Ctrl-C, then lets the hosts finish the requests in flight; a second signal does
+    not wait. Logs are JSON lines on stderr.
     """
 
     async def command() -> None:
@@ -88,7 +91,7 @@ def serve(
 
 
 def _one_folder(context: typer.Context, path: Path | None, data: Path) -> Path:
-    """What is typed beats the environment; typed twice, nobody knows which one is meant."""
+    """The argument overrides the environment; together with --data it is ambiguous."""
     if path is None:
         return data
 
@@ -104,8 +107,8 @@ def _one_folder(context: typer.Context, path: Path | None, data: Path) -> Path:
 def _announce(served: ServerAddress, supervisor: Supervisor) -> None:
     for assignment in supervisor.view().document()["containers"]:
         if assignment["phase"] != "serving":
-            complain(
-                f"container {assignment['container']} is not served, it is {assignment['phase']}: "
+            print_error(
+                f"container {assignment['container']} is not served but {assignment['phase']}: "
                 f"{assignment['reason'] or 'see the log'}"
             )
     hosts, assignments = (

@@ -1,4 +1,4 @@
-"""``tierlog status``: what a running service does, as tables."""
+"""``tierlog status``: the state of a running service, as tables."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ _CONTAINER_COLUMNS = ("container", "phase", "host", "epoch", "segments", "WAL", 
 
 def status(
     url: Url = DEFAULT_URL,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show it again and again, until Ctrl-C.")
-    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Refresh every second, until Ctrl-C.")] = False,
     json: Json = False,
 ) -> None:
     """Show a service's hosts, containers and failovers."""

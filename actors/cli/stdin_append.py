@@ -1,11 +1,9 @@
-"""Input of ``tierlog segment append``: from a file, a text or stdin into appends.
+"""The input of ``tierlog segment append``: a file, a text or stdin becomes appends.
 
-Owns: how input is cut into appends and numbered, and a wait for input that does not hold up the store (a
-terminal or a pipe may say nothing for hours, while the store must go on flushing). Does not own: what makes
-an append durable or a repeat harmless.
-
-Ordering: one append after the other, each durable before the next. A throttled append was not applied and is
-simply sent again. Cancellation: what was acked stays; the append under way has an unknown outcome.
+Waiting for input does not block the event loop: a terminal or a pipe may be silent for hours while the store
+must go on flushing. Appends are sent one after the other, each durable before the next. A throttled append
+was not applied and is sent again. Cancellation: what was acked stays; the append in flight has an unknown
+outcome.
 """
 
 from __future__ import annotations
@@ -34,13 +32,11 @@ _THROTTLED_PAUSE = 0.2
 
 
 @attrs.frozen
-class Terms:
-    """What the caller asked for besides the bytes."""
-
+class AppendOptions:
     lines: bool
     writer: str | None
     event_number: int | None
-    """Of the first event; given if ``writer`` is."""
+    """Of the first event; given together with ``writer``."""
     expected_offset: int | None
 
 
@@ -48,13 +44,13 @@ class Terms:
 class Source:
     blocks: Callable[[], AsyncIterator[bytes]]
     size: int | None
-    """None if nobody knows."""
+    """In bytes; None if it is unknown."""
     shows_progress: bool
 
 
 @contextmanager
-def opened(file: Path | None, text: str | None) -> Iterator[Source]:
-    """Where the bytes come from. ``OSError`` if the file cannot be read, before any store is opened."""
+def open_input(file: Path | None, text: str | None) -> Iterator[Source]:
+    """The source of the bytes. Raises ``OSError`` if the file cannot be read."""
     if text is not None:
         data = text.encode("utf-8", "surrogateescape")
         yield Source(lambda: _one_block(data), len(data), shows_progress=False)
@@ -86,39 +82,41 @@ async def _blocks(descriptor: int, waits: bool) -> AsyncIterator[bytes]:
         yield block
 
 
-async def feed(store: SegmentStore | Client, name: str, source: Source, terms: Terms) -> int | None:
-    """Append everything; returns the offset of the first byte, or None if all of it was appended before and
-    its offset is not known."""
-    feeder = _Feeder(store, name, terms)
+async def append_input(
+    store: SegmentStore | Client, name: str, source: Source, options: AppendOptions
+) -> int | None:
+    """Append everything. Returns the offset of the first byte, or None if all of it is a duplicate whose
+    offset is unknown."""
+    appender = _Appender(store, name, options)
     try:
         with output.progress("appending", source.size, shown=source.shows_progress) as advance:
-            feeder.advance = advance
-            await (feeder.feed_lines(source) if terms.lines else feeder.feed_pieces(source))
+            await (appender.append_lines if options.lines else appender.append_pieces)(source, advance)
     except TierlogError as error:
-        if feeder.appended:
+        if appender.appended:
             raise TierlogError(
-                f"{error}; appended before: the input's beginning, {output.count(feeder.appended, 'byte')}"
+                f"{error}; appended before that: the first {output.count(appender.appended, 'byte')}"
             ) from error
         raise
-    return feeder.offset
+    return appender.offset
 
 
-class _Feeder:
-    def __init__(self, store: SegmentStore | Client, name: str, terms: Terms) -> None:
+class _Appender:
+    def __init__(self, store: SegmentStore | Client, name: str, options: AppendOptions) -> None:
         self._store = store
         self._name = name
-        self._terms = terms
-        self._number = terms.event_number
-        self._expected = terms.expected_offset
-        self._begun = False
+        self._options = options
+        self._number = options.event_number
+        self._expected = options.expected_offset
+        self._is_first = True
         self._known = 0
-        """Lines still to come that the writer appended before."""
+        """The number of next lines that the writer has appended before."""
+        self._advance: Callable[[int, int], None] = lambda done, found: None
         self.offset: int | None = None
         self.appended = 0
-        self.advance: Callable[[int, int], None] = lambda done, more: None
 
-    async def feed_lines(self, source: Source) -> None:
-        """Whole lines as they come in; a last one without its end counts too."""
+    async def append_lines(self, source: Source, advance: Callable[[int, int], None]) -> None:
+        """Append whole lines as they arrive, and the last one even without its line end."""
+        self._advance = advance
         await self._skip_known()
         rest = b""
         async for block in source.blocks():
@@ -128,58 +126,54 @@ class _Feeder:
             self._check_fits(rest)
         if rest:
             await self._append_many([rest])
-        await self._note_nothing()
+        await self._check_empty()
 
     async def _skip_known(self) -> None:
-        """Lines that were applied before are left out: input does not come in the same batches twice, and a
-        batch is wholly new or old."""
-        if self._terms.writer is not None and self._number is not None:
-            known = await self._store.last_event_number(self._name, self._terms.writer)
+        """Skip lines that were applied before: a batch must be wholly new or wholly a duplicate, but a second
+        run reads the input in other batches."""
+        if self._options.writer is not None and self._number is not None:
+            known = await self._store.last_event_number(self._name, self._options.writer)
             self._known = 0 if known is None else max(0, known - self._number + 1)
 
-    async def feed_pieces(self, source: Source) -> None:
+    async def append_pieces(self, source: Source, advance: Callable[[int, int], None]) -> None:
+        self._advance = advance
         piece = bytearray()
-        limit = (
-            self._store.append_bytes_max
-            if self._terms.writer is not None
-            else min(_PIECE_BYTES, self._store.append_bytes_max)
-        )
+        limit = min(_PIECE_BYTES, self._store.append_bytes_max)
         async for block in source.blocks():
             piece += block
-            if self._terms.writer is not None:
+            if self._options.writer is not None:
                 self._check_fits(piece)
                 continue
             while len(piece) >= limit:
                 await self._append(bytes(piece[:limit]))
                 del piece[:limit]
-        if piece or self._terms.writer is not None:
+        if piece or self._options.writer is not None:
             await self._append(bytes(piece))
-        await self._note_nothing()
+        await self._check_empty()
 
     def _check_fits(self, data: bytes | bytearray) -> None:
         most = self._store.append_bytes_max
         if len(data) > most:
-            what = "a line" if self._terms.lines else "an append with --writer"
+            what = "a line" if self._options.lines else "an append with --writer"
             raise InvalidArgument(
-                f"{what} holds at most {most} bytes: send it in parts, or raise append_bytes_max in the "
+                f"{what} has at most {most} bytes: append it in parts, or raise append_bytes_max in the "
                 f"configuration"
             )
 
     async def _append(self, data: bytes) -> None:
-        terms = self._terms
         await self._send(
             len(data),
             lambda: self._store.append(
                 self._name,
                 data,
-                writer_id=terms.writer,
+                writer_id=self._options.writer,
                 event_number=self._number,
                 expected_offset=self._expected,
             ),
         )
 
     async def _append_many(self, lines: list[bytes]) -> None:
-        """Several lines at once, cut where an append would grow too large."""
+        """Append lines in batches that fit into an append."""
         known = min(self._known, len(lines))
         self._known -= known
         self._number = None if self._number is None else self._number + known
@@ -196,16 +190,15 @@ class _Feeder:
         if batch:
             await self._append_batch(batch, size)
         else:
-            self._begun = True
+            self._is_first = False
 
     async def _append_batch(self, batch: list[bytes], size: int) -> None:
-        terms = self._terms
         await self._send(
             size,
             lambda: self._store.append_many(
                 self._name,
                 batch,
-                writer_id=terms.writer,
+                writer_id=self._options.writer,
                 first_event_number=self._number,
                 expected_offset=self._expected,
             ),
@@ -214,23 +207,22 @@ class _Feeder:
             self._number += len(batch)
 
     async def _send(self, size: int, attempt: Callable[[], Coroutine[Any, Any, int | None]]) -> None:
-        offset = await _unthrottled(attempt)
-        if not self._begun:
-            self._begun, self.offset = True, offset
+        offset = await _retry_throttled(attempt)
+        if self._is_first:
+            self._is_first, self.offset = False, offset
         if self._expected is not None and offset is not None:
             self._expected = offset + size
         self.appended += size
-        self.advance(size, 0)
+        self._advance(size, 0)
 
-    async def _note_nothing(self) -> None:
-        """Without input nothing is appended: the answer is where it would have gone."""
-        if not self._begun:
+    async def _check_empty(self) -> None:
+        """Empty input appends nothing; its offset is the segment's end."""
+        if self._is_first:
             self.offset = (await self._store.segment_info(self._name)).length
 
 
-async def _unthrottled(attempt: Callable[[], Coroutine[Any, Any, int | None]]) -> int | None:
-    """Repeat a throttled append, which was not applied, until the flush has made room or a minute has
-    passed."""
+async def _retry_throttled(attempt: Callable[[], Coroutine[Any, Any, int | None]]) -> int | None:
+    """Repeat a throttled append, which was not applied, for up to a minute."""
     give_up = anyio.current_time() + _THROTTLED_SECONDS_MAX
     while True:
         try:

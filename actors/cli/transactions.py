@@ -1,7 +1,6 @@
-"""Commands about transactions, of a folder or of a service: see what writers have begun, and end what they
-left behind.
+"""Commands about transactions of a folder or of a service: list, show, abort.
 
-Does not own: beginning and committing one, which only a writer can do, who knows its parts.
+Only a writer can begin and commit a transaction, because it knows the parts.
 """
 
 from __future__ import annotations
@@ -20,9 +19,7 @@ if TYPE_CHECKING:
 
 Target = Annotated[
     str,
-    typer.Argument(
-        metavar="TARGET", help="The segment that gets the bytes at the commit.", show_default=False
-    ),
+    typer.Argument(metavar="TARGET", help="The segment that a commit appends to.", show_default=False),
 ]
 Id = Annotated[
     str, typer.Argument(metavar="ID", help="The transaction's id, as `txn ls` shows it.", show_default=False)
@@ -33,14 +30,16 @@ def ls(
     prefix: Annotated[
         str,
         typer.Argument(
-            metavar="[PREFIX]", help="Only those whose target's name begins with it.", show_default=False
+            metavar="[PREFIX]",
+            help="Only transactions on targets that begin with PREFIX.",
+            show_default=False,
         ),
     ] = "",
     json: Json = False,
     data: Data = DEFAULT_DATA,
     url: Service = None,
 ) -> None:
-    """List the transactions: the open ones, and those that ended and are still remembered."""
+    """List transactions: the open ones, and ended ones that are still remembered."""
 
     async def command() -> list[TransactionInfo]:
         async with reading(data, url) as view:
@@ -57,7 +56,7 @@ def ls(
 def show(
     target: Target, transaction_id: Id, json: Json = False, data: Data = DEFAULT_DATA, url: Service = None
 ) -> None:
-    """Show a transaction: its state, its token, its lease, how it ended, and what it has staged."""
+    """Show a transaction: its state, token, lease, outcome and staged segments."""
 
     async def command() -> TransactionInfo:
         async with reading(data, url) as view:
@@ -70,7 +69,7 @@ def abort(
     target: Target,
     transaction_id: Id,
     reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why: its writers are told.")
+        str, typer.Option("--reason", metavar="TEXT", help="The reason in the error that its writers get.")
     ] = "aborted by hand",
     json: Json = False,
     data: Data = DEFAULT_DATA,
@@ -78,9 +77,9 @@ def abort(
     take_over: TakeOver = False,
     url: Service = None,
 ) -> None:
-    """Drop what a transaction has staged, and refuse its writers from now on.
+    """Abort a transaction: drop what it has staged and refuse its writers.
 
-    One that is committed stays committed; the state that is shown says so.
+    A committed transaction stays committed, and is shown as such.
     """
 
     async def command() -> TransactionInfo:
@@ -98,21 +97,15 @@ def _print(info: TransactionInfo, json: bool) -> None:
 
     staged, token = fields.pop("staged"), fields.pop("token")
     fields |= {"token": token and f"{token['writer']} at epoch {token['epoch']}"}
-    told = {name: value for name, value in fields.items() if value not in (None, "")}
-    width = max(map(len, told))
-    output.print_lines(
-        [f"{name.replace('_', ' '):<{width}}  {_shown(name, value)}" for name, value in told.items()]
-    )
-    output.print_lines([f"{'staged':<{width}}  {part['name']} {part['length']}" for part in staged])
+    shown: dict[str, object] = {
+        name: f"{value:.1f} s" if name in ("lease", "expires_in") else value
+        for name, value in fields.items()
+        if value not in (None, "")
+    }
+    output.print_fields(shown | {"staged": [f"{part['name']} {part['length']}" for part in staged]})
 
 
 def _fields(info: TransactionInfo) -> dict[str, Any]:
-    import attrs
-
-    # In a folder without its owner no clock runs.
+    # Only an owner's clock measures leases; a read-only view has none.
     expires_in = info.expires_in if math.isfinite(info.expires_in) else None
-    return {**attrs.asdict(info), "state": info.state.value, "expires_in": expires_in}
-
-
-def _shown(name: str, value: object) -> str:
-    return f"{value:.1f} s" if name in ("lease", "expires_in") else str(value)
+    return {**output.as_json(info), "expires_in": expires_in}

@@ -1,72 +1,66 @@
-"""Commands that move what a store knows: import and export of the legacy layout, backup and restore."""
+"""Commands for import and export of the legacy layout, backup and restore."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from . import output
-from .options import DEFAULT_DATA, Chunks, Config, Data, Json, TakeOver
-from .running import FAILED, execute, read_settings, viewing, writing
+from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Names, TakeOver, check_selection
+from .running import FAILED, execute, owning, read_settings, viewing
 
 if TYPE_CHECKING:
     from ...storage_backends.base.chunk_storage import ChunkStorage
     from ..legacy_rolling.export import Exported
-    from ..maintenance.backup import BackupSource
+    from ..maintenance.backup import BackupOptions
     from ..maintenance.backup_objects import Manifest
     from ..maintenance.maintenance import Imported
     from ..maintenance.restore import RestoreReport
+    from ..store.read_only import StoreView
     from ..store.store import SegmentStore
-
-Names = Annotated[
-    list[str] | None, typer.Argument(metavar="[NAME]...", help="The segments' names.", show_default=False)
-]
 
 
 def export(
     names: Names = None,
     everything: Annotated[bool, typer.Option("--all", help="Export all segments.")] = False,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Overwrite header files that say something else.")
+        bool, typer.Option("--replace", help="Overwrite header files with other contents.")
     ] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
     config: Config = None,
     take_over: TakeOver = False,
 ) -> None:
-    """Write header files of the legacy layout, so that software of that layout can read these segments. It
-    flushes first.
+    """Write header files of the legacy layout, so that legacy software can read these segments. Flushes
+    first.
 
-    No byte of data is copied. A header says what is there now; appends afterwards are not in it. A start
-    inside a chunk cannot be said: an older reader begins at that chunk's start, and the output tells where
-    that is. A sealed segment's header is read-only.
+    No data is copied. A header describes the segment as it is now, without later appends. It cannot express a
+    start offset inside a chunk: legacy readers begin at the start of that chunk, and the column "seen again"
+    counts the truncated bytes that they read. The header of a sealed segment is read-only.
     """
-    _check_choice(names, everything)
+    check_selection(names, everything)
 
     async def command() -> list[Exported]:
         from ..maintenance.maintenance import export_segment
 
-        async with writing(data, config, take_over=take_over) as store:
-            opened = _embedded(store)
-            await opened.flush()
-            wanted = names or await opened.list_segments()
+        async with owning(data, config, take_over=take_over) as store:
+            await store.flush()
+            wanted = names or await store.list_segments()
             done: list[Exported] = []
-            with output.progress(
-                "exporting", sum([(await opened.segment_info(name)).length for name in wanted])
-            ) as advance:
+            total = sum([(await store.segment_info(name)).length for name in wanted])
+            with output.progress("exporting", total) as advance:
                 for name in wanted:
-                    done.append(await export_segment(opened, name, replace=replace))
+                    done.append(await export_segment(store, name, replace=replace))
                     advance(done[-1].length, 0)
             return done
 
     done = execute(command)
     if json:
-        output.print_json([_fields(each) for each in done])
+        output.print_json([output.as_json(each) for each in done])
     else:
         rows = [
             (e.length, e.start_offset, e.hidden_bytes, e.chunks, "sealed" if e.sealed else "open", e.header)
@@ -81,34 +75,33 @@ def import_(
         bool, typer.Option("--all", help="Import all segments that have a header file.")
     ] = False,
     prefix: Annotated[
-        str, typer.Option("--prefix", help="With --all: only those whose names begin with it.")
+        str, typer.Option("--prefix", metavar="PREFIX", help="With --all: only names that begin with PREFIX.")
     ] = "",
     json: Json = False,
     data: Data = DEFAULT_DATA,
     config: Config = None,
     take_over: TakeOver = False,
 ) -> None:
-    """Make segments of the legacy layout, whose files lie in long-term storage, segments of this store.
+    """Import segments of the legacy layout whose files are in long-term storage.
 
-    All their bytes are read once, for their checksums; the files stay where they are, and are deleted with
-    their segment. The software of the legacy layout must not write them any more. With --all, what cannot be
-    imported is passed over and told.
+    All their bytes are read once, for checksums. The files stay where they are and are deleted with their
+    segment. Legacy software must not write to them any more. With --all, segments that cannot be imported are
+    skipped and listed.
     """
-    _check_choice(names, everything)
+    check_selection(names, everything)
 
     async def command() -> list[Imported]:
         from ..maintenance.maintenance import import_segment, legacy_segments, try_import
 
-        async with writing(data, config, take_over=take_over) as store:
-            opened = _embedded(store)
-            wanted = names or await legacy_segments(opened, prefix)
+        async with owning(data, config, take_over=take_over) as store:
+            wanted = names or await legacy_segments(store, prefix)
             act = import_segment if names else try_import
             with output.progress("importing", None) as advance:
-                return [await act(opened, name, advance) for name in wanted]
+                return [await act(store, name, advance) for name in wanted]
 
     done = execute(command)
     if json:
-        output.print_json([_fields(each) for each in done])
+        output.print_json([output.as_json(each) for each in done])
     else:
         output.print_table(
             ("length", "outcome", "name", ""), [(e.length, e.outcome.value, e.name, e.reason) for e in done]
@@ -120,82 +113,82 @@ def import_(
 def backup(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="The backup's name; default: the time.", show_default=False),
+        typer.Argument(
+            metavar="[NAME]", help="The backup's name; default: the current time.", show_default=False
+        ),
     ] = None,
     to: Annotated[
         Path | None,
         typer.Option(
-            "--to", metavar="FOLDER", help="Write it to a folder of its own; default: long-term storage."
+            "--to", metavar="FOLDER", help="Write the backup to this folder; default: long-term storage."
         ),
     ] = None,
     as_it_is: Annotated[
         bool,
         typer.Option(
-            "--as-it-is", help="Own nothing and flush nothing: back up what is flushed now. Needs --to."
+            "--as-it-is", help="Do not open the store or flush: back up what is flushed. Needs --to."
         ),
     ] = False,
     show: Annotated[
-        bool, typer.Option("--list", help="List the backups there are, in long-term storage or in --to.")
+        bool, typer.Option("--list", help="List the backups in long-term storage or in --to.")
     ] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
     config: Config = None,
     take_over: TakeOver = False,
 ) -> None:
-    """Back up what the store knows of all its segments: names, lengths, attributes, writers, and which chunks
-    they are made of.
+    """Back up the metadata of all segments: names, lengths, attributes, writers and lists of chunks.
 
-    The chunks themselves are not copied: a backup is worth as much as the long-term storage that it refers
-    to. It flushes first, so that the backup has everything. With --as-it-is another process may have the
+    Chunks are not copied: the backup needs the long-term storage that it refers to. The command flushes
+    first, so that the backup is complete. With --as-it-is it does not, and another process may have the
     folder open; bytes that are only in the log are then missing.
     """
     if show:
         _show_backups(execute(lambda: _list(data, to)), json)
         return
     if as_it_is and to is None:
-        raise typer.BadParameter("--as-it-is needs --to: long-term storage is written by its owner alone")
+        raise typer.BadParameter("--as-it-is needs --to: only an owner may write to long-term storage")
 
     async def command() -> tuple[str, Manifest]:
-        if as_it_is:
-            return await _back_up_view(data, name, to)
-        async with writing(data, config, take_over=take_over) as store:
-            return await _back_up_store(_embedded(store), data, name, to)
+        if to is not None and as_it_is:
+            async with viewing(data) as view, _folder_of_backups(to, write=True) as target:
+                return await _back_up_view(view, data, name, target)
+        async with owning(data, config, take_over=take_over) as store:
+            await store.flush()
+            if to is None:
+                return await _back_up_store(store, data, name, None)
+            async with _folder_of_backups(to, write=True) as target:
+                return await _back_up_store(store, data, name, target)
 
     made, manifest = execute(command)
     _show_backup(made, manifest, json)
 
 
 async def _back_up_store(
-    store: SegmentStore, data: Path, name: str | None, to: Path | None
+    store: SegmentStore, data: Path, name: str | None, target: ChunkStorage | None
 ) -> tuple[str, Manifest]:
     from ..maintenance.maintenance import back_up
 
-    await store.flush()
-    terms = await _terms(data, name)
+    options = await _backup_options(data, name)
     with output.progress("backing up", None) as advance:
-        if to is None:
-            return terms.name, await back_up(store, None, terms, advance)
-        async with _folder_of_backups(to, write=True) as target:
-            return terms.name, await back_up(store, target, terms, advance)
+        return options.name, await back_up(store, target, options, advance)
 
 
-async def _back_up_view(data: Path, name: str | None, to: Path | None) -> tuple[str, Manifest]:
+async def _back_up_view(
+    view: StoreView, data: Path, name: str | None, target: ChunkStorage
+) -> tuple[str, Manifest]:
     from ..maintenance.backup import BackupSource, create_backup
 
-    assert to is not None
-    async with viewing(data) as view, _folder_of_backups(to, write=True) as target:
-        sources: list[BackupSource] = []
-        for container in view.containers:
-            snapshot = await container.snapshot()
-            sources.append(
-                BackupSource(container.index, snapshot.opened.epoch, snapshot.state, snapshot.storage)
-            )
-        terms = await _terms(data, name)
-        with output.progress("backing up", None) as advance:
-            return terms.name, await create_backup(sources, target, terms, advance)
+    sources: list[BackupSource] = []
+    for container in view.containers:
+        snapshot = await container.snapshot()
+        sources.append(BackupSource(container.index, snapshot.opened.epoch, snapshot.state, snapshot.storage))
+    options = await _backup_options(data, name)
+    with output.progress("backing up", None) as advance:
+        return options.name, await create_backup(sources, target, options, advance)
 
 
-async def _terms(data: Path, name: str | None) -> Any:
+async def _backup_options(data: Path, name: str | None) -> BackupOptions:
     from datetime import UTC, datetime
 
     from ...storage_backends.files.local import LocalFiles
@@ -213,7 +206,7 @@ async def _terms(data: Path, name: str | None) -> Any:
 
 @asynccontextmanager
 async def _folder_of_backups(path: Path, *, write: bool = False) -> AsyncIterator[ChunkStorage]:
-    """A folder that holds backups and nothing else; to ``write`` there, it is made."""
+    """The storage of a folder with backups only. ``write`` creates the folder."""
     from ...storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
     from ...storage_backends.files.local import LocalFiles
     from ..folder.paths import check_path
@@ -232,7 +225,7 @@ async def _list(data: Path, to: Path | None) -> list[tuple[str, Manifest]]:
     from ..maintenance.backup import list_backups, read_object
     from ..maintenance.backup_objects import decode_manifest, manifest_name
 
-    async def look(storage: ChunkStorage) -> list[tuple[str, Manifest]]:
+    async def read(storage: ChunkStorage) -> list[tuple[str, Manifest]]:
         names = await list_backups(storage)
         return [
             (each, decode_manifest(await read_object(storage, manifest_name(each)), manifest_name(each)))
@@ -241,83 +234,80 @@ async def _list(data: Path, to: Path | None) -> list[tuple[str, Manifest]]:
 
     if to is not None:
         async with _folder_of_backups(to) as storage:
-            return await look(storage)
+            return await read(storage)
     async with viewing(data) as view:
-        return await look(view.chunks)
+        return await read(view.chunks)
 
 
 def restore(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="The backup's name, as `backup --list` shows it.", show_default=False
+            metavar="NAME", help="The backup's name; see `tierlog backup --list`.", show_default=False
         ),
     ],
     source: Annotated[
         Path | None,
         typer.Option(
-            "--from", metavar="FOLDER", help="Where `backup --to` wrote it; default: long-term storage."
+            "--from", metavar="FOLDER", help="The folder of `backup --to`; default: long-term storage."
         ),
     ] = None,
-    deep: Annotated[
-        bool, typer.Option("--deep", help="Read all chunks and compare every checksum first.")
-    ] = False,
+    deep: Annotated[bool, typer.Option("--deep", help="Verify the checksums of all chunks first.")] = False,
     partial: Annotated[
         bool,
-        typer.Option("--partial", help="Leave out segments whose chunks are not whole, instead of refusing."),
+        typer.Option("--partial", help="Leave out segments with damaged chunks, instead of failing."),
     ] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,
     config: Config = None,
     chunks: Chunks = None,
 ) -> None:
-    """Make a store out of a backup and its long-term storage. The folder has no logs (wal/) yet; its lts/
-    stands where it always did.
+    """Restore a store from a backup and its long-term storage, into a folder without logs (wal/).
 
-    What is newer than the backup is lost for good: its chunks are collected once the store is opened, so look
-    with `chunks ls --unreferenced` before. Transactions are lost too. Segments get new ids. The old folder,
-    if there is one, cannot be opened any more.
+    Everything newer than the backup is lost: its chunks are deleted once the store is opened, so list them
+    first with `tierlog chunks ls --unreferenced`. Transactions are lost too. Segments get new ids. An old
+    folder of the store can no longer be opened.
     """
     from ...storage_backends.files.local import LocalFiles
     from ..folder.paths import check_path
-    from ..maintenance.restore import RestoreOptions
-    from ..maintenance.restore import restore as make_store
+    from ..maintenance import restore as restore_module
     from ..store.opening import system_world
 
-    async def command() -> RestoreReport:
-        settings = read_settings(config, chunks)
-        terms = RestoreOptions(name, deep, partial)
+    async def restore_from(backups: ChunkStorage | None) -> RestoreReport:
+        options = restore_module.RestoreOptions(name, deep, partial)
+        settings, world = read_settings(config, chunks), system_world()
         with output.progress("checking chunks", None) as advance:
-            if source is None:
-                return await make_store(
-                    check_path(data), None, terms, settings, LocalFiles(), system_world(), advance
-                )
-            async with _folder_of_backups(source) as backups:
-                return await make_store(
-                    check_path(data), backups, terms, settings, LocalFiles(), system_world(), advance
-                )
+            return await restore_module.restore(
+                check_path(data), backups, options, settings, LocalFiles(), world, advance
+            )
+
+    async def command() -> RestoreReport:
+        if source is None:
+            return await restore_from(None)
+        async with _folder_of_backups(source) as backups:
+            return await restore_from(backups)
 
     report = execute(command)
     if json:
-        output.print_json(_fields(report))
+        output.print_json(output.as_json(report))
     else:
         _show_restored(report)
     if report.lost:
         raise typer.Exit(FAILED)
 
 
-def _extent(told: RestoreReport | Manifest) -> str:
+def _extent(of: RestoreReport | Manifest) -> str:
     return (
-        f"{output.count(told.segments, 'segment')} with {output.count(told.chunks, 'chunk')} and "
-        f"{output.show_bytes(told.bytes)}"
+        f"{output.count(of.segments, 'segment')} with {output.count(of.chunks, 'chunk')} and "
+        f"{output.show_bytes(of.bytes)}"
     )
 
 
 def _show_restored(report: RestoreReport) -> None:
     lines = [_extent(report)]
-    lines.append(f"as they were at {output.show_time(report.created_ms)}; what is newer is lost")
+    lines.append(f"as of {output.show_time(report.created_ms)}; everything newer is lost")
     if report.unflushed:
-        lines.append(f"lost with the old logs: {output.count(report.unflushed, 'byte')} that were only there")
+        lines.append(f"lost with the old logs: {output.count(report.unflushed, 'unflushed byte')}")
     if report.staged:
         lines.append(f"lost with open transactions: {output.count(report.staged, 'staged segment')}")
     output.print_lines([*lines, *(f"not restored: {each.segment}: {each.reason}" for each in report.lost)])
@@ -346,7 +336,7 @@ def _show_backups(found: list[tuple[str, Manifest]], json: bool) -> None:
             (m.segments, m.chunks, m.bytes, m.unflushed, output.show_time(m.created_ms), name)
             for name, m in found
         ]
-        output.print_table(("segments", "chunks", "bytes", "unflushed", "taken", "name"), rows)
+        output.print_table(("segments", "chunks", "bytes", "unflushed", "created", "name"), rows)
 
 
 def _summary(manifest: Manifest) -> dict[str, Any]:
@@ -356,24 +346,3 @@ def _summary(manifest: Manifest) -> dict[str, Any]:
         "epochs": list(manifest.epochs),
         **{key: getattr(manifest, key) for key in counts},
     }
-
-
-def _check_choice(names: list[str] | None, everything: bool) -> None:
-    if bool(names) == everything:
-        raise typer.BadParameter("name segments, or take --all")
-
-
-def _embedded(store: object) -> SegmentStore:
-    """What ``writing`` gives without a service."""
-    from ..store.store import SegmentStore
-
-    assert isinstance(store, SegmentStore)
-    return store
-
-
-def _fields(found: Any) -> dict[str, Any]:
-    import attrs
-
-    return attrs.asdict(
-        found, value_serializer=lambda _, __, value: value.value if isinstance(value, Enum) else value
-    )

@@ -80,7 +80,7 @@ def test_a_layout_is_the_chain_of_a_segment(run: Run, store: Path) -> None:
     told = run("chunks", "layout", NAME).out
     assert "29 bytes from 0 on, 4 not flushed" in told
     assert "3 chunks, open, rolling at 10 bytes" in told
-    assert "knows nothing of it yet" in run("chunks", "layout", "app/new").out
+    assert "nothing of it is flushed yet" in run("chunks", "layout", "app/new").out
     assert run("chunks", "layout", "no/such").code == 1
 
 
@@ -90,7 +90,7 @@ def test_whole_chunks_are_verified(run: Run, store: Path) -> None:
 
     assert done.code == 0
     assert done.out.splitlines() == [
-        "1 chunk with 5 B is not referred to",
+        "1 chunk with 5 B is unreferenced",
         "read 5 chunks of 2 segments with 31 B",
         "whole",
     ]

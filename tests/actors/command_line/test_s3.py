@@ -45,7 +45,7 @@ def test_a_config_file_and_the_option_must_not_contradict_each_other(
     config = folder.with_name("tierlog.toml")
     config.write_text(f'chunks = "{PLACE}"\n[s3]\nendpoint = "{server.url}"\n')
     refused = run("segment", "create", NAME, "--config", str(config), "--chunks", "s3://another")
-    assert f"--chunks says s3://another, and {config} says {PLACE}" in refused.err
+    assert f"--chunks is s3://another, but {config} has {PLACE}" in refused.err
 
     assert run("segment", "create", NAME, "--config", str(config)).code == 0
     assert f'endpoint = "{server.url}"' in (folder / "wal" / "chunks").read_text()

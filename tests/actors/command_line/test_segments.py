@@ -160,7 +160,7 @@ def test_a_failure_in_the_middle_says_how_much_was_appended(run: Run, folder: Pa
     assert done.code == 1
     assert is_one_line(done.err)
     length = json.loads(run("segment", "info", NAME, "--json").out)["length"]
-    assert f"appended before: the input's beginning, {length - 13} bytes" in done.err
+    assert f"appended before that: the first {length - 13} bytes" in done.err
     assert length > 13
 
 

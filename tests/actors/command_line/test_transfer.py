@@ -67,7 +67,7 @@ def test_one_damaged_segment_does_not_keep_the_others_out(run: Run, older: Path)
     assert run("import", "app/one").code == 1
 
 
-def test_an_export_can_be_read_in_the_older_layout(run: Run, folder: Path) -> None:
+def test_an_export_can_be_read_in_the_legacy_layout(run: Run, folder: Path) -> None:
     make_store(folder)
     run("segment", "truncate", NAME, "3")
     run("segment", "seal", NAME)
@@ -94,7 +94,7 @@ def test_an_export_can_be_read_in_the_older_layout(run: Run, folder: Path) -> No
     header.chmod(0o644)
     header.write_bytes(b"maxsize=1&")
     refused = run("export", NAME)
-    assert (refused.code, "something else" in refused.err) == (1, True)
+    assert (refused.code, "exists with other content" in refused.err) == (1, True)
     assert run("export", NAME, "--replace").code == 0
     assert header.read_text().startswith(size + "&0=")
 
@@ -108,7 +108,7 @@ def test_a_backup_is_restored(run: Run, folder: Path) -> None:
     done = run("restore", "first", "--deep")
 
     assert (done.code, done.err) == (0, "")
-    assert "what is newer is lost" in done.out
+    assert "everything newer is lost" in done.out
     assert run("segment", "read", NAME).out == "flushed tail\n"
     assert json.loads(run("segment", "info", NAME, "--json").out)["attributes"] == {"colour": 7}
     refused = run("restore", "first")
@@ -116,7 +116,7 @@ def test_a_backup_is_restored(run: Run, folder: Path) -> None:
     assert run("doctor").code == 0
 
 
-def test_a_backup_as_it_is_changes_nothing_and_says_what_it_lacks(
+def test_a_backup_as_it_is_changes_nothing_and_reports_what_is_missing(
     run: Run, folder: Path, tmp_path: Path
 ) -> None:
     make_store(folder)
@@ -128,11 +128,11 @@ def test_a_backup_as_it_is_changes_nothing_and_says_what_it_lacks(
     assert "not in the backup: 5 bytes only in the log" in told
     (listed,) = json.loads(run("backup", "--list", "--to", str(tmp_path / "backups"), "--json").out)
     assert (listed["name"], listed["segments"], listed["unflushed"]) == ("b", 1, 5)
-    assert run("backup", "--list").out.splitlines() == ["segments  chunks  bytes  unflushed  taken  name"]
+    assert run("backup", "--list").out.splitlines() == ["segments  chunks  bytes  unflushed  created  name"]
 
     shutil.rmtree(folder / "wal")
     assert (
-        "lost with the old logs: 5 bytes that were only there"
+        "lost with the old logs: 5 unflushed bytes"
         in run("restore", "b", "--from", str(tmp_path / "backups")).out
     )
     assert run("segment", "read", NAME).out == "flushed "
