@@ -247,13 +247,13 @@ class Client(ClientBase, SegmentVerbs):
             else:
                 await self._refresh_map(effect)
 
-    async def _refresh_map(self, look: RefreshMap) -> None:
+    async def _refresh_map(self, wanted: RefreshMap) -> None:
         """Refresh the map, unless another task did meanwhile. If that task is cancelled, the next one in line
         takes over."""
-        with anyio.move_on_after(look.seconds):
+        with anyio.move_on_after(wanted.seconds):
             async with self._refresh_lock:
-                if self._context.map.generation == look.generation:
-                    await self._drive(attempts.refresh_map(self._context, look.seconds))
+                if self._context.map.generation == wanted.generation:
+                    await self._drive(attempts.refresh_map(self._context, wanted.seconds))
                     self._transport.end_pointless()
 
     async def _watch(self) -> None:

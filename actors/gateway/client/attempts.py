@@ -1,10 +1,8 @@
-"""One call from its first attempt to its outcome, as a program without I/O.
+"""One call from its first attempt to its outcome, as a program without I/O: a generator that yields what it wants
+done (``Send``, ``Pause``, ``RefreshMap``) and gets the result from ``async_client`` or ``sync_client``. Calls to
+all hosts and the opening of a client are such programs too.
 
-Owns: the order of attempts, generation at the container map and pauses; how a call to all hosts is put together;
-the opening. Does not own: the decisions (``retries.py``), nor the I/O: a program yields what it wants done
-and gets the result, from ``async_client`` or ``sync_client``.
-
-Cancellation: a program is simply dropped at a yield; it holds nothing.
+Cancellation: a program may be dropped at any yield; it holds nothing.
 """
 
 from __future__ import annotations
@@ -25,26 +23,25 @@ from .retries import Again, Failure, Kind, Repeat, decide
 
 T = TypeVar("T")
 REFRESH_SECONDS = 2.0
-"""How long one server may take to tell its map."""
+"""Seconds that one server may take to answer a request for the map."""
 OPENING_SECONDS = 5.0
-"""How long an opening client generation for its server: enough for a restart, short enough that a wrong URL is
-told soon."""
+"""Seconds that an opening client tries to reach its server: enough for a restart, and short for a wrong URL."""
 _CONTAINER_NONE: tuple[int, ...] = ()
 
 
 @attrs.frozen
 class Send:
-    """Gives a ``Response`` or a ``TransportFailure``."""
+    """One request. Its result is a ``Response`` or a ``TransportFailure``."""
 
     url: str
     request: Request
     seconds: float
     containers: tuple[int, ...] = ()
-    """Whose owner is asked: when they are elsewhere, the attempt is pointless."""
+    """The containers that the request is for: when they have moved, the attempt is pointless."""
     parks: bool = False
-    """The server holds the answer back on purpose."""
+    """A long poll."""
     links: tuple[object, ...] = ()
-    """The spans of the calls that share it, where they are traced."""
+    """The spans of the calls that share the request, if they are traced."""
 
 
 @attrs.frozen
@@ -54,7 +51,7 @@ class Pause:
 
 @attrs.frozen
 class RefreshMap:
-    """Get a newer map, unless somebody did since the map had ``generation``; at most so long."""
+    """Get a newer map, unless its generation is another already; for at most ``seconds``."""
 
     generation: int
     seconds: float
@@ -76,7 +73,7 @@ class ClientContext:
 
 
 def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
-    """The call's value, or its error."""
+    """Returns the call's value, or raises its error."""
     give_up = context.clock() + context.deadline + call.wait
     attempt, doubt = 0, False
     while True:
@@ -108,7 +105,7 @@ def _prepare(
     target: str,
     left: float,
 ) -> Program[None]:
-    """What comes before the next attempt."""
+    """Refresh the map or pause before the next attempt."""
     if verdict.refresh and containers:
         yield RefreshMap(generation, left)
         if context.map.url_of(containers[0]) != target:
@@ -118,7 +115,7 @@ def _prepare(
 
 
 def follows_hint(map: ContainerMapCache, container: int, error: TierlogError) -> bool:
-    """Whether the answer said who the owner is, and that is news."""
+    """Whether the answer named an owner that the map did not have."""
     return isinstance(error, OwnedElsewhere) and map.hint(container, error.owner)
 
 
@@ -126,8 +123,8 @@ def follows_hint(map: ContainerMapCache, container: int, error: TierlogError) ->
 
 
 def refresh_map(context: ClientContext, seconds: float) -> Program[None]:
-    """Ask the given URL, and if that is silent every host that is known: each tells what it serves itself.
-    Raises nothing: who wanted a newer map goes on with the old one."""
+    """Ask the given URL, and if it does not answer every known host for what it serves itself. Raises nothing:
+    the caller continues with the old map."""
     map, call = context.map, requests.container_map()
     give_up = context.clock() + seconds
     for url in map.sources:
@@ -137,7 +134,7 @@ def refresh_map(context: ClientContext, seconds: float) -> Program[None]:
 
         found = interpret(call, (yield Send(url, call.request, min(REFRESH_SECONDS, left))))
         if isinstance(found, Failure):
-            map.failure = map.failure if url != map.base else found.error
+            map.last_failure = map.last_failure if url != map.base else found.error
         else:
             map.learn(found, url)
             if url == map.base:
@@ -146,20 +143,20 @@ def refresh_map(context: ClientContext, seconds: float) -> Program[None]:
 
 
 def load_first_map(context: ClientContext) -> Program[None]:
-    """Get the first map. ``Unavailable`` if nobody answers."""
+    """Get the first map. Raises ``Unavailable`` if no server answers."""
     give_up = context.clock() + min(context.deadline, OPENING_SECONDS)
     attempt = 0
-    while not context.map.places:
+    while not context.map.assignments:
         left = give_up - context.clock()
         yield RefreshMap(context.map.generation, left)
-        if not context.map.places:
+        if not context.map.assignments:
             verdict = _opening_verdict(context, attempt, give_up - context.clock())
             yield Pause(verdict.pause)
             attempt += 1
 
 
 def _opening_verdict(context: ClientContext, attempt: int, left: float) -> Again:
-    failure = context.map.failure or Unavailable("it does not answer")
+    failure = context.map.last_failure or Unavailable("it does not answer")
     verdict = decide(
         Repeat.READS,
         Failure(Kind.LATER, failure),
@@ -178,16 +175,15 @@ def _opening_verdict(context: ClientContext, attempt: int, left: float) -> Again
 
 
 def call_all_hosts(context: ClientContext, call: Call[T]) -> Program[list[tuple[set[int], T]]]:
-    """The call's value on every host, with the containers that each had from before the first answer until
-    after the last one.
+    """The call's value on every host, with the containers that the host had during the whole call.
 
-    Where a container moves meanwhile, all of it is done again: the new owner may not have been asked, or
-    asked before it was the owner.
+    If a container moves meanwhile, every host is asked again: the new owner may not have been asked, or was
+    asked before it owned the container.
     """
     give_up = context.clock() + context.deadline
     attempt = 0
     while True:
-        before, generation = context.map.places, context.map.generation
+        before, generation = context.map.assignments, context.map.generation
         found, failure = yield from _ask_all(context, call, give_up)
         if failure is None and context.map.is_single:
             return found
@@ -195,13 +191,13 @@ def call_all_hosts(context: ClientContext, call: Call[T]) -> Program[list[tuple[
         yield RefreshMap(generation, give_up - context.clock())
         if (
             failure is None
-            and context.map.places == before
-            and all(place.url is not None for place in before)
+            and context.map.assignments == before
+            and all(assignment.url is not None for assignment in before)
         ):
             return found
 
         failure = failure or Failure(
-            Kind.LATER, Unavailable("containers were moving all the time: try again")
+            Kind.LATER, Unavailable("containers kept moving during the call: try again")
         )
         left = give_up - context.clock()
         verdict = decide(call.repeat, failure, doubt=False, attempt=attempt, left=left, random=context.random)

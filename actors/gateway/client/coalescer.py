@@ -302,7 +302,7 @@ class Coalescer:
 
 
 class _Completion:
-    """The troubles of one batch, append by append, in order."""
+    """The failures of one batch, append by append, in order."""
 
     def __init__(self, map: ContainerMapCache, random: Random, now: float) -> None:
         self._map = map

@@ -1,8 +1,4 @@
-"""``connect`` and ``connect_sync``: the doors to a service.
-
-Owns: what a client takes from the machine (clock, waiting, chance, pools), and the checks of what it is told.
-Does not own: what clients do. The one module of the client that may ask the machine's clock.
-"""
+"""``connect`` and ``connect_sync``. The one module of the client that may use the machine's clock and randomness."""
 
 from __future__ import annotations
 
@@ -38,15 +34,15 @@ async def connect(
     world: World | None = None,
     transport: Callable[[], httpx.AsyncBaseTransport] | None = None,
 ) -> AsyncIterator[Client]:
-    """The store of the service at ``url`` (the supervisor's, or a single host's), with the verbs of
-    ``SegmentStore``.
+    """Connects to the service at ``url`` (of the supervisor, or of a single host), on asyncio and trio.
 
-    ``async with tierlog.connect("http://127.0.0.1:7600") as store``, on asyncio and trio. ``deadline``:
-    seconds for each call, repeats included. ``map_refresh``: while a call has no answer yet, look so often
-    where its container is served. ``span`` is told of every call and request:
-    ``tierlog.opentelemetry_tracing()``. ``world`` and ``transport`` are for simulations and tests.
+    ``async with tierlog.connect("http://127.0.0.1:7600") as store`` gives a ``Client`` with the verbs of
+    ``SegmentStore``. ``deadline`` is in seconds and bounds each call, repeats included (default 30).
+    ``map_refresh`` is in seconds: while a call has no answer, the client refreshes the container map this often
+    (default 0.5). ``span`` traces every call and request, see ``tierlog.opentelemetry_tracing()``. ``world`` and
+    ``transport`` are for simulations and tests.
 
-    ``Unavailable`` if no server answers there within 5 s.
+    Raises ``InvalidArgument`` for a bad URL or number, and ``Unavailable`` if no server answers within 5 s.
     """
     context = _context(url, deadline, world, loop_clock())
     refresh = _seconds("map_refresh", map_refresh)
@@ -63,8 +59,8 @@ def connect_sync(
     world: World | None = None,
     transport: Callable[[], httpx.BaseTransport] | None = None,
 ) -> Iterator[SyncClient]:
-    """As ``connect``, without an event loop: ``with tierlog.connect_sync("http://127.0.0.1:7600") as store``.
-    For any number of threads."""
+    """As ``connect``, without an event loop: ``with tierlog.connect_sync("http://127.0.0.1:7600") as store`` gives
+    a ``SyncClient``, which any number of threads may use."""
     context = _context(url, deadline, world, time.monotonic)
     with open_sync_client(context, transport or _sync_pools(url), time.sleep, span) as client:
         yield client
@@ -97,7 +93,7 @@ def _sync_pools(url: str) -> Callable[[], httpx.BaseTransport]:
 
 
 def _verify(url: str) -> ssl.SSLContext:
-    """The machine's certificates where they are needed: loading them takes longer than opening the client."""
+    """The machine's certificates for https only: loading them takes longer than opening the client."""
     return (
         ssl.create_default_context() if url.startswith("https:") else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     )

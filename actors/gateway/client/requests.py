@@ -1,10 +1,7 @@
 """Each verb as a request, and each response as a value or a failure. No I/O; both clients share it.
 
-Owns: the arguments' checks (those of ``SegmentStore``, so that a mistake is told without a round trip), which
-request a verb becomes, which answers are successes, and what the others mean for this verb. Does not own:
-where a request goes (``container_map.py``), nor whether it is sent again (``retries.py``).
-
-A limit that only the server knows (the largest append, the most attributes) is the server's to check.
+Arguments are checked as ``SegmentStore`` checks them, so that a mistake needs no round trip. Limits that only the
+server knows (the largest append, the most attributes) are left to the server.
 """
 
 from __future__ import annotations
@@ -66,7 +63,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 BYTES_TYPE = "application/octet-stream"
 APPEND_BYTES_MAX = 32 << 20
-"""The most that a configuration can let one append have."""
+"""The largest size of an append that a configuration can allow."""
 POLL_SECONDS = 20.0
 """Seconds that a server may hold a poll of ``tail`` without bytes."""
 WAIT_MAX = 60.0
@@ -98,7 +95,7 @@ class TransportFailure:
     """No response, or half of one."""
 
     sent: bool
-    """Whether the server may have the whole request."""
+    """Whether the server may have received the whole request."""
     reason: str
 
 
@@ -107,13 +104,13 @@ class Call(Generic[T]):
     request: Request
     repeat: Repeat
     parse: Callable[[Response], T]
-    """A success's value; ``ValueError`` if it makes no sense."""
+    """The value of a success; raises ``ValueError`` if it makes no sense."""
     segment: str | None = None
-    """Whose owner it goes to; None: to whom the caller chooses."""
+    """The request goes to its owner; None: the caller chooses the server."""
     statuses: tuple[int, ...] = (200,)
-    """Of success."""
+    """The statuses of success."""
     wait: float = 0.0
-    """Seconds that the server may hold it back on purpose."""
+    """Seconds that a long poll may wait."""
 
     @property
     def changes(self) -> bool:
@@ -121,7 +118,7 @@ class Call(Generic[T]):
 
 
 def interpret(call: Call[T], answer: Response | TransportFailure) -> T | Failure:
-    """What came of one attempt."""
+    """The result of one attempt."""
     if isinstance(answer, TransportFailure):
         return lost(answer, changes=call.changes)
 
@@ -135,7 +132,7 @@ def interpret(call: Call[T], answer: Response | TransportFailure) -> T | Failure
 
 
 def failure_of(response: Response, *, changes: bool) -> Failure:
-    """A response that is no success."""
+    """What a response other than a success means."""
     if response.status in _REDIRECTS:
         return Failure(
             Kind.ELSEWHERE, Unavailable(f"redirected to {response.headers.get('location', 'nowhere')!r}")
@@ -145,7 +142,7 @@ def failure_of(response: Response, *, changes: bool) -> Failure:
     pause = retry_after(response.headers, response.body) or 0.0
     is_foreign = not response.headers.get("content-type", "").lower().startswith(PROBLEM_TYPE)
     if is_foreign and 400 <= response.status < 500 and response.status not in _FOREIGN_BUT_PASSING:
-        # A wrong URL, or a proxy that does not let us through: it will say the same for ever.
+        # A wrong URL, or a proxy that denies access: the same answer would come for ever.
         return Failure(Kind.REFUSED, error)
 
     return Failure(kind_of(error), error, pause)
@@ -172,8 +169,7 @@ def append_item(
     previous_event_number: int | None,
     expected_offset: int | None,
 ) -> BatchItem:
-    """The arguments of ``append``, all but the name checked, and the bytes safe from what the caller does
-    with its buffer."""
+    """The arguments of ``append``, checked except for the name, with a copy of a mutable buffer."""
     if type(data) is not bytes:
         check_data(data)
         data = bytes(data)
@@ -220,7 +216,7 @@ def repeat_of(item: BatchItem) -> Repeat:
 
 
 def append(item: BatchItem) -> Call[list[Outcome]]:
-    """One append in a request of its own: raw bytes where that form can say it, else a batch of one."""
+    """One append in a request of its own: raw bytes, or a batch of one for several events."""
     if item.count > 1:
         return batch([item])
 
@@ -233,7 +229,7 @@ def append(item: BatchItem) -> Call[list[Outcome]]:
 
 
 def batch(items: Sequence[BatchItem]) -> Call[list[Outcome]]:
-    """Many appends in one request. Whether it may be sent again is decided for each of them."""
+    """Many appends in one request. Whether one may be sent again is decided for each append."""
     request = Request("POST", paths.BATCH, b"".join(encode_batch(items)), (("Content-Type", BATCH_TYPE),))
     return Call(request, Repeat.NEVER, lambda response: decode_outcomes(response.body, len(items)))
 
@@ -384,12 +380,12 @@ def _nothing_there(response: Response) -> bytes:
 
 @attrs.frozen
 class PollResult:
-    """What a long poll of a tail gave."""
+    """The result of a long poll of a tail."""
 
     block: bytes
-    """What comes next, as much as the server sends at once; empty if nothing came in time."""
+    """The next bytes, as many as the server sends at once; empty if there were none in time."""
     sealed: bool
-    """There is nothing and never will be."""
+    """The segment is sealed and read to its end."""
 
 
 def poll(name: str, offset: int, wait: float) -> Call[PollResult]:

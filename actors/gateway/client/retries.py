@@ -1,23 +1,20 @@
-"""What may be sent again, after what, and when: pure decisions (rule H3).
+"""Which call may be sent again, after which failure, and when (rule H3). Pure decisions, no I/O.
 
-Owns: the kinds of calls by what a repeat does, the kinds of failure, and the verdict on one attempt. Does not
-own: any I/O, nor how much time a call has.
-
-A call that reads is sent again after every failure that may pass. One that changes something is sent again if
-the attempt had no effect (nothing was sent, or the server says so), or if a repeat can be told from a second
-one:
+A call that reads is repeated after every failure that may be temporary. One that changes something is repeated
+if the attempt had no effect (nothing was sent, or the server says so), or if a repeat can be told from a second
+call:
 
 - an append with a writer id: the store knows its number;
-- an append at an expected offset: applied once, it cannot be applied there again. ``BadOffset`` after an
+- an append at an expected offset: once applied, it cannot be applied there again. ``BadOffset`` after an
   attempt with unknown outcome proves that it was not applied only if the segment is too short to hold it;
-  otherwise nobody can tell;
-- a creation and a seal: their effect happens once. ``SegmentExists`` after an unknown outcome may be the own
-  creation;
-- the verbs of a transaction: each finds what an earlier attempt did, and answers as that one did (rule H17).
+  otherwise the outcome stays unknown;
+- a creation and a seal: their effect happens once. ``SegmentExists`` after an unknown outcome may be the
+  call's own creation;
+- the verbs of a transaction: each finds what an earlier attempt did, and gives the same answer (rule H17).
 
 Everything else (a plain append, delete, truncate, merge, attributes, expire-writers) is never repeated after
-an unknown outcome: a second one could hit what others did in between. Once an attempt's outcome is unknown,
-only an answer that proves what happened is told as it is; any other becomes ``OutcomeUnknown``.
+an unknown outcome: a repeat could undo what others did in between. Once the outcome of an attempt is unknown,
+only an answer that proves what happened is passed on; any other becomes ``OutcomeUnknown``.
 """
 
 from __future__ import annotations
@@ -48,7 +45,7 @@ from ...kernel.backoff import Backoff
 from ..wire.errors import TooLarge
 
 BACKOFF = Backoff(first=0.01, maximum=0.25)
-"""Short on purpose: a failover takes a moment, and a refused connection costs nobody anything."""
+"""Short: a failover takes a moment, and a refused connection costs almost nothing."""
 
 
 class Repeat(enum.Enum):
@@ -67,11 +64,11 @@ class Repeat(enum.Enum):
     COMMITS = "commits"
     """A transaction's commit: its tombstone, or its token, says that it was done (rules T4, T5)."""
     NEVER = "never"
-    """It would be a second one."""
+    """It would be applied a second time."""
 
 
 class Kind(enum.Enum):
-    """How an attempt went wrong."""
+    """How an attempt failed."""
 
     REFUSED = "refused"
     """The answer is final."""
@@ -80,7 +77,7 @@ class Kind(enum.Enum):
     ELSEWHERE = "elsewhere"
     """Nothing was done; another host has the container."""
     NOT_SENT = "not-sent"
-    """Nobody got it."""
+    """The request did not reach a server."""
     UNKNOWN = "unknown"
     """It may have been applied."""
 
@@ -89,7 +86,7 @@ class Kind(enum.Enum):
 class Failure:
     kind: Kind
     error: TierlogError
-    """What to raise if nothing better comes."""
+    """What the call raises if no later attempt succeeds."""
     pause: float = 0.0
     """Seconds that the server asked to wait."""
 
@@ -100,19 +97,19 @@ class Again:
 
     pause: float
     refresh: bool
-    """RefreshMap first where the container is now."""
+    """Refresh the container map first."""
     doubt: bool
     """One of the attempts so far may have been applied."""
 
 
 _PROOFS: dict[Repeat, tuple[type[TierlogError], ...]] = {
-    # The store generation for a writer's number before anything else, so these say that it was not applied (rule
+    # The store looks up a writer's number before anything else, so these say that it was not applied (rule
     # C3).
     Repeat.NUMBERED: (OutOfOrder, SegmentSealed, BadOffset, InvalidArgument, UnknownWriter),
     Repeat.AT_OFFSET: (InvalidArgument,),
     Repeat.CREATES: (InvalidArgument,),
     Repeat.SEALS: (InvalidArgument, SegmentNotFound),
-    # Whatever an earlier attempt did, these say what is true of the transaction now.
+    # Whatever an earlier attempt did, these are true of the transaction now.
     Repeat.SETTLES: (InvalidArgument, SegmentNotFound, SegmentSealed, TransactionEnded, TransactionNotFound),
     # Only an open transaction is refused for its parts or its target's seal. One that is not found may have
     # been committed before its target was deleted.
@@ -123,8 +120,7 @@ _MAY_PASS = (Throttled, Unavailable, ClosedError)
 
 
 def kind_of(error: TierlogError) -> Kind:
-    """The kind of failure that an error of the server's is. ``StorageFull`` is final: somebody has to make
-    room, and should hear of it."""
+    """The kind of a server's error. ``StorageFull`` is final: a person has to make room."""
     if isinstance(error, NotOwner):
         return Kind.ELSEWHERE
 
@@ -135,7 +131,7 @@ def kind_of(error: TierlogError) -> Kind:
 
 
 def is_too_much_at_once(failure: Failure) -> bool:
-    """Whether a batch was refused whole for what one of its items, or their sum, is: each alone gets its own
+    """Whether a whole batch was refused because of one item, or of their sum: each append alone then gets its own
     answer."""
     return failure.kind is Kind.REFUSED and isinstance(failure.error, (InvalidArgument, TooLarge))
 
@@ -159,8 +155,7 @@ def decide(
     if pause >= left:
         return _given_up(failure.error, doubt=doubt)
 
-    # Only backpressure says that this is the right place; one who cannot serve the container now may not be
-    # asked to serve it again.
+    # Only backpressure proves that this is the right host; after any other failure the container may have moved.
     return Again(pause, not isinstance(failure.error, Throttled), doubt)
 
 
@@ -169,7 +164,7 @@ def _refusal(repeat: Repeat, error: TierlogError, size: int) -> TierlogError:
     if repeat is Repeat.READS or isinstance(error, _PROOFS[repeat]):
         return error
 
-    # Whatever was appended to an aborted transaction is gone, and no commit can have come before.
+    # Whatever was appended to an aborted transaction is gone, and no commit can have been applied.
     if isinstance(error, TransactionEnded) and error.state == TransactionState.ABORTED.value:
         return error
 
@@ -187,8 +182,8 @@ def _given_up(error: TierlogError, *, doubt: bool) -> TierlogError:
             else OutcomeUnknown(f"an attempt may have been applied; then came: {error}")
         )
 
-    # `NotOwner` and `ClosedError` would speak of the caller's own store; a client only has not found one that
-    # answers in time.
+    # `NotOwner` and `ClosedError` would read as if they were about the caller's own store; the client only found
+    # no owner that answers in time.
     return (
         Unavailable(f"no owner answered in time: {error}")
         if isinstance(error, (NotOwner, ClosedError))

@@ -1,12 +1,8 @@
-"""What a client tells a tracer: one span for each call, one for each request, named by OpenTelemetry's
-semantic conventions for HTTP.
+"""The client's spans: one for each call and one for each request, named by OpenTelemetry's semantic conventions for
+HTTP; and the pools that send a trace's context along.
 
-Owns: the spans' names and attributes, and the pools that send a trace's context along. Does not own: requests
-and their order.
-
-A request is below its call. Where several calls travel together it belongs to none of them: its span is then
-linked to theirs. It ends when the answer's head is there. Attempts that are made again are requests of their
-own.
+A request's span is a child of its call's. A request that several calls share is a child of none; its span is
+linked to theirs. It ends when the answer's head is there. Each attempt is a request of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +35,7 @@ def around_appends(
 
 
 class TracingPool(httpx.AsyncBaseTransport):
-    """A pool whose requests are told."""
+    """A pool whose requests have spans."""
 
     def __init__(self, pool: httpx.AsyncBaseTransport, tracing: Tracing) -> None:
         self._pool = pool

@@ -25,7 +25,7 @@ from ....storage_backends.base.transactions import (
     TransactionInfo,
     TransactionToken,
 )
-from ....storage_backends.base.verbs import copy_docstrings
+from ....storage_backends.base.verbs import SegmentVerbs, copy_docstrings
 from ...kernel.one_shot import EventSource
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
@@ -43,6 +43,7 @@ T = TypeVar("T")
 
 
 @copy_docstrings(Client)
+@copy_docstrings(SegmentVerbs)
 class SyncClient(ClientBase):
     """Made by ``tierlog.connect_sync``; usable inside its ``with`` body. Its verbs are those of ``Client``, as
     plain functions."""
@@ -285,12 +286,12 @@ class SyncClient(ClientBase):
             else:
                 self._refresh_map(effect)
 
-    def _refresh_map(self, look: RefreshMap) -> None:
+    def _refresh_map(self, wanted: RefreshMap) -> None:
         """Refresh the map, unless another thread did meanwhile."""
-        if self._refresh_lock.acquire(timeout=max(look.seconds, 0.0)):
+        if self._refresh_lock.acquire(timeout=max(wanted.seconds, 0.0)):
             try:
-                if self._context.map.generation == look.generation:
-                    self._drive(attempts.refresh_map(self._context, look.seconds))
+                if self._context.map.generation == wanted.generation:
+                    self._drive(attempts.refresh_map(self._context, wanted.seconds))
             finally:
                 self._refresh_lock.release()
 

@@ -1,16 +1,11 @@
-"""Requests over httpx: one exchange, and what is said of one that failed.
-
-Owns: the raw form of a request and of its response, which exceptions mean that nothing was sent, the pools'
-limits, and the end of attempts whose containers are served elsewhere meanwhile. Does not own: any retry (a
-transport sends once).
+"""Requests over httpx: one exchange, and what is known of one that failed. A transport never retries.
 
 A request counts as sent when the first byte of its body is handed over: a server does nothing before it has
-the whole body, and every request that changes something has one, except a raw append of nothing, which counts
+the whole body, and every request that changes something has one, except a raw append of no bytes, which counts
 as sent from the start.
 
-Cancellation closes the connection of the request; the pool stays sound. To make sure of that no pool has a
-bound: a request that waits in a bounded pool and is cancelled can lose its place for ever. The client bounds
-what it sends itself.
+Cancellation closes the connection of the request; the pool stays usable. For that no pool has a bound: a request
+that waits in a bounded pool and is cancelled can lose its slot for ever. The client bounds what it sends itself.
 """
 
 from __future__ import annotations
@@ -28,12 +23,12 @@ from .requests import Response, TransportFailure
 from .spans import LINKS
 
 CONNECT_SECONDS = 3.0
-"""A connection that takes longer is given up; nothing was sent over it."""
+"""To establish a connection; nothing is sent before."""
 LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=30.0)
-"""Idle connections end before servers end theirs, so that a request never meets a closing one."""
+"""Idle connections are closed before servers close them, so that a request never meets a closing one."""
 PATIENCE_SECONDS = 5.0
-"""How long the plain client waits for one host of several before it generation where the container is: it cannot
-look while it waits."""
+"""How long the plain client waits for one host of several before it refreshes the map: it cannot do both at
+once."""
 _NOT_SENT = (
     httpx.ConnectError,
     httpx.ConnectTimeout,
@@ -62,8 +57,8 @@ def check_url(url: object) -> str:
 
 
 class _Body(httpx.AsyncByteStream, httpx.SyncByteStream):
-    """A request's body, which knows whether somebody began to send it. No generator: one that is dropped half
-    way needs care."""
+    """A request's body, which knows whether sending it began. No generator: one that is dropped half way would
+    need care."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -104,11 +99,12 @@ def _request(send: Send) -> tuple[httpx.Request, _Body]:
 
 def _broken(send: Send, body: _Body, error: httpx.HTTPError) -> TransportFailure:
     return TransportFailure(
-        body.is_begun and not isinstance(error, _NOT_SENT), _told(send, str(error) or type(error).__name__)
+        body.is_begun and not isinstance(error, _NOT_SENT),
+        _described(send, str(error) or type(error).__name__),
     )
 
 
-def _told(send: Send, what: str) -> str:
+def _described(send: Send, what: str) -> str:
     return f"{send.request.method} {send.url}{send.request.path}: {what}"
 
 
@@ -121,7 +117,7 @@ class AsyncTransport:
         self._map = map
         self._pool = make()
         self._parking = make()
-        """For requests that a server holds back: a pool generation at all its connections for each request, and
+        """For long polls: a pool examines all its connections for each request, and
         there may be thousands."""
         self._flights: dict[anyio.CancelScope, Send] = {}
         self.requests = 0
@@ -131,7 +127,7 @@ class AsyncTransport:
         return len(self._flights)
 
     async def send(self, send: Send) -> Response | TransportFailure:
-        """One exchange. Raises nothing but a cancellation."""
+        """One exchange. Raises nothing, except when it is cancelled."""
         request, body = _request(send)
         pool = self._parking if send.parks else self._pool
         self.requests += 1
@@ -149,20 +145,19 @@ class AsyncTransport:
             except (AttributeError, OSError) as error:
                 # Reset before it was used: httpcore asks such a connection's socket for its peer, and uvloop
                 # has taken that away already.
-                return TransportFailure(body.is_begun, _told(send, f"the connection broke: {error}"))
+                return TransportFailure(body.is_begun, _described(send, f"the connection broke: {error}"))
             finally:
                 del self._flights[scope]
 
-        return TransportFailure(body.is_begun, _told(send, "no answer in time"))
+        return TransportFailure(body.is_begun, _described(send, "no answer in time"))
 
     @property
     def may_be_pointless(self) -> bool:
-        """Whether something is under way to a container that may be served elsewhere by now."""
+        """Whether a request is in flight to a container that may have moved."""
         return not self._map.is_single and any(send.containers for send in self._flights.values())
 
     def end_pointless(self) -> None:
-        """End the attempts whose containers are all known to be elsewhere: a frozen host would never answer
-        them."""
+        """End the attempts whose containers are all known to have moved: a frozen host would never answer them."""
         for scope, send in list(self._flights.items()):
             if send.containers and self._map.has_moved(send.containers, send.url):
                 scope.cancel()
@@ -187,7 +182,7 @@ class SyncTransport:
         self.in_flight = 0
 
     def send(self, send: Send) -> Response | TransportFailure:
-        """One exchange. Raises nothing but Ctrl-C."""
+        """One exchange. Raises nothing except ``KeyboardInterrupt``."""
         self.requests += 1
         self.in_flight += 1
         try:
@@ -196,8 +191,7 @@ class SyncTransport:
             self.in_flight -= 1
 
     def _exchange(self, send: Send) -> Response | TransportFailure:
-        """An answer that drips in can take up to twice its time: the time left is looked at when a piece
-        comes."""
+        """An answer that arrives slowly can take up to twice its time: the deadline is checked for each piece."""
         request, body = _request(send)
         seconds = send.seconds
         if send.containers and not send.parks and not self._map.is_single:
@@ -212,7 +206,7 @@ class SyncTransport:
                 for piece in response.iter_raw():
                     pieces.append(piece)
                     if self._clock() > until:
-                        return TransportFailure(body.is_begun, _told(send, "no answer in time"))
+                        return TransportFailure(body.is_begun, _described(send, "no answer in time"))
             finally:
                 response.close()
         except httpx.HTTPError as error:

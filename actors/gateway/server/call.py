@@ -1,12 +1,8 @@
-"""One request and its answer.
-
-Owns: reading a body up to a limit (rule H9), the checks of its type, and sending an answer or a stream of
-blocks. Does not own: what a request means (the endpoints), nor which errors become which statuses
-(``wire/errors.py``).
+"""One request and its answer: reading a body up to a limit (rule H9), and sending an answer or a stream of blocks.
 
 A body is never read past its limit: a Content-Length above it is refused before the first byte, a chunked one
 at the first byte too many, and the connection ends, because what follows on it is the rest of that body. A
-client that goes away raises ``Disconnected``, which nobody answers.
+client that disconnects raises ``Disconnected``, and gets no answer.
 """
 
 from __future__ import annotations
@@ -140,7 +136,7 @@ class HttpCall(Generic[S]):
         return body.take()
 
     async def each_piece(self, content_type: str, maximum: int, take: Callable[[bytes], object]) -> None:
-        """Give the body's pieces to ``take`` as they come."""
+        """Call ``take`` with each piece of the body as it arrives."""
         self._check_size(maximum)
         await self._take_pieces(content_type, maximum, take)
 
@@ -168,7 +164,7 @@ class HttpCall(Generic[S]):
         self.counts.request_bytes += size
 
     def _deadline(self, arrived: float, begun: float, size: int) -> float:
-        """Each byte buys time: a body that drips in must not hold its room for hours."""
+        """Later with each byte, by the slowest rate that is allowed: a slow body must not hold its memory for hours."""
         limits = self.server.limits
         return min(arrived, begun + size / limits.body_rate) + limits.body_timeout
 
@@ -181,7 +177,7 @@ class HttpCall(Generic[S]):
         )
 
     def _check_size(self, maximum: int) -> int:
-        """The size that the head tells, which room is kept for; 0 if it tells none."""
+        """Reserves memory for the Content-Length and returns it; 0 without one."""
         text = self.header("Content-Length")
         if text is None:
             return 0
@@ -210,7 +206,7 @@ class HttpCall(Generic[S]):
         self._reserved += size
 
     def release(self) -> None:
-        """The request is over: its body takes no room any more."""
+        """The request has ended: give back the memory of its body."""
         self.server.release(self._reserved)
         self._reserved = 0
 
@@ -229,8 +225,8 @@ class HttpCall(Generic[S]):
 
     @asynccontextmanager
     async def while_connected(self) -> AsyncIterator[anyio.CancelScope]:
-        """Run the body until it ends, or the client goes away (``Disconnected``), or somebody cancels the
-        scope, which is no error."""
+        """Run the block until it ends, the client disconnects (raises ``Disconnected``), or the scope is cancelled,
+        which is no error."""
         failure: Exception | None = None
         finished = gone = False
 
@@ -267,14 +263,16 @@ class HttpCall(Generic[S]):
 
     async def begin(self, status: int, headers: Mapping[str, str]) -> None:
         self.started = True
-        await self._tell({"type": "http.response.start", "status": status, "headers": _raw(headers.items())})
+        await self._send_message(
+            {"type": "http.response.start", "status": status, "headers": _raw(headers.items())}
+        )
 
     async def block(self, data: Buffer, *, more: bool) -> None:
         """One block of the body; waits while the client does not read."""
         self.counts.response_bytes += len(data)
-        await self._tell({"type": "http.response.body", "body": data, "more_body": more})
+        await self._send_message({"type": "http.response.body", "body": data, "more_body": more})
 
-    async def _tell(self, message: Mapping[str, Any]) -> None:
+    async def _send_message(self, message: Mapping[str, Any]) -> None:
         try:
             await self._send(message)
         except OSError:

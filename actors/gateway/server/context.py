@@ -1,11 +1,8 @@
-"""What all requests of one server share, whatever it serves: the limits, the counts, and the end.
+"""What all requests of one server share, whatever it serves: the limits, the counters, and the graceful end.
 
-Owns: admission of requests by count and by bytes (rule H12), the parked long polls and their end (rule H15).
-Does not own: any endpoint, nor what is behind them (``gateway.py`` has a host's store,
-``supervisor/admin.py`` the supervisor).
-
-Everything here is plain code of the event loop's thread. A full server refuses at once and says when to come
-back; it never queues.
+Requests are admitted by count and by bytes (rule H12); a full server refuses at once and says when to come back. It
+never queues. Parked long polls and streams end when the server drains (rule H15). Plain code of the event loop's
+thread.
 """
 
 from __future__ import annotations
@@ -27,7 +24,7 @@ from .request_metrics import RequestMetrics
 
 @attrs.frozen
 class ServerLimits:
-    """What one server takes at most. Above each there is a clear answer, never a queue."""
+    """Bounds of one server. Above a bound the answer is a refusal, never a queue."""
 
     json_bytes: int = 1 << 20
     """Of a JSON body: 413."""
@@ -74,8 +71,7 @@ class ServerContext:
         )
 
     def new_request_id(self) -> str:
-        """This server's own id and a number: a fresh id of the world would be a system call for each request,
-        which costs a turn of the interpreter's lock beside busy threads."""
+        """This server's id and a number. A random id would be a system call for each request."""
         return f"{self._server_id}-{next(self._request_ids)}"
 
     def located(self, error: BaseException, name: str | None) -> BaseException:
@@ -89,7 +85,7 @@ class ServerContext:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """One request that is no tail, while it is in flight."""
+        """Counts a request that is not a tail while it is in flight."""
         if self._requests >= self.limits.requests:
             raise Throttled(f"{self._requests} requests are in flight: slow down and try again")
 
@@ -100,8 +96,7 @@ class ServerContext:
             self._requests -= 1
 
     def reserve(self, size: int) -> None:
-        """Room for ``size`` more bytes of bodies. A body that alone is too large for all of it is let in
-        alone."""
+        """Room for ``size`` more bytes of bodies. One body that is larger than the whole bound is admitted alone."""
         if self._in_flight_bytes and self._in_flight_bytes + size > self.limits.in_flight_bytes:
             raise Throttled(f"{self._in_flight_bytes} bytes are in flight: slow down and try again")
 
@@ -134,8 +129,8 @@ class ServerContext:
             raise Unavailable("this server is stopping: ask again, another one will answer")
 
     def drain(self) -> None:
-        """The end is near: parked tails end now, and no new ones are taken; ``/ready`` says so. Everything
-        else goes on."""
+        """Before the server stops: end parked tails and refuse new ones; ``/ready`` answers 503. Other requests
+        continue."""
         self.draining = True
         for scope in list(self._parked.values()):
             scope.cancel()

@@ -1,8 +1,4 @@
-"""What the requests of a host share: the store, and where another owner is (rule H13).
-
-Owns: these two as the endpoints see them. Does not own: any endpoint, nor the store, nor limits and the end
-(``front.py``).
-"""
+"""What the requests of a host share besides limits and counters: the store, and where other owners are (rule H13)."""
 
 from __future__ import annotations
 

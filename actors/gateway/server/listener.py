@@ -1,11 +1,8 @@
-"""A server in this process: its socket, its start, and its graceful end.
+"""A server in this process: its socket, its start, and its graceful end. uvicorn runs it.
 
-Owns: uvicorn and how it is run (uvloop's or any asyncio loop, httptools), and the stop: parked tails end,
-requests in flight finish, up to a deadline. Does not own: the application, what a connection may do
-(``connection.py``), nor signals (the process's entry point has them).
-
-The socket is bound before anything is served, so that a port that is taken is an error of the caller's and
-not a line in a log.
+The socket is bound before anything is served, so that a port in use is an error of the caller's and not a line in
+a log. At the end parked tails end, and requests in flight finish up to a deadline. Signals are left to the
+process.
 """
 
 from __future__ import annotations
@@ -33,7 +30,7 @@ one."""
 
 @attrs.frozen
 class ServerAddress:
-    """A server that answers."""
+    """The address of a server that accepts connections."""
 
     host: str
     port: int
@@ -61,7 +58,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         found.close()
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another port, or stop who has it"
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another port, or stop the process that uses it"
         ) from error
 
     return found

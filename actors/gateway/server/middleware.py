@@ -1,9 +1,7 @@
-"""Around every request: its id, its place in the logs, its duration, the counts of its answer (rule H14), and
-its span.
+"""Around every request: its id, its span, and the counters of its answer (rule H14).
 
-Owns: request ids, what ``traffic.py`` and a tracer are told. A client's own id is taken if it is short and
-plain, else one is made; it goes into every log line of the request (structlog's context) and into the answer.
-Does not own: the answers.
+A client's own request id is taken if it is short and plain, else one is made; it is in every log line of the
+request (structlog's context) and in the answer.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
-"""What a server counts about its requests, and the Prometheus families that these numbers make.
+"""What a server counts about its requests, and the Prometheus families made of it.
 
-Owns: counters by endpoint, method and status, durations in buckets, bytes in and out, and what is in flight.
-Does not own: the store's metrics (``actors/telemetry/metrics.py``), with which they share a scrape.
-
-Names follow the field: ``tierlog_http_requests_total``, ``tierlog_http_request_duration_seconds`` and so on;
-units are bytes and seconds. Endpoints are the operations of the OpenAPI document, so the number of series is
-bounded whatever paths strangers ask for.
+Units are bytes and seconds. The label is the operation of the OpenAPI document, so the number of series is bounded
+whatever paths clients ask for.
 """
 
 from __future__ import annotations
@@ -36,7 +32,7 @@ class OperationCounts:
     seconds: float = 0.0
     buckets: list[int] = attrs.field(factory=lambda: [0] * (len(BUCKETS) + 1))
     answers: dict[tuple[str, int], int] = attrs.field(factory=dict)
-    """By method and status; 499 is a client that went away."""
+    """By method and status; 499 is a client that disconnected."""
 
 
 class RequestMetrics:
@@ -50,7 +46,7 @@ class RequestMetrics:
         return found
 
     def note(self, name: str, method: str, status: int, seconds: float) -> None:
-        """A request came to its end."""
+        """Counts a request that ended."""
         operation = self.operation(name)
         key = (method, status)
         operation.answers[key] = operation.answers.get(key, 0) + 1

@@ -1,8 +1,4 @@
-"""What the span of a request says of it, named by OpenTelemetry's semantic conventions for HTTP servers.
-
-Owns: the attributes, and which headers a trace's context comes in. Does not own: when a span begins and ends
-(``observing.py``).
-"""
+"""The attributes of a request's span, named by OpenTelemetry's semantic conventions for HTTP servers."""
 
 from __future__ import annotations
 

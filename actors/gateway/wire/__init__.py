@@ -1,2 +1,1 @@
-"""What travels between client and server, without any I/O: errors, paths, headers, ranges, batches, JSON
-documents."""
+"""What travels between client and server, without I/O: errors, paths, headers, ranges, batches, JSON bodies."""

@@ -1,8 +1,5 @@
 """Many appends to many segments in one request: the binary form, and the form of its answer (rule H7).
 
-Owns: the layout, its bounds, an incremental decoder and an encoder. Does not own: in which order a server
-offers the items to the store, nor which appends a client puts together.
-
 ::
 
     batch   = magic "TLB1" | names: u16 | items: u32 | name * names | item * items
@@ -272,7 +269,7 @@ def _check_item(
     expected: int,
     bytes_max: int,
 ) -> None:
-    """Everything that an item's header can say wrongly."""
+    """Raises ``InvalidArgument`` or ``TooLarge`` for an item's header that no client should send."""
     if size > bytes_max:
         raise TooLarge(f"an append holds at most {bytes_max} bytes, not {size}")
 
@@ -293,7 +290,7 @@ def _check_item(
 # --- answers ------------------------------------------------------------------------------------
 
 Outcome = int | TierlogError | None
-"""Of one item: its offset, None for an older duplicate, or why it was not applied."""
+"""Of one item: its offset, None for a duplicate of an older append, or the error."""
 
 
 class Results(Struct, frozen=True):
@@ -303,7 +300,7 @@ class Results(Struct, frozen=True):
 
 
 def encode_outcomes(outcomes: Iterable[int | BaseException | None]) -> bytes:
-    """The answer's body. An exception that is not tierlog's own travels as the problem ``internal``."""
+    """The answer's body. An exception that is not a ``TierlogError`` becomes the problem ``internal``."""
     results = [
         problem_document(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes
     ]
@@ -311,10 +308,8 @@ def encode_outcomes(outcomes: Iterable[int | BaseException | None]) -> bytes:
 
 
 def decode_outcomes(body: bytes, count: int) -> list[Outcome]:
-    """One outcome for each of the ``count`` items. ``ValueError`` if the body is not the answer to them: then
-    nothing is known.
-
-    A problem that this version does not know becomes ``OutcomeUnknown``.
+    """One outcome for each of the ``count`` items. A problem that this version does not know becomes
+    ``OutcomeUnknown``. Raises ``ValueError`` if the body is not the answer to so many items.
     """
     try:
         document = json.loads(body)

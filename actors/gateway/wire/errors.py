@@ -1,14 +1,9 @@
 """Errors over HTTP: one table, read in both directions (rule H2).
 
-Owns: which status an error class has, what the caller may do about it, which of its fields travel, the
-``application/problem+json`` document, and the errors that only HTTP has (a body that is too large, a path
-that does not exist). Does not own: the errors of the store (``storage_backends/base/errors.py``), nor what a
-client retries.
-
-The promise: an error that leaves a server arrives in the client as the same class with the same message and
-fields. An answer that no tierlog server wrote, or that was damaged on its way, says nothing about the store:
-it becomes ``OutcomeUnknown`` if the request may have been applied, else ``Unavailable`` (rule H3). Nothing
-here raises, whatever the bytes are.
+An error that leaves a server arrives in the client as the same class with the same message and fields. An answer
+that no tierlog server wrote, or that was damaged on its way, proves nothing about the store: it becomes
+``OutcomeUnknown`` if the request may have been applied, else ``Unavailable`` (rule H3). Reading an answer never
+raises, whatever its bytes are.
 """
 
 from __future__ import annotations
@@ -90,7 +85,7 @@ class RangeNotSatisfiable(InvalidArgument):
 
 
 class NoSuchPath(Unsupported):
-    """The server has nothing at this path: a wrong URL, or a server of another version."""
+    """The server has no such path: a wrong URL, or a server of another version."""
 
     code = "no-such-path"
 
@@ -108,14 +103,13 @@ class NoSuchHost(InvalidArgument):
 
 
 class CrossOrigin(InvalidArgument):
-    """A page of another site has sent the request: it may not give orders here."""
+    """A page of another site sent the request; only pages of this origin may send commands."""
 
     code = "cross-origin"
 
 
 class Conflict(InvalidArgument):
-    """The order cannot be carried out as things are: look at the status, and give it again when they have
-    changed."""
+    """The command conflicts with the current state: check the status, and send it again once that has changed."""
 
     code = "conflict"
 
@@ -281,8 +275,8 @@ class Problem:
 
 
 def row_of(error: BaseException) -> Row | None:
-    """The row of the error's class, or of the nearest class above it. None if tierlog did not raise it on
-    purpose."""
+    """The row of the error's class, or of its nearest base class. None for an exception that is not a
+    ``TierlogError``."""
     for kind in type(error).__mro__:
         row = _BY_KIND.get(kind)
         if row is not None:
@@ -312,8 +306,8 @@ def problem_document(error: BaseException) -> dict[str, Any]:
 
 
 def to_problem(error: BaseException) -> Problem:
-    """Status, headers and document of an error. One that is not tierlog's own has the code ``internal`` and
-    keeps its text to itself."""
+    """Status, headers and document of an error. The text of one that is not a ``TierlogError`` is left out; its
+    code is ``internal``."""
     document = problem_document(error)
     headers = {"Content-Type": PROBLEM_TYPE}
     if "retry_after" in document:
@@ -330,11 +324,10 @@ def to_problem(error: BaseException) -> Problem:
 def from_problem(
     status: int, headers: Mapping[str, str], body: bytes, *, maybe_applied: bool
 ) -> TierlogError:
-    """The error that an answer carries. ``headers`` with lower-case names, or a mapping that does not mind
-    the case.
+    """The error of an answer. ``headers``: with lower-case names, or case-insensitive.
 
     ``maybe_applied``: the request changes something, and may have reached a server. It decides what an answer
-    without a problem of tierlog's own means (rule H3).
+    without a tierlog problem means (rule H3).
     """
     if headers.get("content-type", "").partition(";")[0].strip().lower() == PROBLEM_TYPE:
         try:
@@ -349,7 +342,7 @@ def from_problem(
 
 
 def from_document(document: object) -> TierlogError | None:
-    """The error that a document describes; None if it describes none that is known here."""
+    """The error of a document; None if this version knows no such error."""
     if not isinstance(document, dict):
         return None
 
@@ -371,15 +364,15 @@ def no_such_answer(what: str, *, maybe_applied: bool) -> TierlogError:
 
 
 def retry_after(headers: Mapping[str, str], body: bytes = b"") -> float | None:
-    """Seconds that the server asks to wait: the finer number of its document, else the header's; None if it
-    says neither."""
+    """Seconds that the server asks to wait: the document's number, which is finer, or the header's; None without
+    either."""
     try:
         document = json.loads(body) if body else None
     except (ValueError, RecursionError):
         document = None
-    told = document.get("retry_after") if isinstance(document, dict) else None
-    if isinstance(told, int | float) and not isinstance(told, bool) and 0 <= told < 1e9:
-        return float(told)
+    seconds = document.get("retry_after") if isinstance(document, dict) else None
+    if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < 1e9:
+        return float(seconds)
 
     text = headers.get("retry-after", "")
     return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else None

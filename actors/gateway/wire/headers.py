@@ -1,15 +1,10 @@
 """Headers of appends and of reads, as text and as values (rules H4, H5).
 
-Owns: the names of tierlog's own headers, how numbers and writer ids are written in them, and the identity and
-condition of an append. Does not own: whether a value makes sense to a segment (the store says so).
+Numbers are plain decimal digits, from 0 to 2**63 - 1; a previous event number may be -1. Anything else (a sign,
+a blank, hexadecimal), and a repeated header, raises ``InvalidArgument``: nothing is guessed.
 
-Numbers are plain decimal digits, from 0 to 2**63 - 1; a previous event number may be -1. Anything else (a
-sign, a blank, hexadecimal) is ``InvalidArgument`` and nothing is done: a value that was guessed at is one
-that nobody gave. A header that is given twice is refused too.
-
-A writer id is 1 to 64 bytes. Its text form has the letters, digits and ``-._~`` as they are and everything
-else as ``%XX``; it is the same in headers, queries and JSON, so that plain ids such as ``app-7`` can be typed
-by hand.
+A writer id is 1 to 64 bytes. Its text form has the letters, digits and ``-._~`` as they are and every other byte
+as ``%XX``; it is the same in headers, queries and JSON, so that plain ids such as ``app-7`` can be typed by hand.
 """
 
 from __future__ import annotations
@@ -29,10 +24,10 @@ EXPECTED_OFFSET = "Tierlog-Expected-Offset"
 OFFSET = "Tierlog-Offset"
 """Of bytes in an answer: the offset of the first one."""
 LENGTH = "Tierlog-Length"
-"""The segment's length when the request was looked at."""
+"""The segment's length at the time of the request."""
 START_OFFSET = "Tierlog-Start-Offset"
 SEALED = "Tierlog-Sealed"
-"""``true`` or ``false``, at the same moment."""
+"""``true`` or ``false``, at the same time."""
 REQUEST_ID = "X-Request-Id"
 
 NUMBER_MAX = (1 << 63) - 1
@@ -45,7 +40,7 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 
 @attrs.frozen
 class AppendHeaders:
-    """What an append's headers say beside its bytes."""
+    """The identity and the condition of an append."""
 
     writer: bytes = b""
     """Empty: the append is not idempotent, and has no event numbers."""

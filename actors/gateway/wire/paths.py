@@ -1,8 +1,4 @@
-"""Paths of the HTTP interface, built and taken apart (rule H1).
-
-Owns: where each verb lives, how a segment's name and a query's values stand in a URL. Does not own: what a
-verb takes (``headers.py``, ``documents.py``), nor the grammar of names (``base/names.py``): whoever parses a
-path checks the name.
+"""Paths of the HTTP interface, built and taken apart (rule H1). Names are not checked here.
 
 The last component of a segment's path is always the verb, so a segment may be called ``append`` or
 ``app/events/append``. A name is percent-encoded, its slashes are not; ``#`` becomes ``%23``.

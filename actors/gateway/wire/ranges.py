@@ -1,12 +1,9 @@
-"""Byte ranges of one request: ``Range`` on the way in, ``Content-Range`` on the way out (rule H6).
+"""Byte ranges of one request: ``Range`` on the way in, ``Content-Range`` on the way out (rule H6). No I/O.
 
-Owns: the grammar and what a range means against a segment's start and length at one moment. Pure.
-Does not own: how bytes are read.
-
-One range of the unit ``bytes`` at a time: ``a-b`` (both ends included), ``a-`` (to the tail as it is now) or
-``-n`` (the last n bytes that can be read). A range that begins at or behind the tail has nothing to give:
-``RangeNotSatisfiable``, which tells the length. One that begins before the segment's start is gone:
-``SegmentTruncated``, which tells the start. One that ends behind the tail gives what there is.
+One range of the unit ``bytes`` at a time: ``a-b`` (both ends included), ``a-`` (to the tail at the time of the
+request) or ``-n`` (the last n bytes that can be read). A range that begins at or past the tail raises
+``RangeNotSatisfiable``, with the length; one that begins before the segment's start raises ``SegmentTruncated``,
+with the start. One that ends past the tail gives the bytes that exist.
 """
 
 from __future__ import annotations

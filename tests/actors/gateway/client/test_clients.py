@@ -34,6 +34,12 @@ def verbs(kind: type) -> dict[str, Callable[..., Any]]:
     }
 
 
+def test_every_public_method_of_both_clients_is_documented() -> None:
+    for kind in (Client, SyncClient):
+        assert [name for name, method in verbs(kind).items() if not inspect.getdoc(method)] == []
+    assert inspect.getdoc(SyncClient.append) == inspect.getdoc(Client.append)
+
+
 def shape(verb: Callable[..., Any]) -> list[tuple[str, object, object]]:
     """Names, kinds and defaults of the parameters."""
     return [
