@@ -23,6 +23,7 @@ from ...storage_backends.base.arguments import (
     check_offset,
     check_size,
     checked_parts,
+    checked_reason,
     checked_token,
     checked_updates,
     event_identity,
@@ -31,7 +32,7 @@ from ...storage_backends.base.arguments import (
     required_writer,
 )
 from ...storage_backends.base.checksum import Buffer
-from ...storage_backends.base.errors import ClosedError, InvalidArgument, TierlogError, Unavailable, shown
+from ...storage_backends.base.errors import ClosedError, InvalidArgument, TierlogError, Unavailable
 from ...storage_backends.base.names import check_segment_name, container_of, placement_key
 from ...storage_backends.base.segments import AttributeUpdate, SegmentInfo
 from ...storage_backends.base.transactions import (
@@ -74,8 +75,6 @@ from ..telemetry.tracing import SpanHook
 T = TypeVar("T")
 SOURCES_MAX = 0xFFFF
 """The most sources of one merge."""
-REASON_MAX = 1_000
-"""The most characters of the reason of an abort."""
 _CACHED_NAMES_MAX = 65_536
 """Checked names whose container is cached; the cache is cleared above it."""
 
@@ -357,14 +356,14 @@ class SegmentStore(SegmentVerbs):
         token: TransactionToken | None = None,
     ) -> CommitResult:
         _check_target(target, transaction_id)
-        chosen = _checked_parts(parts)
+        chosen = checked_parts(parts)
         request = CommitTransactionRequest(target, transaction_id, chosen, checked_token(token))
         size = 256 * (1 + len(chosen))
         return await self._call("commit_transaction", target, lambda owner: owner.ask(request, size))
 
     async def abort_transaction(self, target: str, transaction_id: str, reason: str = "") -> TransactionInfo:
         _check_target(target, transaction_id)
-        request = AbortTransactionRequest(target, transaction_id, _checked_reason(reason))
+        request = AbortTransactionRequest(target, transaction_id, checked_reason(reason))
         return await self._call("abort_transaction", target, lambda owner: owner.ask_transaction(request))
 
     async def transaction_info(self, target: str, transaction_id: str) -> TransactionInfo:
@@ -542,26 +541,6 @@ def _check_target(target: str, transaction_id: str) -> None:
         raise InvalidArgument(f"{target!r} is a staged segment, not a transaction's target")
 
     check_segment_name(staged_name(target, transaction_id, "p"))
-
-
-def _checked_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
-    chosen = checked_parts(parts)
-    for part in chosen:
-        check_segment_name(part.name)
-        check_offset(part.length, "a part's length")
-
-    return chosen
-
-
-def _checked_reason(reason: object) -> str:
-    if (
-        not isinstance(reason, str)
-        or len(reason) > REASON_MAX
-        or any("\ud800" <= letter <= "\udfff" for letter in reason)
-    ):
-        raise InvalidArgument(f"a reason is text of at most {REASON_MAX} characters, not {shown(reason)}")
-
-    return reason
 
 
 def _traced(request: AppendRequest, span: object) -> AppendRequest:

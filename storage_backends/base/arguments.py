@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Protocol, TypeVar
 from uuid import UUID
 
 from .checksum import Buffer
 from .errors import InvalidArgument, shown
+from .names import check_segment_name
 from .segments import AttributeUpdate
 from .transactions import PARTS_MAX, StagedPart, TransactionToken
 
@@ -20,6 +22,9 @@ READ_BYTES_MAX = 64 << 20
 OFFSET_MAX = 1 << 62
 EVENTS_MAX = 1 << 20
 """The most events of one ``append_many``."""
+REASON_MAX = 1_000
+"""The most characters of the reason of an abort."""
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class JoinedAppend(Protocol):
@@ -158,7 +163,7 @@ def checked_token(token: object) -> TransactionToken | None:
 
 
 def checked_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
-    """Checks their number and type; the callers check names and lengths."""
+    """The parts of a commit, with valid names and lengths."""
     chosen = tuple(check_many("parts", parts))
     if len(chosen) > PARTS_MAX:
         raise InvalidArgument(f"a commit takes at most {PARTS_MAX} parts, not {len(chosen)}")
@@ -167,7 +172,18 @@ def checked_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
         if not isinstance(part, StagedPart):
             raise InvalidArgument(f"a part is a StagedPart, not {shown(part)}")
 
+        check_segment_name(part.name)
+        check_offset(part.length, "a part's length")
+
     return chosen
+
+
+def checked_reason(reason: object) -> str:
+    """Why a transaction is aborted."""
+    if not isinstance(reason, str) or len(reason) > REASON_MAX or _LONE_SURROGATE.search(reason):
+        raise InvalidArgument(f"a reason is text of at most {REASON_MAX} characters, not {shown(reason)}")
+
+    return reason
 
 
 def check_joined(append: JoinedAppend) -> tuple[int | None, int | None]:

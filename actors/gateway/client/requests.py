@@ -21,6 +21,7 @@ from ....storage_backends.base.arguments import (
     check_offset,
     check_size,
     checked_parts,
+    checked_reason,
     checked_token,
     checked_updates,
     event_identity,
@@ -323,10 +324,7 @@ def commit_transaction(
 
 
 def abort_transaction(target: str, transaction_id: str, reason: str) -> Call[TransactionInfo]:
-    if not isinstance(reason, str):
-        raise InvalidArgument(f"a reason is a str, not {type(reason).__name__}")
-
-    body = bodies.Abort(check_transaction_id(transaction_id), reason)
+    body = bodies.Abort(check_transaction_id(transaction_id), checked_reason(reason))
     return _post(target, Verb.ABORT_TRANSACTION, body, TransactionInfo, _itself, Repeat.SETTLES)
 
 
