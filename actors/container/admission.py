@@ -1,14 +1,12 @@
-"""Admission: what a client append must pass before it enters the mailbox (rule C6).
+"""Admission: the gates that a client's append must pass before it enters the mailbox (rule C6).
 
-Owns: the three gates, in this order: free disk (rule W6), a segment that cannot be flushed (rule F4), and
-unflushed memory. Does not own: the mailbox's own bounds, nor internal requests, which pass no gate because
-they relieve what the gates measure.
+There are three, in this order: free disk space (rule W6), a segment that cannot be flushed (rule F4), and
+unflushed memory. Internal requests pass no gate, because they relieve what the gates measure.
 
 Between the soft and the hard limit an append waits in proportion, until a flush cycle makes progress or its
-delay is over; above the hard limit it is refused as Throttled, or as StorageFull if flushes fail because
-long-term storage has no room: waiting makes none. Nothing was done for a refused append. Cancellation:
-nothing is held.
-"""
+delay is over. Above the hard limit it is refused as ``Throttled``, or as ``StorageFull`` if flushes fail
+because long-term storage has no room. Nothing was done for a refused append. Cancellation leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -33,9 +31,9 @@ class AdmissionOptions:
     """Unflushed bytes of one segment that keeps failing to flush, above which only its own appends are
     refused."""
     delay_max: float = 2.0
-    """Seconds, just below the hard limit."""
+    """Seconds that an append waits just below the hard limit."""
     space_interval: float = 1.0
-    """Seconds between two looks at a full disk."""
+    """Seconds between two checks of a full disk."""
 
 
 @attrs.frozen
@@ -59,12 +57,12 @@ class Admission:
         self._log = log
         self._writer = writer
         self._options = options
-        self._look_again = 0.0
+        self._next_check = 0.0
         self._delayed = self._throttled = self._full = 0
 
     def is_open(self, size: int) -> bool:
-        """Whether an append of ``size`` bytes may go on at once, whichever segment it is for. Cheap: it is
-        asked for every append."""
+        """Whether an append of ``size`` bytes to any segment may go on at once. Cheap: it is called for every
+        append."""
         return (
             self._cache.pinned_bytes < self._options.soft_bytes
             and not self._writer.failing
@@ -72,9 +70,9 @@ class Admission:
         )
 
     async def admit(self, name: str, size: int) -> None:
-        """Return when an append of ``size`` bytes may go on; ``StorageFull`` or ``Throttled`` otherwise. Does
-        not suspend when all is well."""
-        if not self._log.has_room(size) and not await self._has_room_after_all(size):
+        """Return when an append of ``size`` bytes may go on; raises ``StorageFull`` or ``Throttled``
+        otherwise. Does not suspend while every gate is open."""
+        if not self._log.has_room(size) and not await self._has_room_again(size):
             self._full += 1
             raise StorageFull(
                 "free disk space is below the low-water mark: appends are refused; free space, truncate or "
@@ -86,14 +84,14 @@ class Admission:
         if self._writer.failing:
             self._check_segment(name)
 
-    async def _has_room_after_all(self, size: int) -> bool:
-        """Refused appends look at no disk, so look for them from time to time: appends resume when space was
+    async def _has_room_again(self, size: int) -> bool:
+        """Refused appends do not write, so only a check of the disk from time to time finds space that was
         freed (rule W6)."""
         now = anyio.current_time()
-        if now < self._look_again:
+        if now < self._next_check:
             return False
 
-        self._look_again = now + self._options.space_interval
+        self._next_check = now + self._options.space_interval
         await self._log.check_space()
         return self._log.has_room(size)
 
@@ -112,7 +110,8 @@ class Admission:
     async def _delay(self) -> None:
         options = self._options
         pinned = self._cache.pinned_bytes
-        self._writer.request_cycle()  # many small segments may fill memory long before one of them is due by size or age
+        # Many small segments may fill memory long before one of them is due by size or age.
+        self._writer.request_cycle()
         if pinned >= options.hard_bytes:
             self._throttled += 1
             raise self._refusal(

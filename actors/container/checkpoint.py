@@ -1,15 +1,15 @@
-"""Checkpoints: when they are due, how they are written, and what they let the log forget.
+"""Checkpoints: when they are due, how they are written, and up to where the log may be truncated.
 
 Owns: the sequence begin, parts, end, truncate (rules C7, W5). Does not own: the snapshot (``state.py``), nor
-removing files (the log).
+the removal of files (the log).
 
-Order: the end names the lowest group that recovery needs: the group of the begin, or an older one that holds
-bytes which are not in long-term storage yet. Only when the end is durable does the log truncate. A checkpoint
-without its end does not exist. What one segment pins for too long is said again at the tail first (rule F4).
+Order: the end names the lowest group that recovery needs, which is the group of the begin or an older one
+with bytes that are not flushed yet. The log is truncated only once the end is durable. A checkpoint without
+its end does not exist. Bytes of a segment that hold back the truncation for too long are logged again first
+(rule F4).
 
-Parts are small and travel in the internal lane between appends. Cancellation and crash: an
-unfinished checkpoint is ignored.
-"""
+Parts are small and travel in the internal lane between appends. Cancellation and crash: an unfinished
+checkpoint is ignored."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .segments import SegmentState
 from .state import NO_CYCLE, ContainerState, Snapshot
 
 TAG_CHECKPOINT_END = 1
-"""The tag of a group that holds a ``CheckpointEnd``: recovery finds it without decoding payloads."""
+"""The tag of a group with a ``CheckpointEnd``: recovery finds it without decoding payloads."""
 _PART_RECORDS = 256
 _RELOG_BYTES = 1 << 20
 
@@ -48,7 +48,7 @@ class CheckpointOptions:
 class CheckpointStatistics:
     checkpoints: int = attrs.field(metadata=counter("Checkpoints completed."))
     last_bytes: int = attrs.field(metadata=gauge("Size of the newest checkpoint in bytes."))
-    relogged_bytes: int = attrs.field(metadata=counter("Unflushed bytes said again at the log's tail."))
+    relogged_bytes: int = attrs.field(metadata=counter("Unflushed bytes logged again at the log's tail."))
 
 
 class Checkpointer:
@@ -69,14 +69,15 @@ class Checkpointer:
         self._count = 0
         self._last_bytes = 0
         self._cycle = NO_CYCLE
-        """The newest complete flush cycle that a checkpoint of this owner knows."""
-        # What the log held at open counts too, or an owner that crashes often would never write a checkpoint.
+        """The newest complete flush cycle in a checkpoint of this owner."""
+        # Bytes in the log at the opening count too, or an owner that crashes often would never write a
+        # checkpoint.
         self._last_at = -log.statistics().retained_bytes
         self._relogged = 0
 
     def is_due(self) -> bool:
         if self._state.cycle != self._cycle and not self._log.has_room(0):
-            return True  # the disk is nearly full, and what was flushed can leave the log
+            return True  # the disk is nearly full, and flushed bytes can leave the log
 
         logged = self._log.statistics().appended_bytes - self._last_at
         return logged > max(self._options.wal_bytes, 4 * self._last_bytes)
@@ -94,7 +95,7 @@ class Checkpointer:
     async def checkpoint(self) -> None:
         self._count += 1
         number = self._state.epoch << 32 | self._count
-        await self._relog_what_pins()
+        await self._relog_old_bytes()
         begin_group, snapshot = await self._ask(SnapshotRequest(number), 0)
         try:
             size = await self._write_parts(number, snapshot)
@@ -135,9 +136,8 @@ class Checkpointer:
             if s.log_references and s.status is not SegmentStatus.DELETED
         )
 
-    async def _relog_what_pins(self) -> None:
-        """Say the oldest unflushed bytes again when the retained log is too long because of them (rule
-        F4)."""
+    async def _relog_old_bytes(self) -> None:
+        """Log the oldest unflushed bytes again if they keep too much of the log (rule F4)."""
         if self._log.statistics().retained_bytes <= self._options.pinned_groups_bytes:
             return
 
@@ -151,9 +151,10 @@ class Checkpointer:
                 await self._relog(segment)
 
     async def _relog(self, segment: SegmentState) -> None:
-        """Re-log the segment's own bytes from the flushed offset on, to the durable end as it is now, in
+        """Log the segment's own bytes again, from the flushed offset to the present durable end, in
         pieces."""
-        # After a recovery the marks need not be in offset order: the last one may end before another.
+        # After a recovery the log references need not be in offset order: the last one may end before
+        # another.
         position, end = segment.flushed, max(mark[0] for mark in segment.log_references)
         while position < end:
             data = b"".join(self._cache.slices(segment.sid, position, min(end, position + _RELOG_BYTES)))
@@ -162,7 +163,7 @@ class Checkpointer:
                 position += len(data)
                 self._relogged += len(data)
             else:
-                # A merged source lies here, or what was here has been flushed meanwhile; None: it was deleted
+                # A merged source is here, or the bytes were flushed meanwhile. None: the segment was deleted
                 # or merged.
                 position = self._cache.next_cached(segment.sid, position) or end
 

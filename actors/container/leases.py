@@ -1,16 +1,12 @@
-"""The time of transactions: when a lease or a tombstone is over (rules T5 and T7).
+"""The time of transactions: when a lease or a tombstone expires (rules T5 and T7).
 
-Owns: deadlines on the owner's monotone clock, and asking for the abort or the forgetting that is due. Does
-not own: whether it happens (the pipeline decides, with ``transactions.py``), nor the records.
+Owns: deadlines on the owner's monotonic clock, and the requests to abort or forget what has expired. Does not
+own: the decision (``operations/transactions.py``), nor the records.
 
-An append costs nothing here: each open transaction is looked at every quarter of its lease, and whether
-something came since the last look is seen by the number and the durable lengths of its staged segments. So a
-lease is never ended early, and at most a quarter late. Deadlines live in memory only, so after a takeover
-every lease and every tombstone is whole again. Without transactions nothing is due, and the task sleeps until
-one begins.
-
-Cancellation: nothing is held. Crash: nothing is kept.
-"""
+An append costs nothing here. Each open transaction is checked every quarter of its lease, and the number and
+durable lengths of its staged segments show whether something came since the last check. So a lease never
+expires early, and at most a quarter late. Deadlines are in memory only: after a takeover every lease and
+every tombstone begins anew. Without transactions nothing is due, and the task sleeps until one begins."""
 
 from __future__ import annotations
 
@@ -34,10 +30,10 @@ from .requests import Request
 from .state import ContainerState
 from .transaction_table import Key
 
-LOOKS = 4
-"""Looks at an open transaction in one lease."""
+CHECKS_PER_LEASE = 4
+"""Checks of an open transaction in one lease."""
 _FORGET_TOGETHER = 1 / 64
-"""Tombstones are forgotten late by up to this share of their time: many with one operation."""
+"""Tombstones are forgotten late by up to this share of their time, so that one operation forgets many."""
 _FORGET_MAX = 1024
 _REQUEST_BYTES = 256
 
@@ -53,11 +49,11 @@ class TransactionStatistics:
 
 @attrs.define(eq=False)
 class _Watch:
-    """One open transaction between two looks."""
+    """One open transaction between two checks."""
 
     record: TransactionImage
     staged: tuple[int, int]
-    """What the last look saw: number and durable bytes of its staged segments."""
+    """Number and durable bytes of its staged segments at the last check."""
     deadline: float
 
 
@@ -71,27 +67,27 @@ class Leases:
         self._ask = ask
         self._tombstone = tombstone
         self._open: dict[Key, _Watch] = {}
-        self._looks: list[tuple[float, int, _Watch]] = []
-        """(time, a number that breaks ties, what to look at); a watch that is not in ``_open`` any more is
-        passed over."""
+        self._checks: list[tuple[float, int, _Watch]] = []
+        """(time, a number that breaks ties, what to check); a watch that is not in ``_open`` any more is
+        skipped."""
         self._numbers = itertools.count()
         self._ended: dict[Key, tuple[TransactionImage, float]] = {}
-        """(tombstone, when it is over), the oldest first: all have the same time."""
+        """(tombstone, when it expires), the oldest first: all live equally long."""
         self._live = False
         self._sleeps_until = -math.inf
         self._wake = anyio.Event()
         self._committed = self._aborted = self._expired = 0
 
     def begin(self) -> None:
-        """The ownership begins: all that recovery found has its whole time (rules T5 and T7)."""
+        """The ownership begins: everything that recovery found has its full time (rules T5 and T7)."""
         self._live = True
         now = anyio.current_time()
         for key in self._state.transactions.records:
             self._watch(key, now)
-            self._bury(key, now)
+            self._keep_tombstone(key, now)
 
     def note(self, op: BeginTransaction | CommitTransaction | AbortTransaction) -> None:
-        """``op`` is durable. What recovery replays has its time from ``begin`` on."""
+        """``op`` is durable. For operations that recovery replays, the time runs from ``begin`` on."""
         if not self._live:
             return
 
@@ -102,17 +98,17 @@ class Leases:
 
         self._committed += type(op) is CommitTransaction
         self._aborted += type(op) is AbortTransaction
-        self._bury(key, now)
+        self._keep_tombstone(key, now)
 
     def with_time(self, info: TransactionInfo) -> TransactionInfo:
-        """``info`` with the time that is left of its lease or tombstone."""
+        """``info`` with the time that its lease or tombstone has left."""
         return attrs.evolve(info, expires_in=max(0.0, self._time_left(info)))
 
     async def run(self) -> None:
-        """Ask for what is due, whenever something is."""
+        """Request what is due, until cancelled."""
         while True:
             now = anyio.current_time()
-            await self._look(now)
+            await self._check_due(now)
             await self._forget(now)
             self._wake = anyio.Event()
             self._sleeps_until = self._next_time()
@@ -131,33 +127,33 @@ class Leases:
     def _watch(self, key: Key, now: float) -> None:
         record = self._state.transactions.records.get(key)
         if record is None or record.status is not TransactionStatus.OPEN:
-            return  # it ended in a group that is not durable yet
+            return  # a later group, which is not durable yet, ends it
 
         watch = self._open[key] = _Watch(record, self._seen(record), now + record.lease / 1000)
-        self._look_again(watch, now)
+        self._schedule_check(watch, now)
 
-    def _bury(self, key: Key, now: float) -> None:
+    def _keep_tombstone(self, key: Key, now: float) -> None:
         record = self._state.transactions.records.get(key)
         if record is None or record.status is TransactionStatus.OPEN:
-            return  # its name was taken by a newer one
+            return  # a newer transaction has its id
 
         self._open.pop(key, None)
-        self._drop_looks()
+        self._drop_checks()
         self._ended.pop(key, None)
         self._ended[key] = (record, now + self._tombstone)
         self._wake_by(self._next_time())
 
-    def _look_again(self, watch: _Watch, now: float) -> None:
-        at = min(watch.deadline, now + watch.record.lease / 1000 / LOOKS)
-        heapq.heappush(self._looks, (at, next(self._numbers), watch))
+    def _schedule_check(self, watch: _Watch, now: float) -> None:
+        at = min(watch.deadline, now + watch.record.lease / 1000 / CHECKS_PER_LEASE)
+        heapq.heappush(self._checks, (at, next(self._numbers), watch))
         self._wake_by(at)
 
-    def _drop_looks(self) -> None:
-        """Once most of the looks are at what has ended, those go: there are never many more than open
-        transactions."""
-        if len(self._looks) > 2 * len(self._open):
-            self._looks = [entry for entry in self._looks if self._is_open(entry[2])]
-            heapq.heapify(self._looks)
+    def _drop_checks(self) -> None:
+        """Drop the checks of ended transactions once they are the majority: there are never many more checks
+        than open transactions."""
+        if len(self._checks) > 2 * len(self._open):
+            self._checks = [entry for entry in self._checks if self._is_open(entry[2])]
+            heapq.heapify(self._checks)
 
     def _is_open(self, watch: _Watch) -> bool:
         return self._open.get((watch.record.target, watch.record.id)) is watch
@@ -167,17 +163,17 @@ class Leases:
             self._wake.set()
 
     def _next_time(self) -> float:
-        look = self._looks[0][0] if self._looks else math.inf
+        check = self._checks[0][0] if self._checks else math.inf
         oldest = next(iter(self._ended.values()), None)
-        return look if oldest is None else min(look, oldest[1] + self._tombstone * _FORGET_TOGETHER)
+        return check if oldest is None else min(check, oldest[1] + self._tombstone * _FORGET_TOGETHER)
 
     def _seen(self, record: TransactionImage) -> tuple[int, int]:
         staged = self._state.transactions.staged(record).values()
         return len(staged), sum(map(self._state.segments.length_of, staged))
 
-    async def _look(self, now: float) -> None:
-        while self._looks and self._looks[0][0] <= now:
-            watch = heapq.heappop(self._looks)[2]
+    async def _check_due(self, now: float) -> None:
+        while self._checks and self._checks[0][0] <= now:
+            watch = heapq.heappop(self._checks)[2]
             if not self._is_open(watch):
                 continue
 
@@ -188,11 +184,10 @@ class Leases:
                 if await self._ask(ExpireTransactionRequest(watch.record, seen), _REQUEST_BYTES):
                     self._expired += 1
                     continue
-                watch.deadline = (
-                    now + watch.record.lease / 1000
-                )  # something came to it that is not durable yet
+                # Something came to it that is not durable yet.
+                watch.deadline = now + watch.record.lease / 1000
 
-            self._look_again(watch, now)
+            self._schedule_check(watch, now)
 
     async def _forget(self, now: float) -> None:
         while due := list(itertools.islice(self._due(now), _FORGET_MAX)):
@@ -211,7 +206,7 @@ class Leases:
         now, key = anyio.current_time(), (info.target, info.transaction_id)
         if info.state is TransactionState.OPEN:
             watch = self._open.get(key)
-            # What came since the last look makes the lease whole; the next look will see it.
+            # What came since the last check renews the lease; the next check will see it.
             return (
                 info.lease
                 if watch is None or self._seen(watch.record) != watch.staged

@@ -1,16 +1,15 @@
-"""Recovery: a container's state out of its log.
+"""Recovery: builds a container's state from its log.
 
 Owns: the way from recovered groups to a state in which every acked append is readable. Does not own: fencing,
-sealing or torn tails (the log has done that before ``read``), nor long-term storage.
+sealing or torn tails (the log handled them before ``read``), nor long-term storage.
 
 Order: find the newest complete checkpoint by its tag; load its parts; then read from the truncation address
-on. What lies at or before the checkpoint's sequence only gives bytes that are not flushed yet, the rest is
-applied and published with the very code that does it live. At the end every unflushed byte must be in the
-cache, or the log is refused as corrupt.
+on. Operations at or before the checkpoint's sequence only supply bytes that are not flushed yet; later ones
+are applied and published by the same code as live ones. At the end every unflushed byte must be in the cache,
+or the log is refused as corrupt.
 
-An operation that cannot be decoded or applied is corruption, with its address; nothing is written, so nothing
-is made worse.
-"""
+An operation that cannot be decoded or applied is corruption, with its address. Recovery writes nothing, so a
+failed one changes nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a container tells of itself: the numbers of all its parts in one frozen snapshot.
-
-Owns: the shape. Does not own: any number (each part counts its own).
-"""
+"""The statistics of a container: those of all its parts in one frozen snapshot."""
 
 from __future__ import annotations
 

@@ -1,2 +1,2 @@
-"""The layout that came before chunk records: a segment as rolling files, listed in a header file. Its format,
-its import, its export."""
+"""The layout that came before chunk records: a segment as rolling files, listed in a header file. Import,
+export, and the hook of a container."""

@@ -1,16 +1,11 @@
-"""Finding a segment of the legacy layout in chunk storage: its header, its data files, and what their lengths
-make of it.
+"""Finds a legacy segment in chunk storage: its header and its data files, measured. It reads headers and asks
+for lengths; no byte of data is read.
 
-Owns: ``find`` and ``LegacySegment``, the layout that is really there. Does not own: the header's text
-(``header.py``), nor what becomes of the segment (``importing.py``). It reads headers and asks for lengths; no
-byte of data is read here.
-
-A chunk is as long as the way to the next one's start; the last one is as long as its file. Bytes of a file
-behind that do not exist. Data files that are missing at the front were truncated away, and the segment begins
-at the first one that is there; one that is missing or too short further on is ``DataCorruption``. The segment
-is sealed if its header file is read-only, or its only file if it has no header. Nobody may change the files
-meanwhile: the software of the legacy layout must be stopped.
-"""
+A chunk ends where the next one starts; the last one ends with its file. Bytes of a file behind its chunk's
+end do not count. Data files that are missing at the front were truncated away, and the segment begins at the
+first one that is there. One that is missing or too short further on is ``DataCorruption``. The segment is
+sealed if its header file is read-only, or its only file if it has no header. Nobody may change the files
+meanwhile: stop the legacy software first."""
 
 from __future__ import annotations
 
@@ -26,7 +21,7 @@ _LENGTH_MAX = (1 << 63) - 1
 
 @attrs.frozen
 class FoundChunk:
-    """A data file and the range of the segment that it holds; ``length`` is at least 1."""
+    """A data file and its range of the segment; ``length`` is at least 1."""
 
     name: str
     start: int
@@ -35,16 +30,16 @@ class FoundChunk:
 
 @attrs.frozen
 class LegacySegment:
-    """A segment as its files make it."""
+    """A segment according to its files."""
 
     name: str
     length: int
     start_offset: int
     sealed: bool
     max_size: int | None
-    """The size at which its files roll; None without a header."""
+    """The size in bytes at which its files roll; None without a header."""
     chunks: tuple[FoundChunk, ...]
-    """Those with bytes, in order, without a gap between them."""
+    """Those with bytes, in order, without gaps."""
 
     @property
     def stored_bytes(self) -> int:
@@ -52,8 +47,8 @@ class LegacySegment:
 
 
 async def find(chunks: ChunkStorage, name: str) -> LegacySegment | None:
-    """The segment ``name``, or None if the legacy layout has none. ``DataCorruption`` (file, offset) if its
-    files contradict each other."""
+    """The segment ``name``, or None if the legacy layout has none. Raises ``DataCorruption`` (file, offset)
+    if its files contradict each other."""
     try:
         check_chunk_name(header_name(name))
     except InvalidArgument:
@@ -68,8 +63,8 @@ async def find(chunks: ChunkStorage, name: str) -> LegacySegment | None:
 
 
 async def list_segments(chunks: ChunkStorage, prefix: str = "") -> list[str]:
-    """The names of the segments that begin with ``prefix`` and have a header, sorted. Those without one
-    cannot be told from other files."""
+    """The names of the segments that begin with ``prefix`` and have a header, sorted. Segments without a
+    header look like other files."""
     names = [
         info.name async for info in chunks.list(prefix) if info.name.endswith(HEADER_SUFFIX) and info.length
     ]
@@ -133,7 +128,7 @@ async def _measure(chunks: ChunkStorage, name: str, info: ChunkInfo, header: Leg
 
 
 async def _measure_chunk(chunks: ChunkStorage, chunk: LegacyChunk, end: int | None) -> FoundChunk | None:
-    """The file's part in the segment, up to ``end`` or to the file's own; None if it is not there."""
+    """The file's part in the segment, up to ``end`` or to its own end; None if there is no such file."""
     info = await _info(chunks, chunk.name)
     if info is None:
         return None
@@ -150,8 +145,7 @@ async def _measure_chunk(chunks: ChunkStorage, chunk: LegacyChunk, end: int | No
 
 
 def _check_names(header: LegacyHeader, file: str) -> None:
-    """What a header names must be chunks, each once: a name twice would make a chain that runs in a
-    circle."""
+    """A header must name valid chunks, each once: a name twice would make the chain a cycle."""
     seen: set[str] = set()
     for name in (chunk.name for chunk in header.chunks):
         try:

@@ -1,24 +1,22 @@
 """The header file of the legacy layout, byte for byte. Pure.
 
-Owns: the names of its files, the items of a header, and what they mean together. Does not own: whether the
-files are there (``find.py``), how long the last chunk is, or whether the segment is sealed: the file system
-says both, the text does not.
+Owns: the names of its files, the items of a header, and their meaning. Does not own: whether the files are
+there (``find.py``), the length of the last chunk and the seal, which are not in the text.
 
 A segment ``app/events`` is the header file ``app/events$header`` and the data files
 ``app/events$offset.<start>``; or, without a header, one plain file of the segment's name. The header is UTF-8
-text, a flat sequence of items ``key=value&``, the ``&`` after the last one too:
+text, a sequence of items ``key=value&``, with an ``&`` after the last one too:
 
 * ``maxsize=<bytes>`` comes first: the size at which a file rolls. Of several the first counts.
 * ``<start>=<file>`` is a data file and the offset at which it starts, in ascending order.
-* ``concat=<count>@<offset>`` says that the next ``count`` data files are a source that was appended at
-  ``offset``; a copy of the source's header follows, ``maxsize`` included, and its starts are moved by
-  ``offset``. If the first start behind it is not 0, the concat was never carried out, and the item means
-  nothing. An item inside a source replaces the one before: shifts do not add up.
+* ``concat=<count>@<offset>`` means that the next ``count`` data files are a source that was appended at
+  ``offset``. A copy of the source's header follows, ``maxsize`` included, and its starts are shifted by
+  ``offset``. If the first start behind the item is not 0, the concat was never completed, and the item is
+  ignored. An item inside a source replaces the one before: shifts do not add up.
 
-Keys are compared without regard to case. Starts, once moved, must not descend. An empty header is a creation
-that was interrupted: there is no segment. What breaks these rules is ``DataCorruption`` with the file and the
-byte of the item.
-"""
+Keys are compared without regard to case. Starts, once shifted, must not descend. An empty header is a
+creation that was interrupted: there is no segment. A header that breaks these rules is ``DataCorruption``
+with the file and the byte offset of the item."""
 
 from __future__ import annotations
 
@@ -36,7 +34,7 @@ _CONCAT = "concat"
 _NUMBER = re.compile(r"[0-9]{1,19}")
 _CONCAT_VALUE = re.compile(r"([0-9]{1,19})@([0-9]{1,19})")
 _NUMBER_MAX = (1 << 63) - 1
-_OLDER_FILE = re.compile(r".*\$(header|offset\.[0-9]+)", re.DOTALL)
+_LEGACY_FILE = re.compile(r".*\$(header|offset\.[0-9]+)", re.DOTALL)
 
 
 @attrs.frozen
@@ -50,7 +48,7 @@ class LegacyChunk:
 
 @attrs.frozen
 class LegacyHeader:
-    """What a header says, concats carried out."""
+    """The content of a header, with its concats applied."""
 
     max_size: int
     chunks: tuple[LegacyChunk, ...] = ()
@@ -65,13 +63,13 @@ def data_name(segment: str, start: int) -> str:
 
 
 def segment_of_file(name: str) -> str:
-    """The segment for which the file was made: by its name, or as its only one."""
+    """The segment of a data file or of a plain file, by its name."""
     return name.rpartition("$offset.")[0] or name
 
 
 def is_legacy_file(name: str) -> bool:
     """Whether a file of that name is a header or a data file, hence no segment of its own."""
-    return _OLDER_FILE.fullmatch(name) is not None
+    return _LEGACY_FILE.fullmatch(name) is not None
 
 
 def format_header(header: LegacyHeader) -> bytes:
@@ -94,7 +92,7 @@ def _item(key: object, value: object) -> bytes:
 
 
 def parse_header(data: Buffer, file: str) -> LegacyHeader | None:
-    """What the header file ``file`` says; None if it is empty."""
+    """The header in the file ``file``; None if it is empty. Raises ``DataCorruption``."""
     if not len(data):
         return None
 
@@ -102,7 +100,7 @@ def parse_header(data: Buffer, file: str) -> LegacyHeader | None:
     for position, key, value in _items(data, file):
         reader.take(position, key, value)
     if reader.max_size is None:
-        raise DataCorruption("the header says no maxsize", file=file, offset=0)
+        raise DataCorruption("the header has no maxsize", file=file, offset=0)
 
     return LegacyHeader(reader.max_size, tuple(reader.chunks))
 
@@ -128,7 +126,7 @@ def _items(data: Buffer, file: str) -> Iterator[tuple[int, str, str]]:
 
 
 class _Reader:
-    """The items so far, and the concat under way."""
+    """Reads items one by one."""
 
     def __init__(self, file: str) -> None:
         self._file = file
@@ -151,7 +149,7 @@ class _Reader:
 
     def _chunk(self, position: int, start: int, name: str) -> None:
         if self._is_fresh and start:
-            self._left = 0  # the source's header never came: the concat was given up
+            self._left = 0  # the source's header is missing: the concat was never completed
         self._is_fresh = False
         if self._left:
             self._left -= 1

@@ -1,14 +1,11 @@
-"""Append starts: where a segment can be divided without cutting an append (rule S5).
+"""Append starts: offsets at which a segment can be divided without cutting an append (rule S5).
 
-Owns: one answer out of what is kept in three places: the chunk records of flushed bytes, the memory of the
-container for those that are not flushed, and both for merged sources that are not spliced yet. Does not own:
-which starts are kept. About one for each MiB is; those of bytes that a checkpoint logged again are not known
-after a recovery.
+They come from the chunk records of flushed bytes, from memory for later ones, and from both for merged
+sources that are not spliced yet. About one start per MiB is kept; those of bytes that a checkpoint logged
+again are not known after a recovery. Only records are read.
 
-Nothing is read but records. An answer is a hint for dividing work: it may have more or fewer starts than the
-next one, and every one of them is a start. Cancellation: nothing is left behind. A splice under the question
-makes it look again, as in ``reader.py``.
-"""
+An answer is a hint for dividing work: it may differ from the next one, but each offset is the start of an
+append. If a splice moves the records meanwhile, the search is repeated, as in ``reader.py``."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from ...storage_backends.base.errors import DataCorruption, SegmentNotFound
 from .reader import ReadableSegment
 
 APPEND_STARTS_MAX = 4096
-"""The most of one answer: those of about 4 GiB."""
+"""The most offsets in one answer: those of about 4 GiB."""
 
 
 class DividedSegment(ReadableSegment, Protocol):
@@ -35,8 +32,7 @@ class StartsStorage(Protocol):
 
 @attrs.frozen
 class _Flushed:
-    """A stretch of a segment that long-term storage knows; the segment begins at ``base`` of the one that is
-    asked about."""
+    """A flushed range of a segment, which begins at ``base`` of the segment in question."""
 
     sid: int
     base: int
@@ -64,8 +60,8 @@ class AppendStarts:
             try:
                 return await self._carry_out(plan)
             except (DataCorruption, SegmentNotFound):
-                # A splice or a delete may have taken the records away meanwhile; damage is what two looks at
-                # one layout show.
+                # A splice or a delete may have removed the records meanwhile. It is corruption if the layout
+                # has not changed.
                 current = self._segment_of(segment.sid)
                 if current is None or current.is_gone:
                     raise SegmentNotFound(
@@ -91,7 +87,7 @@ class AppendStarts:
         flushed: list[_Flushed],
         known: list[int],
     ) -> None:
-        """What lies between ``start`` and ``end`` of the segment, which begins at ``base``."""
+        """Add the starts between ``start`` and ``end`` of the segment, which begins at ``base``."""
         if start < min(end, segment.flushed):
             flushed.append(_Flushed(segment.sid, base, start, min(end, segment.flushed)))
         known += (

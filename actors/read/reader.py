@@ -1,13 +1,12 @@
-"""The reader: one segment's bytes out of the tail cache, of merged sources, and of long-term storage.
+"""The reader: one segment's bytes from the tail cache, merged sources, and long-term storage.
 
-Owns: the choice of the source for an offset. Does not own: what is durable (``durable_length`` says it),
-waiting (``waiters``), or chunks.
+Owns: the choice of the source for an offset. Does not own: what is durable (``durable_length``), waiting at
+the tail (the container), chunks.
 
-Order: cache first, then a merged source that is not spliced yet, then long-term storage up to the flushed
-offset. A read returns from one source and may be short; it is never empty below the durable length.
-Cancellation: nothing is left behind. A chunk that vanishes under a read means that the segment changed
-meanwhile: look again, as long as it changes.
-"""
+Order: the cache first, then a merged source that is not spliced yet, then long-term storage up to the flushed
+offset. A read returns from one source and may be short; it is never empty below the durable length. If a
+chunk vanishes during a read the segment has changed: the reader tries again as long as the layout changes.
+Cancellation leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -64,9 +63,8 @@ class Reader:
         self._segment_of = segment_of
 
     async def read(self, segment: ReadableSegment, offset: int, size: int) -> Buffer:
-        """Up to ``size`` durable bytes at ``offset``, not copied where that is possible: a view keeps the
-        whole block or window that it is of. ``b""`` at or past the tail. ``SegmentTruncated`` before the
-        start."""
+        """Up to ``size`` durable bytes at ``offset``; ``b""`` at or past the tail. Not copied where possible:
+        a view keeps its whole block or window alive. Raises ``SegmentTruncated`` before the start."""
         seen: object = None
         while True:
             before, seen = seen, self._layout(segment)
@@ -82,7 +80,7 @@ class Reader:
                     raise self._refusal(segment, error) from None
 
     def _layout(self, segment: ReadableSegment) -> object:
-        """What changes when bytes of the segment come to lie elsewhere."""
+        """A value that changes whenever bytes of the segment move."""
         sources = [(merge.offset, merge.source, self._segment_of(merge.source)) for merge in segment.merges]
         inner = tuple(
             (offset, sid, None if source is None else self._layout(source)) for offset, sid, source in sources
@@ -90,8 +88,7 @@ class Reader:
         return segment.start_offset, segment.flushed, inner
 
     def _as_it_is_now(self, segment: ReadableSegment) -> ReadableSegment:
-        """An idle segment may have been evicted and have come back: then only its new object knows what
-        became of it."""
+        """The segment's present object: an idle segment may have been evicted and loaded again."""
         current = self._segment_of(segment.sid)
         if current is None:
             raise _deleted(segment)
@@ -109,7 +106,7 @@ class Reader:
     def _refusal(
         self, segment: ReadableSegment, error: DataCorruption | SegmentNotFound | SegmentTruncated
     ) -> TierlogError:
-        """What a caller who knows names only is told."""
+        """The error for the caller, who knows segments by name."""
         if segment.is_gone:
             return _deleted(segment)
 

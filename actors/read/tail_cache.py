@@ -1,16 +1,14 @@
-"""The tail cache of one container: the newest bytes of its segments, and every byte that is not yet in
-long-term storage.
+"""The tail cache of one container: the newest bytes of its segments, and every byte that is not in long-term
+storage yet.
 
-Owns: blocks of bytes by (segment id, offset), and the sums that throttling reads.
-Does not own: which bytes are durable (only durable ones are put here, rule C1) nor where flushed ones are.
+Owns: blocks of bytes by (segment id, offset), and the sums that throttling reads. Does not own: which bytes
+are durable (only durable ones are put here, rule C1), nor where flushed ones are.
 
 Bytes at or above a segment's flushed offset are *pinned*: they are the only copy outside the log. Flushed
-ones go when the total passes the limit, least recently written segment first. Adjacent small appends coalesce
-into blocks of up to 64 KiB and every block is charged a fixed overhead, so a million one-byte appends cost
-about a megabyte (rule C9).
-
-All calls are synchronous. Crash and cancellation: the cache is rebuilt from the log.
-"""
+ones are dropped when the total exceeds the limit, of the least recently written segment first. Adjacent small
+appends are joined into blocks of up to 64 KiB, and every block is charged a fixed overhead, so a million
+one-byte appends cost about a megabyte (rule C9). All calls are synchronous. The log rebuilds the cache after
+a crash."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from ...storage_backends.base.statistics import counter, gauge
 BLOCK_BYTES = 64 << 10
 BLOCK_OVERHEAD = 160
 _BY_REFERENCE = 32 << 10
-"""Data of at least this size is kept as it came instead of being copied into a block."""
+"""Data of at least this size is kept as it is instead of being copied into a block."""
 
 
 class _Tail:
@@ -43,7 +41,7 @@ class _Tail:
 class TailCacheStatistics:
     segments: int = attrs.field(metadata=gauge("Segments with cached bytes."))
     total_bytes: int = attrs.field(metadata=gauge("Charged bytes: data plus overhead."))
-    pinned_bytes: int = attrs.field(metadata=gauge("Data that only the log holds besides the cache."))
+    pinned_bytes: int = attrs.field(metadata=gauge("Data that is only in the log and the cache."))
     limit_bytes: int = attrs.field(metadata=gauge("The limit of charged bytes."))
     evicted_bytes: int = attrs.field(metadata=counter("Data dropped to make room."))
 
@@ -55,8 +53,8 @@ class TailCache:
         self._total = 0
         self._data = 0
         self.pinned_bytes = 0
-        """Data that only the log holds besides this cache. Plain, because every append looks at it; only the
-        cache changes it."""
+        """Data whose only other copy is in the log. Admission reads it for every append; only the cache
+        changes it."""
         self._evicted = 0
 
     def open_segment(self, sid: int, flushed: int) -> None:

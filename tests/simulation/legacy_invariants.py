@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from tierlog.actors.container.container import Container
-from tierlog.actors.legacy_rolling.file_claims import mark_name
+from tierlog.actors.legacy_rolling.file_claims import file_claim_name
 from tierlog.actors.legacy_rolling.header import HEADER_SUFFIX, header_name, parse_header
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.base.transactions import is_staged
@@ -42,7 +42,9 @@ class LegacyFilesLeft:
             if segment.header and not (is_imported and self.layout.writes_headers):
                 found[segment.header] = segment.header_bytes
             if is_imported:
-                found |= {mark_name(taker): f"{taker}\0{segment.name}".encode() for taker in segment.takers}
+                found |= {
+                    file_claim_name(taker): f"{taker}\0{segment.name}".encode() for taker in segment.takers
+                }
         return found
 
     def may_be_left(self, name: str) -> bool:
@@ -51,7 +53,7 @@ class LegacyFilesLeft:
         if self.layout.writes_headers and name.endswith(HEADER_SUFFIX):
             return True
 
-        return name in {mark_name(taker) for segment in self.segments for taker in segment.takers}
+        return name in {file_claim_name(taker) for segment in self.segments for taker in segment.takers}
 
     def breaches(self, containers: Sequence[Container], contents: Contents, shown: View) -> Iterator[str]:
         """A sentence for each thing that is wrong."""

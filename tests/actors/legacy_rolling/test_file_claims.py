@@ -8,7 +8,7 @@ import pytest
 
 from support.container_world import OPTIONS, ContainerWorld, read_all
 from support.legacy_layout import write_files, write_header, write_legacy
-from tierlog.actors.legacy_rolling.file_claims import claim_files, mark_name
+from tierlog.actors.legacy_rolling.file_claims import claim_files, file_claim_name
 from tierlog.actors.legacy_rolling.header import segment_of_file
 from tierlog.actors.legacy_rolling.importing import import_segment
 from tierlog.actors.settings.layout_mode import LayoutMode
@@ -87,7 +87,7 @@ async def test_without_an_answer_about_the_marks_nothing_is_imported() -> None:
 
 async def test_a_mark_that_is_damaged_is_told() -> None:
     world = await joined(ContainerWorld())
-    await world.chunks.create_with_content(mark_name(SOURCE), [b"other\0app/target"])
+    await world.chunks.create_with_content(file_claim_name(SOURCE), [b"other\0app/target"])
     with pytest.raises(DataCorruption, match="damaged"):
         await claim_files(world.chunks, TARGET, FILES)
 
@@ -99,4 +99,8 @@ def test_files_belong_to_the_segment_for_which_they_were_made() -> None:
         "plain",
         "a$offset.1",
     ]
-    assert mark_name("a").rpartition("/")[0] == mark_name("a/b").rpartition("/")[0] == "_system/imports"
+    assert (
+        file_claim_name("a").rpartition("/")[0]
+        == file_claim_name("a/b").rpartition("/")[0]
+        == "_system/imports"
+    )

@@ -21,7 +21,7 @@ from tierlog.actors.container.publish import Publisher
 from tierlog.actors.container.requests import Request
 from tierlog.actors.container.state import ContainerState
 from tierlog.actors.legacy_rolling.export import export_segment
-from tierlog.actors.legacy_rolling.file_claims import mark_name
+from tierlog.actors.legacy_rolling.file_claims import file_claim_name
 from tierlog.actors.legacy_rolling.header import header_name
 from tierlog.actors.legacy_rolling.importing import import_segment
 from tierlog.actors.read.tail_cache import TailCache
@@ -150,7 +150,7 @@ async def test_a_deleted_import_takes_its_files_along_and_never_comes_back_rule_
         await until(
             lambda: (
                 sorted(world.memory.chunks)
-                == [f"_system/containers/0000/epoch.{1:016x}", mark_name(NAME), f"{NAME}$header"]
+                == [f"_system/containers/0000/epoch.{1:016x}", file_claim_name(NAME), f"{NAME}$header"]
             )
         )
         with pytest.raises(InvalidArgument, match="imported or exported before"):

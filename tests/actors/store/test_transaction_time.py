@@ -198,7 +198,7 @@ async def test_looks_at_ended_transactions_do_not_pile_up() -> None:
         await store.begin_transaction(TARGET, "open", lease=LEASE)
         for number in range(50):
             await committed(store, f"t{number}")
-        assert len(leases._looks) <= 4
+        assert len(leases._checks) <= 4
 
         assert await end_of(store, "open") - begin <= 1.25 * LEASE + 1
 

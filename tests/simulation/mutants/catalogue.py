@@ -456,7 +456,7 @@ def tombstone_is_forgotten_at_once(plant: Planter) -> None:
         original(self, key, now)
         self._tombstone = tombstone
 
-    plant(Leases._bury, mark_dead)
+    plant(Leases._keep_tombstone, mark_dead)
 
 
 @mutant("T6")
@@ -503,4 +503,4 @@ def sealed_segment_grows_by_a_commit(plant: Planter) -> None:
 @mutant("T9")
 def leases_never_end(plant: Planter) -> None:
     """What a driver that died had staged is kept for ever."""
-    plant(Leases._look_again, lambda original, self, watch, now: None)
+    plant(Leases._schedule_check, lambda original, self, watch, now: None)
