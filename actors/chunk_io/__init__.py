@@ -1,6 +1,2 @@
-"""The storage-backend actor: the one holder of a ``ChunkStorage``, and the client through which everybody
-else sees it.
-
-Owns: retries, deadlines, limits, the quota and the breaker (rules A12 to A16, docs/protocols/actors.md). Does
-not own: what chunks are for.
-"""
+"""The storage-backend actor, which holds a ``ChunkStorage``, and its client (docs/protocols/actors.md, A12 to
+A16)."""

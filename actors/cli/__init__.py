@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import typer
 
-from ..kernel.process_memory import leave_the_rest_to_the_system
+from ..kernel.process_memory import skip_final_collection
 from .app import app
 from .interrupts import INTERRUPTED, end_at_once
 from .running import print_error
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     end_at_once()  # until a command owns something
     code = run_app(app, sys.argv[1:] or ["--help"], "tierlog")
-    leave_the_rest_to_the_system()
+    skip_final_collection()
     return code
 
 

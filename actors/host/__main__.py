@@ -2,12 +2,12 @@
 
 import sys
 
-from ..kernel.process_memory import importing, leave_the_rest_to_the_system
+from ..kernel.process_memory import importing, skip_final_collection
 
 with importing():
     from .main import main
 
 if __name__ == "__main__":
     code = main()
-    leave_the_rest_to_the_system()
+    skip_final_collection()
     sys.exit(code)

@@ -1,7 +1,4 @@
-"""How long to wait before trying again: exponential, bounded, with jitter from a given ``Random``.
-
-Owns: the arithmetic. Does not own: any retry (the storage-backend actor and the supervisor decide those).
-"""
+"""How long to wait before the next attempt: exponential, bounded, with jitter."""
 
 from __future__ import annotations
 
@@ -15,18 +12,17 @@ from ...storage_backends.base.errors import InvalidArgument
 @attrs.frozen
 class Backoff:
     """Attempt ``n`` (from 0) waits ``first * factor ** n`` seconds, at most ``maximum``, less a random part
-    of up to ``jitter`` of it."""
+    of up to ``jitter`` of that. Raises ``InvalidArgument`` for impossible values."""
 
     first: float
     maximum: float
     factor: float = 2.0
     jitter: float = 0.5
-    """0 to 1: the share of the wait that is random, so that those who failed together do not come back
-    together."""
+    """0 to 1: the random share of the wait, which spreads the attempts of callers that failed together."""
 
     def __attrs_post_init__(self) -> None:
         if self.first < 0 or self.maximum < self.first or self.factor < 1 or not 0 <= self.jitter <= 1:
-            raise InvalidArgument(f"bad {self}: 0 <= first <= maximum, factor >= 1, 0 <= jitter <= 1")
+            raise InvalidArgument(f"invalid {self}: 0 <= first <= maximum, factor >= 1, 0 <= jitter <= 1")
 
     def delay(self, attempt: int, random: Random) -> float:
         """Seconds to wait after attempt ``attempt`` (0 is the first) failed."""

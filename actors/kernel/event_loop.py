@@ -1,7 +1,6 @@
-"""What a process takes from its event loop because it costs less than anyio's way: events and the clock.
+"""Events and a clock for the event loop that runs, cheaper than anyio's.
 
-Owns: the choice between the loops. Does not own: anything else that differs between them. ``node.py`` and the
-client's door use it; the library below is given what they chose.
+``store/opening.py`` and the clients choose them; the library below is given what they chose.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from .one_shot import EventSource
 
 
 class _FutureEvent(asyncio.Future[None]):
-    """A bare asyncio future as an event: about a fifth of the cost of an ``asyncio.Event`` in anyio's
-    wrapping."""
+    """A bare asyncio future as an event, at about a fifth of the cost of anyio's event."""
 
     __slots__ = ()
 
@@ -30,8 +28,8 @@ class _FutureEvent(asyncio.Future[None]):
 
 
 class _FutureAnswer(asyncio.Future[Any]):
-    """An answer that is the very future its waiter awaits: no object, event and coroutine more for each
-    append. One waiter only, because a cancelled one cancels the future."""
+    """An answer that is itself the future that its waiter awaits, which saves an object, an event and a
+    coroutine for each append. It has one waiter only, because a cancelled waiter cancels the future."""
 
     __slots__ = ()
 
@@ -47,7 +45,7 @@ class _FutureAnswer(asyncio.Future[Any]):
             return False
 
         self.set_exception(error)
-        self.exception()  # told to the future, so that it does not complain where nobody waits any more
+        self.exception()  # marks it as retrieved: asyncio logs errors that are never retrieved
         return True
 
     def wait(self) -> asyncio.Future[Any]:

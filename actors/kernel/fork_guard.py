@@ -1,9 +1,8 @@
-"""How often this process is the child of a fork.
+"""How often this process was forked.
 
-Owns: the count. A store or client remembers it when it is made and refuses use where it is another one: its
-sockets, descriptors and tasks belong to the parent. Cheaper to compare than a process id, which costs a
-system call.
-"""
+A store or a client remembers the count when it is made and refuses use when it differs: its sockets,
+descriptors and tasks belong to the parent. Reading a count is cheaper than a process id, which costs a system
+call."""
 
 from __future__ import annotations
 

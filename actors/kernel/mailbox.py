@@ -1,20 +1,16 @@
 """The mailbox: an actor's bounded channel, drained in batches.
 
-Owns: two lanes of items, their bounds by count and by bytes, the order of putters that wait for room, and the
-wake-up of the one consumer. Does not own: what an item means, nor its answer (``reply.py``). Throttling of
-clients happens before the mailbox (rule C6).
-
-Rules upheld: A1 (bounds), A2 (lanes; C6), A3 (a cancelled put leaves nothing), A4 (close answers
-everybody), C9 (every item is charged a fixed overhead).
+Rules: A1 (bounds), A2 (lanes; C6), A3 (a cancelled put leaves nothing), A4 (close answers everybody), C9
+(every item is charged a fixed overhead). Throttling of clients happens before the mailbox (C6).
 
 Ordering: items of one lane leave in the order in which their puts began. The internal lane goes first, but
 while normal items wait at most ``internal_burst`` internal ones pass before a normal one.
 
-Cancellation: a putter that waited is granted room first and puts its item in only when it runs again. A
-cancellation in between gives the room back, so no item of a cancelled put is ever drained. A cancelled
-``drain`` has taken nothing. Crash: nothing here is durable.
+Cancellation: a putter that waited is granted room first and puts its item in when it runs again. A
+cancellation in between returns the room, so no item of a cancelled put is ever drained. A cancelled ``drain``
+has taken nothing. Crash: nothing here is durable.
 
-Hot path: ``offer``, ``put`` with room and ``drain`` with items never suspend, and make no event.
+Hot path: ``offer``, ``put`` with room and ``drain`` with items never suspend and make no event.
 """
 
 from __future__ import annotations
@@ -32,14 +28,14 @@ from .one_shot import EventSource, OneShot
 T = TypeVar("T")
 
 ITEM_OVERHEAD = 256
-"""Bytes charged for an item beside its payload: about what the message, its reply and their slots take."""
+"""Bytes charged for an item beside its payload: about the size of the message, its reply and their slots."""
 
 
 class Lane(enum.Enum):
     NORMAL = 0
     """Work that clients cause."""
     INTERNAL = 1
-    """Work that relieves pressure (metadata commits, collection, checkpoints): it has capacity of its own and
+    """Work that relieves pressure (metadata commits, collection, checkpoints). It has its own capacity and
     goes first."""
 
 
@@ -48,8 +44,8 @@ _NORMAL = Lane.NORMAL
 
 @attrs.frozen
 class LaneBounds:
-    """What one lane holds at most; at least 1 each. An item larger than ``size_bytes`` is let in alone, into
-    an empty lane."""
+    """The bounds of one lane, at least 1 each. An item larger than ``size_bytes`` is admitted alone, to an
+    empty lane."""
 
     count: int
     size_bytes: int
@@ -61,15 +57,15 @@ class MailboxOptions:
     normal: LaneBounds = LaneBounds(count=4096, size_bytes=64 << 20)
     internal: LaneBounds = LaneBounds(count=1024, size_bytes=16 << 20)
     internal_burst: int = 32
-    """Internal items that may pass while normal ones wait, before one of those is taken; at least 1."""
+    """Internal items drained in a row while normal ones wait; at least 1."""
 
 
 @attrs.frozen
 class LaneStatistics:
     count: int = attrs.field(metadata=gauge("Items inside."))
-    size_bytes: int = attrs.field(metadata=gauge("Charged bytes inside, room granted to putters included."))
+    size_bytes: int = attrs.field(metadata=gauge("Charged bytes inside, with room granted to putters."))
     waiting: int = attrs.field(metadata=gauge("Putters that wait for room."))
-    accepted: int = attrs.field(metadata=counter("Items taken in since the mailbox was made."))
+    accepted: int = attrs.field(metadata=counter("Items accepted since the mailbox was made."))
     refused: int = attrs.field(metadata=counter("Offers that found no room."))
 
 
@@ -78,7 +74,7 @@ class MailboxStatistics:
     normal: LaneStatistics
     internal: LaneStatistics
     batches: int = attrs.field(metadata=counter("Times that it was drained."))
-    closed: bool = attrs.field(metadata=gauge("1 once it takes nothing in any more."))
+    closed: bool = attrs.field(metadata=gauge("1 once it accepts nothing any more."))
 
 
 class _Putter(Generic[T]):
@@ -95,8 +91,7 @@ class _Putter(Generic[T]):
 
 
 class _LaneQueue(Generic[T]):
-    """One lane. ``charged`` and ``held`` cover the items and the granted putters, so that room promised is
-    room taken."""
+    """One lane. ``charged`` and ``held`` cover the items and the granted putters."""
 
     __slots__ = ("accepted", "bounds", "charged", "charges", "granted", "held", "items", "refused", "waiting")
 
@@ -119,8 +114,8 @@ class _LaneQueue(Generic[T]):
         return not held or (held < self.bounds.count and self.charged + charge <= self.bounds.size_bytes)
 
     def add(self, item: T, charge: int) -> bool:
-        """Put ``item`` if there is room and nobody waits for it. One call without others inside, because
-        every append makes it."""
+        """Put ``item`` if there is room and no putter waits. It makes no other call, because every append
+        comes through here."""
         held = self.held
         if held and (
             held >= self.bounds.count
@@ -144,7 +139,7 @@ class _LaneQueue(Generic[T]):
             self.grant()
 
     def grant(self) -> None:
-        """Promise room to putters, oldest first, as far as it goes."""
+        """Grant room to putters, oldest first, as far as it goes."""
         while self.waiting and self.has_room(self.waiting[0].charge):
             putter = self.waiting.popleft()
             self.held += 1
@@ -153,8 +148,8 @@ class _LaneQueue(Generic[T]):
             putter.event.set()
 
     def admit(self) -> bool:
-        """Move confirmed putters' items in, up to the first whose task has not run yet. Returns whether there
-        was one."""
+        """Move in the items of confirmed putters, up to the first whose task has not run yet. Returns whether
+        there was one."""
         before = self.accepted
         while self.granted and self.granted[0].confirmed:
             putter = self.granted.popleft()
@@ -165,8 +160,7 @@ class _LaneQueue(Generic[T]):
         return self.accepted > before
 
     def abandon(self, putter: _Putter[T]) -> bool:
-        """Forget a cancelled putter and pass its room on. Returns whether items moved in that had been behind
-        it."""
+        """Forget a cancelled putter and pass its room on. Returns whether items behind it moved in."""
         if putter in self.granted:
             self.granted.remove(putter)
             self.release(1, putter.charge)
@@ -178,7 +172,7 @@ class _LaneQueue(Generic[T]):
         return False
 
     def close(self, error: BaseException) -> list[T]:
-        """Fail everybody who waits, and return what is inside."""
+        """Fail all waiting putters, and return the items inside."""
         remaining = list(self.items)
         for putter in (*self.granted, *self.waiting):
             if putter.confirmed:
@@ -202,7 +196,7 @@ class _LaneQueue(Generic[T]):
 
 
 class Mailbox(Generic[T]):
-    """See the module's head. Many putters, one consumer, one event loop."""
+    """Many putters, one consumer, one event loop."""
 
     __slots__ = (
         "_batches",
@@ -253,8 +247,8 @@ class Mailbox(Generic[T]):
     # --- putting ---------------------------------------------------------------------------------
 
     def offer(self, item: T, size: int, lane: Lane = Lane.NORMAL) -> bool:
-        """Put ``item`` of ``size`` payload bytes if there is room and nobody waits for it. Raises the close
-        reason after ``close``."""
+        """Put ``item`` of ``size`` payload bytes if there is room and no putter waits. Returns whether it
+        did. Raises the close reason after ``close``."""
         if self._closed is not None:
             self._raise_closed(self._closed)
 
@@ -268,8 +262,8 @@ class Mailbox(Generic[T]):
         return True
 
     async def put(self, item: T, size: int, lane: Lane = Lane.NORMAL) -> None:
-        """Put ``item``, waiting for room behind those who came before. Raises the close reason. Does not
-        suspend when there is room."""
+        """Put ``item``, waiting for room behind earlier putters. Raises the close reason after ``close``.
+        Does not suspend if there is room."""
         if self._closed is not None:
             self._raise_closed(self._closed)
 
@@ -305,10 +299,10 @@ class Mailbox(Generic[T]):
     # --- draining --------------------------------------------------------------------------------
 
     async def drain(self, count_max: int, bytes_max: int) -> list[T]:
-        """Wait for at least one item, then take up to ``count_max`` items and ``bytes_max`` charged bytes
-        (the first always comes along).
+        """Wait for at least one item, then take up to ``count_max`` items and ``bytes_max`` charged bytes,
+        but at least one item.
 
-        One consumer only. Raises the close reason once closed. Does not suspend when there are items.
+        One consumer only. Raises the close reason once closed. Does not suspend if there are items.
         """
         while True:
             batch = self.drain_nowait(count_max, bytes_max)
@@ -329,7 +323,7 @@ class Mailbox(Generic[T]):
                     self._wake = None
 
     def drain_nowait(self, count_max: int, bytes_max: int) -> list[T]:
-        """Like ``drain``, but ``[]`` when there is nothing."""
+        """Like ``drain``, but returns ``[]`` if there is no item."""
         normal = self._normal
         if self._internal.items:
             batch = self._drain_lanes(count_max, bytes_max)
@@ -347,8 +341,8 @@ class Mailbox(Generic[T]):
         return batch
 
     def _drain_lanes(self, count_max: int, bytes_max: int) -> list[T]:
-        """Item by item: internal ones first, every ``internal_burst + 1``-th a normal one while there are
-        any."""
+        """Item by item: internal ones first, but every ``internal_burst + 1``-th is a normal one while there
+        are any."""
         batch: list[T] = []
         taken = {self._normal: [0, 0], self._internal: [0, 0]}
         total = 0
@@ -375,14 +369,13 @@ class Mailbox(Generic[T]):
         normal_is_due = self._normal.items and self._streak >= self._burst
         return self._normal if normal_is_due else self._internal
 
-    # --- the end ---------------------------------------------------------------------------------
+    # --- closing -------------------------------------------------------------------------------
 
     def close(self, reason: BaseException) -> list[T]:
-        """Refuse everything from now on with ``reason``: putters that wait and the consumer get it too.
+        """Refuse everything from now on with ``reason``, which waiting putters and the consumer get too.
 
-        Returns the items inside, internal ones first: the closer owes each of their waiters an answer (rule
-        A4). Later calls keep the first reason and return ``[]``.
-        """
+        Returns the items inside, internal ones first; the caller must answer each of their waiters (rule A4).
+        Later calls keep the first reason and return ``[]``."""
         if self._closed is not None:
             return []
 

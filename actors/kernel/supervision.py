@@ -1,15 +1,11 @@
-"""Supervision: run an actor, read the reason of its end, and start it again if the tables say so.
+"""Supervision: run an actor, read the reason of its exit, and restart it if the tables allow.
 
-Owns: the restart policy, its arithmetic (sync: ``RestartPlan``) and the loop around it.
-Does not own: what an actor is, nor what is done about an exit that is not restarted (the parent reads it).
+Rules: A9 (only restartable exits are restarted), A10 (backoff with jitter; at most ``restarts_max`` restarts
+in ``window`` seconds, then it gives up; a healthy run resets the backoff).
 
-Rules upheld: A9 (only restartable exits are restarted), A10 (backoff with jitter; at most ``restarts_max``
-restarts in ``window`` seconds, then it gives up and says so; a healthy run starts the backoff afresh).
-
-Cancellation passes through at once, from the actor and from the wait between two runs. KeyboardInterrupt and
-SystemExit are reported as poisoned and then pass through: they are meant for the process. Time is
-``anyio.current_time`` (rule C8).
-"""
+Cancellation passes at once, from the actor and from the wait between two runs. KeyboardInterrupt and
+SystemExit are reported as poisoned and then pass: they are meant for the process. Time is
+``anyio.current_time`` (rule C8)."""
 
 from __future__ import annotations
 
@@ -32,25 +28,25 @@ DEFAULT_BACKOFF = Backoff(first=0.1, maximum=30.0)
 class RestartPolicy:
     backoff: Backoff = DEFAULT_BACKOFF
     restarts_max: int = 10
-    """Restarts allowed inside ``window``; 0 means never."""
+    """Restarts allowed within ``window``; 0 means none."""
     window: float = 300.0
     """Seconds."""
     healthy_after: float = 60.0
-    """A run of this many seconds starts the backoff afresh."""
+    """A run of this many seconds resets the backoff."""
 
     def __attrs_post_init__(self) -> None:
         if self.restarts_max < 0 or self.window <= 0 or self.healthy_after < 0:
-            raise InvalidArgument(f"bad {self}: restarts_max >= 0, window > 0, healthy_after >= 0")
+            raise InvalidArgument(f"invalid {self}: restarts_max >= 0, window > 0, healthy_after >= 0")
 
 
 class SupervisionStep(enum.Enum):
     STARTED = "started"
     RESTARTING = "restarting"
-    """It ended and is started again after ``delay`` seconds."""
+    """It ended and is restarted after ``delay`` seconds."""
     ENDED = "ended"
     """It ended with an exit that is not restarted."""
     GAVE_UP = "gave-up"
-    """It ended once too often."""
+    """It ended too often."""
 
 
 @attrs.frozen
@@ -64,7 +60,7 @@ class SupervisionEvent:
 
 
 class RestartPlan:
-    """Decides, from exits and times alone, whether and when to start again."""
+    """Decides whether and when to restart, from exits and times alone."""
 
     __slots__ = ("_attempt", "_policy", "_random", "_recent", "restarts")
 
@@ -97,7 +93,7 @@ class RestartPlan:
         return delay
 
     def give_up(self, last: ActorExit) -> ActorExit:
-        """The exit to report when the limit is reached: the last one, and why nobody tries again."""
+        """The exit to report at the limit: the last one, with the reason for giving up."""
         policy = self._policy
         why = f"gave up: {policy.restarts_max} restarts within {policy.window:g} s were not enough"
         return attrs.evolve(last, detail=f"{why}; last: {last.detail}" if last.detail else why)
