@@ -1,8 +1,8 @@
 """Benchmarks of chunks in S3: puts and gets of the binding, against bare aiobotocore doing the same with the
 same server.
 
-The server (``s3_server.py``) runs in a process of its own and keeps everything in memory, so that the client's side
-is measured. On trio the bare client runs on an asyncio loop in a thread, as a whole; the
+The server (``s3_server.py``) runs in a process of its own and keeps everything in memory, so that the
+client's side is measured. On trio the bare client runs on an asyncio loop in a thread, as a whole; the
 binding crosses to it with each call.
 """
 

@@ -1,5 +1,5 @@
-"""An object server in memory that answers fast: the requests of the S3 benchmarks and no others, so that the clients
-are what is measured. Prints its URL and serves until it is terminated."""
+"""An object server in memory that answers fast: the requests of the S3 benchmarks and no others, so that the
+clients are what is measured. Prints its URL and serves until it is terminated."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Test tools for those who write a backend or embed a store. They need pytest; the library never imports this package.
+"""Test tools for those who write a backend or embed a store. They need pytest; the library never imports this
+package.
 
-Conformance suites: inherit from one in a test class and provide what it asks for, then pytest runs every rule of the
-contract against your implementation::
+Conformance suites: inherit from one in a test class and provide what it asks for, then pytest runs every rule
+of the contract against your implementation::
 
     from tierlog.testing import ChunkStorageConformance
 
@@ -9,8 +10,9 @@ contract against your implementation::
         def make(self, folder):
             return MyChunkStorage(folder)
 
-``ChunkStorageConformance``, ``DurableDataLogConformance``, ``MetadataStoreConformance`` and ``RegisterConformance`` each
-say in their docstring what to provide. ``FaultyChunkStorage`` wraps a chunk storage and fails on demand.
+``ChunkStorageConformance``, ``DurableDataLogConformance``, ``MetadataStoreConformance`` and
+``RegisterConformance`` each say in their docstring what to provide. ``FaultyChunkStorage`` wraps a chunk
+storage and fails on demand.
 """
 
 from importlib import import_module

@@ -1,11 +1,12 @@
 """``FaultyChunkStorage``: wraps a chunk storage and makes its calls fail as a script says.
 
-A script is a function from a call (its verb, chunk and number) to a ``Fault`` or None; ``nth`` and ``every`` make simple ones::
+A script is a function from a call (its verb, chunk and number) to a ``Fault`` or None; ``nth`` and ``every``
+make simple ones::
 
     storage = FaultyChunkStorage(inner, nth(3, Fault(FaultKind.AFTER), "create_with_content"))
 
-The faults respect the contract: ``Unavailable`` and ``StorageFull`` come before any effect, and whatever may have had an effect
-raises ``OutcomeUnknown``.
+The faults respect the contract: ``Unavailable`` and ``StorageFull`` come before any effect, and whatever may
+have had an effect raises ``OutcomeUnknown``.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def every(fault: Fault, *verbs: str) -> Script:
 
 
 class FaultyChunkStorage(ChunkStorage):
-    """``inner`` with faults. Set ``script`` at any time; with None all calls succeed. ``calls`` lists all calls so far."""
+    """``inner`` with faults. Set ``script`` at any time; with None all calls succeed. ``calls`` lists all
+    calls so far."""
 
     def __init__(
         self,

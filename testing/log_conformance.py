@@ -6,8 +6,8 @@ Inherit from it and implement ``make_log``::
         async def make_log(self) -> DurableDataLog:
             return MyLog(...)  # each call: another owner of the *same* log
 
-The tests run on the loops of your ``anyio_backend`` fixture. Crashes and damaged files depend on the implementation and are
-not covered.
+The tests run on the loops of your ``anyio_backend`` fixture. Crashes and damaged files depend on the
+implementation and are not covered.
 """
 
 from __future__ import annotations

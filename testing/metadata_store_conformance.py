@@ -1,6 +1,7 @@
 """``MetadataStoreConformance``: the contract of ``ChunkMetadataStore`` as tests.
 
-Inherit from it and implement ``make``. If your store needs a running container around it, override the ``store`` fixture.
+Inherit from it and implement ``make``. If your store needs a running container around it, override the
+``store`` fixture.
 """
 
 from __future__ import annotations

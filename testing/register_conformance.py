@@ -1,4 +1,5 @@
-"""``RegisterConformance``: the contract of ``Register`` as tests. Inherit from it and implement ``make_register``."""
+"""``RegisterConformance``: the contract of ``Register`` as tests. Inherit from it and implement
+``make_register``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Encoding of persisted records: fixed-width big-endian fields and length-prefixed bytes.
 
-A ``Decoder`` over arbitrary bytes returns a value or raises ``DecodeError``; it never reads past its end, allocates more than
-its input's size, or loops. Each record's own file has its layout; frames and objects carry the checksums.
+A ``Decoder`` over arbitrary bytes returns a value or raises ``DecodeError``; it never reads past its end,
+allocates more than its input's size, or loops. Each record's own file has its layout; frames and objects
+carry the checksums.
 """
 
 from __future__ import annotations
@@ -20,20 +21,21 @@ _HEX = re.compile(r"[0-9a-f]{16}")
 
 
 class DecodeError(ValueError):
-    """The bytes are not the expected record. The layer that knows the file turns this into ``DataCorruption``."""
+    """The bytes are not the expected record. The layer that knows the file turns this into
+    ``DataCorruption``."""
 
 
 def hex_number(text: str) -> int:
-    """The 64-bit number in a key or name: exactly 16 lower-case hex digits. ``int`` alone also accepts signs, ``0x``,
-    ``_`` and blanks, so that two names would mean one number."""
+    """The 64-bit number in a key or name: exactly 16 lower-case hex digits. ``int`` alone also accepts signs,
+    ``0x``, ``_`` and blanks, so that two names would mean one number."""
     if not _HEX.fullmatch(text):
         raise DecodeError(f"{text[:40]!r} is not a number of 16 hex digits")
     return int(text, 16)
 
 
 class Encoder:
-    """Collects fields; ``finish()`` joins them. A value outside a field's range raises ``struct.error``: a bug of the
-    caller."""
+    """Collects fields; ``finish()`` joins them. A value outside a field's range raises ``struct.error``: a
+    bug of the caller."""
 
     __slots__ = ("_parts",)
 

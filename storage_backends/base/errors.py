@@ -1,7 +1,7 @@
 """Every error that tierlog raises, in one tree under ``TierlogError``.
 
-Each class has a stable ``code`` and says whether repeating the same call can help (``retryable``). The message names the
-segment, file or offset and what to do; the cause is chained.
+Each class has a stable ``code`` and says whether repeating the same call can help (``retryable``). The
+message names the segment, file or offset and what to do; the cause is chained.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class TierlogError(Exception):
 
 
 def shown(value: object) -> str:
-    """``value`` as messages quote it: short, and without an error of its own (Python refuses to print huge ints and
-    deeply nested values)."""
+    """``value`` as messages quote it: short, and without an error of its own (Python refuses to print huge
+    ints and deeply nested values)."""
     try:
         text = repr(value)
     except (ValueError, RecursionError):
@@ -38,8 +38,8 @@ class InvalidArgument(TierlogError, ValueError):
 
 
 class ConfigError(InvalidArgument):
-    """A configuration file or option is wrong. The message names the key and, if one is similar, the key that was
-    probably meant. Correct the configuration."""
+    """A configuration file or option is wrong. The message names the key and, if one is similar, the key that
+    was probably meant. Correct the configuration."""
 
     code = "config"
 
@@ -92,7 +92,8 @@ class SegmentNotSealed(SegmentError):
 
 
 class SegmentTruncated(SegmentError):
-    """The offset is before the segment's start. Continue at ``start_offset``, the first byte that can be read."""
+    """The offset is before the segment's start. Continue at ``start_offset``, the first byte that can be
+    read."""
 
     code = "segment-truncated"
 
@@ -102,8 +103,8 @@ class SegmentTruncated(SegmentError):
 
 
 class BadOffset(SegmentError):
-    """The offset of a conditional append is not the segment's length: ``expected`` is the length, ``given`` the
-    argument. Nothing was appended; another writer may have been faster."""
+    """The offset of a conditional append is not the segment's length: ``expected`` is the length, ``given``
+    the argument. Nothing was appended; another writer may have been faster."""
 
     code = "bad-offset"
 
@@ -114,15 +115,15 @@ class BadOffset(SegmentError):
 
 
 class AttributeConflict(SegmentError):
-    """The condition of an attribute update does not hold. Nothing of the call was applied; read the attributes and
-    decide again."""
+    """The condition of an attribute update does not hold. Nothing of the call was applied; read the
+    attributes and decide again."""
 
     code = "attribute-conflict"
 
 
 class OutOfOrder(SegmentError):
-    """An idempotent append arrived before its predecessor (rule C3). Nothing was applied; retry once the predecessor
-    is acked. ``last_event_number`` is the writer's last applied event."""
+    """An idempotent append arrived before its predecessor (rule C3). Nothing was applied; retry once the
+    predecessor is acked. ``last_event_number`` is the writer's last applied event."""
 
     code = "out-of-order"
     retryable = True
@@ -133,14 +134,15 @@ class OutOfOrder(SegmentError):
 
 
 class UnknownWriter(SegmentError):
-    """The writer's state has expired, so duplicates can no longer be detected. Read the segment to find out whether the
-    last append was applied, then continue with a new writer id."""
+    """The writer's state has expired, so duplicates can no longer be detected. Read the segment to find out
+    whether the last append was applied, then continue with a new writer id."""
 
     code = "unknown-writer"
 
 
 class TransactionNotFound(SegmentError, LookupError):
-    """The transaction never began, or ended so long ago that its record has expired. ``segment`` is its target."""
+    """The transaction never began, or ended so long ago that its record has expired. ``segment`` is its
+    target."""
 
     code = "transaction-not-found"
 
@@ -162,22 +164,23 @@ class TransactionEnded(SegmentError):
 
 
 class OutcomeUnknown(TierlogError):
-    """The call may or may not have been applied. Retry with the same writer id and event number, or read back."""
+    """The call may or may not have been applied. Retry with the same writer id and event number, or read
+    back."""
 
     code = "outcome-unknown"
 
 
 class Unavailable(TierlogError):
-    """The container or backend cannot answer now: it is starting, recovering or down. Nothing was applied; retry
-    later."""
+    """The container or backend cannot answer now: it is starting, recovering or down. Nothing was applied;
+    retry later."""
 
     code = "unavailable"
     retryable = True
 
 
 class NotOwner(TierlogError):
-    """Another owner has opened this container with a higher epoch, and this one is fenced for good. Find the new
-    owner, or open the store again."""
+    """Another owner has opened this container with a higher epoch, and this one is fenced for good. Find the
+    new owner, or open the store again."""
 
     code = "not-owner"
 
@@ -190,16 +193,16 @@ class Throttled(TierlogError):
 
 
 class StorageFull(TierlogError):
-    """Free space is below the low-water mark. Appends are refused; reads, deletes, truncates and flushes continue.
-    Free some space, then retry."""
+    """Free space is below the low-water mark. Appends are refused; reads, deletes, truncates and flushes
+    continue. Free some space, then retry."""
 
     code = "storage-full"
     retryable = True
 
 
 class DataCorruption(TierlogError):
-    """Stored bytes are not what was written, or acked bytes are missing, at ``file`` and ``offset``. Nothing was
-    changed. Run ``tierlog doctor``, and restore from a backup if it confirms the damage."""
+    """Stored bytes are not what was written, or acked bytes are missing, at ``file`` and ``offset``. Nothing
+    was changed. Run ``tierlog doctor``, and restore from a backup if it confirms the damage."""
 
     code = "data-corruption"
 
@@ -212,8 +215,8 @@ class DataCorruption(TierlogError):
 
 
 class StoreMismatch(TierlogError):
-    """The folder and the long-term storage do not belong together (a clone, a restored copy, another number of
-    containers), or the format is newer than this version of tierlog. Nothing was changed."""
+    """The folder and the long-term storage do not belong together (a clone, a restored copy, another number
+    of containers), or the format is newer than this version of tierlog. Nothing was changed."""
 
     code = "store-mismatch"
 
@@ -244,7 +247,8 @@ class ChunkExists(ChunkError):
 
 
 class BadChunkOffset(ChunkError):
-    """The offset of a chunk write is not the chunk's length: ``expected`` is the length, ``given`` the argument."""
+    """The offset of a chunk write is not the chunk's length: ``expected`` is the length, ``given`` the
+    argument."""
 
     code = "bad-chunk-offset"
 
@@ -268,4 +272,5 @@ class MetadataConflict(TierlogError):
 
 
 CLAIM_REFUSED = (NotOwner, DataCorruption, StoreMismatch)
-"""Errors of a claim on long-term storage that belongs to another owner or store (rule W8). All others are temporary."""
+"""Errors of a claim on long-term storage that belongs to another owner or store (rule W8). All others are
+temporary."""

@@ -1,15 +1,16 @@
 """The file layer: all local file I/O goes through here.
 
-A piece of I/O is a *program*: a generator that yields I/O calls (the frozen classes below) and receives their results; an
-``OSError`` of a call is raised at its ``yield``. ``Files.run`` drives a whole program, so "write, sync, check the register,
-store the watermark" costs one hop into a worker thread, reads like plain code, and can be driven step by step by a simulated
-disk that drops unsynced writes, tears pages, hangs or loses power between any two calls. ``files/local.py`` drives programs
-on the operating system, ``tests/simulation/file_layer.py`` on a simulated disk.
+A piece of I/O is a *program*: a generator that yields I/O calls (the frozen classes below) and receives their
+results; an ``OSError`` of a call is raised at its ``yield``. ``Files.run`` drives a whole program, so "write,
+sync, check the register, store the watermark" costs one hop into a worker thread, reads like plain code, and
+can be driven step by step by a simulated disk that drops unsynced writes, tears pages, hangs or loses power
+between any two calls. ``files/local.py`` drives programs on the operating system,
+``tests/simulation/file_layer.py`` on a simulated disk.
 
-Order: the calls of one program happen one after the other; programs of a lane of width 1 never overlap. Cancellation (rule W7):
-a running program is never abandoned; ``run`` returns or raises only after its last call has returned, and then delivers the
-cancellation. A handle is closed only by a ``Close`` call, hence after every earlier call on it. ``OSError`` passes through
-unchanged; each backend maps it.
+Order: the calls of one program happen one after the other; programs of a lane of width 1 never overlap.
+Cancellation (rule W7): a running program is never abandoned; ``run`` returns or raises only after its last
+call has returned, and then delivers the cancellation. A handle is closed only by a ``Close`` call, hence
+after every earlier call on it. ``OSError`` passes through unchanged; each backend maps it.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class IoCall:
 
 @attrs.frozen
 class Open(IoCall):
-    """Open a file: result ``FileHandle``. ``create``: create it, ``FileExistsError`` if it exists. ``cold``: what is
-    written will not be read soon, so the page cache need not keep it once it is synced."""
+    """Open a file: result ``FileHandle``. ``create``: create it, ``FileExistsError`` if it exists. ``cold``:
+    what is written will not be read soon, so the page cache need not keep it once it is synced."""
 
     path: str
     write: bool = False
@@ -69,8 +70,9 @@ class Read(IoCall):
 
 @attrs.frozen
 class Write(IoCall):
-    """Write all buffers one after the other at ``offset``. After an ``OSError`` any part may be written. ``bulk``: no
-    caller waits for the following sync, so the disk may begin at once in slices, between syncs of other files."""
+    """Write all buffers one after the other at ``offset``. After an ``OSError`` any part may be written.
+    ``bulk``: no caller waits for the following sync, so the disk may begin at once in slices, between syncs
+    of other files."""
 
     handle: FileHandle
     offset: int
@@ -94,8 +96,8 @@ class Size(IoCall):
 
 @attrs.frozen
 class Allocate(IoCall):
-    """Reserve disk blocks for ``offset .. offset + size`` without changing the file's length. ``ENOSPC`` if there is
-    no room; a no-op where the file system does not support it."""
+    """Reserve disk blocks for ``offset .. offset + size`` without changing the file's length. ``ENOSPC`` if
+    there is no room; a no-op where the file system does not support it."""
 
     handle: FileHandle
     offset: int
@@ -104,8 +106,9 @@ class Allocate(IoCall):
 
 @attrs.frozen
 class Extend(IoCall):
-    """Make the file at least ``size`` bytes long, with zeros. A later sync of bytes written there need not make a new
-    length durable, which makes it about a third cheaper (one journal commit per group, on ext4)."""
+    """Make the file at least ``size`` bytes long, with zeros. A later sync of bytes written there need not
+    make a new length durable, which makes it about a third cheaper (one journal commit per group, on
+    ext4)."""
 
     handle: FileHandle
     size: int
@@ -127,7 +130,8 @@ class Unlock(IoCall):
 
 @attrs.frozen
 class MakeFolder(IoCall):
-    """Make a folder and its missing parents, if they do not exist. Durable after ``SyncFolder`` of each parent."""
+    """Make a folder and its missing parents, if they do not exist. Durable after ``SyncFolder`` of each
+    parent."""
 
     path: str
 
@@ -189,7 +193,8 @@ class SetReadOnly(IoCall):
 
 @attrs.frozen
 class IsReadOnly(IoCall):
-    """Whether the file's permissions allow no one to write: result ``bool``; ``FileNotFoundError`` if it is missing."""
+    """Whether the file's permissions allow no one to write: result ``bool``; ``FileNotFoundError`` if it is
+    missing."""
 
     path: str
 
@@ -217,19 +222,21 @@ class Files(ABC):
 
     @abstractmethod
     async def run(self, program: Program[T]) -> T:
-        """Drive ``program`` to its end and return its value. It is never abandoned on cancellation (rule W7)."""
+        """Drive ``program`` to its end and return its value. It is never abandoned on cancellation (rule
+        W7)."""
 
     @abstractmethod
     def lane(self, name: str, width: int = 1, beneath: str = "") -> Files:
         """A view with ``width`` threads of its own, which calls of other lanes cannot delay (rule W7).
 
-        Below the folder ``beneath`` it follows no symbolic links and opens regular files only; anything else raises
-        ``ENOTDIR``, ``ELOOP`` or ``EISDIR``.
+        Below the folder ``beneath`` it follows no symbolic links and opens regular files only; anything else
+        raises ``ENOTDIR``, ``ELOOP`` or ``EISDIR``.
         """
 
     @abstractmethod
     def peek(self, handle: FileHandle, offset: int, size: int) -> bytes:
-        """A small read without a thread, for bytes in the page cache (an owner's own register: under 1 us)."""
+        """A small read without a thread, for bytes in the page cache (an owner's own register: under 1
+        us)."""
 
     @abstractmethod
     def statistics(self) -> FilesStatistics: ...
@@ -248,7 +255,8 @@ class FilesStatistics:
 def sync_ancestry(folder: str) -> Program[None]:
     """Make the names in ``folder``, its own name and those of all its parents durable.
 
-    All of them, because an earlier process may have crashed before it did: what the page cache shows proves nothing.
+    All of them, because an earlier process may have crashed before it did: what the page cache shows proves
+    nothing.
     """
     path = folder
     while True:

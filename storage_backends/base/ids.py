@@ -1,7 +1,8 @@
 """Segment ids (rule C2): 64-bit integers that are never reused in a container.
 
-The high half is the epoch of the owner that created the segment, the low half that owner's counter. A name can be reused
-after a delete, an id cannot; so metadata keys, chunk names, caches and garbage never mix two segments of one name.
+The high half is the epoch of the owner that created the segment, the low half that owner's counter. A name
+can be reused after a delete, an id cannot; so metadata keys, chunk names, caches and garbage never mix two
+segments of one name.
 """
 
 from __future__ import annotations

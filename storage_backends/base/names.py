@@ -1,11 +1,11 @@
 """The grammar of segment names, and the container of a name.
 
-A name consists of parts joined by ``/``, of letters, digits and ``. _ - # = @ + ~ $ :``; no part is empty, ``.`` or ``..``;
-at most 255 UTF-8 bytes in all. Names under ``_system/`` are reserved. Names never become file names, because storage keys
-contain the segment id (rule C2), so no name can escape the data folder.
+A name consists of parts joined by ``/``, of letters, digits and ``. _ - # = @ + ~ $ :``; no part is empty,
+``.`` or ``..``; at most 255 UTF-8 bytes in all. Names under ``_system/`` are reserved. Names never become
+file names, because storage keys contain the segment id (rule C2), so no name can escape the data folder.
 
-The container is a stable hash of the name up to the first ``#``: ``app/events#part-7`` is in the same container as
-``app/events``, so that it can be merged into it.
+The container is a stable hash of the name up to the first ``#``: ``app/events#part-7`` is in the same
+container as ``app/events``, so that it can be merged into it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def check_segment_name(name: str) -> None:
 
 
 def placement_key(name: str) -> str:
-    """The part of a name that determines its container: everything before the first ``#``, or the whole name if it
-    starts with one."""
+    """The part of a name that determines its container: everything before the first ``#``, or the whole name
+    if it starts with one."""
     head = name.split("#", 1)[0]
     return head or name
 

@@ -32,7 +32,8 @@ class AttributeUpdateKind(Enum):
 
 @attrs.frozen
 class AttributeUpdate:
-    """A change of one attribute: ``AttributeUpdate("epoch", 7, AttributeUpdateKind.REPLACE_IF_EQUALS, expected=6)``.
+    """A change of one attribute: ``AttributeUpdate("epoch", 7, AttributeUpdateKind.REPLACE_IF_EQUALS,
+    expected=6)``.
 
     Raises ``InvalidArgument`` for a bad name, value or kind.
     """
@@ -88,7 +89,8 @@ class SegmentInfo:
     sealed: bool
     attributes: Mapping[str, int]
     flushed_length: int
-    """The segment is in long-term storage up to this offset; the rest is in the write-ahead log and the cache."""
+    """The segment is in long-term storage up to this offset; the rest is in the write-ahead log and the
+    cache."""
     container: int
 
 

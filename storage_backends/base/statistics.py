@@ -1,8 +1,8 @@
 """Metric declarations in the fields of statistics snapshots.
 
-A snapshot is an ``attrs.frozen`` class whose name ends in ``Statistics``. A field's name is its metric's name and contains
-its unit (``append_bytes``, ``oldest_age_seconds``). ``actors/telemetry/metrics.py`` reads the declarations, so no lower layer
-imports metrics. A number without a declaration is exported as untyped.
+A snapshot is an ``attrs.frozen`` class whose name ends in ``Statistics``. A field's name is its metric's name
+and contains its unit (``append_bytes``, ``oldest_age_seconds``). ``actors/telemetry/metrics.py`` reads the
+declarations, so no lower layer imports metrics. A number without a declaration is exported as untyped.
 
 ::
 

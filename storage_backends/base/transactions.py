@@ -1,8 +1,9 @@
 """The public types of a transaction, and the names of staged segments (rules T1 to T9,
 ``docs/protocols/transactions.md``).
 
-A transaction collects bytes in staged segments beside its target, invisible to readers of the target, and moves chosen ones
-to the target's end in one step. Its token makes the commit idempotent: a replay after a lost reply commits nothing twice.
+A transaction collects bytes in staged segments beside its target, invisible to readers of the target, and
+moves chosen ones to the target's end in one step. Its token makes the commit idempotent: a replay after a
+lost reply commits nothing twice.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ PART_NAME_MAX = 64
 PARTS_MAX = 16_384
 """The most staged segments in one commit."""
 STAGED_MAX = 4 * PARTS_MAX
-"""The default for the most staged segments of an open transaction; those of failed attempts stay until it ends."""
+"""The default for the most staged segments of an open transaction; those of failed attempts stay until it
+ends."""
 LEASE_MIN = 1.0
 LEASE_MAX = 30 * 86_400.0
 LEASE_DEFAULT = 3_600.0
 WRITER_ATTRIBUTE = "txn:"
-"""The target's attribute of this prefix plus a token's writer is the newest epoch committed for that writer."""
+"""The target's attribute of this prefix plus a token's writer is the newest epoch committed for that
+writer."""
 _SEPARATOR = "#txn."
 _ID = re.compile(r"[A-Za-z0-9_.:-]+")
 _PART = re.compile(r"[A-Za-z0-9_-]+")
@@ -41,7 +44,8 @@ class TransactionState(Enum):
 
 @attrs.frozen
 class TransactionToken:
-    """Identifies one commit of one writer. A writer's epochs only rise, and each is committed at most once (rule T4).
+    """Identifies one commit of one writer. A writer's epochs only rise, and each is committed at most once
+    (rule T4).
 
     In Spark: (query id, batch id), or ``txnAppId`` and ``txnVersion``.
     """
@@ -92,8 +96,8 @@ class TransactionInfo:
     lease: Annotated[float, Meta(ge=0)]
     """Seconds without an append to a staged segment after which an open transaction is aborted."""
     expires_in: Annotated[float, Meta(ge=0)]
-    """Seconds until the lease of an open transaction expires without appends, or until the record of an ended one
-    does."""
+    """Seconds until the lease of an open transaction expires without appends, or until the record of an ended
+    one does."""
     reason: str
     """Why it was aborted; empty otherwise."""
     offset: int | None
@@ -109,7 +113,8 @@ class CommitResult:
     applied: bool
     """False if this transaction, or the token's epoch, had been committed before; then nothing was done."""
     offset: int | None
-    """Where the bytes begin in the target; None if they came with an earlier commit of which only the token is known."""
+    """Where the bytes begin in the target; None if they came with an earlier commit of which only the token
+    is known."""
     length: int
 
 
@@ -147,6 +152,7 @@ def is_staged(name: str) -> bool:
 
 
 def split_staged(name: str) -> tuple[str, str]:
-    """(target, transaction id) of a staged segment's name. Part names contain no dot, so the last dot ends the id."""
+    """(target, transaction id) of a staged segment's name. Part names contain no dot, so the last dot ends
+    the id."""
     target, _, rest = name.rpartition(_SEPARATOR)
     return target, rest.rpartition(".")[0]

@@ -2,7 +2,8 @@
 
 ``SegmentStore`` and ``Client`` derive from ``SegmentVerbs`` and leave their methods' docstrings out:
 ``help()`` and editors show these. A class with the same verbs in another form, such as ``SyncClient``, takes
-them over with ``@copy_docstrings(SegmentVerbs)``."""
+them over with ``@copy_docstrings(SegmentVerbs)``.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,8 @@ class ReadVerbs(Protocol):
     """The verbs that change nothing. Every answer is durable, "not found" included.
 
     Each of them can raise ``InvalidArgument``, ``ClosedError``, ``Unavailable`` (the container is recovering
-    or long-term storage does not answer: try again) and ``NotOwner``."""
+    or long-term storage does not answer: try again) and ``NotOwner``.
+    """
 
     async def read(self, name: str, offset: int, size: int) -> bytes:
         """Returns up to ``size`` bytes from ``offset`` on. ``size`` is 1 byte to 64 MiB.

@@ -1,7 +1,7 @@
 """What a store takes from outside: the wall clock, randomness and ids.
 
-Durations are measured with ``anyio.current_time`` inside one ownership (rule C8), so that a virtual clock moves them and a
-jump of the wall clock does not.
+Durations are measured with ``anyio.current_time`` inside one ownership (rule C8), so that a virtual clock
+moves them and a jump of the wall clock does not.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import attrs
 
 @attrs.frozen
 class World:
-    """The sources of everything that input does not determine. ``open_store`` makes one; a simulation passes its
-    own."""
+    """The sources of everything that input does not determine. ``open_store`` makes one; a simulation passes
+    its own."""
 
     wall_clock: Callable[[], float]
     """Seconds since 1970, for display only, never for a decision."""

@@ -1,11 +1,12 @@
 """``BaseChunkStorage``: what every chunk storage does alike, so that a backend implements only its own calls.
 
-Every public verb of the contract is final here: it checks that the storage is open, the arguments and the capabilities,
-counts calls, errors and seconds, calls the observer, and maps foreign exceptions. A backend implements the verbs with an
-underscore. They are called only while the storage is open, with valid arguments, and only if ``capabilities`` allows.
+Every public verb of the contract is final here: it checks that the storage is open, the arguments and the
+capabilities, counts calls, errors and seconds, calls the observer, and maps foreign exceptions. A backend
+implements the verbs with an underscore. They are called only while the storage is open, with valid arguments,
+and only if ``capabilities`` allows.
 
-``open`` and ``close`` wait for each other; other verbs run concurrently. A cancellation passes through and is not counted as
-an error.
+``open`` and ``close`` wait for each other; other verbs run concurrently. A cancellation passes through and is
+not counted as an error.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ class BaseChunkStorage(ChunkStorage):
 
     @final
     def observe(self, observer: ChunkObserver | None) -> None:
-        """Have ``observer`` observe every call except ``list``, whose generator may stay suspended. None removes it.
+        """Have ``observer`` observe every call except ``list``, whose generator may stay suspended. None
+        removes it.
 
         A store calls from tasks of its own, so the spans of a span hook have no parent there.
         """
@@ -296,7 +298,8 @@ class BaseChunkStorage(ChunkStorage):
         await anyio.lowlevel.checkpoint()
 
     def _mapped(self, error: Exception, verb: str, name: str) -> TierlogError:
-        """The error for an exception that is no ``TierlogError``. A backend overrides it to be more specific."""
+        """The error for an exception that is no ``TierlogError``. A backend overrides it to be more
+        specific."""
         if verb in MUTATIONS:
             return OutcomeUnknown(f"{verb} of chunk {name} may have happened: {error!r}")
         return Unavailable(f"{verb} {name!r} failed: {error!r}")
@@ -397,7 +400,8 @@ class _Call(_Step):
 
 def _unsupported(verb: str, name: str) -> Unsupported:
     return Unsupported(
-        f"this chunk storage's capabilities include {verb}, but it does not implement it; chunk {name} is unchanged"
+        f"this chunk storage's capabilities include {verb}, but it does not implement it; chunk {name} is "
+        f"unchanged"
     )
 
 

@@ -1,19 +1,21 @@
 """``FileSystemChunkStorage``: chunks as plain files below a root folder, on a local disk or an NFS mount.
 
-A chunk's file has the chunk's name and exactly the user's bytes (rule S1). Names with a leading dot are never chunks:
-``.tmp-<id>`` in the root is an object being written, ``.tierlog-chunks`` identifies the root.
+A chunk's file has the chunk's name and exactly the user's bytes (rule S1). Names with a leading dot are never
+chunks: ``.tmp-<id>`` in the root is an object being written, ``.tierlog-chunks`` identifies the root.
 
-A whole object is written to a temporary name, synced and linked to its name, which fails if that exists; then the folder is
-synced (rule S2). An append checks the size, writes at the offset and syncs. A new folder is made durable, parent by parent,
-before anything is linked into it. ``delete`` syncs the folder too and removes folders that became empty.
+A whole object is written to a temporary name, synced and linked to its name, which fails if that exists; then
+the folder is synced (rule S2). An append checks the size, writes at the offset and syncs. A new folder is
+made durable, parent by parent, before anything is linked into it. ``delete`` syncs the folder too and removes
+folders that became empty.
 
-Cancellation: a program runs to its end, but the caller does not learn how it ended. Crash: a temporary name is left, or a
-prefix of an append. ``open`` removes all temporary names, those of living owners too: their creations then fail with
-``Unavailable`` and are repeated.
+Cancellation: a program runs to its end, but the caller does not learn how it ended. Crash: a temporary name
+is left, or a prefix of an append. ``open`` removes all temporary names, those of living owners too: their
+creations then fail with ``Unavailable`` and are repeated.
 
-Read-only is a file permission, checked before each write. Below the root no symbolic link is followed, so that no one who may
-write there can redirect a chunk's bytes; a link is neither a chunk nor a folder of chunks. The root itself may be a link. A
-chunk is reported missing only while the root's identification is visible: an unmounted root raises ``Unavailable``.
+Read-only is a file permission, checked before each write. Below the root no symbolic link is followed, so
+that no one who may write there can redirect a chunk's bytes; a link is neither a chunk nor a folder of
+chunks. The root itself may be a link. A chunk is reported missing only while the root's identification is
+visible: an unmounted root raises ``Unavailable``.
 """
 
 from __future__ import annotations
@@ -63,8 +65,8 @@ T = TypeVar("T")
 
 
 class FileSystemChunkStorage(BaseChunkStorage):
-    """``root`` is an absolute path; at most ``threads`` calls run at a time; ``world`` provides ids for temporary
-    names."""
+    """``root`` is an absolute path; at most ``threads`` calls run at a time; ``world`` provides ids for
+    temporary names."""
 
     def __init__(self, files: Files, root: str, world: World, *, threads: int = 8) -> None:
         super().__init__()
@@ -202,7 +204,8 @@ class FileSystemChunkStorage(BaseChunkStorage):
     async def _entries(self, path: str) -> Sequence[tuple[str, FolderEntry]]:
         """(chunk or folder name, entry) of one folder, in the order of the chunk names below them.
 
-        Names that no chunk can have are skipped; such a folder may be unreadable, like ``lost+found`` of a mount point.
+        Names that no chunk can have are skipped; such a folder may be unreadable, like ``lost+found`` of a
+        mount point.
         """
 
         def program(progress: Progress) -> Program[Sequence[FolderEntry]]:

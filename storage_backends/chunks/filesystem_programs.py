@@ -1,8 +1,9 @@
-"""The I/O programs of the filesystem chunk storage: publish a whole object, remove one, make folders, copy ranges.
+"""The I/O programs of the filesystem chunk storage: publish a whole object, remove one, make folders, copy
+ranges.
 
-A program notes in its ``Progress`` when its next call may change what others see: an error before that means that nothing
-happened, one after it that the outcome is unknown. No program yields in a ``finally``: a simulated power loss closes the
-generator, and nothing may run after that.
+A program notes in its ``Progress`` when its next call may change what others see: an error before that means
+that nothing happened, one after it that the outcome is unknown. No program yields in a ``finally``: a
+simulated power loss closes the generator, and nothing may run after that.
 """
 
 from __future__ import annotations
@@ -208,8 +209,8 @@ def _sync_what_is_left(folder: str, root: str) -> Program[None]:
 def copy_ranges(
     target: FileHandle, ranges: Sequence[ChunkRange], path_of: Callable[[str], str]
 ) -> Program[int]:
-    """Write the ranges to ``target`` one after the other, and return their total length. Sources are only read (rule
-    S4)."""
+    """Write the ranges to ``target`` one after the other, and return their total length. Sources are only
+    read (rule S4)."""
     end = 0
     for part in ranges:
         handle = yield from _open_source(part.name, path_of(part.name))
@@ -265,8 +266,8 @@ def _link(temporary: str, path: str, folders: Folders, progress: Progress) -> Pr
 
 
 def _is_linked(temporary: str, path: str, progress: Progress) -> Program[bool]:
-    """Whether the existing name is this object's own. A network file system that gets no answer repeats a link, and then
-    finds the name that its first attempt created."""
+    """Whether the existing name is this object's own. A network file system that gets no answer repeats a
+    link, and then finds the name that its first attempt created."""
     try:
         is_same: bool = yield IsSameFile(temporary, path)
     except FileNotFoundError:

@@ -1,8 +1,8 @@
 """``MemoryChunkStorage``: chunks in memory, for tests, simulations and stores without persistence.
 
-Storages that share one ``MemoryChunkState`` see the same chunks, as hosts share a bucket. Every verb takes effect in one
-synchronous step, so no cancellation or concurrent call sees a part of it. Capabilities can be switched off, to behave like an
-object store or a file system.
+Storages that share one ``MemoryChunkState`` see the same chunks, as hosts share a bucket. Every verb takes
+effect in one synchronous step, so no cancellation or concurrent call sees a part of it. Capabilities can be
+switched off, to behave like an object store or a file system.
 """
 
 from __future__ import annotations

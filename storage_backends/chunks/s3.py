@@ -1,14 +1,15 @@
 """``S3ChunkStorage``: chunks as objects of an S3 bucket, below a prefix.
 
-Objects cannot grow: each write is a new object, made by one conditional put, so that it appears completely or not at all
-(rule S2). With ``S3Options.append`` the bucket accepts puts at a write offset, and chunks grow at their exact end. What a read
-returns is durable.
+Objects cannot grow: each write is a new object, made by one conditional put, so that it appears completely or
+not at all (rule S2). With ``S3Options.append`` the bucket accepts puts at a write offset, and chunks grow at
+their exact end. What a read returns is durable.
 
-A refusal because the object exists may be about our own put, if a proxy on the way sent it twice. Each put has an id of its
-own in the object's metadata to tell. After an unknown outcome, the storage actor answers the same question over two calls
-(rule A12).
+A refusal because the object exists may be about our own put, if a proxy on the way sent it twice. Each put
+has an id of its own in the object's metadata to tell. After an unknown outcome, the storage actor answers the
+same question over two calls (rule A12).
 
-A cancelled mutation has an unknown outcome. The only state in memory is which objects were made read-only here.
+A cancelled mutation has an unknown outcome. The only state in memory is which objects were made read-only
+here.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class S3ChunkStorage(BaseChunkStorage):
                 failures.append(error)
         if failures:
             raise Unavailable(
-                f"{len(failures)} of {len(old)} uploads that dead owners left below {self._location} could not be "
-                f"aborted; the next sweep tries again: {failures[-1]}"
+                f"{len(failures)} of {len(old)} uploads that dead owners left below {self._location} could not "
+                f"be aborted; the next sweep tries again: {failures[-1]}"
             ) from failures[-1]
 
     async def _close(self) -> None:
@@ -226,8 +227,8 @@ class S3ChunkStorage(BaseChunkStorage):
 
 
 class S3ChunkReader(S3ChunkStorage):
-    """The chunks of a bucket, read-only: every change raises ``Unsupported``. ``open`` checks that the bucket exists and
-    sweeps nothing."""
+    """The chunks of a bucket, read-only: every change raises ``Unsupported``. ``open`` checks that the bucket
+    exists and sweeps nothing."""
 
     @property
     def capabilities(self) -> Capabilities:

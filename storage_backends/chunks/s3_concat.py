@@ -1,9 +1,9 @@
 """One concat on S3: a new object from exact ranges of others, which are only read (rule S4).
 
-Nothing is visible before the completion of the multipart upload, which is conditional. An upload that does not complete is
-aborted, also when the caller is cancelled, and also when its id was lost on the way: names are never used twice (rule S2), so
-any upload of this key is ours. If the abort fails too, or the process dies, the next sweep aborts it
-(``S3Options.upload_age``).
+Nothing is visible before the completion of the multipart upload, which is conditional. An upload that does
+not complete is aborted, also when the caller is cancelled, and also when its id was lost on the way: names
+are never used twice (rule S2), so any upload of this key is ours. If the abort fails too, or the process
+dies, the next sweep aborts it (``S3Options.upload_age``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _ABORT_SECONDS = 10.0
 
 
 async def in_parallel(limit: int, calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
-    """The results of ``calls``, with at most ``limit`` at a time. The first error cancels the others and is raised."""
+    """The results of ``calls``, with at most ``limit`` at a time. The first error cancels the others and is
+    raised."""
     results: dict[int, T] = {}
     failures: list[TierlogError] = []
     turns = anyio.CapacityLimiter(limit)
@@ -59,7 +60,8 @@ class Concat:
         self._parallel = parallel
 
     async def run(self, ranges: Sequence[ChunkRange]) -> None:
-        """Raises what ``create_with_content`` raises, and ``BadChunkOffset`` for a range past its source's end."""
+        """Raises what ``create_with_content`` raises, and ``BadChunkOffset`` for a range past its source's
+        end."""
         await self._check_sources(ranges)
         parts = plan_parts(ranges)
         if not parts:
@@ -92,7 +94,8 @@ class Concat:
             raise
 
     async def _begin(self) -> str:
-        """The id of a new upload. After a failure none is left, so it is ``Unavailable``: uploads are invisible."""
+        """The id of a new upload. After a failure none is left, so it is ``Unavailable``: uploads are
+        invisible."""
         try:
             return await self._requests.begin_upload(self._key, self._name, self._put_id)
         except OutcomeUnknown as error:

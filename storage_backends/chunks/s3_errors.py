@@ -1,8 +1,8 @@
 """Answers of an S3 service, and failures on the way to it, as errors of the chunk contract.
 
-Every row depends on one question: can the request have taken effect? After a refusal it has not. Without a valid answer, and
-after every 5xx that is no refusal, the outcome of a request that others can see is unknown; one that nobody sees, such as a
-read or a part of an upload, can simply be repeated.
+Every row depends on one question: can the request have taken effect? After a refusal it has not. Without a
+valid answer, and after every 5xx that is no refusal, the outcome of a request that others can see is unknown;
+one that nobody sees, such as a read or a part of an upload, can simply be repeated.
 """
 
 from __future__ import annotations
@@ -132,8 +132,8 @@ def mapped(error: Exception, asked: Asked) -> TierlogError:
 
 
 def at_opening(error: Exception, asked: Asked) -> TierlogError | None:
-    """The error that prevents opening a storage, or None for a temporary one: the service answers, and calls are
-    retried."""
+    """The error that prevents opening a storage, or None for a temporary one: the service answers, and calls
+    are retried."""
     code, status = code_of(error), status_of(error)
     if (
         code in _CONFIGURATION

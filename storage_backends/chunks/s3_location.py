@@ -1,4 +1,5 @@
-"""The location of chunks in S3: ``s3://bucket/prefix``. Needs no client, so that a configuration can be checked without one."""
+"""The location of chunks in S3: ``s3://bucket/prefix``. Needs no client, so that a configuration can be
+checked without one."""
 
 from __future__ import annotations
 
@@ -36,9 +37,9 @@ def parse_location(text: str) -> S3Location:
         or len(prefix) > _PREFIX_MAX
     ):
         raise InvalidArgument(
-            f"{text[:80]!r} is no location in S3: write s3://BUCKET or s3://BUCKET/PREFIX, with a bucket of 3 to 63 "
-            f"lower-case letters, digits, dots and dashes, and a prefix of at most {_PREFIX_MAX} letters, digits, '.', "
-            f"'_', '$', '#', '=', '-' and '/'"
+            f"{text[:80]!r} is no location in S3: write s3://BUCKET or s3://BUCKET/PREFIX, with a bucket of 3 "
+            f"to 63 lower-case letters, digits, dots and dashes, and a prefix of at most {_PREFIX_MAX} "
+            f"letters, digits, '.', '_', '$', '#', '=', '-' and '/'"
         )
 
     return S3Location(bucket, prefix)

@@ -1,10 +1,10 @@
 """Where S3 requests run: aiobotocore needs asyncio, the store runs on any loop.
 
-On asyncio (uvloop too) a request is a plain await in the caller's own task. On trio an asyncio loop runs in a thread, and each
-request crosses there and back once.
+On asyncio (uvloop too) a request is a plain await in the caller's own task. On trio an asyncio loop runs in a
+thread, and each request crosses there and back once.
 
-Cancellation: a request whose caller is cancelled is cancelled too, and has ended when the caller continues, so nothing keeps
-running unattended. ``close`` ends what is left and joins the thread.
+Cancellation: a request whose caller is cancelled is cancelled too, and has ended when the caller continues,
+so nothing keeps running unattended. ``close`` ends what is left and joins the thread.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ class ThreadLoop(RequestLoop):
 
 
 class _Crossing:
-    """One request on its way there and back. Only ``done`` and ``result`` are used outside the asyncio thread."""
+    """One request on its way there and back. Only ``done`` and ``result`` are used outside the asyncio
+    thread."""
 
     def __init__(self, call: Call[Any], token: Any, run_finished: type[Exception]) -> None:
         self.done = anyio.Event()

@@ -1,8 +1,9 @@
 """How the ranges of a concat become the parts of a multipart upload. Pure functions.
 
-S3 requires 5 MiB to 5 GiB for each part but the last, allows copying ranges only out of objects above 5 MiB, and allows 10,000
-parts. Ranges that are long enough are copied inside the service. Shorter ones are read and joined with their neighbours, and
-if those do not suffice, with the beginning of the long range behind them: less than 15 MiB for a part.
+S3 requires 5 MiB to 5 GiB for each part but the last, allows copying ranges only out of objects above 5 MiB,
+and allows 10,000 parts. Ranges that are long enough are copied inside the service. Shorter ones are read and
+joined with their neighbours, and if those do not suffice, with the beginning of the long range behind them:
+less than 15 MiB for a part.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ Part = CopiedPart | JoinedPart
 
 
 def plan_parts(ranges: Sequence[ChunkRange], *, part_max: int = PART_MAX) -> list[Part]:
-    """The parts of ``ranges``, in order; empty if the ranges are. Raises ``InvalidArgument`` if they are too many."""
+    """The parts of ``ranges``, in order; empty if the ranges are. Raises ``InvalidArgument`` if they are too
+    many."""
     parts = list(_parts([part for part in ranges if part.length], part_max))
     if len(parts) > PARTS_MAX:
         raise InvalidArgument(

@@ -1,8 +1,10 @@
-"""The requests that chunk storage makes of an S3 service, through aiobotocore: one method each, with a time limit and a check
-that the answer matches the request. Errors are those of the chunk contract (``s3_errors.py``).
+"""The requests that chunk storage makes of an S3 service, through aiobotocore: one method each, with a time
+limit and a check that the answer matches the request. Errors are those of the chunk contract
+(``s3_errors.py``).
 
-Nothing here or below retries: botocore's retries are off, and so is that of aiohttp on a kept connection that turns out to be
-closed, because the first attempt may have taken effect. The storage actor is the only layer that retries (rule A12).
+Nothing here or below retries: botocore's retries are off, and so is that of aiohttp on a kept connection that
+turns out to be closed, because the first attempt may have taken effect. The storage actor is the only layer
+that retries (rule A12).
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ _READ_ONLY = "tierlog-read-only"
 
 @attrs.frozen(kw_only=True)
 class S3Options:
-    """Where the service is and how it is used. Times in seconds. Credentials come from the environment, as for any AWS
-    client."""
+    """Where the service is and how it is used. Times in seconds. Credentials come from the environment, as
+    for any AWS client."""
 
     endpoint: str = ""
     """The service's URL. Empty: AWS_ENDPOINT_URL_S3, or AWS."""
@@ -53,7 +55,8 @@ class S3Options:
     request_timeout: float = 50.0
     """The longest time for one request, its body included."""
     upload_age: float = 86_400.0
-    """``open`` and ``sweep`` abort multipart uploads older than this by the service's clock: dead owners left them."""
+    """``open`` and ``sweep`` abort multipart uploads older than this by the service's clock: dead owners left
+    them."""
     parallel: int = 4
     """Concurrent requests of one concat."""
 
@@ -76,7 +79,8 @@ class S3Client(Protocol):
 
 
 class _Session(AIOHTTPSession):  # type: ignore[misc]  # its class is of any type
-    """aiobotocore's HTTP session, without aiohttp's own retry. Uses two private names (``tests/storage_backends/chunks/s3/test_private_names.py``)."""
+    """aiobotocore's HTTP session, without aiohttp's own retry. Uses two private names
+    (``tests/storage_backends/chunks/s3/test_private_names.py``)."""
 
     async def _get_session(self, proxy_url: str | None) -> Any:
         session = await super()._get_session(proxy_url)
@@ -109,7 +113,8 @@ class LeftUpload:
 
 @cache
 def _service_models() -> Any:
-    """The description of S3 that clients are built from: hundreds of kilobytes of JSON, read once per process."""
+    """The description of S3 that clients are built from: hundreds of kilobytes of JSON, read once per
+    process."""
     return create_loader()
 
 
@@ -193,7 +198,8 @@ class S3Requests:
     async def append(self, key: str, name: str, offset: int, data: Sequence[Buffer]) -> bool:
         """Append ``data`` to the object of ``offset`` bytes; False if it has another length.
 
-        Raises ``ChunkReadOnly`` once the service accepts no more appends to this object, usually after 10,000.
+        Raises ``ChunkReadOnly`` once the service accepts no more appends to this object, usually after
+        10,000.
         """
         try:
             await self._ask(
@@ -222,8 +228,8 @@ class S3Requests:
         except Unavailable as error:
             if status_of(error.__cause__ or error) != 404:
                 raise
-            # An answer to HEAD has no body that says whether the object or the whole bucket is missing. An answer to
-            # GET has one. It is asked each time, because the bucket may have been deleted since.
+            # An answer to HEAD has no body that says whether the object or the whole bucket is missing. An
+            # answer to GET has one. It is asked each time, because the bucket may have been deleted since.
             await self.get(key, name, 0, 1)
             raise ChunkNotFound(
                 f"there was no chunk {name} at the time of the request", chunk=name
@@ -254,8 +260,8 @@ class S3Requests:
         await self._ask("delete_object", key, name, visible=True)
 
     async def list_page(self, prefix: str, token: str, after: str) -> tuple[list[ListedObject], str]:
-        """A page of the objects below ``prefix``, and the next page's token, empty at the end. The first page has no
-        token and begins behind the key ``after``."""
+        """A page of the objects below ``prefix``, and the next page's token, empty at the end. The first page
+        has no token and begins behind the key ``after``."""
         more: dict[str, Any] = (
             {"ContinuationToken": token} if token else {"StartAfter": after} if after else {}
         )
@@ -266,7 +272,8 @@ class S3Requests:
     # --- multipart -------------------------------------------------------------------------------
 
     async def begin_upload(self, key: str, name: str, put_id: str) -> str:
-        """The new upload's id. After ``OutcomeUnknown`` there may be one whose id was lost (``uploads`` shows it)."""
+        """The new upload's id. After ``OutcomeUnknown`` there may be one whose id was lost (``uploads`` shows
+        it)."""
         answer = await self._ask(
             "create_multipart_upload", key, name, visible=True, Metadata={_ID: put_id}, ContentType=_CONTENT
         )

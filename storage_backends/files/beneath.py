@@ -1,11 +1,12 @@
 """File calls below a folder that never follow a symbolic link, no matter who creates one and when.
 
-The walk from the folder to a path's parent opens each component without following links, and the call is relative to the last
-descriptor. So no concurrent change can redirect a call out of the folder, and no check can race. A path outside the folder is
-used as it is, and so is the path of the folder itself, which may be a link.
+The walk from the folder to a path's parent opens each component without following links, and the call is
+relative to the last descriptor. So no concurrent change can redirect a call out of the folder, and no check
+can race. A path outside the folder is used as it is, and so is the path of the folder itself, which may be a
+link.
 
-A link on the way raises ``NotADirectoryError`` or ``ELOOP``, opening one ``ELOOP``. Anything else but a regular file raises
-``IsADirectoryError``, devices and pipes too, which are never waited for.
+A link on the way raises ``NotADirectoryError`` or ``ELOOP``, opening one ``ELOOP``. Anything else but a
+regular file raises ``IsADirectoryError``, devices and pipes too, which are never waited for.
 """
 
 from __future__ import annotations
@@ -100,7 +101,8 @@ class Beneath:
 
     @contextmanager
     def _parent(self, path: str) -> Iterator[tuple[int | None, str]]:
-        """(descriptor of the folder of ``path``, name in it), or (None, ``path``) if it is not below the root."""
+        """(descriptor of the folder of ``path``, name in it), or (None, ``path``) if it is not below the
+        root."""
         if not path.startswith(self._prefix):
             yield None, path
             return

@@ -1,12 +1,12 @@
 """Drops pages of cold files from the page cache once they are on the disk. A hint: nothing depends on it.
 
-A log is read only at a takeover, and flushed chunks are in the tail cache for as long as reads are likely. Left to the system,
-both evict what others on the machine do read, and each write takes new memory: in a virtual machine whose host reclaims free
-pages, a page that was not used recently costs about ten times one that was just freed (measured: 250 MiB/s of synced writes
-instead of 1,200).
+A log is read only at a takeover, and flushed chunks are in the tail cache for as long as reads are likely.
+Left to the system, both evict what others on the machine do read, and each write takes new memory: in a
+virtual machine whose host reclaims free pages, a page that was not used recently costs about ten times one
+that was just freed (measured: 250 MiB/s of synced writes instead of 1,200).
 
-Only whole, synced pages are dropped; the page in which a range ends is dropped with the next range. Ranges are dropped in steps,
-because a call for each small group would cost more than its pages.
+Only whole, synced pages are dropped; the page in which a range ends is dropped with the next range. Ranges
+are dropped in steps, because a call for each small group would cost more than its pages.
 """
 
 from __future__ import annotations

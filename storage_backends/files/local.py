@@ -1,9 +1,10 @@
-"""Drives I/O programs on the operating system (vocabulary: ``base/files.py``). A whole program runs in one hop into a worker
-thread.
+"""Drives I/O programs on the operating system (vocabulary: ``base/files.py``). A whole program runs in one
+hop into a worker thread.
 
-Every lane has a ``CapacityLimiter`` of its own, never anyio's shared one, which the host application may exhaust (rule W7).
-Cancellation: before its first call a program is dropped; after that ``run`` waits for the last call, even if asyncio cancels
-the task past anyio's shield, because a running call owns its descriptor (rule W7).
+Every lane has a ``CapacityLimiter`` of its own, never anyio's shared one, which the host application may
+exhaust (rule W7). Cancellation: before its first call a program is dropped; after that ``run`` waits for the
+last call, even if asyncio cancels the task past anyio's shield, because a running call owns its descriptor
+(rule W7).
 """
 
 from __future__ import annotations
@@ -290,8 +291,8 @@ class _Counts:
 
 
 class _Job:
-    """One program on its way through a thread. The first to acquire ``claim``, thread or caller, decides whether it
-    runs."""
+    """One program on its way through a thread. The first to acquire ``claim``, thread or caller, decides
+    whether it runs."""
 
     __slots__ = ("_counts", "_perform", "_program", "claim", "done")
 

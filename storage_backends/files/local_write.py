@@ -1,13 +1,13 @@
 """Writes all buffers to a descriptor, bulk data in slices that the disk begins with at once.
 
-In one call, several megabytes cost about twice the CPU per byte (measured on ext4 in a virtual machine, beside a busy WAL;
-probably because the page cache then allocates large cold blocks). And left to the sync, they reach the disk as one burst, in
-front of each sync of a WAL on the same disk. So bulk data is written in slices of a megabyte: while one is on its way to the
-disk the next is copied. A write that a caller waits for stays one call, because after each call its thread may have to wait for
-the interpreter.
+In one call, several megabytes cost about twice the CPU per byte (measured on ext4 in a virtual machine,
+beside a busy WAL; probably because the page cache then allocates large cold blocks). And left to the sync,
+they reach the disk as one burst, in front of each sync of a WAL on the same disk. So bulk data is written in
+slices of a megabyte: while one is on its way to the disk the next is copied. A write that a caller waits for
+stays one call, because after each call its thread may have to wait for the interpreter.
 
-Waiting for a slice consumes the error that its write-back may have had, so it is raised here; the later sync would not report
-it (rule W6).
+Waiting for a slice consumes the error that its write-back may have had, so it is raised here; the later sync
+would not report it (rule W6).
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _sync_file_range = _find_sync_file_range()
 
 
 def write_whole(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
-    """Write all buffers one after the other at ``offset``, and return where they end. After an ``OSError`` any part may
-    be written."""
+    """Write all buffers one after the other at ``offset``, and return where they end. After an ``OSError``
+    any part may be written."""
     for start in range(0, len(buffers), _BUFFERS_MAX):
         offset = _write_batch(fd, buffers[start : start + _BUFFERS_MAX], offset)
     return offset
@@ -59,7 +59,8 @@ def write_bulk(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
 
 
 def slices(buffers: Sequence[Buffer]) -> Iterator[list[Buffer]]:
-    """The same bytes, not copied, as lists for one call each: ``SLICE_BYTES``, or less if there are too many buffers."""
+    """The same bytes, not copied, as lists for one call each: ``SLICE_BYTES``, or less if there are too many
+    buffers."""
     batch: list[Buffer] = []
     room = SLICE_BYTES
     for buffer in buffers:
@@ -89,7 +90,8 @@ def _write_batch(fd: int, buffers: Sequence[Buffer], offset: int) -> int:
 
 
 def _write_rest(fd: int, data: bytes, offset: int, done: int) -> None:
-    """A short write happens at 2 GiB, on a full disk and after a signal; continuing completes it or raises the error."""
+    """A short write happens at 2 GiB, on a full disk and after a signal; continuing completes it or raises
+    the error."""
     view = memoryview(data)
     while done < len(view):
         written = os.pwrite(fd, view[done:], offset + done)
@@ -99,7 +101,8 @@ def _write_rest(fd: int, data: bytes, offset: int, done: int) -> None:
 
 
 def _wait_then_begin(fd: int, start: int, end: int) -> None:
-    """Wait for the write-back under way in a range, then start that of the rest, if the system supports it."""
+    """Wait for the write-back under way in a range, then start that of the rest, if the system supports
+    it."""
     if _sync_file_range is not None and _sync_file_range(fd, start, end - start, _WAIT_THEN_BEGIN):
         code = ctypes.get_errno()
         if code not in _NOT_THERE:

@@ -47,7 +47,8 @@ class Chain:
     sealed: bool
     rolling_size: int
     chunks: tuple[tuple[int, ChunkRecord], ...]
-    """(segment offset of its first byte, record) of each chunk in order, without a gap. ``next_chunk`` is ignored."""
+    """(segment offset of its first byte, record) of each chunk in order, without a gap. ``next_chunk`` is
+    ignored."""
 
     def records(self, segment: int, epoch: int, spacing: int) -> list[Record]:
         """The records of the segment with that id. ``spacing``: bytes between index records."""

@@ -1,7 +1,7 @@
 """What the operations of one ``ChunkedSegmentStorage`` share: its parts, options and volatile state.
 
-All of the state is lost with the instance, on purpose: a new owner never appends to a chunk that it did not create
-(rules S2, S3).
+All of the state is lost with the instance, on purpose: a new owner never appends to a chunk that it did not
+create (rules S2, S3).
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class ChunkedOptions:
     index_spacing: int = attrs.field(default=64 << 20, validator=_positive)
     """Bytes between index records. Part of the store's format: it must not change once segments exist."""
     read_request: int = attrs.field(default=16 << 20, validator=_whole_blocks)
-    """A read of more bytes of one chunk is split into several requests. Rounding to whole blocks may add to it."""
+    """A read of more bytes of one chunk is split into several requests. Rounding to whole blocks may add to
+    it."""
     read_parallelism: int = attrs.field(default=16, validator=_positive)
     """Requests in flight for one call."""
     cached_segments: int = attrs.field(default=1024, validator=_positive)
@@ -57,13 +58,14 @@ class ChunkedOptions:
     defrag: DefragOptions = attrs.field(factory=DefragOptions)
     """When small chunks are joined and mostly truncated ones are rewritten."""
     inline_records: int = attrs.field(default=16, validator=_positive)
-    """The most chunk and index records that an operation reads itself, beyond a fixed handful; more become deferred
-    work (rule S11)."""
+    """The most chunk and index records that an operation reads itself, beyond a fixed handful; more become
+    deferred work (rule S11)."""
     maintenance_records: int = attrs.field(default=256, validator=_at_least_two)
-    """The most chunk and index records that one step of deferred work reads; at least 2, because a join needs two."""
+    """The most chunk and index records that one step of deferred work reads; at least 2, because a join needs
+    two."""
     adopt_bytes: int = attrs.field(default=256 << 10, validator=_positive)
-    """Above about this many bytes of records, an import or a restore of one segment takes several transactions
-    (rule S14)."""
+    """Above about this many bytes of records, an import or a restore of one segment takes several
+    transactions (rule S14)."""
 
 
 @attrs.frozen
@@ -89,12 +91,14 @@ class ChunkedStatistics:
 
 
 class GarbageSink(Protocol):
-    """What chunked segments report to the garbage collector. Nothing in this package deletes a chunk (rules F2, G1).
+    """What chunked segments report to the garbage collector. Nothing in this package deletes a chunk (rules
+    F2, G1).
 
-    ``track`` is awaited before a chunk is created, so that a crash at any later moment leaves a trace of the name
-    (PDP-53). Once the outcome of the transaction is known, each of its names is reported exactly once with ``keep``,
-    ``release`` or ``doubt``. A name whose chunk was certainly not created may instead stay tracked for the segment's
-    next transaction to use. The three are plain functions, so that they run even while a task is being cancelled.
+    ``track`` is awaited before a chunk is created, so that a crash at any later moment leaves a trace of the
+    name (PDP-53). Once the outcome of the transaction is known, each of its names is reported exactly once
+    with ``keep``, ``release`` or ``doubt``. A name whose chunk was certainly not created may instead stay
+    tracked for the segment's next transaction to use. The three are plain functions, so that they run even
+    while a task is being cancelled.
     """
 
     async def track(self, names: Sequence[str]) -> None:
@@ -104,18 +108,20 @@ class GarbageSink(Protocol):
         """Tracked names that a successful commit refers to."""
 
     def release(self, names: Sequence[str]) -> None:
-        """Names that nothing refers to: dropped by a commit, or perhaps created by a failed transaction. The chunk
-        may not exist."""
+        """Names that nothing refers to: dropped by a commit, or perhaps created by a failed transaction. The
+        chunk may not exist."""
 
     def doubt(self, names: Sequence[str]) -> None:
-        """Names of a commit with unknown outcome: new ones are garbage if it failed, dropped ones if it succeeded.
-        The durable metadata decides."""
+        """Names of a commit with unknown outcome: new ones are garbage if it failed, dropped ones if it
+        succeeded. The durable metadata decides."""
 
 
 class DeferredWorkIndex:
-    """The deferred work of the segments, read once and then kept current by this instance's own commits (rule S11).
+    """The deferred work of the segments, read once and then kept current by this instance's own commits (rule
+    S11).
 
-    Only this instance commits, so what it knows is what is stored. After a commit of unknown outcome it reads again.
+    Only this instance commits, so what it knows is what is stored. After a commit of unknown outcome it reads
+    again.
     """
 
     def __init__(self, store: ChunkMetadataStore) -> None:
@@ -191,10 +197,11 @@ class Core:
         self.deferred_work = DeferredWorkIndex(metadata)
         self.decoded = DecodedRecords()
         self.appendable: dict[str, int] = {}
-        """Exact lengths of the chunks that this instance created and whose last write it committed (rule S3)."""
+        """Exact lengths of the chunks that this instance created and whose last write it committed (rule
+        S3)."""
         self.spare: dict[int, tuple[int, str]] = {}
-        """By segment, the (offset, name) of a tracked chunk that was certainly not created: the next attempt uses
-        it."""
+        """By segment, the (offset, name) of a tracked chunk that was certainly not created: the next attempt
+        uses it."""
         self.adopting: set[int] = set()
         """Segment ids whose adoption is under way: its deferred work is not due yet (rule S14)."""
         self.held: set[int] = set()
@@ -203,7 +210,8 @@ class Core:
         self.chunks_joined = self.chunks_relocated = self.bytes_joined = self.joins_refused = 0
 
     def new_chunk_name(self, segment: int, offset: int) -> str:
-        """A name that is never used twice (rule S2). ``offset`` is the segment's length when the chunk is created."""
+        """A name that is never used twice (rule S2). ``offset`` is the segment's length when the chunk is
+        created."""
         return f"{self.prefix}{segment:016x}/{self.epoch:016x}-{offset:016x}-{self.world.new_id()}"
 
     def hold(self, segment: int) -> None:
@@ -215,7 +223,8 @@ class Core:
         self.held.add(segment)
 
     def remember(self, name: str, length: int) -> None:
-        """This instance may append to the chunk. Evicting the oldest entry costs a new chunk and nothing else."""
+        """This instance may append to the chunk. Evicting the oldest entry costs a new chunk and nothing
+        else."""
         self.appendable[name] = length
         if len(self.appendable) > APPENDABLE_MAX:
             del self.appendable[next(iter(self.appendable))]

@@ -1,19 +1,20 @@
 """Which adjacent chunks to join, and which first chunk to relocate. Pure functions over lengths.
 
-Tiers, for a segment that grows (``plan_tiers``): a run of adjacent chunks is joined only if the whole is at least
-``growth`` times as long as the longest chunk of the run, and at most the rolling size. So whenever a byte is copied, its
-chunk becomes at least ``growth`` times as long: **a byte written into a chunk of n bytes is copied at most log(rolling
-size / n) to the base ``growth`` times in the life of its segment**, however the chunks arrive. Joining every two small
-neighbours at once would instead copy the first byte of a segment once per chunk.
+Tiers, for a segment that grows (``plan_tiers``): a run of adjacent chunks is joined only if the whole is at
+least ``growth`` times as long as the longest chunk of the run, and at most the rolling size. So whenever a
+byte is copied, its chunk becomes at least ``growth`` times as long: **a byte written into a chunk of n bytes
+is copied at most log(rolling size / n) to the base ``growth`` times in the life of its segment**, however the
+chunks arrive. Joining every two small neighbours at once would instead copy the first byte of a segment once
+per chunk.
 
-Packing, for a segment that does not grow or on request (``plan_packed``): each small chunk is joined with as many of its
-followers as fit. A byte is copied at most once in a pass.
+Packing, for a segment that does not grow or on request (``plan_packed``): each small chunk is joined with as
+many of its followers as fit. A byte is copied at most once in a pass.
 
-Both plans keep the order, never exceed the rolling size, leave chunks above ``small_max`` alone, and are complete:
-planning again over the result finds nothing.
+Both plans keep the order, never exceed the rolling size, leave chunks above ``small_max`` alone, and are
+complete: planning again over the result finds nothing.
 
-Relocation (``relocates``) copies the live end of a chunk of which at least ``relocate_share`` is dead. So it copies at
-most ``(1 - relocate_share) / relocate_share`` of what it frees: a quarter, by default.
+Relocation (``relocates``) copies the live end of a chunk of which at least ``relocate_share`` is dead. So it
+copies at most ``(1 - relocate_share) / relocate_share`` of what it frees: a quarter, by default.
 """
 
 from __future__ import annotations
@@ -44,13 +45,14 @@ class DefragOptions:
     """When chunks are joined and relocated. Sizes in bytes."""
 
     small_max: int = attrs.field(default=16 << 20, validator=_within(0, LENGTH_MAX))
-    """Larger chunks are left alone: reading them costs no more than reading still larger ones. 0 disables joins."""
+    """Larger chunks are left alone: reading them costs no more than reading still larger ones. 0 disables
+    joins."""
     native_min: int = attrs.field(default=1 << 20, validator=_within(0, LENGTH_MAX))
-    """A run is joined inside the storage if all of its chunks are at least this long, else copied through memory. A
-    storage that cannot append joins inside whenever it can."""
+    """A run is joined inside the storage if all of its chunks are at least this long, else copied through
+    memory. A storage that cannot append joins inside whenever it can."""
     growth: int = attrs.field(default=4, validator=_within(2, GROWTH_MAX))
-    """A joined chunk is at least this many times as long as its longest source. Higher values copy less and leave more
-    chunks."""
+    """A joined chunk is at least this many times as long as its longest source. Higher values copy less and
+    leave more chunks."""
     loose_chunks: int = attrs.field(default=16, validator=_within(0, LOOSE_MAX))
     """Small chunks that a segment gains before a defrag is due. 0: only on request."""
     inline: bool = False
@@ -77,8 +79,8 @@ class Run:
 
 
 def plan_tiers(lengths: Sequence[int], options: DefragOptions, rolling_size: int) -> list[Run]:
-    """The runs to join in a growing segment. After each chunk everything joinable that ends there has been joined, so
-    nothing is left at the end."""
+    """The runs to join in a growing segment. After each chunk everything joinable that ends there has been
+    joined, so nothing is left at the end."""
     runs: list[Run] = []
     for index, length in enumerate(lengths):
         runs.append(Run(index, index + 1, length))
@@ -125,12 +127,14 @@ def joined(lengths: Sequence[int], runs: Sequence[Run]) -> Iterator[int]:
 
 
 def joins_inside(lengths: Sequence[int], options: DefragOptions, *, append: bool, concat: bool) -> bool:
-    """Whether the storage joins a run itself (concat, multipart copy) instead of copying its bytes through memory."""
+    """Whether the storage joins a run itself (concat, multipart copy) instead of copying its bytes through
+    memory."""
     return concat and (not append or min(lengths) >= options.native_min)
 
 
 def relocates(length: int, dead: int, options: DefragOptions) -> bool:
-    """Whether to copy the live end of a first chunk of ``length`` bytes, ``dead`` of them truncated, to a new chunk."""
+    """Whether to copy the live end of a first chunk of ``length`` bytes, ``dead`` of them truncated, to a new
+    chunk."""
     return (
         options.relocate_above < length <= options.relocate_max
         and options.relocate_share * length <= dead < length

@@ -1,9 +1,11 @@
-"""Where a segment's bytes lie, for readers: a cache of segment and chunk records in front of the record store.
+"""Where a segment's bytes lie, for readers: a cache of segment and chunk records in front of the record
+store.
 
-Transactions do not use it, so a stale layout can never be committed. A commit discards the layouts of its segments
-when it returns. A layout enters the cache before it is loaded, so one that was loaded before a commit cannot enter
-after it. A reader that holds a discarded layout goes on with it; if something that it names is gone, it raises
-``LayoutChanged`` and the reader starts over, unless nothing was committed in between: that is corruption.
+Transactions do not use it, so a stale layout can never be committed. A commit discards the layouts of its
+segments when it returns. A layout enters the cache before it is loaded, so one that was loaded before a
+commit cannot enter after it. A reader that holds a discarded layout goes on with it; if something that it
+names is gone, it raises ``LayoutChanged`` and the reader starts over, unless nothing was committed in
+between: that is corruption.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ _STRIDE = 16
 
 
 class LayoutChanged(Exception):
-    """A record or chunk that the layout names is gone: truncated or deleted in the meantime, or lost. ``name`` is the
-    chunk's."""
+    """A record or chunk that the layout names is gone: truncated or deleted in the meantime, or lost.
+    ``name`` is the chunk's."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -40,12 +42,12 @@ class Readable(Protocol):
 
 
 class SparseIndex:
-    """Where every so many chunks of one segment begin: for segments whose chunks are small against the spacing of the
-    persisted index records.
+    """Where every so many chunks of one segment begin: for segments whose chunks are small against the
+    spacing of the persisted index records.
 
-    A chunk never moves inside its segment and its name is never used again, so an entry stays true over every commit
-    until its chunk leaves the chain. Then its record is gone, and the walk that notices drops the entry. So the index
-    outlives layouts, which each commit discards.
+    A chunk never moves inside its segment and its name is never used again, so an entry stays true over every
+    commit until its chunk leaves the chain. Then its record is gone, and the walk that notices drops the
+    entry. So the index outlives layouts, which each commit discards.
     """
 
     def __init__(self, limit: int = ENTRIES_MAX) -> None:
@@ -152,10 +154,11 @@ class Layout:
         return await self._walk(start, name, offset)
 
     async def _shortcut(self, start: int, name: str, offset: int) -> tuple[int, str]:
-        """The chunk nearest below ``offset`` that the segment or an index record names, if it is nearer than ``start``.
+        """The chunk nearest below ``offset`` that the segment or an index record names, if it is nearer than
+        ``start``.
 
-        The index of a concatenated part may not exist yet (rule S11): then lower multiples are tried, in doubling
-        steps.
+        The index of a concatenated part may not exist yet (rule S11): then lower multiples are tried, in
+        doubling steps.
         """
         if offset >= self.segment.last_chunk_start:
             return self.segment.last_chunk_start, self.segment.last_chunk
@@ -171,8 +174,8 @@ class Layout:
         return start, name
 
     async def _walk(self, start: int, name: str, offset: int) -> tuple[int, ChunkRecord]:
-        """Follow the chain to the chunk that holds ``offset``. Only its record is kept; every so many others get an
-        entry in the sparse index."""
+        """Follow the chain to the chunk that holds ``offset``. Only its record is kept; every so many others
+        get an entry in the sparse index."""
         walked = 0
         while name:
             found = await self._store.get(chunk_key(name))
@@ -240,8 +243,8 @@ class LayoutCache:
         self._layouts.pop(segment, None)
 
     def trim(self) -> None:
-        """Evict the least recently used until both bounds hold. Called after a read that loaded records or added a
-        segment."""
+        """Evict the least recently used until both bounds hold. Called after a read that loaded records or
+        added a segment."""
         entries = sum(map(len, self._sparse.values()))
         while len(self._sparse) > self._segments_max or (
             entries > self._chunks_max and len(self._sparse) > 1

@@ -1,7 +1,7 @@
 """``MemoryMetadataStore``: the record store in memory, for tests and simulations.
 
-Its state outlives any instance, so that several owners can share one store as they share a log. A commit is one
-synchronous step: it is never seen in part, and a cancellation cannot tear it.
+Its state outlives any instance, so that several owners can share one store as they share a log. A commit is
+one synchronous step: it is never seen in part, and a cancellation cannot tear it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """``SegmentTransaction``: what one transaction on one segment has done so far, and how it ends.
 
-It buffers the segment's records and the names of created and dropped chunks, and ends exactly once: committed, aborted or
-in doubt. Each end reports every name to the garbage sink once. Order: track a name, create the chunk, commit the metadata,
-then release what the commit dropped.
+It buffers the segment's records and the names of created and dropped chunks, and ends exactly once:
+committed, aborted or in doubt. Each end reports every name to the garbage sink once. Order: track a name,
+create the chunk, commit the metadata, then release what the commit dropped.
 
-States: ``open`` -> ``ended``. An operation that raises or is cancelled moves it to ``failed``, which only ``abort`` leaves,
-because its buffered records may be half changed. A cancelled ``commit`` has an unknown outcome: every name is in doubt.
+States: ``open`` -> ``ended``. An operation that raises or is cancelled moves it to ``failed``, which only
+``abort`` leaves, because its buffered records may be half changed. A cancelled ``commit`` has an unknown
+outcome: every name is in doubt.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ class SegmentTransaction:
         """Make all changes durable and visible at once. Raises what ``ChunkMetadataStore.commit`` raises; the
         transaction has ended then too.
 
-        ``hook`` is awaited with all checked writes before any is published. If it raises, the transaction is aborted.
+        ``hook`` is awaited with all checked writes before any is published. If it raises, the transaction is
+        aborted.
         """
         self._require_open()
         self._state = "busy"
@@ -91,7 +93,8 @@ class SegmentTransaction:
         self._committed()
 
     def abort(self) -> None:
-        """Discard all changes and release the created chunks to the garbage sink. Does nothing after the end."""
+        """Discard all changes and release the created chunks to the garbage sink. Does nothing after the
+        end."""
         if self._state == "ended":
             return
 
@@ -122,7 +125,8 @@ class SegmentTransaction:
         self._state = "open"
 
     async def segment(self) -> SegmentRecord:
-        """The segment's record as this transaction sees it, created if the transaction was begun with ``create``."""
+        """The segment's record as this transaction sees it, created if the transaction was begun with
+        ``create``."""
         record = await self.load(self.id)
         if record is not None:
             return record
@@ -165,7 +169,8 @@ class SegmentTransaction:
         return await self.load(segment)
 
     async def name_chunk(self, offset: int) -> str:
-        """A new name for a chunk that starts at segment offset ``offset``, tracked already (rule S2, PDP-53)."""
+        """A new name for a chunk that starts at segment offset ``offset``, tracked already (rule S2,
+        PDP-53)."""
         spare = self.core.spare.get(self.id)
         if spare is not None and spare[0] == offset:
             self.core.chunks.admit(spare[1])
@@ -180,8 +185,8 @@ class SegmentTransaction:
         return name
 
     def spare_chunk(self, offset: int, name: str) -> None:
-        """The chunk was certainly not created: the next transaction that begins one at ``offset`` uses its tracked
-        name.
+        """The chunk was certainly not created: the next transaction that begins one at ``offset`` uses its
+        tracked name.
 
         So a storage that refuses every attempt costs one name, and the collector's queue does not grow.
         """
@@ -196,8 +201,8 @@ class SegmentTransaction:
             self._created[spare[1]] = self._dropped[spare[1]] = None
 
     def room(self, segment: SegmentRecord, chunk: ChunkRecord) -> int:
-        """Bytes that may still be appended to ``chunk``: 0 unless this instance created it and knows its exact length
-        (rule S3)."""
+        """Bytes that may still be appended to ``chunk``: 0 unless this instance created it and knows its
+        exact length (rule S3)."""
         known = self._tails.get(chunk.name, self.core.appendable.get(chunk.name))
         if not self.core.chunks.capabilities.append or known != chunk.length:
             return 0
@@ -248,7 +253,8 @@ class SegmentTransaction:
         work = await self.metadata.deferred(self.id if segment is None else segment, kind)
         if work is not None and work.owner_epoch > self.core.epoch:
             raise NotOwner(
-                f"deferred work {work.key} belongs to epoch {work.owner_epoch}, this owner has {self.core.epoch}"
+                f"deferred work {work.key} belongs to epoch {work.owner_epoch}, this owner has "
+                f"{self.core.epoch}"
             )
 
         return work
@@ -288,8 +294,8 @@ class SegmentTransaction:
         self._dropped[name] = None
 
     async def drop_chunk(self, record: ChunkRecord) -> None:
-        """Delete a chunk's record; the chunk itself is released after the commit. A chunk that a listing of the
-        container's own names would not find leaves a released record (rule S19)."""
+        """Delete a chunk's record; the chunk itself is released after the commit. A chunk that a listing of
+        the container's own names would not find leaves a released record (rule S19)."""
         self.metadata.drop(record)
         self._dropped[record.name] = None
         if not record.name.startswith(self.core.prefix) and await self.metadata.released(record.name) is None:

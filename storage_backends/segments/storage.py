@@ -1,6 +1,7 @@
 """``ChunkedSegmentStorage``: segments in long-term storage, each a chain of chunks (PDP-34).
 
-Changes to one segment are gathered in a transaction and take effect together, with one metadata commit (rule F1)::
+Changes to one segment are gathered in a transaction and take effect together, with one metadata commit (rule
+F1)::
 
     with storage.begin(sid, create=True) as txn:
         await storage.write(txn, offset, buffers, starts)
@@ -12,8 +13,8 @@ Concurrency: one transaction per segment at a time, and a concat holds its sourc
 
 Failures: an operation that raises ends its transaction. Leaving the ``with`` block aborts it, and the next
 transaction starts from the last commit. Bytes that it may have left in chunks are never read (rule S3).
-Cancellation: like a failure; the outcome of a cancelled commit is unknown. Crash: before the commit nothing has
-happened except garbage whose names were tracked before it was created.
+Cancellation: like a failure; the outcome of a cancelled commit is unknown. Crash: before the commit nothing
+has happened except garbage whose names were tracked before it was created.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ from .segment_transaction import SegmentTransaction
 
 
 class ChunkedSegmentStorage:
-    """The segments of one container, for the owner with ``epoch``. ``container`` is 0 to 9999, ``epoch`` at least
-    1."""
+    """The segments of one container, for the owner with ``epoch``. ``container`` is 0 to 9999, ``epoch`` at
+    least 1."""
 
     def __init__(
         self,
@@ -61,8 +62,9 @@ class ChunkedSegmentStorage:
     ) -> SegmentTransaction:
         """Begin a transaction on the segment with that id, without reading anything.
 
-        ``create``: if the segment has no record, the first operation creates one (metadata only, no chunk), with
-        ``rolling_size`` in bytes. End the transaction with ``commit``, ``abort`` or by leaving its ``with`` block.
+        ``create``: if the segment has no record, the first operation creates one (metadata only, no chunk),
+        with ``rolling_size`` in bytes. End the transaction with ``commit``, ``abort`` or by leaving its
+        ``with`` block.
         """
         return SegmentTransaction(self._core, segment, create=create, rolling_size=rolling_size)
 
@@ -77,16 +79,16 @@ class ChunkedSegmentStorage:
     ) -> int:
         """Append ``data`` at ``offset``, which must be the segment's length. Returns the new length.
 
-        ``starts``: ascending segment offsets in ``offset .. offset + size`` at which client appends begin. Buffers
-        must not change until the call returns. Raises ``BadOffset``, ``SegmentSealed``, ``SegmentNotFound``,
-        ``NotOwner``, and what the chunk storage raises.
+        ``starts``: ascending segment offsets in ``offset .. offset + size`` at which client appends begin.
+        Buffers must not change until the call returns. Raises ``BadOffset``, ``SegmentSealed``,
+        ``SegmentNotFound``, ``NotOwner``, and what the chunk storage raises.
         """
         async with txn.operation():
             return await write(txn, offset, data, starts)
 
     async def truncate(self, txn: SegmentTransaction, offset: int) -> None:
-        """Move the start of the segment, sealed or not, to ``offset``. At or before the current start nothing changes;
-        beyond the length raises ``BadOffset``."""
+        """Move the start of the segment, sealed or not, to ``offset``. At or before the current start nothing
+        changes; beyond the length raises ``BadOffset``."""
         async with txn.operation():
             await truncate(txn, offset)
 
@@ -101,10 +103,11 @@ class ChunkedSegmentStorage:
             txn.update(await txn.segment(), sealed=False)
 
     async def concat(self, txn: SegmentTransaction, source: int) -> int:
-        """Append the sealed segment ``source`` by linking its chunks behind the target's. Returns the new length.
+        """Append the sealed segment ``source`` by linking its chunks behind the target's. Returns the new
+        length.
 
-        Chunks are not touched. The source's record is deleted in the same commit, however many chunks it has; the
-        index of its part is deferred work. Raises ``SegmentNotFound``, ``SegmentNotSealed`` (source),
+        Chunks are not touched. The source's record is deleted in the same commit, however many chunks it has;
+        the index of its part is deferred work. Raises ``SegmentNotFound``, ``SegmentNotSealed`` (source),
         ``SegmentSealed`` (target), ``InvalidArgument`` (a truncated source, or the target itself).
         """
         async with txn.operation():
@@ -113,38 +116,40 @@ class ChunkedSegmentStorage:
     async def delete(self, txn: SegmentTransaction) -> None:
         """Delete the segment. Its id is never used again.
 
-        The records of its chunks, beyond a few, are deferred work, and the chunks are released with them. Raises
-        ``SegmentNotFound``.
+        The records of its chunks, beyond a few, are deferred work, and the chunks are released with them.
+        Raises ``SegmentNotFound``.
         """
         async with txn.operation():
             await delete(txn)
 
     async def defrag(self, segment: int) -> DefragResult:
-        """Join all small chunks of a segment into as few as fit (rule S9), one run and one transaction at a time.
+        """Join all small chunks of a segment into as few as fit (rule S9), one run and one transaction at a
+        time.
 
-        May be cancelled at any moment: what was joined stays joined. No other transaction on the segment may be open.
-        Raises ``SegmentNotFound``, ``NotOwner``, ``DataCorruption`` for a chunk that does not match its checksums, and
-        what the chunk storage raises.
+        May be cancelled at any moment: what was joined stays joined. No other transaction on the segment may
+        be open. Raises ``SegmentNotFound``, ``NotOwner``, ``DataCorruption`` for a chunk that does not match
+        its checksums, and what the chunk storage raises.
         """
         return await defrag_segment(self._core, segment)
 
     async def relocate(self, txn: SegmentTransaction) -> bool:
-        """Copy the live end of a mostly truncated first chunk to a new one, if that is worthwhile (rule S10). Returns
-        whether it did."""
+        """Copy the live end of a mostly truncated first chunk to a new one, if that is worthwhile (rule S10).
+        Returns whether it did."""
         async with txn.operation():
             return await relocate(txn)
 
     async def read(self, segment: int, offset: int, size: int) -> Buffer:
         """Return up to ``size`` bytes at ``offset``: fewer only at the segment's end, ``b""`` at or past it.
 
-        Every block is verified (rule S5). Fastest for ranges of several whole MiB. Raises ``SegmentNotFound``,
-        ``SegmentTruncated`` (before the start), ``DataCorruption`` (with chunk and offset), and what the chunk storage
-        raises.
+        Every block is verified (rule S5). Fastest for ranges of several whole MiB. Raises
+        ``SegmentNotFound``, ``SegmentTruncated`` (before the start), ``DataCorruption`` (with chunk and
+        offset), and what the chunk storage raises.
         """
         return await read(self._core, segment, offset, size)
 
     async def starts(self, segment: int, start: int, end: int, limit: int) -> Sequence[int]:
-        """The first ``limit`` recorded offsets in ``start .. end`` at which an append begins, ascending (rule S5).
+        """The first ``limit`` recorded offsets in ``start .. end`` at which an append begins, ascending (rule
+        S5).
 
         Reads metadata only. Raises ``SegmentNotFound``.
         """
@@ -166,17 +171,17 @@ class ChunkedSegmentStorage:
         return await chunks(self._core, segment)
 
     def is_one_piece(self, chain: Chain) -> bool:
-        """Whether all records of ``chain`` fit into one transaction. Raises ``InvalidArgument`` if those of one chunk
-        fit into none."""
+        """Whether all records of ``chain`` fit into one transaction. Raises ``InvalidArgument`` if those of
+        one chunk fit into none."""
         return is_one_piece(self._core, chain)
 
     async def adopt(self, segment: int, chain: Chain) -> None:
-        """Write the chunk and index records of ``chain`` for the unused id ``segment``, in bounded transactions (rule
-        S14).
+        """Write the chunk and index records of ``chain`` for the unused id ``segment``, in bounded
+        transactions (rule S14).
 
-        They stay invisible until the segment's own record is committed, together with an emptied deferred work record.
-        ``end_adoption`` must follow in any case: if the segment was not committed, the records are deferred work from
-        then on, for the next owner too.
+        They stay invisible until the segment's own record is committed, together with an emptied deferred
+        work record. ``end_adoption`` must follow in any case: if the segment was not committed, the records
+        are deferred work from then on, for the next owner too.
         """
         await adopt(self._core, segment, chain)
 
@@ -185,24 +190,27 @@ class ChunkedSegmentStorage:
         self._core.adopting.discard(segment)
 
     async def deferred_work(self) -> Sequence[DeferredWorkRecord]:
-        """The work left by metadata-only operations that can be done now, in the order in which to do it (rule S11).
+        """The work left by metadata-only operations that can be done now, in the order in which to do it
+        (rule S11).
 
-        The record store is read once; after that this instance knows from its own commits. Raises ``DataCorruption``.
+        The record store is read once; after that this instance knows from its own commits. Raises
+        ``DataCorruption``.
         """
         return await due_work(self._core)
 
     def newer_deferred_work(self) -> frozenset[str]:
-        """Keys of deferred work of kinds that only a newer version knows, as of the last ``deferred_work``. It is left
-        alone."""
+        """Keys of deferred work of kinds that only a newer version knows, as of the last ``deferred_work``.
+        It is left alone."""
         return self._core.deferred_work.newer
 
     async def run_deferred(self, work: DeferredWorkRecord) -> bool:
-        """Do one bounded step of ``work`` in one transaction on the segment that has the chunks. Returns whether
-        something is left.
+        """Do one bounded step of ``work`` in one transaction on the segment that has the chunks. Returns
+        whether something is left.
 
-        Work that was finished in the meantime is not an error. No other transaction on that segment may be open. Chunks
-        that the step makes superfluous are released after its commit (rule F2). Raises what a transaction raises, and
-        for steps that copy (defrag, relocation) what the chunk storage raises; the work then stays as it was.
+        Work that was finished in the meantime is not an error. No other transaction on that segment may be
+        open. Chunks that the step makes superfluous are released after its commit (rule F2). Raises what a
+        transaction raises, and for steps that copy (defrag, relocation) what the chunk storage raises; the
+        work then stays as it was.
         """
         return await run_step(self._core, work)
 

@@ -1,8 +1,9 @@
-"""``MetadataTransaction``: typed records read from a ``ChunkMetadataStore``, changed in memory, committed at once.
+"""``MetadataTransaction``: typed records read from a ``ChunkMetadataStore``, changed in memory, committed at
+once.
 
-A transaction sees its own buffered writes; others see nothing before ``commit`` returns, and a conflict changes nothing
-(rule S6). The invariants of every written record are checked before the commit. Used for one commit. Cancellation of
-``commit`` leaves its outcome unknown.
+A transaction sees its own buffered writes; others see nothing before ``commit`` returns, and a conflict
+changes nothing (rule S6). The invariants of every written record are checked before the commit. Used for one
+commit. Cancellation of ``commit`` leaves its outcome unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ R = TypeVar("R", SegmentRecord, ChunkRecord, IndexRecord, DeferredWorkRecord, Re
 
 
 def decode_record(kind: type[R], key: str, value: bytes) -> R:
-    """Decode the record of ``key``. Raises ``DataCorruption`` if the bytes are no such record or break an invariant."""
+    """Decode the record of ``key``. Raises ``DataCorruption`` if the bytes are no such record or break an
+    invariant."""
     try:
         record = kind.decode(value)
     except DecodeError as error:
@@ -55,8 +57,8 @@ Hook: TypeAlias = Callable[[Mapping[str, bytes | None]], Awaitable[None]]
 class DecodedRecords:
     """Records that this instance recently committed or decoded, by key and version.
 
-    A version is never used twice, so a record found under a known version need not be decoded and checked again. Every
-    read still goes to the store.
+    A version is never used twice, so a record found under a known version need not be decoded and checked
+    again. Every read still goes to the store.
     """
 
     def __init__(self, limit: int = 4096) -> None:
@@ -140,8 +142,9 @@ class MetadataTransaction:
         """Make all changes durable and visible, or none, and return the new version. Raises what
         ``ChunkMetadataStore.commit`` raises.
 
-        ``hook`` is awaited once with all writes, after their check and before any is published. If it raises, nothing is
-        published. The store compares versions after it, so what others commit in the meantime is a conflict.
+        ``hook`` is awaited once with all writes, after their check and before any is published. If it raises,
+        nothing is published. The store compares versions after it, so what others commit in the meantime is a
+        conflict.
         """
         writes = self.checked()
         if hook is not None:
@@ -149,7 +152,8 @@ class MetadataTransaction:
         return await self.publish(writes)
 
     def checked(self) -> dict[str, bytes | None]:
-        """All writes by key, encoded. Raises ``RuntimeError`` for a record that breaks an invariant, which is a bug."""
+        """All writes by key, encoded. Raises ``RuntimeError`` for a record that breaks an invariant, which is
+        a bug."""
         return {key: self._encoded(key) for key in sorted(self._written)}
 
     async def publish(self, writes: Mapping[str, bytes | None]) -> int:

@@ -6,9 +6,9 @@ Inherit from it, implement ``make``, and run pytest with anyio's plugin, which c
         def make(self, folder: Path) -> ChunkStorage:
             return MyChunkStorage(str(folder))
 
-Each test gets a new folder. ``make`` is called again for the same folder to get a second owner of the same storage. The
-tests follow ``capabilities``: without a capability they require that its verbs are refused. Set ``large`` (bytes) lower for a
-slow backend.
+Each test gets a new folder. ``make`` is called again for the same folder to get a second owner of the same
+storage. The tests follow ``capabilities``: without a capability they require that its verbs are refused. Set
+``large`` (bytes) lower for a slow backend.
 """
 
 from .appending import AppendConformance

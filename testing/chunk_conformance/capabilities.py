@@ -1,4 +1,5 @@
-"""Capabilities agree with behaviour: what is promised works, what is not raises ``Unsupported`` and does nothing."""
+"""Capabilities agree with behaviour: what is promised works, what is not raises ``Unsupported`` and does
+nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the parts of the conformance suite share: the hooks of a subclass, the verbs as a table, and content that reveals
-wrong offsets."""
+"""What the parts of the conformance suite share: the hooks of a subclass, the verbs as a table, and content
+that reveals wrong offsets."""
 
 from __future__ import annotations
 

@@ -38,8 +38,8 @@ class _PlainSession(s3_requests._Session):
 
 @contextmanager
 def s3_server() -> Iterator[S3Server]:
-    """The server, and an environment in which an AWS client finds its credentials and nothing of this machine's
-    own."""
+    """The server, and an environment in which an AWS client finds its credentials and nothing of this
+    machine's own."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
     nowhere = {
         "AWS_CONFIG_FILE": os.devnull,

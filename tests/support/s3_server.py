@@ -1,8 +1,8 @@
 """The S3 server of the tests: moto behind an HTTP front of our own that injects faults.
 
-moto decides what buckets, objects and uploads are. The front adds what moto lacks and chunk storage relies on: writes
-at an offset, the age of uploads, small pages, refused credentials, compared checksums; and it fails as a test asks,
-down to a connection that is cut in the middle of a body.
+moto decides what buckets, objects and uploads are. The front adds what moto lacks and chunk storage relies
+on: writes at an offset, the age of uploads, small pages, refused credentials, compared checksums; and it
+fails as a test asks, down to a connection that is cut in the middle of a body.
 
 ::
 
@@ -46,7 +46,8 @@ class Answer:
 
 @attrs.define
 class Fault:
-    """What happens to the next ``times`` requests of one operation, such as ``PutObject``, whose key contains ``key``.
+    """What happens to the next ``times`` requests of one operation, such as ``PutObject``, whose key contains
+    ``key``.
 
     ``applied`` says whether the request takes effect before its answer goes wrong, as when a reply is lost.
     """

@@ -1,11 +1,12 @@
-"""Adopt: write the records of a chain whose chunks exist already, in pieces, before the operation that makes it a segment
-(rule S14).
+"""Adopt: write the records of a chain whose chunks exist already, in pieces, before the operation that makes
+it a segment (rule S14).
 
-Each piece is one transaction, bounded in bytes, that also rewrites the deferred work record. So that record names exactly
-what was written, and running it removes that again; the chunks stay, because they belong to the legacy layout or to a
-backup until the segment exists. The last operation, which writes the segment's record and empties the work record in one
-commit, belongs to the caller; until then nothing is visible. While the adoption runs in this instance its work is not
-due. After a cancellation or crash it is, here or for the next owner.
+Each piece is one transaction, bounded in bytes, that also rewrites the deferred work record. So that record
+names exactly what was written, and running it removes that again; the chunks stay, because they belong to the
+legacy layout or to a backup until the segment exists. The last operation, which writes the segment's record
+and empties the work record in one commit, belongs to the caller; until then nothing is visible. While the
+adoption runs in this instance its work is not due. After a cancellation or crash it is, here or for the next
+owner.
 """
 
 from __future__ import annotations

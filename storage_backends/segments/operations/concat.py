@@ -1,7 +1,9 @@
-"""Concat: link a sealed segment's chunks behind the target's. O(1) records change, and no chunk (rules S4, S11).
+"""Concat: link a sealed segment's chunks behind the target's. O(1) records change, and no chunk (rules S4,
+S11).
 
-The source's record is deleted and the target's grows in one commit. Chunk records change only in one link, because they do
-not say where a chunk lies. The index of the spliced part, a hint to readers, is deferred work.
+The source's record is deleted and the target's grows in one commit. Chunk records change only in one link,
+because they do not say where a chunk lies. The index of the spliced part, a hint to readers, is deferred
+work.
 """
 
 from __future__ import annotations

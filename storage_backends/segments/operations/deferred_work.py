@@ -1,11 +1,12 @@
 """Deferred work: the steps that finish what a metadata-only operation left (rule S11).
 
-Whatever grows with a segment's chunks in ``delete``, ``truncate`` and ``concat`` happens here. The operation itself does
-the first few records, so that small ones leave nothing.
+Whatever grows with a segment's chunks in ``delete``, ``truncate`` and ``concat`` happens here. The operation
+itself does the first few records, so that small ones leave nothing.
 
-A step is one transaction on the segment that has the chunks. It changes records and rewrites the work record in the same
-commit, so a crash at any moment leaves a record that is exact. Index records are hints to readers: one that is missing,
-or that lies below the first chunk, costs time and nothing else. A step never adds to other work.
+A step is one transaction on the segment that has the chunks. It changes records and rewrites the work record
+in the same commit, so a crash at any moment leaves a record that is exact. Index records are hints to
+readers: one that is missing, or that lies below the first chunk, costs time and nothing else. A step never
+adds to other work.
 """
 
 from __future__ import annotations
@@ -51,15 +52,15 @@ async def run_step(core: Core, work: DeferredWorkRecord) -> bool:
 
 
 async def begin_deferred(txn: SegmentTransaction, work: DeferredWorkRecord) -> None:
-    """Do the first records of ``work`` inside the operation that makes it, and record what is left. Work of that kind
-    that the segment already has continues instead."""
+    """Do the first records of ``work`` inside the operation that makes it, and record what is left. Work of
+    that kind that the segment already has continues instead."""
     stored = await txn.deferred(work.kind, work.segment)
     _record(txn, stored, await _STEPS[work.kind](txn, stored or work, txn.core.options.inline_records, False))
 
 
 async def count_loose(txn: SegmentTransaction, segment: SegmentRecord, offset: int, chunks: int) -> None:
-    """Count ``chunks`` more small chunks from ``offset`` on towards the next defrag (rule S9). They may be joined with
-    chunks up to one rolling size before them."""
+    """Count ``chunks`` more small chunks from ``offset`` on towards the next defrag (rule S9). They may be
+    joined with chunks up to one rolling size before them."""
     options = txn.core.options.defrag
     if not chunks or not options.loose_chunks or not options.small_max:
         return
@@ -88,8 +89,8 @@ def _record(
 async def _drop_index(
     txn: SegmentTransaction, segment: int, start: int, end: int, limit: int
 ) -> tuple[int, int]:
-    """Delete the first ``limit`` index records of ``start .. end``. Returns (the offset below which none is left, how
-    many were read)."""
+    """Delete the first ``limit`` index records of ``start .. end``. Returns (the offset below which none is
+    left, how many were read)."""
     offsets = txn.multiples(start, end)
     stop = offsets[limit] if len(offsets) > limit else end
     await txn.drop_index(segment, start, stop)
@@ -120,8 +121,8 @@ async def _delete_step(
 async def _truncate_step(
     txn: SegmentTransaction, work: DeferredWorkRecord, limit: int, may_copy: bool
 ) -> DeferredWorkRecord | None:
-    """Leading chunks below the start leave the chain. Then the first one may be worth relocating, which is never part
-    of the operation."""
+    """Leading chunks below the start leave the chain. Then the first one may be worth relocating, which is
+    never part of the operation."""
     work, is_first_live = await _drop_leading(txn, work, limit)
     segment = await txn.segment()
     if not is_first_live:
@@ -169,7 +170,8 @@ async def _drop_leading(
 async def _splice_step(
     txn: SegmentTransaction, work: DeferredWorkRecord, limit: int, _may_copy: bool
 ) -> DeferredWorkRecord | None:
-    """Replace the source's index records by the target's. If the target is gone too, its own work covers this part."""
+    """Replace the source's index records by the target's. If the target is gone too, its own work covers this
+    part."""
     index_offset, looked = await _drop_index(txn, work.segment, work.index_offset, work.end, limit)
     work = changed(work, index_offset=index_offset)
     target, end = await txn.load(work.target), work.offset + work.end
@@ -183,8 +185,8 @@ async def _splice_step(
 async def _build_index(
     txn: SegmentTransaction, work: DeferredWorkRecord, target: SegmentRecord, limit: int
 ) -> DeferredWorkRecord:
-    """Continue from the work's position, chunk by chunk. Its ``chunk`` begins there, unless it was joined with others
-    in the meantime."""
+    """Continue from the work's position, chunk by chunk. Its ``chunk`` begins there, unless it was joined
+    with others in the meantime."""
     end, position, name = work.offset + work.end, work.position, work.chunk
     if position < target.first_chunk_start:
         position, name = target.first_chunk_start, target.first_chunk
@@ -232,8 +234,8 @@ async def _defrag_step(
 async def _adopt_step(
     txn: SegmentTransaction, work: DeferredWorkRecord, limit: int, _may_copy: bool
 ) -> DeferredWorkRecord | None:
-    """Delete the adopted records, chunks before the index. Their chunks are not released: no segment ever had them
-    (rule S14)."""
+    """Delete the adopted records, chunks before the index. Their chunks are not released: no segment ever had
+    them (rule S14)."""
     name, chunks = work.chunk, work.chunks
     while chunks and limit:
         chunk = await txn.metadata.chunk(name)

@@ -1,14 +1,16 @@
-"""Defrag: adjacent small chunks become one, one run at a time; and relocation: the live end of a mostly truncated first
-chunk moves to a new chunk (rules S8, S9, S10).
+"""Defrag: adjacent small chunks become one, one run at a time; and relocation: the live end of a mostly
+truncated first chunk moves to a new chunk (rules S8, S9, S10).
 
-``defrag_rules.py`` plans, ``join_chunks.py`` copies. A chunk that this owner may still append to is left alone, unless the
-segment is sealed: otherwise its next write would begin another small chunk.
+``defrag_rules.py`` plans, ``join_chunks.py`` copies. A chunk that this owner may still append to is left
+alone, unless the segment is sealed: otherwise its next write would begin another small chunk.
 
-One step of a defrag reads a bounded window of chunks (``maintenance_records``) and joins at most one run, in one
-transaction. The offset that it returns is where the next step continues, also after a restart. If a segment has more
-small chunks in a row than a window holds, some joins across two windows wait for a later pass.
+One step of a defrag reads a bounded window of chunks (``maintenance_records``) and joins at most one run, in
+one transaction. The offset that it returns is where the next step continues, also after a restart. If a
+segment has more small chunks in a row than a window holds, some joins across two windows wait for a later
+pass.
 
-Relocation is never part of a truncation, which changes records only: it follows as deferred work, or on request.
+Relocation is never part of a truncation, which changes records only: it follows as deferred work, or on
+request.
 """
 
 from __future__ import annotations
@@ -74,7 +76,8 @@ async def defrag_step(
 ) -> DefragStep:
     """Join the first worthwhile run of chunks from ``offset`` on.
 
-    ``pass_damage``: skip a run with a damaged chunk instead of raising, for callers that would meet it again and again.
+    ``pass_damage``: skip a run with a damaged chunk instead of raising, for callers that would meet it again
+    and again.
     """
     segment = await txn.segment()
     offset = max(offset, segment.start_offset)
@@ -104,8 +107,8 @@ async def defrag_step(
 
 
 async def defrag_from(txn: SegmentTransaction, offset: int) -> bool:
-    """A bounded number of steps from ``offset`` on inside one transaction, for a segment that grows. Returns whether
-    they reached the end."""
+    """A bounded number of steps from ``offset`` on inside one transaction, for a segment that grows. Returns
+    whether they reached the end."""
     step = DefragStep(offset, None)
     for _ in range(txn.core.options.inline_records):
         if step.next_offset is None:
@@ -129,8 +132,8 @@ async def _join(
 async def _window(
     txn: SegmentTransaction, segment: SegmentRecord, offset: int
 ) -> list[tuple[int, ChunkRecord]]:
-    """(start, record) of a bounded number of chunks from the one at ``offset`` on, without a last chunk that may still
-    grow."""
+    """(start, record) of a bounded number of chunks from the one at ``offset`` on, without a last chunk that
+    may still grow."""
     found: list[tuple[int, ChunkRecord]] = []
     start, located = await txn.locate(offset)
     name = located.name

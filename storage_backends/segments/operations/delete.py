@@ -1,7 +1,8 @@
-"""Delete: the segment's record goes, and what it referred to becomes deferred work: O(1) records (rules S11, F2).
+"""Delete: the segment's record goes, and what it referred to becomes deferred work: O(1) records (rules S11,
+F2).
 
-From the commit on its id is unknown. Its chunks stay referenced by their own records and are released to the collector by
-the commits that delete those (rule G1).
+From the commit on its id is unknown. Its chunks stay referenced by their own records and are released to the
+collector by the commits that delete those (rule G1).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Info, exists, list and chunks, as of the last commit. They read the record store itself, never the layout cache."""
+"""Info, exists, list and chunks, as of the last commit. They read the record store itself, never the layout
+cache."""
 
 from __future__ import annotations
 

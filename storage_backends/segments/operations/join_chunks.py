@@ -1,11 +1,12 @@
 """Join: one new chunk replaces several adjacent chunks, or the end of one (rules S4, S8, S10).
 
-The bytes are copied through memory, or joined inside the storage and then read back. Either way each byte passes here
-once, is verified against its source's checksums and contributes to the new ones, so damage never gets new checksums.
+The bytes are copied through memory, or joined inside the storage and then read back. Either way each byte
+passes here once, is verified against its source's checksums and contributes to the new ones, so damage never
+gets new checksums.
 
-Order: the new chunk's name is tracked, its bytes become durable, one commit exchanges the records, the old chunks are
-released. Readers find either layout. After a cancellation or crash before the commit the old layout stands and the new
-chunk is tracked garbage.
+Order: the new chunk's name is tracked, its bytes become durable, one commit exchanges the records, the old
+chunks are released. Readers find either layout. After a cancellation or crash before the commit the old
+layout stands and the new chunk is tracked garbage.
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ async def replace(
     start: int,
     sources: Sequence[Source],
 ) -> SegmentRecord:
-    """Replace ``sources`` by one new chunk, which begins at segment offset ``start``. ``before`` is the chunk in front
-    of them."""
+    """Replace ``sources`` by one new chunk, which begins at segment offset ``start``. ``before`` is the chunk
+    in front of them."""
     first, last = sources[0], sources[-1]
     chunk = attrs.evolve(await _make_chunk(txn, start, sources), next_chunk=last.record.next_chunk)
     for source in sources:
@@ -111,7 +112,8 @@ async def _join_inside(core: Core, name: str, sources: Sequence[Source], check: 
 
 
 async def _copy(core: Core, name: str, sources: Sequence[Source], check: _Check) -> None:
-    """Appends piece by piece if the storage can, else creates the chunk, at most one rolling size, in one call."""
+    """Appends piece by piece if the storage can, else creates the chunk, at most one rolling size, in one
+    call."""
     limit = COPY_BYTES if core.chunks.capabilities.append else sum(source.length for source in sources)
     length = 0
     async with aclosing(_batches(core, sources, check, limit)) as batches:

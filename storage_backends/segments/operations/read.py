@@ -1,11 +1,12 @@
-"""Read: a range of a segment out of its chunks, in parallel, every block verified; and the append starts of a range.
+"""Read: a range of a segment out of its chunks, in parallel, every block verified; and the append starts of a
+range.
 
-Blocks are read whole because their checksum covers the whole (rule S5); bytes behind the recorded length are never
-requested (rule S3). A range of up to ``read_request`` bytes costs one request per chunk that it touches, and a range that
-is exactly one request is returned without a copy.
+Blocks are read whole because their checksum covers the whole (rule S5); bytes behind the recorded length are
+never requested (rule S3). A range of up to ``read_request`` bytes costs one request per chunk that it
+touches, and a range that is exactly one request is returned without a copy.
 
-Reads take no lock. A commit may remove what a plan names: then the read starts over from the new record, and only a
-chunk or record that is missing although nothing was committed is corruption.
+Reads take no lock. A commit may remove what a plan names: then the read starts over from the new record, and
+only a chunk or record that is missing although nothing was committed is corruption.
 """
 
 from __future__ import annotations
@@ -102,8 +103,8 @@ async def _plan(layout: Layout, offset: int, end: int, request: int) -> tuple[li
 
 
 def _divide(chunk: ChunkRecord, begin: int, stop: int, request: int) -> list[_Request]:
-    """The whole blocks around ``begin .. stop`` of one chunk, in as many requests of about equal size as those bytes
-    alone would need."""
+    """The whole blocks around ``begin .. stop`` of one chunk, in as many requests of about equal size as
+    those bytes alone would need."""
     first = begin // BLOCK * BLOCK
     last = min(-(-stop // BLOCK) * BLOCK, chunk.length)
     count = -(-(stop - begin) // request)
@@ -117,7 +118,8 @@ async def _fetch_all(core: Core, requests: list[_Request], skip: int, size: int)
         data = await _fetch(core, requests[0])
         return data if len(data) == size else memoryview(data)[skip : skip + size]
 
-    # Each piece is written to its place while others are in flight: nothing is joined at the end or held twice.
+    # Each piece is written to its place while others are in flight: nothing is joined at the end or held
+    # twice.
     result = BytesIO(bytes(size))
     errors: list[TierlogError | LayoutChanged] = []
     places = accumulate((request.size for request in requests), initial=-skip)

@@ -1,10 +1,11 @@
 """Write: append bytes to the segment's end, over as many chunks as they need.
 
-A chunk is appended to only if this instance created it and its last write left exactly the recorded length (rule S3).
-Otherwise, at the rolling size, and always without the append capability, a new chunk begins.
+A chunk is appended to only if this instance created it and its last write left exactly the recorded length
+(rule S3). Otherwise, at the rolling size, and always without the append capability, a new chunk begins.
 
-A failed append retires the chunk, except after ``Unavailable``, which promises that nothing happened. The name of a chunk
-that was certainly not created is used again, so a storage that is down or full does not cost a new name per attempt.
+A failed append retires the chunk, except after ``Unavailable``, which promises that nothing happened. The
+name of a chunk that was certainly not created is used again, so a storage that is down or full does not cost
+a new name per attempt.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ def _record_growth(
     starts: Sequence[int],
     added: Mapping[str, Any],
 ) -> SegmentRecord:
-    """Buffer the records after ``data`` reached the chunk. ``added``: further changes of the segment's record."""
+    """Buffer the records after ``data`` reached the chunk. ``added``: further changes of the segment's
+    record."""
     grown = chunk.grown(data, [start - chunk_start for start in starts])
     txn.metadata.put(grown)
     txn.end_append(grown.name, grown.length)

@@ -1,15 +1,18 @@
 """The chunk record: one chunk's exact length, its successor and the checksums of its bytes.
 
-A chunk's record does not contain the chunk's offset in a segment, so a concat never rewrites the records that it links.
+A chunk's record does not contain the chunk's offset in a segment, so a concat never rewrites the records that
+it links.
 
-Block k is the bytes ``k * 1 MiB .. (k + 1) * 1 MiB`` of the chunk; each has a CRC32C. The last block's covers its bytes so
-far and is continued as the chunk grows, so every committed byte is covered, and a reader verifies whole blocks (rule S5).
-Append starts are kept about every 1 MiB, so that readers can split work at the beginning of an append.
+Block k is the bytes ``k * 1 MiB .. (k + 1) * 1 MiB`` of the chunk; each has a CRC32C. The last block's covers
+its bytes so far and is continued as the chunk grows, so every committed byte is covered, and a reader
+verifies whole blocks (rule S5). Append starts are kept about every 1 MiB, so that readers can split work at
+the beginning of an append.
 
-Checksums and starts stay packed as they are stored: a layout cache holds thousands of records, and an int costs 32 bytes.
+Checksums and starts stay packed as they are stored: a layout cache holds thousands of records, and an int
+costs 32 bytes.
 
-Layout: u8 type 2, u8 version 1, text name, u64 length, text next_chunk, blob block CRCs (u32 each), blob append starts (u64
-each); bytes behind are kept.
+Layout: u8 type 2, u8 version 1, text name, u64 length, text next_chunk, blob block CRCs (u32 each), blob
+append starts (u64 each); bytes behind are kept.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from .header import CHUNK_TYPE, Invariants, broken, changed, expect, text_parts
 BLOCK = 1 << 20
 """The size of a checksummed block, in bytes. Part of the format."""
 START_SPACING = 1 << 20
-"""Append starts closer than this many bytes to the last one kept are dropped. May change: readers do not rely on it."""
+"""Append starts closer than this many bytes to the last one kept are dropped. May change: readers do not rely
+on it."""
 _VERSION = 1
 _HEAD = struct.Struct(">BB")
 _U32 = struct.Struct(">I")

@@ -1,26 +1,28 @@
-"""The deferred work record: what a metadata-only operation left to do, so that it costs the same however many chunks a
-segment has (rule S11).
+"""The deferred work record: what a metadata-only operation left to do, so that it costs the same however many
+chunks a segment has (rule S11).
 
 It is written in the commit of the operation and shrinks or goes in the commit of each step
-(``operations/deferred_work.py``), so at every moment it says exactly what is left, to later owners too. A segment has at
-most one of each kind. A field that its kind does not use is 0 or empty. What is left, by kind:
+(``operations/deferred_work.py``), so at every moment it says exactly what is left, to later owners too. A
+segment has at most one of each kind. A field that its kind does not use is 0 or empty. What is left, by kind:
 
 ``delete`` (of ``segment``)
     ``chunks`` chunk records from ``chunk`` on; index records from ``index_offset`` to ``end``.
 ``truncate`` (of ``segment``)
-    Leading chunks below the start; index records from ``index_offset`` to the first chunk; perhaps the relocation of the
-    first chunk (rule S10).
+    Leading chunks below the start; index records from ``index_offset`` to the first chunk; perhaps the
+    relocation of the first chunk (rule S10).
 ``splice`` (``segment`` is the source, which is gone)
-    Its index records from ``index_offset`` to ``end``; the index records of ``target`` from ``position`` on, in
-    ``offset .. offset + end``.
+    Its index records from ``index_offset`` to ``end``; the index records of ``target`` from ``position`` on,
+    in ``offset .. offset + end``.
 ``defrag`` (of ``segment``)
     Small chunks from ``position`` on may be joined once there are enough, ``chunks`` (rule S9).
 ``adopt`` (``segment`` does not exist yet)
-    An unfinished import wrote ``chunks`` chunk records from ``chunk`` on and index records from ``index_offset`` to ``end``:
-    they are deleted, their chunks stay. Empty after one that finished (rule S14).
+    An unfinished import wrote ``chunks`` chunk records from ``chunk`` on and index records from
+    ``index_offset`` to ``end``: they are deleted, their chunks stay. Empty after one that finished (rule
+    S14).
 
-Layout: u8 type 4, u8 version 1, u8 kind, u64 segment, u64 target, u64 offset, u64 end, u64 index_offset, u64 position, text
-chunk, u64 chunks, u64 owner_epoch; bytes behind are kept. A kind of a newer version is left alone (``is_of_newer_kind``).
+Layout: u8 type 4, u8 version 1, u8 kind, u64 segment, u64 target, u64 offset, u64 end, u64 index_offset, u64
+position, text chunk, u64 chunks, u64 owner_epoch; bytes behind are kept. A kind of a newer version is left
+alone (``is_of_newer_kind``).
 """
 
 from __future__ import annotations
@@ -74,16 +76,18 @@ class DeferredWorkRecord:
     offset: int = 0
     """Of a splice: the offset of the source's first byte in the target."""
     end: int = 0
-    """Of a delete and a splice: the length of the deleted segment. Of an adopt: the end of what was written."""
+    """Of a delete and a splice: the length of the deleted segment. Of an adopt: the end of what was
+    written."""
     index_offset: int = 0
     """Index records of ``segment`` below this offset are deleted already."""
     position: int = 0
     """Of a splice and a defrag: the offset, in the target or the segment, up to which it is done."""
     chunk: str = ""
-    """Of a delete and an adopt: the first chunk whose record is left, or empty. Of a splice: the chunk at ``position``,
-    or empty."""
+    """Of a delete and an adopt: the first chunk whose record is left, or empty. Of a splice: the chunk at
+    ``position``, or empty."""
     chunks: int = 0
-    """Of a delete and an adopt: the chunk records left. Of a defrag: the small chunks that the segment has gained."""
+    """Of a delete and an adopt: the chunk records left. Of a defrag: the small chunks that the segment has
+    gained."""
     owner_epoch: int = 0
     """The epoch of the owner that wrote it last."""
     extra: bytes = attrs.field(default=b"", kw_only=True)

@@ -49,7 +49,8 @@ def text_parts(value: str) -> tuple[bytes, bytes]:
 
 
 def expect(data: Buffer, kind: int, version: int) -> Decoder:
-    """A decoder positioned behind the two bytes. Raises ``DecodeError`` for another type or an unknown version."""
+    """A decoder positioned behind the two bytes. Raises ``DecodeError`` for another type or an unknown
+    version."""
     decoder = Decoder(data)
     found, written_as = decoder.u8(), decoder.u8()
     if found != kind:

@@ -1,4 +1,5 @@
-"""The record that a name was imported from the legacy layout, which is never searched for it again (rule S14).
+"""The record that a name was imported from the legacy layout, which is never searched for it again (rule
+S14).
 
 It is written with the import, or before this store's first header file for the name: from then on the files
 under the name are this store's own. It outlives the segment, because its header file may stay for ever, and

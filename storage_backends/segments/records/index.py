@@ -1,7 +1,7 @@
 """The index record: for a multiple of the index spacing, the chunk that holds that segment offset.
 
-There is one for each multiple above 0 inside a chunk of the segment. A reader computes the key of the multiple below its
-offset and walks from that chunk, so it never needs a scan.
+There is one for each multiple above 0 inside a chunk of the segment. A reader computes the key of the
+multiple below its offset and walks from that chunk, so it never needs a scan.
 
 Layout: u8 type 3, u8 version 1, u64 segment, u64 offset, text chunk, u64 chunk_start; bytes behind are kept.
 """

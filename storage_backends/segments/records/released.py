@@ -1,8 +1,8 @@
-"""The released record: a file that no segment needs any more and that a listing of the container's own names would not find
-(rule S19).
+"""The released record: a file that no segment needs any more and that a listing of the container's own names
+would not find (rule S19).
 
-It is written in the commit that deletes the file's chunk record, and removed once the file is deleted, so that the next
-owner finds it after a crash. Only files of the legacy layout need one.
+It is written in the commit that deletes the file's chunk record, and removed once the file is deleted, so
+that the next owner finds it after a crash. Only files of the legacy layout need one.
 
 Layout: u8 type 6, u8 version 1, text name, u64 length; bytes behind are kept.
 """

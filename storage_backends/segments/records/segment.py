@@ -1,11 +1,11 @@
 """The segment record: a segment in long-term storage, as of its last commit.
 
-Length, start and seal flag are in one record, so that one commit changes them together (rule F1). ``length`` is exact (rule
-S3): bytes of chunks past it do not exist.
+Length, start and seal flag are in one record, so that one commit changes them together (rule F1). ``length``
+is exact (rule S3): bytes of chunks past it do not exist.
 
-Layout: u8 type 1, u8 version 1, u64 segment, u64 length, u64 start_offset, text first_chunk, text last_chunk, u64
-first_chunk_start, u64 last_chunk_start, u64 chunk_count, u8 flags (bit 0: sealed), u64 owner_epoch, u64 rolling_size;
-unknown flag bits and bytes behind are kept.
+Layout: u8 type 1, u8 version 1, u64 segment, u64 length, u64 start_offset, text first_chunk, text last_chunk,
+u64 first_chunk_start, u64 last_chunk_start, u64 chunk_count, u8 flags (bit 0: sealed), u64 owner_epoch, u64
+rolling_size; unknown flag bits and bytes behind are kept.
 """
 
 from __future__ import annotations

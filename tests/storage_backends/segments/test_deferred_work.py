@@ -1,5 +1,5 @@
-"""Deferred work (rule S11): operations cost the same however many chunks a segment has, and what they leave is done
-in bounded steps."""
+"""Deferred work (rule S11): operations cost the same however many chunks a segment has, and what they leave
+is done in bounded steps."""
 
 from __future__ import annotations
 

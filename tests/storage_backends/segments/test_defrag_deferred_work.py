@@ -1,5 +1,5 @@
-"""Defrag and relocation as deferred work: when they become due, step by step, over takeovers, and past damage (rules
-S9, S10, S11)."""
+"""Defrag and relocation as deferred work: when they become due, step by step, over takeovers, and past damage
+(rules S9, S10, S11)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,8 @@ async def test_s9_a_growing_segment_of_small_chunks_costs_few_copies_and_stays_s
 
 @pytest.mark.parametrize("applied", [True, False], ids=["applied", "not-applied"])
 async def test_s9_what_a_new_owner_finds_due_it_goes_on_with(applied: bool) -> None:
-    """Every commit's answer is lost in turn: a new owner finds the rest of the deferred work, and the same bytes."""
+    """Every commit's answer is lost in turn: a new owner finds the rest of the deferred work, and the same
+    bytes."""
     number, ended = 0, False
     while not ended:
         number += 1

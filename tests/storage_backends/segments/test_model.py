@@ -72,8 +72,8 @@ class Segments(RuleBasedStateMachine):
         return Tier2(options=options())
 
     def teardown(self) -> None:
-        """One more owner finds everything. Once its deferred work runs and the garbage is gone, there is nothing
-        but what segments need."""
+        """One more owner finds everything. Once its deferred work runs and the garbage is gone, there is
+        nothing but what segments need."""
         self.take_over()
         self.run_deferred(None)
         self.take_over()

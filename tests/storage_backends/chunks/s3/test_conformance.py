@@ -1,5 +1,5 @@
-"""S3 chunks keep the contract, without and with write offsets; of the latter only what they do differently, unless
-``--long`` is given."""
+"""S3 chunks keep the contract, without and with write offsets; of the latter only what they do differently,
+unless ``--long`` is given."""
 
 from __future__ import annotations
 

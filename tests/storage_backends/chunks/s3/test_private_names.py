@@ -1,5 +1,5 @@
-"""The private names of libraries that the S3 storage uses, because nothing public turns off the retry on a kept
-connection. ``pyproject.toml`` bounds the versions of both libraries."""
+"""The private names of libraries that the S3 storage uses, because nothing public turns off the retry on a
+kept connection. ``pyproject.toml`` bounds the versions of both libraries."""
 
 from __future__ import annotations
 
