@@ -522,11 +522,11 @@ class _Request:
                 write(b"0\r\n\r\n")
         else:
             self._bytes_left -= len(data)
+            if self._bytes_left < 0 or (self._bytes_left and not more):
+                raise RuntimeError("the answer's length is not its Content-Length")
+
             write(data)
         if not more:
-            if self._bytes_left:
-                raise RuntimeError(f"the answer has {-self._bytes_left} bytes more than its Content-Length")
-
             self.is_answered = True
             self.event.set()
             self._connection.request_answered(self)

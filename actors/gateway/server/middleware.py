@@ -15,10 +15,12 @@ from structlog.contextvars import bind_contextvars
 from ..wire.headers import REQUEST_ID, is_request_id
 from .call import Receive, Send
 from .context import ServerContext
-from .spans import METHODS, method_of, request_attributes, trace_headers
 
 App = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
 _HEADER = REQUEST_ID.lower().encode()
+_METHODS = ("GET", "POST")
+_TRACE_HEADERS = (b"traceparent", b"tracestate")
+_TEXT_MAX = 256
 CLIENT_GONE = 499
 """The status in metrics of a request whose client did not wait for its answer."""
 
@@ -42,14 +44,14 @@ class RequestMiddleware:
             await self._observe(scope, receive, send, request_id)
             return
 
-        about = {**request_attributes(scope), "request_id": request_id}
-        with tracing.server(method_of(scope), about, trace_headers(scope)) as span:
+        about = {**_request_attributes(scope), "request_id": request_id}
+        with tracing.server(_method_of(scope), about, _trace_headers(scope)) as span:
             if span.trace_id:
                 bind_contextvars(trace_id=span.trace_id)
             status = await self._observe(scope, receive, send, request_id)
             route = scope.get("tierlog.route")
             if route is not None:
-                span.rename(f"{method_of(scope)} {route}")
+                span.rename(f"{_method_of(scope)} {route}")
             span.answered(status, {"http.route": route})
 
     async def _observe(self, scope: dict[str, Any], receive: Receive, send: Send, request_id: str) -> int:
@@ -69,7 +71,7 @@ class RequestMiddleware:
             if scope.get("tierlog.disconnected"):
                 status = CLIENT_GONE
             # Only methods that exist here: the number of series must not depend on what strangers send.
-            method = scope["method"] if scope["method"] in METHODS else "other"
+            method = scope["method"] if scope["method"] in _METHODS else "other"
             self._gateway.metrics.note(
                 scope.get("tierlog.operation", "none"), method, status or 500, anyio.current_time() - begun
             )
@@ -83,3 +85,32 @@ class RequestMiddleware:
                     return text
 
         return self._gateway.new_request_id()
+
+
+def _method_of(scope: Mapping[str, Any]) -> str:
+    """The method, or the conventions' word for one that does not exist here."""
+    return scope["method"] if scope["method"] in _METHODS else "_OTHER"
+
+
+def _trace_headers(scope: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        name.decode(): value.decode("latin-1") for name, value in scope["headers"] if name in _TRACE_HEADERS
+    }
+
+
+def _request_attributes(scope: Mapping[str, Any]) -> dict[str, object]:
+    server, client = scope.get("server") or (None, None), scope.get("client") or (None, None)
+    agent = next(
+        (value.decode("latin-1")[:_TEXT_MAX] for name, value in scope["headers"] if name == b"user-agent"),
+        None,
+    )
+    return {
+        "http.request.method": _method_of(scope),
+        "url.scheme": scope["scheme"],
+        "url.path": scope["path"][:_TEXT_MAX],
+        "server.address": server[0],
+        "server.port": server[1],
+        "client.address": client[0],
+        "network.protocol.version": scope["http_version"],
+        "user_agent.original": agent,
+    }

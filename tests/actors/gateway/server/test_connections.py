@@ -20,7 +20,7 @@ from support.http_server import (
     until,
 )
 from tierlog import open_store
-from tierlog.actors.gateway.server import connection
+from tierlog.actors.gateway.server import connection, listener
 from tierlog.actors.gateway.server.app import gateway_of, make_app
 from tierlog.actors.gateway.server.context import ServerLimits
 from tierlog.actors.gateway.server.listener import bind, serve_http
@@ -276,6 +276,55 @@ async def test_bodies_behind_a_request_in_flight_wait_and_are_all_taken(a: Servi
 
     assert answer.count(b"HTTP/1.1 200 OK") == 11
     assert (await a.store.segment_info("a")).length == 3_000_000
+
+
+# --- the protocol itself ------------------------------------------------------------------------
+
+
+async def test_a_client_of_http_1_0_gets_its_answer_and_the_end(a: Service) -> None:
+    answer = await ask(a, b"GET /health HTTP/1.0\r\nhost: x\r\n\r\n" + HEALTH)
+
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"connection: close\r\n" in answer
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
+async def test_an_idle_connection_ends_after_its_time(a: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listener, "KEEP_ALIVE", 0)
+    async with serving(a.store) as served:
+        answer = await ask(served, HEALTH)
+
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    assert b"connection: close" not in answer
+
+
+async def test_h10_an_answer_that_is_longer_than_its_head_says_breaks_the_connection(tmp_path: Path) -> None:
+    info = SegmentInfo("a", 7, 2 << 20, 0, sealed=True, attributes={}, flushed_length=0, container=0)
+
+    async def segment_info(name: str) -> SegmentInfo:
+        return info
+
+    async def read(name: str, offset: int, wanted: int) -> bytes:
+        return bytes(wanted if not offset else wanted + 1)
+
+    async with (
+        open_store(tmp_path / "data", containers=1) as store,
+        serving(Wrapped(store, segment_info=segment_info, read_view=read)) as served,
+    ):
+        answer = await ask(served, b"GET /v1/segments/a/bytes HTTP/1.1\r\nhost: x\r\n\r\n")
+
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"content-length: 2097152" in head
+    assert len(body) == 1 << 20
+
+
+async def test_each_pipelined_request_has_an_id_of_its_own(a: Service) -> None:
+    mine = b"GET /health HTTP/1.1\r\nhost: x\r\nx-request-id: mine\r\n\r\n"
+    answer = await ask(a, mine + HEALTH + LAST)
+
+    ids = [line for line in answer.split(b"\r\n") if line.startswith(b"x-request-id: ")]
+    assert ids[0] == b"x-request-id: mine"
+    assert len(set(ids)) == 3
 
 
 # --- many and slow readers ----------------------------------------------------------------------
