@@ -35,10 +35,12 @@ from .plan import Action, Verb
 from .process import Process
 from .stage import Ending, Outcome, Stage
 from .tails import MissedWakeup, NoBlock, await_block
+from .view import View, observe
 
 BLOCKS_MAX = 8
 BLOCK_SIZES = (50, 400, 5000)
 WATCH_SECONDS = 0.02
+OBSERVATION_SECONDS = 60.0
 
 
 class WrongAnswer(AssertionError):
@@ -216,7 +218,7 @@ class Client:
                 outcome = await self._tell(process, op, None, partial(await_block, process.gate, op, blocks))
                 if isinstance(outcome.value, NoBlock) and outcome.value.withheld:
                     raise MissedWakeup(
-                        f"a tail of P{process.number} waits on and is not told: {outcome.value.withheld}"
+                        f"a tail of P{process.number} waits on and did not get: {outcome.value.withheld}"
                     )
                 if outcome.ending is not Ending.ANSWERED or not outcome.value:
                     return
@@ -287,3 +289,25 @@ def _brief(outcome: Outcome) -> str:
     if isinstance(value, bytes) and len(value) > 24:
         return f"{outcome.ending.value} {len(value)} bytes {value[:12]!r}"
     return f"{outcome.ending.value} {value!r}"
+
+
+async def observe_family(stage: Stage, process: Process, family: str) -> tuple[View | None, str]:
+    """What ``process`` shows of the segments, or why it shows nothing."""
+    checker, targets = stage.checkers[family], stage.names_of(family)
+    outcome = await stage.attempt(
+        process,
+        f"observes {family}",
+        lambda store: observe(store, family, checker.writers, targets),
+        seconds=OBSERVATION_SECONDS,
+    )
+    if outcome.ending is Ending.ANSWERED:
+        return outcome.value, ""
+    return None, f"{outcome.ending.value}: {outcome.value!r}"
+
+
+async def list_transactions(stage: Stage, process: Process, family: str) -> str:
+    """Tell the checker what ``process`` knows of transactions; or why that cannot be, else ""."""
+    outcome = await Client(stage.plan.clients, (), stage).list_transactions(
+        process, family, seconds=OBSERVATION_SECONDS
+    )
+    return "" if outcome.ending is Ending.ANSWERED else f"{outcome.ending.value}: {outcome.value!r}"

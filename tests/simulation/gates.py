@@ -130,7 +130,7 @@ class Gate:
 
 
 class _Guarded(Generic[T]):
-    """Passes what trio sends to the call on to it, but only after another look at the gate."""
+    """Passes what trio sends to the call on to it, but only after another check of the gate."""
 
     def __init__(self, gate: Gate, call: Coroutine[Any, Any, T]) -> None:
         self._gate = gate

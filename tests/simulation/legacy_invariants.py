@@ -82,8 +82,8 @@ def _header_breaches(container: Container, contents: Contents, shown: View) -> I
 
         read = _read_as_legacy(contents, header_name(name), shown[name])
         if read != shown[name].data:
-            told = "has no header that can be read" if read is None else f"is {len(read)} other bytes"
-            yield f"to a reader of the legacy layout, {name} {told}; it is {shown[name]}"
+            found = "has no header that can be read" if read is None else f"is {len(read)} other bytes"
+            yield f"to a reader of the legacy layout, {name} {found}; it is {shown[name]}"
 
 
 def _read_as_legacy(contents: Contents, file: str, segment: SegmentView) -> bytes | None:

@@ -355,8 +355,8 @@ class _Explanation:
                 self._add(start, [applied])
             return
 
-        told = [outcome for outcome in start.seen_by(self._call) if outcome.accepts(self._given)]
-        explained = self._add(start, told)
+        outcomes = [outcome for outcome in start.seen_by(self._call) if outcome.accepts(self._given)]
+        explained = self._add(start, outcomes)
         if not self._call.is_fenced and not (explained and self._has_no_effect):
             self._walk.from_(start, self._visit, flag=explained)
 
@@ -382,14 +382,14 @@ class _Explanation:
             and self._call.op.is_hopeless(segment, self._given)
         )
 
-    def _add(self, configuration: Configuration, told: list[Outcome]) -> bool:
+    def _add(self, configuration: Configuration, outcomes: list[Outcome]) -> bool:
         """Keep ``configuration``, in which the call may have had any of these outcomes; False if that
         cannot be."""
         segments = sorted(
-            {shown for outcome in told if (shown := outcome.shown_incarnation(self._given)) is not None}
+            {shown for outcome in outcomes if (shown := outcome.shown_incarnation(self._given)) is not None}
         )
         fitting = [bound for shown in segments if (bound := configuration.with_id(*shown)) is not None]
-        if not told or (segments and not fitting):
+        if not outcomes or (segments and not fitting):
             return False
 
         # If it may have been about one of several segments, nothing is learnt about their ids.

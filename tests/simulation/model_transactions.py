@@ -99,7 +99,7 @@ class ReturnedName(Outcome):
         return given == self.name
 
 
-def told(state: State, target: str, transaction: str, known: Transaction) -> ReturnedTransaction:
+def returned_info(state: State, target: str, transaction: str, known: Transaction) -> ReturnedTransaction:
     staged = state.staged(target, transaction) if known.is_open else {}
     return ReturnedTransaction(
         transaction, target, known, tuple(sorted((name, segment.length) for name, segment in staged.items()))
@@ -186,14 +186,14 @@ class Begin(TransactionOp):
         if known is not None:
             by_token = known.state is COMMITTED and _is_reached(target, token)
             refused = None if by_token else not_open(self.name, known)
-            return state, refused or told(state, self.name, self.transaction, known)
+            return state, refused or returned_info(state, self.name, self.transaction, known)
 
         if target is None:
             return state, not_found(state, self.name)
 
         made = Transaction(target.number, token=token, lease=self.lease, fresh=self.time)
         changed = state.remember(self.name, self.transaction, made)
-        return changed, told(changed, self.name, self.transaction, made)
+        return changed, returned_info(changed, self.name, self.transaction, made)
 
     async def send(self, store: SegmentStore) -> TransactionInfo:
         return await store.begin_transaction(self.name, self.transaction, self.token, self.lease)
@@ -354,7 +354,7 @@ class Abort(TransactionOp):
         if known is None and target is not None:
             # It may have overtaken its begin (rule T6).
             known = Transaction(target.number, ABORTED, fresh=self.time, reason=self.reason)
-            return state.remember(self.name, self.transaction, known), told(
+            return state.remember(self.name, self.transaction, known), returned_info(
                 state, self.name, self.transaction, known
             )
 
@@ -362,7 +362,7 @@ class Abort(TransactionOp):
         if known.is_open:
             known = attrs.evolve(known, state=ABORTED, reason=self.reason, fresh=max(known.fresh, self.time))
             state = state.end(self.name, self.transaction, known)
-        return state, told(state, self.name, self.transaction, known)
+        return state, returned_info(state, self.name, self.transaction, known)
 
     async def send(self, store: SegmentStore) -> TransactionInfo:
         return await store.abort_transaction(self.name, self.transaction, self.reason)
@@ -400,7 +400,7 @@ class LookUp(TransactionOp):
         if known is None:
             return state, refusal(TransactionNotFound, segment=self.name)
 
-        return state, told(state, self.name, self.transaction, known)
+        return state, returned_info(state, self.name, self.transaction, known)
 
     async def send(self, store: SegmentStore) -> TransactionInfo:
         return await store.transaction_info(self.name, self.transaction)

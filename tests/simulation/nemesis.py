@@ -17,12 +17,12 @@ import trio
 
 from tierlog.storage_backends.base.errors import TierlogError
 
+from .clients import list_transactions, observe_family
 from .compound_faults import CompoundFaults
 from .disk import Keep
 from .faults import Fault, Kind, Nth, Target, Window, any_fault
 from .gates import Killed
 from .loop import after_steps, waiting_tasks
-from .observations import list_transactions, observe_family
 from .plan import FaultKind, PlannedFault
 from .process import Process, ProcessDied
 from .records import OWN_CHUNKS

@@ -82,7 +82,7 @@ class CampaignReport:
                 return
             with _bar() as self._bar:
                 self._task = self._bar.add_task(
-                    "", total=self._terms.count or self._terms.seconds, told="starting"
+                    "", total=self._terms.count or self._terms.seconds, status="starting"
                 )
                 yield
             self._bar = None
@@ -91,13 +91,13 @@ class CampaignReport:
         if verdict.violation is not None:
             self._note_failure(verdict, tally)
         if self._bar is not None:
-            told = (
+            status = (
                 f"{tally.seeds:,} seeds, {tally.seeds_a_minute:,.0f}/min, "
                 f"{_duration(tally.simulated_seconds)} simulated"
                 f" ({tally.times_real_time:,.0f} x real), {len(tally.failures)} violations"
             )
             done = tally.seeds if self._terms.count is not None else tally.real_seconds
-            self._bar.update(self._task, completed=done, told=told)
+            self._bar.update(self._task, completed=done, status=status)
 
     def _note_failure(self, verdict: Verdict, tally: Tally) -> None:
         line = json.dumps(self._as_record(verdict, tally), ensure_ascii=False)
@@ -198,5 +198,9 @@ def _appended(file: Path | None) -> Iterator[IO[str] | None]:
 def _bar() -> Progress:
     from rich.console import Console
 
-    columns = (BarColumn(bar_width=10), TimeElapsedColumn(), TextColumn("{task.fields[told]}", markup=False))
+    columns = (
+        BarColumn(bar_width=10),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[status]}", markup=False),
+    )
     return Progress(*columns, console=Console(stderr=True), transient=True)

@@ -21,7 +21,7 @@ from tierlog.actors.kernel.exits import leaves
 from tierlog.journal.operations.transaction_image import TransactionStatus
 
 from . import plan as plans
-from .clients import Client, WrongAnswer
+from .clients import Client, WrongAnswer, list_transactions, observe_family
 from .configuration import TooManyConfigurations
 from .faults import Fault, Kind, Nth, Target
 from .invariants import Broken
@@ -31,7 +31,6 @@ from .linearize import Violation
 from .loop import Deadlock, Rounds, run_virtual
 from .model_calls import Append
 from .nemesis import CannotServe, Nemesis
-from .observations import list_transactions, observe_family
 from .process import Process
 from .records import unfinished
 from .stage import Foreign, Stage

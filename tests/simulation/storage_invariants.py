@@ -31,7 +31,7 @@ class ChunkBook:
     """Every call to the chunk storages of all processes: no name is used twice, none changes another's
     chunk (rule S2).
 
-    It is told inside the calls, where nothing may be raised: the first breach is kept for ``check``.
+    It is called inside the calls, where nothing may be raised: the first breach is kept for ``check``.
     """
 
     def __init__(self) -> None:

@@ -48,7 +48,7 @@ View = Mapping[str, SegmentView]
 """By name: all segments of a family, staged ones too, and no other."""
 
 
-async def look(
+async def observe(
     store: SegmentStore, family: str, writers: Mapping[str, Sequence[str]], targets: Sequence[str] = ()
 ) -> View:
     """Read everything of a family. ``writers``: whom to ask about, by segment; ``targets``: what may have

@@ -20,7 +20,7 @@ READ = Read("f", 0, 99)
 
 
 class Bench:
-    """A checker, and calls that are told something at once."""
+    """A checker, and calls that return at once."""
 
     def __init__(self, limit: int = 4000) -> None:
         self.checker = Checker("f", limit=limit)
@@ -29,7 +29,7 @@ class Bench:
     def begin(self, op: Op) -> Pending:
         return self.checker.begin(op, self.owner)
 
-    def told(self, op: Op, value: object = None) -> None:
+    def returns(self, op: Op, value: object = None) -> None:
         self.checker.answered(self.begin(op), value)
 
     def refused(self, op: Op, error: TierlogError) -> None:
@@ -46,8 +46,8 @@ class Bench:
 def bench_with_abc() -> Bench:
     """With a segment that holds ``abc``."""
     bench = Bench()
-    bench.told(Create("f"))
-    bench.told(append(b"abc"), 0)
+    bench.returns(Create("f"))
+    bench.returns(append(b"abc"), 0)
     return bench
 
 

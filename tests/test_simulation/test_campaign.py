@@ -94,7 +94,7 @@ def test_a_run_without_a_verdict_is_a_finding_and_the_next_seed_is_run(seed: int
     assert verdicts[1].violation is None
 
 
-def test_a_run_that_breaks_or_hangs_is_told_with_its_stack() -> None:
+def test_a_run_that_breaks_or_hangs_is_reported_with_its_stack() -> None:
     verdicts = run_jobs(Job(BREAKING), Job(HANGING), seed_seconds_max=1)
 
     assert "in run_fake" in str(verdicts[BREAKING].violation)

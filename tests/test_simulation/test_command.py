@@ -125,14 +125,16 @@ def test_every_option_reaches_the_simulator(requested: Callable[..., Request]) -
         ("--what", "--what"),
     ],
 )
-def test_wrong_usage_is_told_in_one_line(words: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_reported_in_one_line(
+    words: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(words.split()) == 2
 
-    told = capsys.readouterr().err
-    assert told.startswith("error: ")
-    assert told.count("\n") == 1
-    assert says in told
-    assert "`simulate --help`" in told
+    printed = capsys.readouterr().err
+    assert printed.startswith("error: ")
+    assert printed.count("\n") == 1
+    assert says in printed
+    assert "`simulate --help`" in printed
 
 
 @pytest.mark.parametrize(
@@ -229,7 +231,7 @@ def test_failing_seeds_are_added_to_a_file(simulate: Simulate, tmp_path: Path) -
     assert [json.loads(line)["seed"] for line in file.read_text().splitlines()] == [FAILING, FAILING]
 
 
-def test_a_file_that_cannot_be_written_is_told_before_any_seed_is_run(
+def test_a_file_that_cannot_be_written_is_reported_before_any_seed_is_run(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = signal.getsignal(signal.SIGINT)

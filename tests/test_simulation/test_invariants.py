@@ -13,7 +13,7 @@ from simulation.process import Process
 from simulation.records import broken_records, unfinished
 from simulation.storage_invariants import ChunkBook, check_stored, left_over
 from simulation.trace import Trace
-from simulation.view import View, look
+from simulation.view import View, observe
 from simulation.world import ChunksKind, Site, SiteKind
 
 from tierlog.actors.container.container import Container
@@ -227,7 +227,7 @@ def test_chunks_are_compared_with_what_is_shown() -> None:
     async def body(site: Site, process: Process, container: Container) -> None:
         await process.store.flush()
         await anyio.sleep(30.0)
-        view: View = await look(process.store, "f/s", {}, ("f/s",))
+        view: View = await observe(process.store, "f/s", {}, ("f/s",))
         contents = site.chunk_contents()
         check_stored([container], contents, view)
         assert not left_over([container], contents)

@@ -42,7 +42,7 @@ def all_drawn() -> list[LegacyFiles]:
 # --- what a seed has ----------------------------------------------------------------------------
 
 
-def test_about_every_sixth_seed_has_one_to_three_segments_of_the_older_layout() -> None:
+def test_about_every_sixth_seed_has_one_to_three_segments_of_the_legacy_layout() -> None:
     assert len(SEEDS) / 8 < len(WITH_OLDER) < len(SEEDS) / 4
     plans = [make_plan(seed) for seed in WITH_OLDER[:40]]
     assert {len(plan.legacy) for plan in plans} == {1, 2, 3}
@@ -106,7 +106,7 @@ async def test_a_store_imports_the_files_as_the_model_says() -> None:
 # --- the model ----------------------------------------------------------------------------------
 
 
-def told(state: State, *ops: Op) -> State:
+def after(state: State, *ops: Op) -> State:
     for op in ops:
         state, _ = op.apply(state)
     return state
@@ -120,32 +120,32 @@ def test_on_demand_there_is_no_segment_before_its_import_and_none_comes_twice() 
     state, outcome = Import("f").apply(state)
     assert outcome.accepts(3)
     assert Import("f").apply(state)[1] == refusal(SegmentExists, segment="f")
-    assert Import("f").apply(told(state, Delete("f")))[1] == refusal(InvalidArgument)
+    assert Import("f").apply(after(state, Delete("f")))[1] == refusal(InvalidArgument)
 
 
 def test_a_segment_that_was_created_first_keeps_the_name_until_it_is_deleted() -> None:
-    state = told(State(legacy=(("f", LegacyFiles("f", (b"abc",)).imported),)), Create("f"))
+    state = after(State(legacy=(("f", LegacyFiles("f", (b"abc",)).imported),)), Create("f"))
     assert Import("f").apply(state)[1] == refusal(SegmentExists, segment="f")
 
-    segment = told(state, Delete("f"), Import("f")).find("f")
+    segment = after(state, Delete("f"), Import("f")).find("f")
     assert segment is not None
     assert (segment.data, segment.number) == (b"abc", 1)
 
 
 @pytest.mark.parametrize("op", [Read("f", 0, 9), Append("f", (b"x",)), Create("f"), Delete("f")])
-def test_at_first_access_nothing_can_be_told_before_the_import(op: Op) -> None:
+def test_at_first_access_no_answer_is_possible_before_the_import(op: Op) -> None:
     state = State(legacy=(("f", LegacyFiles("f", (b"abc",)).imported),), imports_on_access=True)
     assert op.imports == ("f",)
     assert op.apply(state) == (state, NotAnswered())
     assert not NotAnswered().accepts(None)
-    assert op.apply(told(state, ImplicitImport("f")))[1] != NotAnswered()
+    assert op.apply(after(state, ImplicitImport("f")))[1] != NotAnswered()
 
 
 def test_a_list_imports_nothing_and_shows_what_was_imported() -> None:
     state = State(legacy=(("f", LegacyFiles("f", (b"abc",)).imported),), imports_on_access=True)
     assert ListNames("f").imports == ()
     assert ListNames("f").apply(state)[1].accepts([])
-    assert ListNames("f").apply(told(state, ImplicitImport("f")))[1].accepts(["f"])
+    assert ListNames("f").apply(after(state, ImplicitImport("f")))[1].accepts(["f"])
 
 
 # --- whole runs ---------------------------------------------------------------------------------

@@ -37,20 +37,20 @@ def test_calls_that_overlap_may_take_effect_in_any_order(bench: Bench) -> None:
 def test_a_call_in_doubt_may_have_taken_effect_or_not(bench: Bench, data: bytes) -> None:
     bench.doubtful(append(b"d"))
 
-    bench.told(READ, data)
+    bench.returns(READ, data)
 
 
 def test_a_call_in_doubt_may_take_effect_long_after(bench: Bench) -> None:
     bench.doubtful(append(b"d"))
-    bench.told(READ, b"abc")
-    bench.told(Read("f", 3, 1), b"")
+    bench.returns(READ, b"abc")
+    bench.returns(Read("f", 3, 1), b"")
 
-    bench.told(READ, b"abcd")
+    bench.returns(READ, b"abcd")
 
 
 def test_a_repeat_of_a_write_in_doubt_takes_effect_once(bench: Bench) -> None:
     bench.doubtful(written(0, b"d"))
-    bench.told(written(0, b"d"), 3)
+    bench.returns(written(0, b"d"), 3)
 
     bench.checker.observe(f(b"abcd", last_numbers={"w": 0}))
     assert len(bench.checker.states) == 1
@@ -59,69 +59,69 @@ def test_a_repeat_of_a_write_in_doubt_takes_effect_once(bench: Bench) -> None:
 def test_an_ack_may_come_after_the_fence(bench: Bench) -> None:
     late = bench.begin(append(b"d"))
     bench.fence(f(b"abcd"))
-    bench.told(append(b"e"), 4)
+    bench.returns(append(b"e"), 4)
 
     bench.checker.answered(late, 3)
 
 
-def test_a_look_of_a_zombie_may_be_answered_with_what_was_true_before_the_fence(bench: Bench) -> None:
+def test_a_query_of_a_zombie_may_be_answered_with_what_was_true_before_the_fence(bench: Bench) -> None:
     late, unseen = bench.begin(READ), bench.begin(append(b"d"))
     bench.fence(f(b"abcd"))
-    bench.told(append(b"e"), 4)
+    bench.returns(append(b"e"), 4)
     bench.checker.answered(late, b"abc")
 
     bench.checker.lost(unseen)
 
 
-def test_a_call_of_the_present_owner_is_not_settled_by_a_fence_of_older_ones(bench: Bench) -> None:
+def test_a_call_of_the_present_owner_is_not_settled_by_a_fence_of_earlier_ones(bench: Bench) -> None:
     bench.owner = 5
     bench.doubtful(append(b"d"))
     bench.checker.fence(5, f(b"abc"))
 
-    bench.told(READ, b"abcd")
+    bench.returns(READ, b"abcd")
 
 
 @pytest.mark.parametrize("tail, other", [(b"", b"d"), (b"d", b"")])
-def test_a_fence_that_nobody_looked_behind_settles_older_calls_all_the_same(
+def test_a_fence_without_an_observation_settles_earlier_calls(
     bench: Bench, tail: bytes, other: bytes
 ) -> None:
     bench.doubtful(append(b"d"))
     bench.fence(None)
-    bench.told(Read("f", 3, 9), tail)
+    bench.returns(Read("f", 3, 9), tail)
 
     with impossible():
-        bench.told(Read("f", 3, 9), other)
+        bench.returns(Read("f", 3, 9), other)
 
 
 def test_equal_calls_in_doubt_cost_little() -> None:
     bench = Bench(limit=100)
-    bench.told(Create("f"))
+    bench.returns(Create("f"))
     for _ in range(12):
         bench.doubtful(adding(1))
 
-    bench.told(adding(0), {"a": 7})
+    bench.returns(adding(0), {"a": 7})
     assert len(bench.checker.states) == 1
 
 
-def test_many_appends_in_doubt_cost_nothing_once_an_offset_is_told() -> None:
+def test_many_appends_in_doubt_cost_nothing_once_an_offset_is_known() -> None:
     bench = Bench(limit=50)
-    bench.told(Create("f"))
+    bench.returns(Create("f"))
     for number in range(30):
         bench.doubtful(append(b"%02d" % number))
-        bench.told(append(b"x"), number)
+        bench.returns(append(b"x"), number)
 
-    bench.told(Read("f", 29, 9), b"x")
+    bench.returns(Read("f", 29, 9), b"x")
     assert len(bench.checker.states) == 1
 
 
 def test_too_many_explanations_are_an_error_of_their_own(bench: Bench) -> None:
     bench.checker = Checker("f", limit=30)
-    bench.told(Create("f"))
+    bench.returns(Create("f"))
     for number in range(6):
         bench.doubtful(append(b"%d" % number))
 
     with pytest.raises(TooManyConfigurations, match="in doubt"):
-        bench.told(Seal("f"), 6)
+        bench.returns(Seal("f"), 6)
 
 
 @pytest.mark.parametrize("error", [Unavailable, Throttled, StorageFull, ClosedError, NotOwner])
@@ -131,7 +131,7 @@ def test_a_refusal_that_promises_that_nothing_was_done_is_kept(
     bench.refused(append(b"d"), error("not now"))
 
     with impossible():
-        bench.told(READ, b"abcd")
+        bench.returns(READ, b"abcd")
 
 
 def test_damage_is_no_answer_unless_it_was_done(bench: Bench) -> None:
@@ -143,18 +143,18 @@ def test_damage_is_no_answer_unless_it_was_done(bench: Bench) -> None:
 
 
 def test_the_checker_knows_whom_to_ask_about(bench: Bench) -> None:
-    bench.told(written(0, b"d"), 3)
-    bench.told(LastEventNumber("f", "v"), None)
-    bench.told(ExpireWriters("f", ("u", "w")), 1)
+    bench.returns(written(0, b"d"), 3)
+    bench.returns(LastEventNumber("f", "v"), None)
+    bench.returns(ExpireWriters("f", ("u", "w")), 1)
 
     assert bench.checker.writers == {"f": ("w", "v", "u")}
 
 
-def test_a_violation_says_what_was_told_and_what_was_possible(bench: Bench) -> None:
+def test_a_violation_names_the_answer_and_what_was_possible(bench: Bench) -> None:
     bench.doubtful(append(b"defg"))
 
     with pytest.raises(Violation) as caught:
-        bench.told(append(b"x"), 5)
+        bench.returns(append(b"x"), 5)
 
     text = str(caught.value)
     for piece in (

@@ -266,7 +266,7 @@ def test_every_history_that_has_an_order_is_accepted(seed: int, clients: int) ->
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(0, 1 << 40))
-def test_every_history_that_has_an_order_is_accepted_without_looks_at_fences(seed: int) -> None:
+def test_every_history_that_has_an_order_is_accepted_without_observations_at_fences(seed: int) -> None:
     history = History(Random(seed), 100)
 
     play(history.events, Checker("f", state=START), looks=False)
@@ -296,12 +296,12 @@ def falsify(history: History, random: Random) -> None:
     state = START
     for call in random.sample(history.calls, random.randrange(len(history.calls) + 1)):
         state = call.op.apply(state)[0]
-    told = [call for call in history.calls if call.fate == "tell"]
+    answered = [call for call in history.calls if call.fate == "tell"]
     looks = [what for _, what in history.events if isinstance(what, Look)]
     if looks and random.random() < 0.4:
         random.choice(looks).view = view_of(state)
-    elif told:
-        call = random.choice(told)
+    elif answered:
+        call = random.choice(answered)
         call.given = given_for(call.op.apply(state)[1], random)
 
 

@@ -23,7 +23,7 @@ from simulation.model_calls import (
     Truncate,
     UpdateAttributes,
 )
-from simulation.view import SegmentView, difference, look, shows, view_for
+from simulation.view import SegmentView, difference, observe, shows, view_for
 
 from support.container_world import ContainerWorld
 from support.random_calls import WRITERS, random_call
@@ -45,7 +45,7 @@ from tierlog.storage_backends.base.errors import (
 pytestmark = pytest.mark.anyio
 
 Script = list[tuple[Op, Any]]
-"""Calls, and what each is told: a value, or a refusal."""
+"""Calls, and what each returns: a value, or a refusal."""
 
 ABC = [(Create("f"), None), (Append("f", (b"abc",)), 0)]
 SOURCES = [
@@ -258,7 +258,7 @@ async def test_model_and_store_say_the_same(name: str) -> None:
             assert given.accepts(answer) if isinstance(given, Outcome) else answer == given, (
                 f"{op} returned {answer!r}"
             )
-        view = await look(owner.store, "f", dict.fromkeys(("f", "f#1", "f#2"), WRITERS))
+        view = await observe(owner.store, "f", dict.fromkeys(("f", "f#1", "f#2"), WRITERS))
 
     assert shows(state, view), difference(state, view)
 
@@ -275,7 +275,7 @@ async def test_model_and_store_agree_on_any_calls(seed: int) -> None:
             assert outcome.accepts(answer), f"{op} returned {answer!r}, not {outcome}"
             if number % 30 == 29:
                 await owner.store.flush()
-                view = await look(owner.store, "f", dict.fromkeys(("f", "f#1", "f#2"), WRITERS))
+                view = await observe(owner.store, "f", dict.fromkeys(("f", "f#1", "f#2"), WRITERS))
                 assert shows(state, view), difference(state, view)
 
 
@@ -294,7 +294,7 @@ def test_a_read_may_be_short_but_not_empty_below_the_tail() -> None:
     assert [data for data in (b"bc", b"b", b"", b"bcd", b"c") if outcome.accepts(data)] == [b"bc", b"b"]
 
 
-def test_a_segment_that_was_created_again_is_another_life() -> None:
+def test_a_segment_that_was_created_again_is_another_segment() -> None:
     once, again = (
         play([(Create("f"), None)]),
         play([(Create("f"), None), (Delete("f"), None), (Create("f"), None)]),
@@ -338,7 +338,7 @@ def test_two_ways_to_the_same_segments_lead_to_one_state() -> None:
     ],
     ids=repr,
 )
-def test_a_view_that_differs_anywhere_is_told_apart(shown: SegmentView) -> None:
+def test_a_view_that_differs_anywhere_is_noticed(shown: SegmentView) -> None:
     state = play(ABC)
 
     assert shows(state, {"f": SegmentView(0, b"abc", last_numbers={"w": None})})

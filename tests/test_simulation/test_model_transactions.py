@@ -26,7 +26,7 @@ from simulation.model_calls import (
     staged_names,
 )
 from simulation.model_transactions import Abort, Begin, Commit, LookUp, ReturnedTransaction, Stage
-from simulation.view import difference, look, shows
+from simulation.view import difference, observe, shows
 
 from support.container_world import ContainerWorld
 from tierlog import SegmentStore
@@ -89,7 +89,7 @@ SCRIPT: list[tuple[Op, Any]] = [
     (LookUp("f", "t3"), refusal(TransactionNotFound, segment="f")),
     (BEGIN, TransactionState.OPEN),
 ]
-"""Calls, and what each is told: a value, a refusal, or the state of a transaction."""
+"""Calls, and what each returns: a value, a refusal, or the state of a transaction."""
 
 
 def is_returned(expected: Any, given: object) -> bool:
@@ -113,7 +113,7 @@ async def test_model_and_store_say_the_same() -> None:
             answer = await ask(owner.store, op)
             assert is_returned(expected, answer), f"{op} returned {answer!r}"
             assert outcome.accepts(answer), f"{op} returned {answer!r}, the model says {outcome}"
-        view = await look(owner.store, "f", {}, ("f",))
+        view = await observe(owner.store, "f", {}, ("f",))
 
     assert shows(state, view), difference(state, view)
 
@@ -190,12 +190,12 @@ async def test_model_and_store_agree_on_any_calls(seed: int) -> None:
             state, outcome = op.apply(state)
             answer = await ask(owner.store, op)
             assert outcome.accepts(answer), f"{op} returned {answer!r}, not {outcome}"
-        view = await look(owner.store, "f", {}, TARGETS)
+        view = await observe(owner.store, "f", {}, TARGETS)
 
     assert shows(state, view), difference(state, view)
 
 
-def test_what_is_told_of_a_transaction_is_compared_in_full() -> None:
+def test_the_answer_about_a_transaction_is_compared_in_full() -> None:
     _, outcome = LookUp("f", "t3").apply(play(SCRIPT[:27]))
     assert isinstance(outcome, ReturnedTransaction)
     right = TransactionInfo("t3", "f", TransactionState.OPEN, None, LEASE, 10.0, "", None, 0)

@@ -38,14 +38,14 @@ def run(first: int, *, count: int | None = None, seconds: float | None = None) -
 
     assert tally.seeds > 0
     if tally.failures:
-        pytest.fail("\n\n".join(told(verdict) for verdict in tally.failures), pytrace=False)
+        pytest.fail("\n\n".join(report(verdict) for verdict in tally.failures), pytrace=False)
 
 
 def nobody(verdict: Verdict, tally: Tally) -> None:
     pass
 
 
-def told(verdict: Verdict, operations: int = OPERATIONS) -> str:
+def report(verdict: Verdict, operations: int = OPERATIONS) -> str:
     return (
         f"seed {verdict.seed} fails: {verdict.violation}\nreplay it: "
         f"{replay_command(verdict.seed, operations)}"
@@ -60,7 +60,7 @@ def test_a_seed_that_once_found_a_bug_finds_nothing(entry: dict[str, Any]) -> No
         verdict = crew.run_one(Job(entry["seed"], operations, keep))
 
     if verdict.violation is not None:
-        pytest.fail(f"{told(verdict, operations)}\nit once was: {entry['story']}", pytrace=False)
+        pytest.fail(f"{report(verdict, operations)}\nit once was: {entry['story']}", pytrace=False)
 
 
 @pytest.mark.parametrize("part", range(PARTS))

@@ -1,4 +1,4 @@
-"""A tail that waits is told of everything that it could be told of; one that was not told is noticed,
+"""A tail that waits is woken by everything that concerns it; one that is not woken is noticed,
 whatever was withheld."""
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ Meanwhile = Callable[[Site], Awaitable[object]]
 
 
 def wait_at_the_end(meanwhile: Meanwhile) -> bytes | NoBlock:
-    """What a tail at the end of ``abc`` is told, if ``meanwhile`` happens while it waits."""
-    told: list[bytes | NoBlock] = []
+    """What a tail at the end of ``abc`` returns, if ``meanwhile`` happens while it waits."""
+    blocks: list[bytes | NoBlock] = []
 
     async def body() -> None:
         site = Site(SiteKind(), Random("tails"), Trace())
@@ -36,12 +36,12 @@ def wait_at_the_end(meanwhile: Meanwhile) -> bytes | NoBlock:
                 process = await site.start(tasks)
                 await process.store.create_segment(NAME)
                 await process.store.append(NAME, b"abc")
-                told.append(await wait(site, process, meanwhile))
+                blocks.append(await wait(site, process, meanwhile))
             finally:
                 site.kill_all()
 
     run_virtual(body, 0)
-    return told[0]
+    return blocks[0]
 
 
 async def wait(site: Site, process: Process, meanwhile: Meanwhile) -> bytes | NoBlock:
@@ -49,14 +49,14 @@ async def wait(site: Site, process: Process, meanwhile: Meanwhile) -> bytes | No
         await anyio.sleep(TAIL_SECONDS / 4)
         await meanwhile(site)
 
-    told: bytes | NoBlock = b"gone"
+    block: bytes | NoBlock = b"gone"
     async with anyio.create_task_group() as tasks, aclosing(process.store.tail(NAME, 3)) as blocks:
         tasks.start_soon(act)
         with suppress(SegmentNotFound):
-            told = await process.call(
+            block = await process.call(
                 lambda store: await_block(process.gate, NextBlock(NAME, 3, 100), blocks, store)
             )
-    return told
+    return block
 
 
 async def nothing(site: Site) -> None:
@@ -83,12 +83,12 @@ async def delete(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    ("meanwhile", "told"),
+    ("meanwhile", "block"),
     [(nothing, NoBlock()), (append, b"def"), (merge, b"def"), (seal, b""), (delete, b"gone")],
     ids=lambda value: str(value)[:20],
 )
-def test_a_tail_is_told_what_there_is(meanwhile: Meanwhile, told: bytes | NoBlock) -> None:
-    assert wait_at_the_end(meanwhile) == told
+def test_a_tail_returns_what_there_is(meanwhile: Meanwhile, block: bytes | NoBlock) -> None:
+    assert wait_at_the_end(meanwhile) == block
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_what_is_withheld_is_noticed(
     monkeypatch: pytest.MonkeyPatch, meanwhile: Meanwhile, withheld: str
 ) -> None:
     monkeypatch.setattr(SegmentState, "wake", lambda self: None)
-    told = wait_at_the_end(meanwhile)
-    assert isinstance(told, NoBlock)
-    assert withheld in told.withheld
+    block = wait_at_the_end(meanwhile)
+    assert isinstance(block, NoBlock)
+    assert withheld in block.withheld
 
 
 def test_a_tail_that_is_left_in_a_stopped_container_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,9 +111,9 @@ def test_a_tail_that_is_left_in_a_stopped_container_is_noticed(monkeypatch: pyte
         with pytest.raises(OutcomeUnknown):
             await site.processes[0].store.append(NAME, b"x")
 
-    told = wait_at_the_end(fail)
-    assert isinstance(told, NoBlock)
-    assert "has stopped" in told.withheld
+    block = wait_at_the_end(fail)
+    assert isinstance(block, NoBlock)
+    assert "has stopped" in block.withheld
 
 
 def test_a_frozen_process_withholds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,13 +129,13 @@ def test_a_frozen_process_withholds_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_tail_ends_only_where_no_bytes_will_come() -> None:
-    def told(life: Segment) -> object:
+    def outcome(life: Segment) -> object:
         return NextBlock("f", 3, 2).apply(State((("f", life),)))[1]
 
     going_on, sealed, longer = (
-        told(Segment(b"abc")),
-        told(Segment(b"abc", sealed=True)),
-        told(Segment(b"abcdef", sealed=True)),
+        outcome(Segment(b"abc")),
+        outcome(Segment(b"abc", sealed=True)),
+        outcome(Segment(b"abcdef", sealed=True)),
     )
     assert isinstance(going_on, ReturnedBlock)
     assert not going_on.accepts(b"")

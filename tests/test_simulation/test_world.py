@@ -127,7 +127,7 @@ async def _create(name: str, store: SegmentStore) -> None:
 
 
 @every_kind
-def test_small_limits_make_a_short_life_meet_everything(kind: SiteKind) -> None:
+def test_small_limits_make_a_short_run_meet_everything(kind: SiteKind) -> None:
     async def story(site: Site, tasks: anyio.abc.TaskGroup) -> None:
         process = await created(site, tasks)
         for number in range(1, 6):
