@@ -38,24 +38,26 @@ from tierlog.actors.kernel.exits import first_leaf
 MODULES = (appends, recovery, reading, history, metadata, starting, service, http_parked, s3, spark)
 BENCHMARKS = {benchmark.name: benchmark for module in MODULES for benchmark in module.BENCHMARKS}
 BEGINNINGS = ("warming up", "round 1 of 1")
-"""What a benchmark says first, and what a quick one does."""
+"""The first progress lines of a benchmark, and of a quick one."""
 
 DESCRIPTION = """\
-Benchmarks of the embedded store. Each figure is measured in turns with a reference (store, reference, store, reference, ...), and the ratio
-is the median of the rounds' ratios, so that a busy machine disturbs both sides alike. What was written is read back; a benchmark whose
-data is not there fails. Without names all run, in about two minutes, and with Spark in some more.
+Benchmarks of the embedded store. Each figure alternates with a reference (store, reference, ...), and the
+ratio is the median of the rounds' ratios, so a busy machine slows both sides alike. Written data is read
+back; a benchmark whose data is missing fails. Without names all run, in about two minutes (a few more with
+Spark).
 """
 
 EPILOG = """\
 examples:
   scripts/bench                          all, as a table
   scripts/bench append_1k recovery       two of them
-  scripts/bench --json > figures.jsonl   one object a line: name, value, unit, reference, ratio, goal, lower_is_better,
-                                         goal_of (whether the goal is for the ratio or for the value)
+  scripts/bench --json > figures.jsonl   one object a line: name, value, unit, reference, ratio,
+                                         goal, lower_is_better, goal_of (ratio or value)
   scripts/bench --backend trio           the same on trio
-  scripts/bench --quick                  seconds instead of minutes; shows that all run, its figures mean nothing
+  scripts/bench --quick                  seconds instead of minutes; shows that all run, without
+                                         meaningful figures
 
-Run it on the disk that matters: a folder in memory syncs for free.
+Run it on the disk that matters: in a folder in memory syncs cost nothing.
 """
 
 
@@ -116,7 +118,7 @@ def choose(names: Sequence[str], made: Parser) -> list[Benchmark]:
 
 
 def runnable(benchmarks: Sequence[Benchmark], named: Sequence[str]) -> tuple[list[Benchmark], int]:
-    """(those that can run here, how many of the named ones cannot). What is left out is told."""
+    """The benchmarks that can run here, and how many of the named ones cannot. Prints what is left out."""
     able: list[Benchmark] = []
     unable = 0
     for benchmark in benchmarks:
@@ -146,7 +148,7 @@ def make_folder(options: argparse.Namespace, made: Parser) -> str:
 
 
 def file_system(path: str) -> str:
-    """The kind of the file system that holds ``path``, or nothing where the system does not say."""
+    """The type of the file system of ``path``; empty if it is unknown."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8") as stream:
             mounts = [line.split() for line in stream]
@@ -170,7 +172,7 @@ def show_progress(name: str, text: str) -> None:
 
 
 def run_one(benchmark: Benchmark, folder: str, options: argparse.Namespace, backend: str) -> Result:
-    """One benchmark in an event loop and a folder of its own."""
+    """Run one benchmark in an event loop and a folder of its own."""
     own = f"{folder}/{benchmark.name}"
     os.mkdir(own)
     setting = Setting(
@@ -191,7 +193,7 @@ def run_one(benchmark: Benchmark, folder: str, options: argparse.Namespace, back
 def run_all(
     benchmarks: Sequence[Benchmark], folder: str, options: argparse.Namespace, backend: str
 ) -> tuple[list[Result], int]:
-    """(results, how many failed). One that fails does not keep the others from running."""
+    """The results, and how many benchmarks failed. The others run anyway."""
     results: list[Result] = []
     failed = 0
     for benchmark in benchmarks:
@@ -218,7 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     made = parser()
     options = made.parse_args(arguments)
     benchmarks = choose(options.names, made)
-    # A pipe has no width: nothing is cut off there.
+    # A pipe has no width, so nothing is truncated.
     console = Console(width=None if sys.stdout.isatty() else 140)
     if options.list:
         report.print_list(benchmarks, console)

@@ -1,9 +1,8 @@
 """Benchmarks of appends: many in flight, in batches, large, one after the other, and over many segments.
 
-All run the store as it is configured by default, with one container. Flush cycles start by themselves while
-the clock runs (a segment is flushed for each 4 MiB) and take their share of both cores; what is left
-unflushed at a round's end is flushed before the next round, off the clock.
-"""
+The store has the default configuration, with one container. Flushes start by themselves during a measurement
+(every 4 MiB of a segment) and use their share of both cores; the rest is flushed between two rounds, outside
+of the measurement."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ Append = Callable[[Any], Awaitable[int | None]]
 
 @attrs.frozen
 class Load:
-    """``in_flight`` writers append ``count`` items in all, each waiting for its ack before its next one."""
+    """``in_flight`` writers append ``count`` items in all, each waiting for the ack before the next one."""
 
     in_flight: int
     count: int
@@ -48,7 +47,7 @@ class Load:
         return self.count // self.in_flight * self.in_flight
 
     async def drive(self, append: Append) -> tuple[float, list[tuple[int, Any]]]:
-        """(seconds, the last append of each writer)."""
+        """The seconds, and the last append of each writer."""
         each, items, mask = self.count // self.in_flight, self.items, len(self.items)
         last: list[tuple[int, Any]] = []
 
@@ -76,7 +75,7 @@ class AppendRounds:
     def __init__(
         self, setting: Setting, store: tierlog.SegmentStore, load: Load, size: int, scale: float
     ) -> None:
-        """``size``: bytes of one item; ``scale``: what one item counts for in the figure."""
+        """``size``: bytes of one item; ``scale``: the weight of one item in the figure."""
         self._folder = setting.folder
         self._store = store
         self._load = load
@@ -148,7 +147,7 @@ async def append_256k(setting: Setting) -> Sequence[Pair]:
 
 
 async def sequential(setting: Setting) -> Sequence[Pair]:
-    """Rounds of latencies, one append at a time."""
+    """Rounds of append latencies, one append at a time."""
     count, items = setting.size(300, 20), payloads(1024)
     folder = setting.fresh("sequential")
 
@@ -180,7 +179,7 @@ async def sequential(setting: Setting) -> Sequence[Pair]:
 
 
 async def segments_1000(setting: Setting) -> Sequence[Pair]:
-    """The same load on one segment and over a thousand of the same container."""
+    """The same load on one segment, and on a thousand segments of the same container."""
     names = [f"bench/many-{number:04d}" for number in range(setting.size(1000, 50))]
     load = Load(256, setting.size(20_480, 512), payloads(1024))
     async with store_in(setting.fresh("segments")) as store:

@@ -1,4 +1,4 @@
-"""The ceiling: the least that any group-committing log in Python must do, and nothing else.
+"""The upper bound: a log that does the minimum of every log with group commit in Python, and nothing else.
 
 Per append: a frame with a CRC32C and one event. Per group: one pwritev and one fdatasync in a worker thread.
 No validation, no offsets per segment, no idempotence, no fencing, no cache, no flush. The file's blocks are
@@ -21,7 +21,7 @@ from benchmarks.harness import BenchmarkError, event_class
 
 _HEAD = struct.Struct(">IQI")
 _BUFFERS_MAX = 1000
-"""Below the system's limit of buffers in one call; a group with more is joined into one buffer instead."""
+"""Below the system's limit of buffers in one call; a larger group is joined into one buffer."""
 
 
 class BareLog:
@@ -72,7 +72,7 @@ class BareLog:
         self._end += size
 
     def check(self, appends: int, size: int, offset: int, data: bytes) -> None:
-        """The reference must have done its work as well."""
+        """Check that the reference wrote everything."""
         if self._end != self._tail or self._end != appends * (_HEAD.size + size):
             raise BenchmarkError(f"the reference wrote {self._end} bytes for {appends} appends of {size}")
 
@@ -89,7 +89,7 @@ class BareLog:
 
 @asynccontextmanager
 async def bare_log(folder: str, appends: int, size: int) -> AsyncIterator[BareLog]:
-    """A log with room for ``appends`` appends of ``size`` bytes; its file is gone afterwards."""
+    """A log with room for ``appends`` appends of ``size`` bytes; its file is removed afterwards."""
     path = f"{folder}/bare.log"
     log = BareLog(path, appends * (_HEAD.size + size))
     try:

@@ -1,13 +1,9 @@
-"""What every benchmark shares: what it declares, how it measures in pairs, and what comes out.
+"""What all benchmarks share: their declaration, measurement in pairs, and results.
 
-Owns: the records, the alternation of store and reference, the medians, the check that what was written is
-there. Does not own: any workload.
-
-A figure alone says little on a shared machine. So each round measures the reference and then the store (A B A
-B ...), each round gives one ratio, and the ratio that is reported is the median of them: a slow minute of the
-machine slows both halves of a round alike. The first round warms up and does not count; ``--quick``, whose
-figures mean nothing, does without it.
-"""
+A figure alone tells little on a shared machine. So each round measures the reference and then the store, each
+round has one ratio, and the reported ratio is their median: a slow minute of the machine slows both halves of
+a round. The first round warms up and does not count; ``--quick``, whose figures mean nothing, does only that
+one."""
 
 from __future__ import annotations
 
@@ -28,7 +24,7 @@ ROUNDS = 7
 
 
 class BenchmarkError(Exception):
-    """The benchmark did not do what it says: its figure would be a lie."""
+    """The benchmark did not do its work, so it has no figure."""
 
 
 @attrs.frozen
@@ -54,7 +50,7 @@ class Result:
     goal: float
     lower_is_better: bool
     goal_of: Literal["ratio", "value"]
-    """What the goal is about."""
+    """Whether the goal is for the ratio or the value."""
 
     @property
     def is_met(self) -> bool:
@@ -64,14 +60,14 @@ class Result:
 
 @attrs.frozen
 class Setting:
-    """What the command line decided, and where the data goes."""
+    """The choices of the command line, and the folder for data."""
 
     folder: str
     quick: bool
     backend: str
     progress: Callable[[str], None]
     megabytes: int | None = None
-    """How much data the benchmarks of bulk data use, in place of what they would."""
+    """The data size of bulk benchmarks, in place of their own."""
 
     def megabytes_of(self, full: int, quick: int) -> int:
         return self.size(full, quick) if self.megabytes is None else self.megabytes
@@ -91,14 +87,14 @@ class Benchmark:
     summary: str
     """One line for the table and ``--list``."""
     detail: str
-    """What is measured against what, and what is left out."""
+    """What is compared with what, and what is not measured."""
     unit: str
     goal: float
     run: Callable[[Setting], Awaitable[Sequence[Pair]]]
     lower_is_better: bool = False
     goal_of: Literal["ratio", "value"] = "ratio"
     missing: Callable[[], str] = str
-    """What keeps it from running here; empty if nothing does."""
+    """Why it cannot run here; empty if it can."""
 
     def result(self, pairs: Sequence[Pair]) -> Result:
         if not pairs or any(pair.value <= 0 or pair.reference <= 0 for pair in pairs):
@@ -143,7 +139,7 @@ async def store_in(
 
 @attrs.frozen
 class Written:
-    """One acked append, to be looked for later."""
+    """One acked append, to be checked later."""
 
     segment: str
     offset: int
@@ -151,7 +147,7 @@ class Written:
 
 
 async def verify(store: tierlog.SegmentStore, samples: Sequence[Written]) -> None:
-    """Read samples back; a store that lost or never wrote them fails the benchmark."""
+    """Read samples back. Raises ``BenchmarkError`` if one is missing."""
     if not samples:
         raise BenchmarkError("no append was acked")
 
@@ -175,7 +171,7 @@ async def verify_length(store: tierlog.SegmentStore, segment: str, expected: int
 
 
 def payloads(size: int, count: int = 64) -> list[bytes]:
-    """Different random blocks, so that a mix-up shows and nothing below can compress them away."""
+    """Different random blocks, so that a mix-up is detected and nothing can be compressed."""
     return [os.urandom(size) for _ in range(count)]
 
 
@@ -188,8 +184,7 @@ def is_interactive() -> bool:
 
 
 def event_class() -> Any:
-    """The running loop's own event, without a layer over it: the reference must not pay for our
-    portability."""
+    """The running event loop's own event: the reference must not pay for anyio."""
     import sniffio
 
     if sniffio.current_async_library() == "trio":

@@ -1,4 +1,4 @@
-"""Benchmarks of old data: a long segment read from its first byte to its last, and one large read from a slow
+"""Benchmarks of old data: a long segment read from its first byte to its last, and one large read from slow
 storage."""
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ async def _historical(setting: Setting, *, is_cold: bool) -> Sequence[Pair]:
     size, folder = chunk * CHUNKS, setting.fresh("history")
     expected = await fill(folder, size, rolling_size=chunk)
     files = chunk_files(f"{folder}/lts", size)
-    if not CHUNKS <= len(files) < CHUNKS + 4:  # the first of a life of the store may be a short one
+    if not CHUNKS <= len(files) < CHUNKS + 4:  # the first chunk after an open may be short
         raise BenchmarkError(f"the segment has {len(files)} chunks, not {CHUNKS}")
 
     async with store_in(folder, config=SMALL_CACHE) as store:
@@ -86,7 +86,7 @@ async def _historical(setting: Setting, *, is_cold: bool) -> Sequence[Pair]:
 
 
 def _forget_pages(file: str) -> None:
-    """Have the system drop the file from its page cache; chunks are synced, so all of it can go."""
+    """Drop the file from the system's page cache; chunks are synced, so all of it can be dropped."""
     descriptor = os.open(file, os.O_RDONLY)
     try:
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -130,7 +130,7 @@ async def parallel_read_20ms(setting: Setting) -> Sequence[Pair]:
 
 @attrs.frozen
 class _NoGarbage:
-    """Chunks are thrown away with the storage: there is nothing to collect."""
+    """Nothing is collected: the chunks are dropped with their storage."""
 
     async def track(self, names: Sequence[str]) -> None: ...
     def keep(self, names: Sequence[str]) -> None: ...
@@ -140,8 +140,8 @@ class _NoGarbage:
 
 @asynccontextmanager
 async def _slow_segment(size: int, chunk: int) -> AsyncIterator[tuple[ChunkedSegmentStorage, bytes]]:
-    """Segment 1 in chunks in memory, behind the storage actor; each request of a read takes ``DELAY`` seconds
-    longer."""
+    """Segment 1 in chunks in memory, behind the storage actor; each read request takes ``DELAY`` seconds
+    more."""
     slow = FaultyChunkStorage(
         MemoryChunkStorage(MemoryChunkState()), every(Fault(FaultKind.DELAY, seconds=DELAY), "read")
     )

@@ -1,8 +1,8 @@
-"""Benchmark of parked long polls: what one of 10,000 readers that wait for the next append costs the server
-in memory.
+"""Benchmark of parked long polls: the server memory of one of 10,000 readers that wait for the
+next append.
 
-The clients are plain sockets of this process, one for each poll. In the end one append wakes all of them, and
-each must get its bytes.
+The clients are plain sockets of this process, one for each poll. At the end one append wakes all of them, and
+each must receive its bytes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ async def parked_polls(setting: Setting) -> Sequence[Pair]:
 
 
 async def _park(setting: Setting, pid: int, port: int, count: int, client: tierlog.Client) -> float:
-    """Bytes that the server's memory grew by, for each poll."""
+    """Growth of the server's memory, in bytes per poll."""
     before = _resident_bytes(pid)
     connections = []
     for number in range(count):
@@ -61,7 +61,7 @@ async def _park(setting: Setting, pid: int, port: int, count: int, client: tierl
 
 
 async def _are_parked(port: int, count: int) -> bool:
-    """As the server's own page has it."""
+    """From the server's own metrics."""
     page = await _everything(await _ask(port, b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))
     return f"<p>{count} readers wait".encode() in page
 

@@ -1,9 +1,8 @@
-"""Benchmarks of tier 2's records: what one commit costs, and how fast any offset of a segment of very many
-chunks is found.
+"""Benchmarks of chunk metadata: the cost of one commit, and of finding an offset in a segment of very many
+chunks.
 
-Owns: two workloads on the record store in memory, without a disk and without chunk I/O. Both are on one
-instance of chunked storage, as the storage writer and readers use it. Time is the thread's time on a
-processor: nothing here waits for anything, so what other programs take of the machine is left out.
+Both workloads use the record store in memory, without a disk and without chunk I/O, through one instance of
+chunked storage. Time is the thread's processor time: nothing here waits, so other programs do not count.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ SPACING = 64 << 20
 
 @attrs.frozen
 class _NoGarbage:
-    """No chunk is made."""
+    """Creates no chunks."""
 
     async def track(self, names: Sequence[str]) -> None: ...
     def keep(self, names: Sequence[str]) -> None: ...
@@ -58,7 +57,7 @@ def _chunk(number: int, length: int) -> ChunkRecord:
 
 
 async def _segment(chunks: int, length: int) -> tuple[MemoryMetadataStore, int]:
-    """The records of a segment of that many chunks, and its length."""
+    """The records of a segment with that many chunks, and its length."""
     linked = tuple((number * length, _chunk(number, length)) for number in range(chunks))
     records: list[Record] = Chain(chunks * length, 0, False, 1 << 30, linked).records(SID, 1, SPACING)
     store = MemoryMetadataStore()
@@ -98,7 +97,7 @@ async def metadata_commit(setting: Setting) -> Sequence[Pair]:
         return count / seconds
 
     async def reference() -> float:
-        """The record store alone, with values of those sizes made before."""
+        """The record store alone, with prepared values of those sizes."""
         store = MemoryMetadataStore()
         values = [bytes(2 * len(_name(0)) + 60), bytes(2 * len(_name(0)) + 30), bytes(2 * len(_name(0)) + 60)]
         versions = {f"{place}:{_name(0)}": 0 for place in range(2)}
@@ -121,12 +120,12 @@ async def seek_tiny(setting: Setting) -> Sequence[Pair]:
 
 
 async def _seek(setting: Setting, chunk: int) -> Sequence[Pair]:
-    """The 99th percentile over random offsets, against looking up one record whose key is known."""
+    """The 99th percentile over random offsets, against looking up one record by its key."""
     count = setting.size(CHUNKS, 1000)
     store, length = await _segment(count, chunk)
     storage = _storage(store)
     layouts = storage._core.layouts
-    await (await layouts.open(SID)).locate(length - chunk - 1)  # somebody has come by
+    await (await layouts.open(SID)).locate(length - chunk - 1)  # the layout is loaded
     dice = random.Random(7)
 
     async def value() -> float:

@@ -1,4 +1,4 @@
-"""Benchmarks of reads: flushed data that is in no cache of the store, and the way of a fresh append to a
+"""Benchmarks of reads: flushed data that the store has not cached, and the latency from an append to a
 waiting reader."""
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tierlog.actors.settings.configuration import CacheConfig
 SEGMENT = "bench/reading"
 BLOCK = 4 << 20
 SMALL_CACHE = tierlog.StoreConfig(append_bytes_max=1 << 20, cache=CacheConfig(bytes=1 << 20))
-"""Recovery brings back into the tail cache what the log still holds; a small cache drops what is flushed."""
+"""Recovery loads the log into the tail cache; a small cache drops flushed data again."""
 
 
 # --- cold reads ---------------------------------------------------------------------------------
@@ -42,7 +42,7 @@ async def cold_read(setting: Setting) -> Sequence[Pair]:
     chunks = chunk_files(f"{folder}/lts", size)
     for path in chunks:
         with open(path, "rb") as stream:
-            stream.read()  # into the page cache again, which the store let it go from
+            stream.read()  # into the page cache, from which the store dropped it
 
     async def value() -> float:
         async with store_in(folder, config=SMALL_CACHE) as store:
@@ -76,7 +76,7 @@ async def fill(folder: str, size: int, rolling_size: int | None = None) -> int:
     async with store_in(folder) as store:
         await store.create_segment(SEGMENT, rolling_size=rolling_size)
         for number in range(size >> 20):
-            block = items[number % len(items)]  # 61 in turns: no two chunks of 16 hold the same
+            block = items[number % len(items)]  # 61 blocks in turn: no two chunks of 16 are equal
             await store.append(SEGMENT, block)
             crc = crc32c(block, crc)
             if number % 32 == 31:
@@ -92,7 +92,7 @@ async def fill(folder: str, size: int, rolling_size: int | None = None) -> int:
 
 
 def chunk_files(folder: str, size: int) -> list[str]:
-    """The files that hold user bytes: all but the store's own small ones."""
+    """The files with user data: all but the store's own small ones."""
     paths = [
         os.path.join(parent, name)
         for parent, _, names in os.walk(folder)
@@ -117,8 +117,8 @@ async def read_segment(store: tierlog.SegmentStore, size: int, piece: int) -> As
 
 
 def check_cache(store: tierlog.SegmentStore, size: int) -> None:
-    """What the log still held came into the tail cache at recovery; it must have been evicted, or the reads
-    would not be cold."""
+    """Recovery loaded the log into the tail cache. That must have been evicted, or the reads would not be
+    cold."""
     current = store.statistics().containers[0].current
     cached = current.cache.total_bytes if current else 0
     if cached > max(size // 16, 8 << 20):
@@ -171,7 +171,7 @@ async def tail_wakeup(setting: Setting) -> Sequence[Pair]:
                     await progress.wait()
 
             start += count * 1024
-            # A reader may be woken before the writer's own task runs again: that is no wait at all.
+            # A reader may wake up before the writer's task runs again, and has not waited then.
             return quantile([max(0.001, (s - a) * 1000) for s, a in zip(seen, acked, strict=True)], 0.99)
 
         return await alternate(setting, value, lambda: _bare_wakeup(count, event), 7)

@@ -1,9 +1,8 @@
-"""The benchmark of recovery: how fast a container's state comes back out of its log.
+"""The benchmark of recovery: how fast a container's state is recovered from its log.
 
-The log is written straight into the folder, with the store's own vocabulary and log but without its pipeline:
-half a million acks would take longer than the recovery that is measured. Each round opens its own copy,
-because an open store begins to flush, and the next recovery would find less to do.
-"""
+The log is written directly into the folder, with the store's operations and log but without its pipeline:
+half a million acks would take longer than the recovery. Each round opens a copy of its own, because an open
+store starts to flush, and the next recovery would have less to do."""
 
 from __future__ import annotations
 
@@ -88,8 +87,7 @@ async def _time_open(folder: str, count: int, samples: Sequence[Written]) -> flo
 
 
 async def _build(folder: str, count: int) -> tuple[list[bytes], list[Written]]:
-    """A folder whose log holds ``count`` appends; returns the payloads of its groups, and some of the
-    appends."""
+    """Write a log of ``count`` appends; returns the payloads of its groups, and some of the appends."""
     async with store_in(folder) as store:
         for name in SEGMENTS:
             await store.create_segment(name)
@@ -110,7 +108,7 @@ async def _build(folder: str, count: int) -> tuple[list[bytes], list[Written]]:
 
 
 async def _segments(log: LocalLog) -> tuple[int, list[int]]:
-    """(the sequence of the newest operation, the ids of the segments in the order of their creation)."""
+    """The sequence number of the newest operation, and the segment ids in the order of creation."""
     sequence, sids = 0, []
     async for _, payload in log.read():
         first, operations = decode_group(payload)
@@ -123,7 +121,7 @@ async def _segments(log: LocalLog) -> tuple[int, list[int]]:
 async def _append_all(
     log: LocalLog, count: int, sequence: int, sids: Sequence[int]
 ) -> tuple[list[bytes], list[Written]]:
-    """Every second append has a writer and an event number, as an idempotent writer's have."""
+    """Every second append has a writer id and an event number."""
     blocks = payloads(SIZE)
     groups: list[bytes] = []
     samples: list[Written] = []
@@ -143,7 +141,7 @@ async def _append_all(
 
 
 def _decode_plainly(view: memoryview) -> list[tuple[Any, ...]]:
-    """The same bytes into tuples, with ``struct`` and nothing else."""
+    """Decode the same bytes into tuples, with ``struct`` alone."""
     operations: list[tuple[Any, ...]] = []
     position, end = 8, len(view)
     while position < end:

@@ -1,4 +1,4 @@
-"""How results are shown: a table for people, one JSON object a line for programs."""
+"""Results as a table, or as one JSON object a line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def json_line(result: Result) -> str:
 
 
 def number(value: float) -> str:
-    """Three figures that matter: 61,234 and 0.42 rather than 61234.5678 and 0.4234."""
+    """Only significant digits: 61,234 and 0.42, not 61234.5678 and 0.4234."""
     if value >= 1000:
         return f"{value:,.0f}"
 

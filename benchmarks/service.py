@@ -1,9 +1,8 @@
 """Benchmarks over loopback HTTP: a server process, and this process or others as its clients.
 
-Each reference is measured in the same round, with the same clients' HTTP library: bare uvicorn that swallows
-the same posts, a server of static files. All clients and servers share the machine's cores, so figures here
-are of the whole, not of one side.
-"""
+Each reference is measured in the same round, with the same HTTP client library: bare uvicorn that accepts the
+same posts, a server of static files. All clients and servers share the machine's cores, so the figures
+include both sides."""
 
 from __future__ import annotations
 
@@ -47,7 +46,7 @@ def line_of(program: subprocess.Popen[str]) -> str:
 
 @asynccontextmanager
 async def program(*arguments: str) -> AsyncIterator[str]:
-    """One of ``http_programs`` that serves; its URL."""
+    """Run a server of ``http_programs``; yields its URL."""
     with start(*arguments) as server:
         try:
             yield await anyio.to_thread.run_sync(line_of, server)
@@ -71,7 +70,7 @@ async def lengths(client: tierlog.Client) -> int:
 
 
 async def append_1m(setting: Setting) -> Sequence[Pair]:
-    """Four processes, each with two appends in flight; to see whether it runs, two are together enough."""
+    """Four processes, each with two appends in flight; with ``--quick`` two processes."""
     count, clients = setting.size(64, 4), setting.size(4, 2)
     async with served(setting) as (client, url), program("swallow") as bare:
 
@@ -87,7 +86,7 @@ async def append_1m(setting: Setting) -> Sequence[Pair]:
 
 
 async def _together(role: str, url: str, clients: int, count: int) -> float:
-    """MB/s of processes that begin together."""
+    """MB/s of processes that start together."""
 
     def run() -> float:
         programs = [
@@ -146,7 +145,7 @@ async def _small(
             return load.total * events / seconds
 
         async def reference() -> float:
-            """The same number of bytes, in posts of the size of a full batch of 256 KiB, one at a time."""
+            """The same number of bytes, in posts of 256 KiB like full batches, one at a time."""
             posts, body = max(1, load.total * size // (256 << 10)), os.urandom(256 << 10)
             begin = time.perf_counter()
             for _ in range(posts):
@@ -161,7 +160,7 @@ async def _small(
 
 
 async def cold_read(setting: Setting) -> Sequence[Pair]:
-    """What is read was flushed, and pushed out of the tail cache."""
+    """The data was flushed, and evicted from the tail cache."""
     size, segment = setting.size(128 * MIB, 8 * MIB), SEGMENTS[0]
     blocks = payloads(4 * MIB, 4)
     async with served(setting) as (client, _):

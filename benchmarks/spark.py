@@ -1,10 +1,9 @@
 """Benchmarks of the Spark bridge: a session with two tasks at a time, a server process with durable appends,
 and the same cores for all.
 
-The session is this process's and is shared by all of them: a JVM takes ten seconds to start. Spark's own
-parquet, uncompressed, and its `noop` sink are the references, with the same rows in the same round. Parquet
-files are not synced; the store's appends are.
-"""
+All benchmarks share the session of this process: a JVM takes ten seconds to start. The references are Spark's
+uncompressed parquet and its `noop` sink, with the same rows in the same round. Parquet files are not synced;
+the store's appends are."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ ROUNDS = 3
 
 
 def missing() -> str:
-    """What keeps Spark from running here; empty if nothing does."""
+    """Why Spark cannot run here; empty if it can."""
     absent = [name for name in ("pyspark", "pyarrow", "pandas") if find_spec(name) is None]
     if absent:
         return f"it needs {' and '.join(absent)}: pip install 'tierlog[spark]'"
@@ -98,7 +97,7 @@ def served(setting: Setting) -> Iterator[Served]:
 
 @contextmanager
 def cached_rows(setting: Setting) -> Iterator[tuple[Any, int]]:
-    """Rows of 1 KiB that no dictionary and no run makes smaller, in memory; and how many."""
+    """Rows of 1 KiB that cannot be compressed, in memory; and their number."""
     count = setting.megabytes_of(1_000, 8) * 1_000_000 // ROW_BYTES
     frame = (
         session()
@@ -115,7 +114,7 @@ def cached_rows(setting: Setting) -> Iterator[tuple[Any, int]]:
 
 
 def written_bytes(pid: int) -> int:
-    """What a process had the disk write so far; 0 where the system does not say."""
+    """Bytes that a process has written to disk so far; 0 if that is unknown."""
     try:
         with open(f"/proc/{pid}/io", encoding="ascii") as stream:
             fields = dict(line.split(": ") for line in stream)
@@ -157,8 +156,7 @@ async def write(setting: Setting) -> Sequence[Pair]:
 
 
 async def read(setting: Setting) -> Sequence[Pair]:
-    """What is read was flushed. It comes out of the page cache, except for the store's side of the first
-    round (decision 10)."""
+    """The data was flushed. It is read from the page cache, except by the store in the first round."""
     with served(setting) as server:
         folder = os.path.join(setting.fresh("parquet"), "rows")
         with cached_rows(setting) as (frame, count):
@@ -201,7 +199,7 @@ def timed(act: Any) -> float:
 
 
 async def batches(setting: Setting) -> Sequence[Pair]:
-    """The median micro-batch of a query, without its first ones."""
+    """The median duration of a query's micro-batches, without the first ones."""
     wanted = setting.size(12, 3)
     with served(setting) as server:
         rows = (
@@ -269,7 +267,7 @@ async def commit(setting: Setting) -> Sequence[Pair]:
             return seconds * 1e3
 
         async def reference() -> float:
-            """What a committer of files does: each is moved, and then the folder is synced."""
+            """Like a file committer: move each file, then sync the folder."""
             source, target = setting.fresh("staged"), setting.fresh("table")
             for number in range(PARTS):
                 with open(os.path.join(source, str(number)), "wb") as stream:

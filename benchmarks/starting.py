@@ -1,5 +1,5 @@
-"""Benchmarks of starting: the import, and a fresh folder's way to its first ack. Each measurement is a Python
-process of its own."""
+"""Benchmarks of starting: the import, and the first ack in a new folder. Each measurement is a Python process
+of its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ async def main(folder):
         assert await store.read("bench/first", offset, 5) == b"first"
     print(seconds * 1000)
 
-anyio.run(main, sys.argv[1], backend=sys.argv[2], backend_options={"use_uvloop": True} if sys.argv[3] == "uvloop" else {})
+options = {"use_uvloop": True} if sys.argv[3] == "uvloop" else {}
+anyio.run(main, sys.argv[1], backend=sys.argv[2], backend_options=options)
 """
 
 _BARE_ACK = """\
@@ -47,8 +48,8 @@ print((time.perf_counter() - begin) * 1000)
 
 
 def _run(folder: str, program: str, *arguments: str) -> str:
-    # Bytecode is cached as it is for an installed package, whatever the caller's environment says; the round
-    # that warms up fills the cache.
+    # Bytecode is cached as for an installed package, whatever the environment is; the warm-up round fills the
+    # cache.
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     environment["PYTHONPYCACHEPREFIX"] = f"{folder}/bytecode"
     command = [sys.executable, "-c", program, *arguments]
@@ -70,7 +71,7 @@ async def open_first_ack(setting: Setting) -> Sequence[Pair]:
 
 
 async def import_time(setting: Setting) -> Sequence[Pair]:
-    """Whole processes: with the import, less those without."""
+    """Whole processes: the time with the import, minus the time without it."""
 
     def seconds(program: str) -> float:
         begin = time.perf_counter()
@@ -81,7 +82,7 @@ async def import_time(setting: Setting) -> Sequence[Pair]:
         return await anyio.to_thread.run_sync(seconds, program) * 1000
 
     pairs = await alternate(setting, lambda: measure("import tierlog"), lambda: measure("pass"), 15)
-    # Noise may make a single difference negative; the median of them is not.
+    # Noise may make a single difference negative, but not the median.
     return [Pair(max(0.001, pair.value - pair.reference), pair.reference) for pair in pairs]
 
 

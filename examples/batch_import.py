@@ -1,11 +1,10 @@
-"""Import a text file into a segment, one event for each line, once however often it is run.
+"""Import a text file into a segment, one event for each line, exactly once however often it runs.
 
     tierlog serve data                                             # in another terminal
     python examples/batch_import.py --endpoint http://127.0.0.1:8470 README.md app/lines
 
-A job that failed may have been committed: its answer can be lost. The import has a name (``txnId``), so
-running it again adds nothing then.
-"""
+A failed job may have been committed, if the answer was lost. The import has a name (``txnId``), so repeating
+it adds nothing then."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Sort a stream's events into two segments, each event once, with ``foreachBatch``.
+r"""Sort a stream's events into two segments, each event once, with ``foreachBatch``.
 
-    python examples/foreach_batch.py --endpoint http://127.0.0.1:8470 --checkpoint sort.checkpoint app/lines app/errors app/rest
+    python examples/foreach_batch.py --endpoint http://127.0.0.1:8470 --checkpoint sort.checkpoint \
+        app/lines app/errors app/rest
 
-A micro-batch may be done again after a crash, when one of its two writes is done and the other is not. So
-each write says who it is: an application (``txnAppId``) and the number of the micro-batch (``txnVersion``).
-One that was committed before adds nothing.
-"""
+After a crash a micro-batch is repeated, possibly when only one of its two writes was committed. So each write
+has a name: an application (``txnAppId``) and the number of the micro-batch (``txnVersion``). A write that was
+committed before adds nothing. """
 
 from __future__ import annotations
 

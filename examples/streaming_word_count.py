@@ -1,11 +1,11 @@
-"""Count the words of a segment as it grows, and write the counts to another segment.
+r"""Count the words of a segment as it grows, and write the counts to another segment.
 
-    python examples/streaming_word_count.py --endpoint http://127.0.0.1:8470 --checkpoint counts.checkpoint app/lines app/counts
+    python examples/streaming_word_count.py --endpoint http://127.0.0.1:8470 --checkpoint counts \
+        app/lines app/counts
 
-Each micro-batch appends the whole table as it is then: the last event of a word has its count. Stop it, start
-it again, kill it: it goes on where it was, and no micro-batch is there twice. With ``--once`` it ends when it
-has read what is there.
-"""
+Each micro-batch appends the whole table: the last event of a word has its current count. Stop it, kill it,
+start it again: it continues where it was, and no micro-batch is written twice. With ``--once`` it ends when
+it has read everything. """
 
 from __future__ import annotations
 
