@@ -156,7 +156,7 @@ class Container:
 
     @property
     def rolling_size(self) -> int:
-        """Bytes at which chunks of an imported segment roll if nothing says otherwise."""
+        """Bytes at which chunks of an imported segment roll if its header gives no size."""
         return self.options.chunked.rolling_size
 
     # --- life ------------------------------------------------------------------------------------

@@ -72,9 +72,9 @@ class Reader:
             try:
                 return await self._read_once(segment, offset, size)
             except (DataCorruption, SegmentNotFound, SegmentTruncated) as error:
-                # A splice, truncation or delete may have replaced the layout while the read was under way; a
-                # spliced source has no record. Sources of sources are spliced one after the other, so it may
-                # happen again; damage is what two looks at one layout show.
+                # A splice, truncation or delete may have replaced the layout during the read; a spliced
+                # source has no record. Sources of sources are spliced one after the other, so it may happen
+                # again. If the layout has not changed, it is corruption.
                 segment = self._as_it_is_now(segment)
                 if seen == before:
                     raise self._refusal(segment, error) from None

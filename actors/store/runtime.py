@@ -47,7 +47,7 @@ class RuntimeOptions:
     """Seconds that a call waits for a container that is recovering."""
     append_bytes_max: int
     rolling_size: int
-    """Bytes after which the chunks of a segment roll, unless its creation says otherwise."""
+    """Bytes at which a segment's chunks roll unless its creation gives another size."""
     lease_max: float = LEASE_MAX
     """Seconds; a transaction gets no longer lease."""
     staged_max: int = STAGED_MAX
@@ -57,23 +57,23 @@ class RuntimeOptions:
 
 @attrs.frozen(kw_only=True)
 class RuntimeParts:
-    """What a process serves a store with."""
+    """The parts with which a process serves a store."""
 
     identity: StoreIdentity
     owner_id: str
     chunks: ChunkStorage
     make_log: Callable[[int], DurableDataLog]
-    """Given a container's index, a fresh, unopened log: one for each ownership."""
+    """Returns a new, unopened log of the container with that index; called once per ownership."""
     options: RuntimeOptions
     world: World
     span: SpanHook | None = None
 
 
 class ContainerRuntime:
-    """The containers of one store that this process serves: each opened and closed on order, all of them
-    closed with ``running()``.
+    """The containers of one store that this process serves. Each is opened and closed on order; the end of
+    ``running()`` closes all of them.
 
-    ``store`` has the verbs; those on a container that is not served here raise ``NotOwner``.
+    ``store`` has the verbs. Those on a container that is not served here raise ``NotOwner``.
     """
 
     def __init__(self, parts: RuntimeParts) -> None:
@@ -115,10 +115,10 @@ class ContainerRuntime:
                     self.store.mark_closed()
 
     def begin(self, index: int) -> LocalContainer:
-        """Begin to serve the container ``index``, which fences every other owner; ``wait_started`` of the
-        answer says how it went."""
+        """Begin to serve the container ``index``, which fences every other owner. ``wait_started`` of the
+        result returns once it answers, or raises why it never will."""
         if self._tasks is None or self._stopping.is_set() or index in self._ended:
-            raise RuntimeError(f"container {index} is served here already, or nothing is served any more")
+            raise RuntimeError(f"container {index} is served here already, or the runtime is stopping")
 
         container = self._containers[index] = self._local_container(index)
         self._ended[index] = anyio.Event()
@@ -126,8 +126,8 @@ class ContainerRuntime:
         return container
 
     async def open(self, index: int) -> None:
-        """``begin``, and return once the container answers; raises why it never will, and then does not serve
-        it."""
+        """``begin``, and return once the container answers. If it never will, raises the reason and does not
+        serve it."""
         container = self.begin(index)
         try:
             await container.wait_started()
@@ -137,8 +137,8 @@ class ContainerRuntime:
             raise
 
     async def close(self, index: int) -> None:
-        """Stop serving the container: what it took in is finished, its log gets its footer. Does nothing if
-        it is not served."""
+        """Stop serving the container: it finishes what it accepted, and its log gets its footer. Does nothing
+        if it is not served."""
         container, ended = self._containers[index], self._ended.get(index)
         if isinstance(container, RemoteContainer) or ended is None:
             return
@@ -159,14 +159,13 @@ class ContainerRuntime:
         return self._containers[index]
 
     def forget(self, index: int) -> None:
-        """A container that ended by itself is not served here any more: callers are told so, instead of why
-        it ended."""
+        """Treat a container that ended by itself as one that is not served here: callers get ``NotOwner``
+        instead of the reason why it ended."""
         if index not in self._ended:
             self._containers[index] = RemoteContainer(index)
 
     def epochs(self) -> dict[int, int]:
-        """The epoch of each container that answers here and was not fenced, by its log's word at this
-        moment."""
+        """The epoch of each container that answers here and is not fenced according to its log."""
         active = (self._containers[index].active for index in sorted(self._ended))
         return {owner.index: owner.state.epoch for owner in active if owner is not None and _is_owner(owner)}
 
@@ -183,8 +182,8 @@ class ContainerRuntime:
             self._storage_ended.set()
 
     async def _wait_storage(self) -> None:
-        """Why long-term storage cannot be opened is raised here, as it is: out of its own task it would come
-        in a group."""
+        """Raises the reason if long-term storage cannot be opened: from its own task it would be in an
+        exception group."""
         try:
             await self._actor.wait_active()
         except ClosedError:
@@ -228,8 +227,7 @@ class ContainerRuntime:
             await container.run()
         finally:
             if container.is_closing and not self._stopping.is_set():
-                # Only an order ends here; a fenced or failed container stays, so that callers are told why it
-                # does not answer.
+                # Closed on order. A fenced or failed container stays, so that callers get the reason.
                 self._containers[container.index] = RemoteContainer(container.index)
             self._ended.pop(container.index).set()
 
@@ -238,7 +236,7 @@ def _is_owner(container: Container) -> bool:
     try:
         container.log.check_owner()
     except TierlogError:
-        return False  # Fenced, or ending for another reason.
+        return False  # fenced, or ending for another reason
     return True
 
 
@@ -254,14 +252,13 @@ async def serve(parts: RuntimeParts) -> AsyncIterator[SegmentStore]:
 
 @asynccontextmanager
 async def _background(run: Callable[[], Awaitable[Any]], stop: Callable[[], None]) -> AsyncIterator[None]:
-    """Run ``run`` beside the body; at the body's end, however it ends, ask it to stop and wait for it, out of
-    the cancellation's reach."""
+    """Run ``run`` beside the body. At the body's end, however it ends, ask it to stop and wait for it,
+    shielded from cancellation."""
     async with body_group() as tasks:
         done = anyio.Event()
 
         async def shielded() -> None:
-            # The parts end by their own order (drain, footer), not where a cancellation of the app happens to
-            # strike.
+            # The parts end in their own order (drain, footer), not at the point where the app was cancelled.
             with anyio.CancelScope(shield=True):
                 try:
                     await run()

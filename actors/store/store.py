@@ -485,7 +485,7 @@ class SegmentStore(SegmentVerbs):
     async def _append(
         self, container: LocalContainer | RemoteContainer, request: AppendRequest
     ) -> int | None:
-        """The way that can wait: at a gate, for room, for the next ownership."""
+        """Append, and wait where necessary: at a gate, for room, for the next ownership."""
         if self._span is None:
             return await container.call(lambda owner: owner.append(request))
 
@@ -535,7 +535,7 @@ class SegmentStore(SegmentVerbs):
 
 
 def _check_target(target: str, transaction_id: str) -> None:
-    """The target is a user's segment, and its name leaves room for those of the staged ones."""
+    """The target must be a user's segment, with a name that leaves room for those of staged segments."""
     check_segment_name(target)
     if is_staged(target):
         raise InvalidArgument(f"{target!r} is a staged segment, not a transaction's target")
@@ -544,5 +544,5 @@ def _check_target(target: str, transaction_id: str) -> None:
 
 
 def _traced(request: AppendRequest, span: object) -> AppendRequest:
-    """Its group's span will name ``span``, if the hook gave one."""
+    """The request, linked to ``span`` if the hook returned one: the span of its group will name it."""
     return request if span is None else TracedAppendRequest(request, span)
