@@ -37,7 +37,7 @@ B = TypeVar("B")
 
 
 class Disconnected(Exception):
-    """The client went away."""
+    """The client disconnected."""
 
 
 @attrs.frozen

@@ -486,7 +486,7 @@ class _Request:
     # --- out ----------------------------------------------------------------------------------------
 
     async def send(self, message: dict[str, Any]) -> None:
-        """Raises ``OSError`` if the client is gone: a stream that nobody reads must end."""
+        """Raises ``OSError`` if the client has disconnected: a stream without a reader must end."""
         await self._connection.wait_writable()
         if self.is_disconnected:
             raise BrokenPipeError
@@ -538,7 +538,7 @@ class LargeBody:
     def __init__(self, connection: HttpConnection, begun: bytes | bytearray, size: int) -> None:
         """``begun`` is here already; it is shorter than ``size``."""
         self._connection = connection
-        # ``bytes`` that nobody else refers to: what is written to the view is in them, and they are handed
+        # ``bytes`` without another reference: what is written to the view is in them, and they are handed
         # out as they are.
         self._memory = BytesIO(bytes(size))
         self._view = self._memory.getbuffer()

@@ -52,7 +52,7 @@ class Parameter:
     type: Any
     """From which the schema is made."""
     help: str
-    place: str = "query"
+    location: str = "query"
     required: bool = False
 
 
@@ -97,7 +97,7 @@ class Endpoint:
 
     @property
     def query_names(self) -> list[str]:
-        return [parameter.name for parameter in self.parameters if parameter.place == "query"]
+        return [parameter.name for parameter in self.parameters if parameter.location == "query"]
 
 
 def endpoint(

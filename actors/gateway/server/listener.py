@@ -86,7 +86,7 @@ async def serve_http(
 
 
 async def _run(server: _Server, listener: socket.socket) -> None:
-    # Not where a cancellation happens to strike: the end is asked for, and has a deadline.
+    # Not at the next await of a cancellation: the server is asked to stop, and has a deadline.
     with anyio.CancelScope(shield=True):
         await server.serve(sockets=[listener])
 

@@ -87,7 +87,7 @@ def _operation(endpoint: Endpoint, schema_of: Callable[[Any], Schema]) -> dict[s
         "parameters": [
             {
                 "name": parameter.name,
-                "in": parameter.place,
+                "in": parameter.location,
                 "required": parameter.required,
                 "description": parameter.help,
                 "schema": schema_of(parameter.type),

@@ -5,7 +5,7 @@ Bodies of requests are read strictly: an unknown or repeated member, a missing o
 ``InvalidArgument``, which names the member. Bodies of answers are read leniently: members that a newer server
 added are ignored; a missing one, or one of another type, raises ``ValueError``.
 
-Ranges of numbers are checked here. The grammar of names, ids and writers is only described here; whoever uses
+Ranges of numbers are checked here. The grammar of names, ids and writers is only described here; the code that uses
 the value checks it, with a better message than a pattern could give.
 """
 
