@@ -1,14 +1,15 @@
 """The storage-backend actor: the only holder of one ``ChunkStorage``. Everybody else has a ``StorageClient``,
 which is a ``ChunkStorage`` itself.
 
-Rules: S3 and A12 (the only layer that retries, and only what is safe), A13 and W7 (a call past its deadline
-is answered but never abandoned: it keeps its slot until the backend returns, and counts as late), A14 (reads
-and writes apart), A15 and C6 (the quota; the store's own chunks and deletes go by the internal lane and pass
-it), A16 and S7 (the breaker).
+Rules: S3 and A12 (the only layer that retries, and only what is safe), A6, A13 and W7 (a call past its
+deadline is answered but never abandoned: it keeps its slot until the backend returns, and counts as late),
+A14 (reads and writes apart), A15 and C6 (the quota; the store's own chunks and deletes go by the internal
+lane and pass it), A16 and S7 (the breaker).
 
 Stop order (rule A11): refuse new calls, let queued and running ones finish within ``drain_deadline``, answer
 the rest, cancel what still runs, close the backend. Cancelling ``run`` skips the draining, not the answers.
-Crash: nothing here is durable; the outcome of a mutation that was running is unknown."""
+Crash: nothing here is durable; the outcome of a mutation that was running is unknown.
+"""
 
 from __future__ import annotations
 
@@ -237,7 +238,8 @@ class StorageActor:
         open, ``StorageFull`` above the quota.
 
         ``name`` is the chunk's, or the prefix that it will have. While the breaker is open, one caller per
-        interval passes as the probe."""
+        interval passes as the probe.
+        """
         if self._state is not StorageState.ACTIVE:
             self._refuse()
 

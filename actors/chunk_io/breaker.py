@@ -4,7 +4,8 @@ A16 and S7).
 Closed: all callers pass. After ``failures_max`` failures in a row it opens: nobody passes, except one probe
 per ``interval``. A probe that never reports, because its caller went away, blocks the next one for one
 interval only. Any success closes. Synchronous and pure: times are arguments, in seconds of one monotonic
-clock."""
+clock.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The storage client: a ``ChunkStorage`` that calls the storage-backend actor.
 
 A cancelled call leaves the actor sound: if it was still queued it is dropped, if it runs it goes on, and the
-outcome of a mutation is unknown. Mutable buffers are copied, because a call may outlive its caller."""
+outcome of a mutation is unknown. Mutable buffers are copied, because a call may outlive its caller.
+"""
 
 from __future__ import annotations
 

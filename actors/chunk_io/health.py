@@ -3,7 +3,8 @@ S7).
 
 Bad health stops nothing: appends go on into the log and the cache, and flushes resume by themselves. The
 order of the states is the order in which an operator acts: make room, then see why nothing answers, then why
-it is slow."""
+it is slow.
+"""
 
 from __future__ import annotations
 

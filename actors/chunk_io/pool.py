@@ -2,7 +2,8 @@
 time.
 
 Rule A14: reads and writes have separate queues and limits, so that waiting writes never delay a read. A
-cancelled ``take`` has taken nothing."""
+cancelled ``take`` has taken nothing.
+"""
 
 from __future__ import annotations
 

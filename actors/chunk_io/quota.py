@@ -2,7 +2,8 @@
 
 Between two measurements the bytes written since are added, so that a burst cannot run far past the limit. The
 store's own chunks, reads and deletes are exempt: they make space (rule C6). Synchronous and pure; the actor
-measures."""
+measures.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 ``Unavailable`` means that nothing happened, ``OutcomeUnknown`` that something may have; all other errors are
 answers and are raised at once. Once the outcome of one attempt was unknown, so is the call's until the
 storage itself shows it: giving up then raises ``OutcomeUnknown``, whatever error came last. Cancellation
-passes; the outcome of a mutation is then unknown."""
+passes; the outcome of a mutation is then unknown.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def next_step(retry: Retry, error: TierlogError, unsure: bool, *, reads_are_dura
     """What follows ``error``. ``unsure``: the outcome of an earlier attempt was unknown.
 
     Where reads are not durable, reading back proves nothing: the outcome of a creation stays unknown, and its
-    caller takes another name."""
+    caller takes another name.
+    """
     if isinstance(error, Unavailable):
         return Next.RAISE if retry is Retry.NEVER else Next.REPEAT
 

@@ -3,7 +3,8 @@
 The thread sends heartbeats while the event loop is busy, with the loop's lag: so a host that works hard
 differs from one that is stuck (rule V5). The threads of a frozen process are frozen too. If the supervisor
 does not read for ``WRITE_SECONDS``, the connection is cut, so that the reading side ends and looks for
-another supervisor."""
+another supervisor.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,8 @@
 
 A host goes on without its supervisor: it serves and looks for the next one at the same path, for as long as
 the last welcome allowed (rule V4). A supervisor with a lower term than one seen before is not obeyed (rule
-V1). Cancellation cuts the connection."""
+V1). Cancellation cuts the connection.
+"""
 
 from __future__ import annotations
 

@@ -3,7 +3,8 @@
 Orders about one container are executed one after the other, those about different ones at the same time. An
 order to open what is already served, and not fenced, is answered with its present epoch. An answer goes only
 to the supervisor whose order it was, for the next one counts its orders anew. A container fenced by a later
-owner is closed and reported as soon as it is seen, at the latest after a second (rule V3)."""
+owner is closed and reported as soon as it is seen, at the latest after a second (rule V3).
+"""
 
 from __future__ import annotations
 

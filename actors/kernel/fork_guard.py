@@ -2,7 +2,8 @@
 
 A store or a client remembers the count when it is made and refuses use when it differs: its sockets,
 descriptors and tasks belong to the parent. Reading a count is cheaper than a process id, which costs a system
-call."""
+call.
+"""
 
 from __future__ import annotations
 

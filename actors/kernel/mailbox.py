@@ -375,7 +375,8 @@ class Mailbox(Generic[T]):
         """Refuse everything from now on with ``reason``, which waiting putters and the consumer get too.
 
         Returns the items inside, internal ones first; the caller must answer each of their waiters (rule A4).
-        Later calls keep the first reason and return ``[]``."""
+        Later calls keep the first reason and return ``[]``.
+        """
         if self._closed is not None:
             return []
 

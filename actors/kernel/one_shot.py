@@ -3,7 +3,8 @@
 ``anyio.Event()`` looks up the loop each time and wraps the loop's own event, which costs more than all else
 in a call to an actor. An ``EventSource`` remembers the class, or is given the loop's cheapest way
 (``event_loop.py``). A source belongs to one event loop: an actor's mailbox has one, which its replies share.
-An event of a source has one waiter."""
+An event of a source has one waiter.
+"""
 
 from __future__ import annotations
 

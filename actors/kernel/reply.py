@@ -1,7 +1,8 @@
 """One answer for each message (rule A5): a value, an error, or the error of the actor's exit.
 
 A cancelled waiter leaves the slot valid; answering it later is no error. An event is made only if the waiter
-comes before the answer."""
+comes before the answer.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class Reply(Generic[T]):
     """A slot for one answer. The first answer counts; a later one is ignored and returns False.
 
     ``events``: the actor's event source (``mailbox.events``), which makes waiting cheaper. Without it the
-    slot works on any event loop."""
+    slot works on any event loop.
+    """
 
     __slots__ = ("_done", "_error", "_event", "_events", "_others", "_value")
 

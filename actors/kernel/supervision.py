@@ -5,7 +5,8 @@ in ``window`` seconds, then it gives up; a healthy run resets the backoff).
 
 Cancellation passes at once, from the actor and from the wait between two runs. KeyboardInterrupt and
 SystemExit are reported as poisoned and then pass: they are meant for the process. Time is
-``anyio.current_time`` (rule C8)."""
+``anyio.current_time`` (rule C8).
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ async def body_group() -> AsyncIterator[anyio.abc.TaskGroup]:
 
     A plain task group wraps the body's own exception into a group. Here the body's exception comes out as it
     was raised, after all tasks have ended; what a task raises comes in a group. The body ends the tasks
-    itself (``cancel_scope.cancel``, or a stop that they obey)."""
+    itself (``cancel_scope.cancel``, or a stop that they obey).
+    """
     failure: BaseException | None = None
     async with anyio.create_task_group() as tasks:
         try:

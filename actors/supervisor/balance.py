@@ -2,7 +2,8 @@
 
 Every host gets the same number of containers, give or take one. A container stays where it is served unless
 its host has more than its share: a move interrupts callers for a moment. The result does not depend on the
-order of the input."""
+order of the input.
+"""
 
 from __future__ import annotations
 

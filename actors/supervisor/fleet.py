@@ -336,7 +336,8 @@ class Fleet:
         """An outdated order (rule V2) was executed all the same.
 
         It fenced the earlier owner. So if the container counts as served, or as lost to an outside owner,
-        this host is the owner."""
+        this host is the owner.
+        """
         if assignment.host == host_id:
             return []
         if (

@@ -48,10 +48,11 @@ def status_page(status: dict[str, Any], escape: Callable[[str], str]) -> str:
     )
     recent = ", ".join(f"{seconds * 1000:.0f} ms" for seconds in status["failover_seconds"][-5:]) or "none"
     return f"""<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="2"><title>tierlog: {word}</title>
-<style>{_STYLE}</style></head><body>
+<html lang="en"><head><meta charset="utf-8"><meta http-equiv="refresh" content="2">
+<title>tierlog: {word}</title><style>{_STYLE}</style></head><body>
 <h1>tierlog: <span class="{mood}">{word}</span></h1>
-<p class="dim">{escape(str(status.get("folder", "")))} &middot; supervisor: process {status.get("pid", "")}, term {status["term"]}
+<p class="dim">{escape(str(status.get("folder", "")))} &middot; supervisor: process {status.get("pid", "")},
+term {status["term"]}
 &middot; failovers {status["failovers"]}, the last took {escape(recent)}</p>
 <h2>Hosts</h2>{_table(_HOST_COLUMNS, hosts, escape)}
 <h2>Containers</h2>{_table(_CONTAINER_COLUMNS, status["containers"], escape)}

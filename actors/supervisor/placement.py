@@ -3,7 +3,8 @@
 A container without a host is opened as soon as one accepts it. A move, for balance or because its host
 drains, closes the container first and waits until all others are served, so that no container is closed for
 balance while another has no host (rule V9). After a crash, a container whose opening may have caused it opens
-alone, so that no other is blamed (rule V8)."""
+alone, so that no other is blamed (rule V8).
+"""
 
 from __future__ import annotations
 

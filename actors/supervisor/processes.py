@@ -3,7 +3,8 @@ cannot mislead.
 
 A host may outlive its supervisor and be found by the next one (rule V4), which watches it without being its
 parent. The end of a process is an event (a pidfd becomes readable); where the system has no pidfds it is
-polled every 20 ms. A supervisor that ends leaves its hosts running unless it stopped them."""
+polled every 20 ms. A supervisor that ends leaves its hosts running unless it stopped them.
+"""
 
 from __future__ import annotations
 

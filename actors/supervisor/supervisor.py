@@ -11,7 +11,8 @@ lateness counts for no host as silence (rule V7).
 
 Stop (rule V10): the hosts are ordered to drain; ``run`` returns when the last process has ended.
 Cancellation, and the end of a superseded supervisor: the hosts go on serving until the next supervisor finds
-them (rule V4). A crash is the same."""
+them (rule V4). A crash is the same.
+"""
 
 from __future__ import annotations
 

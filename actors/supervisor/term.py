@@ -4,7 +4,8 @@ The folder ``supervisor/`` in the data folder has the lock file and the register
 second supervisor from starting while the first lives, even frozen. The term covers what a lock cannot see,
 such as a folder copied under a running supervisor: each start takes a higher term, hosts obey the highest
 they have seen, and a supervisor that learns of a higher one ends (rule V1). Crash: the system frees the lock;
-the register is as in rule W1."""
+the register is as in rule W1.
+"""
 
 from __future__ import annotations
 

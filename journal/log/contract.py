@@ -80,7 +80,8 @@ class DurableDataLog(ABC):
 
         With ``after``, only while the log's epoch is one of these; else raises ``NotOwner`` and fences
         nobody. So an owner that failed and opens again by itself does not fence an owner that opened the log
-        in between."""
+        in between.
+        """
 
     @property
     @abstractmethod

@@ -9,7 +9,8 @@ without its header. Hence a frame that validates behind a broken header belongs 
 after the open was complete.
 
 A group is begun only after the one before it is durable, so only the last can be torn: a valid frame behind
-an invalid one proves that the invalid one was once good, which is corruption."""
+an invalid one proves that the invalid one was once good, which is corruption.
+"""
 
 from __future__ import annotations
 
@@ -137,7 +138,8 @@ def decode_header(data: Buffer, path: str) -> tuple[FileHeader, int]:
     or invalid.
 
     The envelope (magic, version, length, CRC) is the same in every version, so a newer one is recognised and
-    raises ``StoreMismatch``."""
+    raises ``StoreMismatch``.
+    """
     if len(data) < _ENVELOPE.size:
         raise DecodeError(f"{len(data)} bytes are too few for a header")
     magic, version, _, length = _ENVELOPE.unpack_from(data)

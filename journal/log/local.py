@@ -6,7 +6,8 @@ point is the check: a group whose check fails is not acked (W1), and the next gr
 event loop after they return. A cancelled append has an unknown outcome, and the log is broken (W6). Nothing
 is kept in memory only. Call ``close`` under a shield with a deadline: past it, descriptors are leaked and
 never reused (W7). The opening is in ``local_open.py``, the reading of files in ``local_history.py``, their
-creation in ``local_writer.py``."""
+creation in ``local_writer.py``.
+"""
 
 from __future__ import annotations
 

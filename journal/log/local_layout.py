@@ -1,7 +1,8 @@
 """The files of a local log, and its options.
 
 The folder holds ``register``, ``reserve`` and the WAL files ``<epoch:016x>-<sequence:08x>.wal``. Other names
-are ignored and kept."""
+are ignored and kept.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@
     unlink files that no seal names   they have length 0 for every later owner
 
 Crash: before the new file is durable the older files decide; from then on the new file does. Nothing is
-returned before the check."""
+returned before the check.
+"""
 
 from __future__ import annotations
 
@@ -210,7 +211,8 @@ def _unlink_unnamed(
     our epoch.
 
     The register was checked after that, so no later owner has read an older header. Files of later epochs are
-    never touched."""
+    never touched.
+    """
     named = [part.seal.file for part in parts]
     yield from unlink_files(
         context.layout, [file for file in names if file.epoch < epoch and file not in named]

@@ -2,7 +2,8 @@
 
 A file's header, with the re-logged group if there is one, is written, synced and its name made durable before
 anything else is written to it (W4). Crash: a file with a torn start never took effect. A failed sync is never
-retried (W6). On a full disk a new file is the renamed ``reserve`` file, whose blocks are allocated."""
+retried (W6). On a full disk a new file is the renamed ``reserve`` file, whose blocks are allocated.
+"""
 
 from __future__ import annotations
 

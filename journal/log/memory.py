@@ -2,7 +2,8 @@
 the process ends.
 
 Every change is one synchronous step after the last await: a cancelled append either happened or did not, and
-the log is broken either way (W6)."""
+the log is broken either way (W6).
+"""
 
 from __future__ import annotations
 

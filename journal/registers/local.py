@@ -8,7 +8,8 @@ Ordering (W1): raise = flock, read, write, sync, unlock; only then is any WAL fi
 complete under another name, linked to its own, and never replaced. Slots are written unsynced, except at
 open, roll and clean close. Crash: an epoch record is in one sector and is old or new; so is a slot.
 Cancellation: programs are never abandoned. Torn reads: another process may write during a read, so a record
-that fails its check is read again a few times before it counts as damaged."""
+that fails its check is read again a few times before it counts as damaged.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +193,8 @@ def create_register(folder: str, path: str, log_id: bytes) -> Program[FileHandle
     first, its register is used.
 
     The draft is written under its flock and only while ``path`` does not exist: a creator that waited for the
-    lock may hold the file that has become the register meanwhile."""
+    lock may hold the file that has become the register meanwhile.
+    """
     draft = yield from _open_draft(path + ".new")
     try:
         yield Lock(draft)
@@ -243,7 +245,8 @@ def raise_register(
 
     With ``expected`` it is a compare-and-set: raises ``NotOwner`` and writes nothing if the epoch is none of
     these or has another owner id. The new epoch is added to ``tried`` before it is written. If the write has
-    no effect, the next opener takes the same number, so the number alone does not identify the owner."""
+    no effect, the next opener takes the same number, so the number alone does not identify the owner.
+    """
     yield Lock(handle)
     try:
         # The flock excludes every other writer of this record, so one read is enough.

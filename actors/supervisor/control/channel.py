@@ -2,7 +2,8 @@
 
 The path follows from the store and its folder, so that a supervisor's hosts find the next one (rule V4). A
 connection whose host does not read fills its bounded queue and is closed; one without a timely hello is
-closed; a silent one is found by its missing heartbeats (rule V5)."""
+closed; a silent one is found by its missing heartbeats (rule V5).
+"""
 
 from __future__ import annotations
 

@@ -4,7 +4,8 @@ A connection begins with ``Hello`` from the host, answered by ``Welcome`` or ``R
 way; answers, events and heartbeats the other. Each line is a JSON object with its ``type``. Unknown fields
 are ignored, so that a newer side may add some; an unknown type, a missing field or a line above the limit
 ends the connection. The version changes when an older reader would misunderstand. Orders carry the
-supervisor's term: a host obeys the highest it has seen and none below."""
+supervisor's term: a host obeys the highest it has seen and none below.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ async def served(folder: Path) -> AsyncIterator[str]:
     """Hosts that are one real server. A host that was drained starts again at once, so that all stay
     ready."""
     async with service(folder) as host:
-        options = FleetOptions(adoption=0, restart=Backoff(first=0, maximum=0), exits_max=1_000_000)
+        restart = Backoff(first=0, maximum=0)
+        options = FleetOptions(adoption=0, silence=3600, restart=restart, exits_max=1_000_000)
         supervisor = ObedientSupervisor(3, 2, url=f"http://127.0.0.1:{host.port}", options=options)
         app = make_admin_app(supervisor, {"folder": "somewhere"}, system_world())
         async with serve_http(app, bind("127.0.0.1", 0), stop_timeout=1.0) as server:

@@ -1,4 +1,4 @@
-"""A container that takes its hosts down is set aside, and the others go on (rule V8): with real processes."""
+"""A container whose hosts crash is quarantined, and the others go on (rule V8): with real processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def assignment(service: Service, index: int) -> dict[str, object]:
     return found
 
 
-def is_set_aside(service: Service) -> bool:
+def is_quarantined(service: Service) -> bool:
     others = set(range(CONTAINERS)) - {BAD}
     return assignment(service, BAD)["phase"] == "quarantined" and service.assignments().keys() == others
 
@@ -37,7 +37,7 @@ def not_served(service: Service) -> tuple[int, list[int]]:
     return answer.status_code, answer.json()["containers_not_served"]
 
 
-def test_v8_a_container_that_kills_three_hosts_is_set_aside_and_the_others_go_on(
+def test_v8_a_container_that_kills_three_hosts_is_quarantined_and_the_others_go_on(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = tmp_path / "fault"
@@ -54,11 +54,11 @@ def test_v8_a_container_that_kills_three_hosts_is_set_aside_and_the_others_go_on
     anyio.run(begin)
     fault.touch()
     with Service(folder, program=PROGRAM) as service:
-        wait_until(lambda: is_set_aside(service), "the container is set aside, the others are served")
+        wait_until(lambda: is_quarantined(service), "the container is quarantined, the others are served")
         assert unasked_exits(service) == 3, "one host after the other, and none more"
         assert "its host exited 3 times in a row" in str(assignment(service, BAD)["reason"])
         assert any(
-            line.startswith(f"error: container {BAD} is not served, it is quarantined: ")
+            line.startswith(f"error: container {BAD} is not served but quarantined: ")
             for line in service.errors
         )
         for index, name in enumerate(names):

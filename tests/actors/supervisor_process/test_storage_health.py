@@ -1,5 +1,5 @@
-"""A real service whose long-term storage goes away and comes back: it says so, takes appends meanwhile, and
-mends by itself."""
+"""A real service whose long-term storage fails and returns: it reports it, takes appends meanwhile, and recovers by
+itself."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_s7_a_chunk_root_that_goes_away_is_told_and_waited_for(folder: Path, tmp
 
         told = wait_until(
             lambda: service.client.get("/health").json()["unhealthy_storage"],
-            "the supervisor tells of the trouble",
+            "the supervisor reports it",
         )
         assert told["host-0"]["state"] == "unreachable"
         assert "unmounted?" in told["host-0"]["cause"]
@@ -69,7 +69,8 @@ def test_s7_a_chunk_root_that_goes_away_is_told_and_waited_for(folder: Path, tmp
             lambda: client.segment_info(name).flushed_length == 23, "what was taken meanwhile is flushed"
         )
         wait_until(
-            lambda: not service.client.get("/health").json()["unhealthy_storage"], "the trouble is over"
+            lambda: not service.client.get("/health").json()["unhealthy_storage"],
+            "long-term storage is healthy again",
         )
         assert service.host("host-0")["storage"] == {"state": "ok", "cause": ""}
         assert service.stop() == 0

@@ -1,5 +1,4 @@
-"""What a service says when it cannot start, and how it goes on with a part that cannot (rules V1, V8,
-V10)."""
+"""A service that cannot start, and one that goes on without a failed part (rules V1, V8, V10)."""
 
 from __future__ import annotations
 
