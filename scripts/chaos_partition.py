@@ -2,10 +2,10 @@
 """Breaks the network of a service: between clients and hosts, clients and supervisor, hosts and supervisor.
 
 It starts `tierlog serve` on a temporary folder, with a proxy in the middle of every connection, the control
-socket's too, and writers that remember every ack. In each round some connections are cut (reset), silent
-(nothing passes, nobody is told), slow, thin, broken once, or doubled (what a client sends arrives at two
-connections). When the trouble is over every container must ack again. At the end every segment is read back
-and judged as by scripts/chaos_failover.py.
+socket's too, and writers that record every ack. In each round some connections are cut (reset), silent
+(nothing passes, no side is told), slow, thin, broken once, or doubled (what a client sends arrives at two
+connections). When the fault ends every container must ack again. At the end every segment is checked
+as by scripts/chaos_failover.py.
 
   scripts/chaos_partition.py --rounds 5
   scripts/chaos_partition.py --rounds 100 --hosts 3 --containers 8

