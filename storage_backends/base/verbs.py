@@ -46,7 +46,7 @@ class ReadVerbs(Protocol):
         Ends once the segment is sealed and read to its end. A recovery of the container, or its move to
         another host, is not visible to the caller.
 
-        Raises the errors of ``read``; ``SegmentNotFound`` also if the segment is deleted meanwhile.
+        Raises the errors of ``read``; ``SegmentNotFound`` also if the segment is deleted in the meantime.
         """
         ...
 

@@ -81,8 +81,8 @@ class S3ChunkStorage(BaseChunkStorage):
                 failures.append(error)
         if failures:
             raise Unavailable(
-                f"{len(failures)} of {len(old)} uploads that dead owners left below {self._location} could not "
-                f"be aborted; the next sweep tries again: {failures[-1]}"
+                f"{len(failures)} of {len(old)} uploads that dead owners left below {self._location} could "
+                f"not be aborted; the next sweep tries again: {failures[-1]}"
             ) from failures[-1]
 
     async def _close(self) -> None:

@@ -2,7 +2,7 @@
 
 Every row depends on one question: can the request have taken effect? After a refusal it has not. Without a
 valid answer, and after every 5xx that is no refusal, the outcome of a request that others can see is unknown;
-one that nobody sees, such as a read or a part of an upload, can simply be repeated.
+one that others cannot see, such as a read or a part of an upload, can simply be repeated.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _REFUSALS = {
     "RequestTimeout": "the bytes of {place} arrived at {endpoint} too slowly",
     "ConditionalRequestConflict": "another conditional write of {place} is under way",
     "OperationAborted": "another operation on {place} is under way",
-    "NoSuchUpload": "the upload of {place} was aborted by somebody else",
+    "NoSuchUpload": "the upload of {place} was aborted by another process",
     "BadDigest": "bytes of {place} were damaged on the way to {endpoint}, which stored nothing",
     "InvalidDigest": "bytes of {place} were damaged on the way to {endpoint}, which stored nothing",
     "XAmzContentChecksumMismatch": "bytes of {place} were damaged on the way to {endpoint}, which stored "

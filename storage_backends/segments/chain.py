@@ -15,7 +15,7 @@ _RECORD_BYTES = 96
 """About the size of a record and its key beside names, checksums and starts."""
 
 
-class Laid(NamedTuple):
+class ChunkRecords(NamedTuple):
     """The records of one chunk."""
 
     start: int
@@ -52,9 +52,9 @@ class Chain:
 
     def records(self, segment: int, epoch: int, spacing: int) -> list[Record]:
         """The records of the segment with that id. ``spacing``: bytes between index records."""
-        laid = list(self.laid(segment, spacing))
-        index = [record for each in laid for record in each.multiples]
-        return [self.segment_record(segment, epoch), *(each.chunk for each in laid), *index]
+        records = list(self.chunk_records(segment, spacing))
+        index = [record for each in records for record in each.multiples]
+        return [self.segment_record(segment, epoch), *(each.chunk for each in records), *index]
 
     def segment_record(self, segment: int, epoch: int) -> SegmentRecord:
         first = self.chunks[0] if self.chunks else None
@@ -73,10 +73,10 @@ class Chain:
             rolling_size=self.rolling_size,
         )
 
-    def laid(self, segment: int, spacing: int) -> Iterator[Laid]:
+    def chunk_records(self, segment: int, spacing: int) -> Iterator[ChunkRecords]:
         """Each chunk's records, linked to the next."""
         for start, chunk in _linked(self.chunks):
-            yield Laid(start, chunk, _index(segment, start, chunk, spacing))
+            yield ChunkRecords(start, chunk, _index(segment, start, chunk, spacing))
 
     def broken(self) -> list[str]:
         """Why these chunks do not make a segment; empty if they do."""

@@ -34,7 +34,7 @@ def world_of(seed: int) -> World:
 
 @attrs.define
 class RememberingSink:
-    """A ``GarbageSink`` that keeps what it was told."""
+    """A ``GarbageSink`` that records its calls."""
 
     tracked: list[str] = attrs.field(factory=list)
     kept: list[str] = attrs.field(factory=list)
@@ -124,7 +124,7 @@ class FailingMetadataStore(MemoryMetadataStore):
         if fault is MetadataFault.BEFORE:
             raise Unavailable("scripted: the record store cannot be reached")
         if fault is MetadataFault.LOST:
-            raise OutcomeUnknown("scripted: the record store was not reached, as nobody can know")
+            raise OutcomeUnknown("scripted: the record store was not reached, but the caller cannot know")
 
         version = await super().commit(expected, writes)
         self.applied = True
@@ -135,7 +135,7 @@ class FailingMetadataStore(MemoryMetadataStore):
 
 @attrs.define
 class Tier2:
-    """What survives an owner: chunks, metadata, and what the sinks of all owners were told."""
+    """What survives an owner: chunks, metadata, and the calls of all owners' sinks."""
 
     append: bool = True
     options: ChunkedOptions = attrs.field(factory=ChunkedOptions)

@@ -59,8 +59,7 @@ def s3_storage(url: str, prefix: str = "store/", **options: Any) -> S3ChunkStora
 
 
 class ClientPool:
-    """Clients that are closed and wait to be opened again, for making one costs more than most tests. An open
-    one is nobody else's."""
+    """Closed clients to open again: making one costs more than most tests."""
 
     def __init__(self) -> None:
         self._closed: dict[S3Options, list[Any]] = {}

@@ -405,19 +405,19 @@ class TearsCancelledDeletes(Right):
 class Lying(Right):
     """A flag that does not say what the storage does."""
 
-    told: Capabilities
+    claimed: Capabilities
 
     @property
     def capabilities(self) -> Capabilities:
-        return self.told
+        return self.claimed
 
 
 class HidesAppend(Lying):
-    told = Capabilities(append=False, concat=True)
+    claimed = Capabilities(append=False, concat=True)
 
 
 class HidesConcat(Lying):
-    told = Capabilities(append=True, concat=False)
+    claimed = Capabilities(append=True, concat=False)
 
 
 class Promising(Right):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ...base.errors import InvalidArgument
-from ..chain import Chain, Laid
+from ..chain import Chain, ChunkRecords
 from ..core import Core
 from ..metadata_store import TRANSACTION_BYTES_MAX
 from ..records import DeferredWorkKind, DeferredWorkRecord
@@ -33,39 +33,39 @@ async def adopt(core: Core, segment: int, chain: Chain) -> None:
     transaction."""
     core.adopting.add(segment)
     for piece, _ in _pieces(core, segment, chain):
-        await _lay(core, segment, piece)
+        await _write(core, segment, piece)
 
 
-async def _lay(core: Core, segment: int, piece: list[Laid]) -> None:
+async def _write(core: Core, segment: int, piece: list[ChunkRecords]) -> None:
     with SegmentTransaction(core, segment, create=False, rolling_size=None) as txn:
         async with txn.operation():
             work = await txn.deferred(DeferredWorkKind.ADOPT)
             work = work or DeferredWorkRecord(
                 DeferredWorkKind.ADOPT, segment, index_offset=piece[0].start, chunk=piece[0].chunk.name
             )
-            for laid in piece:
-                txn.metadata.put(laid.chunk)
-                for index in laid.multiples:
+            for records in piece:
+                txn.metadata.put(records.chunk)
+                for index in records.multiples:
                     txn.metadata.put(index)
             last = piece[-1]
             txn.defer(changed(work, end=last.start + last.chunk.length, chunks=work.chunks + len(piece)))
         await txn.commit()
 
 
-def _pieces(core: Core, segment: int, chain: Chain) -> Iterator[tuple[list[Laid], bool]]:
+def _pieces(core: Core, segment: int, chain: Chain) -> Iterator[tuple[list[ChunkRecords], bool]]:
     """(records of some chunks, whether they are the last) for each transaction."""
-    piece: list[Laid] = []
+    piece: list[ChunkRecords] = []
     size = 0
-    for laid in chain.laid(segment, core.options.index_spacing):
-        if laid.size > TRANSACTION_BYTES_MAX:
+    for records in chain.chunk_records(segment, core.options.index_spacing):
+        if records.size > TRANSACTION_BYTES_MAX:
             raise InvalidArgument(
-                f"the records of chunk {laid.chunk.name} take {laid.size} bytes; one transaction holds "
+                f"the records of chunk {records.chunk.name} take {records.size} bytes; one transaction holds "
                 f"{TRANSACTION_BYTES_MAX}"
             )
-        if piece and size + laid.size > core.options.adopt_bytes:
+        if piece and size + records.size > core.options.adopt_bytes:
             yield piece, False
             piece, size = [], 0
-        piece.append(laid)
-        size += laid.size
+        piece.append(records)
+        size += records.size
     if piece:
         yield piece, True

@@ -20,7 +20,7 @@ from tierlog.actors.legacy_rolling.importing import import_segment
 from tierlog.journal.log.contract import GROUP_BYTES_MAX
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus
 from tierlog.storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, Unavailable
-from tierlog.storage_backends.segments.chain import Chain, Laid
+from tierlog.storage_backends.segments.chain import Chain, ChunkRecords
 from tierlog.storage_backends.segments.core import ChunkedOptions, Core
 from tierlog.storage_backends.segments.operations import adopt
 from tierlog.storage_backends.segments.records import (
@@ -66,18 +66,18 @@ async def nothing_is_left(owner: Owner, world: ContainerWorld) -> None:
 @contextmanager
 def held_after(pieces: int) -> Iterator[anyio.Event]:
     """An adoption stays where it is once so many pieces are laid, and the event is set."""
-    held, lay = anyio.Event(), adopt._lay
+    held, write = anyio.Event(), adopt._write
     calls = 0
 
-    async def laid(core: Core, segment: int, piece: list[Laid]) -> None:
+    async def writing(core: Core, segment: int, piece: list[ChunkRecords]) -> None:
         nonlocal calls
         calls += 1
         if calls > pieces:
             held.set()
             await anyio.sleep_forever()
-        await lay(core, segment, piece)
+        await write(core, segment, piece)
 
-    with mock.patch.object(adopt, "_lay", laid):
+    with mock.patch.object(adopt, "_write", writing):
         yield held
 
 
@@ -177,14 +177,14 @@ def test_who_comes_before_it_was_taken_back_is_asked_to_come_again() -> None:
 
 async def test_an_import_whose_name_was_given_away_meanwhile_is_taken_back(world: ContainerWorld) -> None:
     async with world.owner() as owner:
-        lay = adopt._lay
+        write = adopt._write
 
-        async def laid(core: Core, segment: int, piece: list[Laid]) -> None:
-            await lay(core, segment, piece)
+        async def writing(core: Core, segment: int, piece: list[ChunkRecords]) -> None:
+            await write(core, segment, piece)
             if piece[-1].chunk.next_chunk == "":
                 await owner.store.create_segment(NAME)
 
-        with mock.patch.object(adopt, "_lay", laid), pytest.raises(SegmentExists):
+        with mock.patch.object(adopt, "_write", writing), pytest.raises(SegmentExists):
             await import_segment(owner.container, NAME)
         assert (await owner.store.segment_info(NAME)).length == 0
         await until(lambda: not keys(owner, "c:", "i:", "d:", "o:"))

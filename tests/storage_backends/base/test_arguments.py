@@ -181,7 +181,7 @@ BAD_CALLS: dict[str, Callable[[SegmentStore], Awaitable[object]]] = {
     "no writers": lambda s: s.expire_writers("s", []),
     "writers as text": lambda s: s.expire_writers("s", "abc"),
     "a writer that is None": lambda s: s.expire_writers("s", [None]),  # type: ignore[list-item]
-    "last event of nobody": lambda s: s.last_event_number("s", None),  # type: ignore[arg-type]
+    "last event of no writer": lambda s: s.last_event_number("s", None),  # type: ignore[arg-type]
     "prefix 5": lambda s: s.list_segments(5),  # type: ignore[arg-type]
     "prefix of bytes": lambda s: s.list_segments(b"s"),  # type: ignore[arg-type]
 }

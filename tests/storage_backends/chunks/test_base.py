@@ -1,4 +1,4 @@
-"""The base of chunk storages: checks before a binding is asked, counts, the observer, and errors that nobody
+"""The base of chunk storages: checks before a backend is called, counts, the observer, and errors that nobody
 foresaw."""
 
 from __future__ import annotations
@@ -143,15 +143,15 @@ async def test_calls_their_seconds_and_their_errors_are_counted() -> None:
 
 
 async def test_an_observer_is_told_of_every_call_and_its_end() -> None:
-    told: list[tuple[str, object]] = []
+    observed: list[tuple[str, object]] = []
 
     @contextmanager
     def observer(name: str, attributes: Mapping[str, object]) -> Iterator[None]:
-        told.append((name, attributes.get("chunk")))
+        observed.append((name, attributes.get("chunk")))
         try:
             yield
         except ChunkNotFound:
-            told.append(("failed", None))
+            observed.append(("failed", None))
             raise
 
     storage = await opened()
@@ -164,7 +164,7 @@ async def test_an_observer_is_told_of_every_call_and_its_end() -> None:
     with pytest.raises(ChunkNotFound):
         await storage.info("c")
 
-    assert told == [
+    assert observed == [
         ("tierlog.chunk_storage.read", "a"),
         ("tierlog.chunk_storage.delete", "b"),
         ("failed", None),

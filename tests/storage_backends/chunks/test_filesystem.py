@@ -401,12 +401,12 @@ async def refusals(storage: FileSystemChunkStorage, name: str) -> list[str]:
         storage.delete(name),
         storage.concat("joined", [ChunkRange(name, 0, 1)]),
     ]
-    told = []
+    codes = []
     for verb in verbs:
         with pytest.raises(TierlogError) as caught:
             await verb
-        told.append(caught.value.code)
-    return told
+        codes.append(caught.value.code)
+    return codes
 
 
 @pytest.mark.parametrize("name", ["link", "folder/secret", "deep/er/link"])
@@ -573,7 +573,7 @@ async def test_a_stale_handle_is_trouble_that_passes(
 async def test_a_folder_with_files_that_are_still_open_elsewhere_stays(
     storage: FileSystemChunkStorage, tmp_path: Path
 ) -> None:
-    """NFS keeps a removed file that somebody reads under a name of its own, which begins with a dot."""
+    """NFS keeps a removed file that is being read under a name of its own, which begins with a dot."""
     await storage.create_with_content("a/b", [b"x"])
     (tmp_path / "lts/a/.nfs0001").write_bytes(b"x")
     await storage.delete("a/b")

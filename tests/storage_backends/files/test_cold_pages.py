@@ -43,7 +43,7 @@ SMALL = 10_001
 
 @attrs.define
 class Hints:
-    """What the system was told of files, in place of telling it."""
+    """Records the advice given to the system, without giving it."""
 
     ranges: list[tuple[int, int]] = attrs.field(factory=list)
     """Where each begins and ends."""
@@ -86,7 +86,7 @@ def written(path: str, *steps: int | tuple[int, int], cold: bool = True) -> Prog
     yield Close(handle)
 
 
-# --- what the system is told --------------------------------------------------------------------
+# --- advice to the system -----------------------------------------------------------------------
 
 
 def test_nothing_is_given_up_before_it_is_synced(hints: Hints, path: str) -> None:
@@ -238,7 +238,7 @@ def _in_memory() -> Callable[[str], list[int]]:
 
 @pytest.fixture
 def in_memory(tmp_path: Path) -> Callable[[str], list[int]]:
-    """The same; skipped where the file system keeps pages whatever it is told."""
+    """The same; skipped where the file system keeps pages regardless of advice."""
     if os.uname().sysname != "Linux" or not HAS_HINTS:
         pytest.skip("needs Linux' mincore and posix_fadvise")
 

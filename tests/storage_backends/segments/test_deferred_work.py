@@ -32,7 +32,7 @@ SMALL = ChunkedOptions(index_spacing=SPACING, inline_records=2, maintenance_reco
 HANDFUL = 60
 
 BUILT: dict[tuple[tuple[int, ...], int], Tier2] = {}
-"""Stores that take long to build, by their segments and chunks; nobody changes them."""
+"""Stores that take long to build, by their segments and chunks; not changed by tests."""
 
 
 async def many_chunks(tier2: Tier2, *sids: int, chunks: int = CHUNKS) -> tuple[Owner, CountingStore]:

@@ -62,7 +62,7 @@ def test_s9_planning_again_over_the_result_finds_nothing(
 def test_joining_run_by_run_comes_to_the_same_as_the_whole_plan(
     plan: Plan, lengths: list[int], options: DefragOptions, rolling: int
 ) -> None:
-    """A defrag makes one run in a step and plans anew."""
+    """A defrag makes one run per step and plans again."""
     at_once = list(joined(lengths, plan(lengths, options, rolling)))
     while runs := plan(lengths, options, rolling):
         lengths = list(joined(lengths, runs[:1]))

@@ -46,9 +46,9 @@ async def state_of(owner: Owner) -> list[object]:
 
 
 def check_nothing_is_lost_or_leaked(tier2: Tier2) -> None:
-    """Every chunk is referenced or was told to the collector, and every chunk was tracked before."""
-    told = {*tier2.sink.released, *tier2.sink.doubted}
-    assert set(tier2.names()) <= {*tier2.referenced(), *told}
+    """Every chunk is referenced or was reported to the collector, and every chunk was tracked before."""
+    reported = {*tier2.sink.released, *tier2.sink.doubted}
+    assert set(tier2.names()) <= {*tier2.referenced(), *reported}
     assert set(tier2.names()) <= set(tier2.sink.tracked)
     assert set(tier2.referenced()) <= set(tier2.names())
     assert not set(tier2.sink.released) & set(tier2.referenced())
@@ -189,7 +189,7 @@ async def test_a_storage_that_is_down_costs_no_names() -> None:
 
 @pytest.mark.parametrize("kind", [FaultKind.BEFORE, FaultKind.FULL], ids=lambda kind: kind.value)
 async def test_a_refused_creation_leaves_its_name_to_the_next_one(kind: FaultKind) -> None:
-    """Else each attempt of a long trouble would cost a name, and a place in the collector's queue."""
+    """Otherwise each attempt during a long outage would cost a name and an entry in the collector's queue."""
     tier2 = Tier2(append=False)
     owner = await tier2.owner()
     owner.chunks.script = every(Fault(kind), *WRITES)

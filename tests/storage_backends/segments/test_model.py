@@ -227,7 +227,7 @@ class Segments(RuleBasedStateMachine):
 
     @rule(fault=FAULTS)
     def run_deferred(self, fault: FaultOrNone) -> None:
-        """What operations left to be done, step by step; nobody can tell from outside."""
+        """Deferred work, step by step; invisible from outside."""
 
         async def act() -> None:
             while pending := await self.owner.storage.deferred_work():

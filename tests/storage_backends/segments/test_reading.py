@@ -281,7 +281,7 @@ async def test_an_index_that_is_not_built_yet_is_looked_for_farther_back() -> No
 
 
 async def test_chunks_that_are_tiny_against_the_index_are_found_by_the_sparse_index() -> None:
-    """A bounded number of chunk records per seek, once somebody came by; also after commits, truncations and
+    """A bounded number of chunk records per seek, once a walk has passed; also after commits, truncations and
     joins."""
     tier2 = Tier2()
     content = bytes(range(250)) * 16
@@ -289,7 +289,7 @@ async def test_chunks_that_are_tiny_against_the_index_are_found_by_the_sparse_in
     store = CountingStore(tier2.metadata)
     owner = await tier2.owner(2, metadata=store)
     await owner.storage.read(SID, len(content) - 2, 1)
-    assert store.records > len(content) - 100, "nobody came by before"
+    assert store.records > len(content) - 100, "no walk before"
     for act in (
         None,
         lambda: owner.write(4000, b"abc"),
@@ -384,7 +384,7 @@ async def test_reading_at_the_end_asks_the_storage_for_nothing() -> None:
 
 
 async def test_the_cache_is_bounded_also_for_segments_that_are_read_at_their_end_only() -> None:
-    """Nothing of such a segment is loaded but its record."""
+    """Only the record of such a segment is loaded."""
     owner = await Tier2(options=ChunkedOptions(cached_segments=2)).owner()
     for sid in range(SID, SID + 5):
         await owner.write(0, b"abc", sid=sid)

@@ -66,8 +66,7 @@ async def test_a_lost_reply_of_an_append_is_asked_once_and_stays_unknown(
     with pytest.raises(OutcomeUnknown):
         await storage.write("a", 3, [b"def"])
 
-    # An HTTP client that asks again by itself would be told that the offset is wrong, for its own bytes are
-    # there.
+    # A retry of the HTTP client would be refused because of the bytes of the first attempt.
     assert server.count("PutObject") == before + 1
     assert (await storage.info("a")).length == (6 if applied else 3)
 

@@ -1,4 +1,4 @@
-"""The seam between the caller's loop and the requests': nothing runs on that nobody waits for, and the thread
+"""The seam between the caller's loop and the requests': no request keeps running without a caller, and the thread
 ends with the storage."""
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ CREATIONS = {
 
 
 @pytest.mark.parametrize("faults", CREATIONS.values(), ids=CREATIONS)
-async def test_a_creation_succeeds_through_trouble(
+async def test_a_creation_succeeds_after_failures(
     client: StorageClient, server: S3Server, faults: list[Fault]
 ) -> None:
     server.fail(*map(attrs.evolve, faults))
@@ -85,7 +85,9 @@ async def test_a_read_back_that_finds_other_bytes_is_no_success(
         await client.create_with_content("a/b", [DATA])
 
 
-async def test_trouble_that_lasts_is_told_after_the_last_try(client: StorageClient, server: S3Server) -> None:
+async def test_a_lasting_failure_is_raised_after_the_last_attempt(
+    client: StorageClient, server: S3Server
+) -> None:
     server.fail(Fault("PutObject", refuse=SLOW_DOWN, times=3))
     with pytest.raises(Unavailable, match="slow down"):
         await client.create_with_content("a/b", [DATA])
@@ -102,7 +104,7 @@ async def test_once_unknown_it_stays_unknown_until_the_bucket_tells(
         await client.create_with_content("a/b", [DATA])
 
 
-async def test_reads_lists_and_deletes_succeed_through_trouble(
+async def test_reads_lists_and_deletes_succeed_after_failures(
     client: StorageClient, server: S3Server
 ) -> None:
     await client.create_with_content("a/b", [DATA])
@@ -121,7 +123,7 @@ async def test_reads_lists_and_deletes_succeed_through_trouble(
 
 
 async def test_pages_of_a_list_are_read_where_the_last_one_ended(server: S3Server) -> None:
-    """A13: each is one request of the service, and trouble in one does not begin the list anew."""
+    """A13: each is one request of the service, and a failure of one does not restart the list."""
     options = StorageOptions(attempts=3, backoff=Backoff(first=0, maximum=0), list_page=2)
     actor = StorageActor(s3_storage(server.url), options, Random(1))
     async with anyio.create_task_group() as tasks:

@@ -118,7 +118,7 @@ async def test_a_refusal_says_what_happened_and_what_to_do(
     "fault",
     [Fault("", refuse=(500, "InternalError")), Fault("", refuse=(503, "SlowDown")), Fault("", drop=True)],
 )
-async def test_trouble_of_a_read_changes_nothing(
+async def test_a_failed_read_changes_nothing(
     storage: S3ChunkStorage, server: S3Server, verb: Verb, operation: str, fault: Fault
 ) -> None:
     server.fail(attrs.evolve(fault, operation=operation))
@@ -155,7 +155,7 @@ async def mark(storage: S3ChunkStorage) -> object:
 
 
 @pytest.mark.parametrize("verb", [look, info, read, read_nothing, delete, mark, list_all, create])
-async def test_a_bucket_that_is_gone_is_trouble_and_never_a_missing_chunk(
+async def test_a_bucket_that_is_gone_is_unavailable_and_never_a_missing_chunk(
     storage: S3ChunkStorage, server: S3Server, verb: Verb
 ) -> None:
     """Its ``HEAD`` says a bare 404 of both. Whoever took that for a missing chunk would forget segments and
@@ -225,7 +225,7 @@ async def test_a_slow_body_is_waited_for_within_the_limit(server: S3Server) -> N
 async def test_a_lost_reply_of_a_put_is_an_unknown_outcome(server: S3Server, how: str, applied: bool) -> None:
     storage = s3_storage(server.url, read_timeout=0.2)
     await storage.open()
-    await storage.exists("warm")  # the connection is kept: an HTTP client likes to ask again on such a one
+    await storage.exists("warm")  # kept connections are those on which an HTTP client retries
     server.fail(Fault("PutObject", applied=applied, drop=how == "drop", stall=how == "stall"))
     with pytest.raises(OutcomeUnknown, match="no valid answer to put_object"):
         await create(storage)
