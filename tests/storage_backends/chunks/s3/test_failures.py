@@ -223,7 +223,7 @@ async def test_a_slow_body_is_waited_for_within_the_limit(server: S3Server) -> N
 @pytest.mark.parametrize("applied", [False, True])
 @pytest.mark.parametrize("how", ["drop", "stall"])
 async def test_a_lost_reply_of_a_put_is_an_unknown_outcome(server: S3Server, how: str, applied: bool) -> None:
-    storage = s3_storage(server.url, read_timeout=0.2)
+    storage = s3_storage(server.url, read_timeout=1.0 if how == "stall" else 20.0)
     await storage.open()
     await storage.exists("warm")  # kept connections are those on which an HTTP client retries
     server.fail(Fault("PutObject", applied=applied, drop=how == "drop", stall=how == "stall"))
