@@ -1,27 +1,25 @@
-"""What a chunked segment storage must live through, scenario by scenario, and where each of them is tested.
+"""The scenarios that a chunked segment storage must survive, and the module that tests each.
 
-====================================================
-====================================================================== scenario test
-====================================================
-====================================================================== create, write, read, seal, unseal,
-delete             ``test_operations`` bad offset, sealed, unknown segment, bad arguments ``test_operations``
-one transaction on a segment, others beside it        ``test_operations``, ``test_segments_side_by_side`` here
-fenced record store, record of a later owner ``test_a_fenced_record_store_ends_every_change`` here,
-``test_operations`` I/O failure at every call, then a retry               ``test_failures`` partial write,
-unknown outcome, cancelled write       ``test_failures`` record store fails at every k-th commit
-``test_failures``, ``test_the_record_store_fails_at_every_kth_commit`` here takeovers with late bytes of the
-old owner ``test_late_bytes_after_each_of_many_takeovers`` here, ``test_failures`` reads: across chunks,
-ranges, past the end, cold      ``test_reading`` readers beside a writer, a truncation, a defrag
-``test_reading``, ``test_defrag`` block index through every operation                   ``test_layouts``,
-``test_model`` concat: every shape, garbage tails, refusals          ``test_layouts``, ``test_operations``
-concat and defrag: thresholds, inline, as deferred work      ``test_defrag``, ``test_defrag_rules``,
-``test_defrag_deferred_work`` truncation at every offset, twice, at the end         ``test_layouts``
-relocation: thresholds, failure to copy, damage ``test_defrag``, ``test_defrag_deferred_work`` offsets above 2
-GiB                                   ``test_layouts``, ``test_chunks_above_2_gib`` here rolling by 1, 2, 3,
-... bytes                         ``test_layouts`` storage full, and room again
-``test_a_full_storage`` here, ``test_failures``; quotas: ``actors/storage`` any of it in any order
-``test_model``, and the simulator ====================================================
-======================================================================
+- create, write, read, seal, unseal, delete; bad offset, sealed, unknown segment, bad arguments:
+  ``test_operations``
+- one transaction per segment, others beside it: ``test_operations``, here
+- a fenced record store, a record of a later owner: here, ``test_operations``
+- an I/O failure at every call, then a retry; a partial write, an unknown outcome, a cancelled write:
+  ``test_failures``
+- a record store that fails at every k-th commit: here, ``test_failures``
+- takeovers with late bytes of the old owner: here, ``test_failures``
+- reads across chunks, of ranges, past the end, cold: ``test_reading``
+- readers beside a writer, a truncation, a defrag: ``test_reading``, ``test_defrag``
+- the block index through every operation: ``test_layouts``, ``test_model``
+- concat of every shape, garbage tails, refusals: ``test_layouts``, ``test_operations``
+- defrag thresholds, inline, as deferred work: ``test_defrag``, ``test_defrag_rules``,
+  ``test_defrag_deferred_work``
+- truncation at every offset, twice, at the end: ``test_layouts``
+- relocation thresholds, failure to copy, damage: ``test_defrag``, ``test_defrag_deferred_work``
+- offsets above 2 GiB: ``test_layouts``, here
+- rolling by 1, 2, 3, ... bytes: ``test_layouts``
+- storage full, and room again: here, ``test_failures``; quotas: ``tests/actors/chunk_io``
+- any of it in any order: ``test_model``, and the simulator
 """
 
 from __future__ import annotations

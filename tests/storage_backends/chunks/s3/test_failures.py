@@ -208,7 +208,7 @@ async def test_a_truncated_body_is_never_taken_for_a_short_chunk(
 
 
 async def test_a_slow_body_is_waited_for_within_the_limit(server: S3Server) -> None:
-    storage = s3_storage(server.url, request_timeout=0.6)
+    storage = s3_storage(server.url, request_timeout=1.2)
     await storage.open()
     await storage.create_with_content("there", [DATA])
     server.fail(Fault("GetObject", rate=10_000), Fault("GetObject", rate=500))
