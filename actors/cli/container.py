@@ -20,33 +20,35 @@ Host = Annotated[
 
 def move(container: Index, host: Host, url: Url = DEFAULT_URL) -> None:
     """Move a container to another host."""
-    _order(url, f"/v1/containers/{container}/move", f"container {container} moves to {host}", {"host": host})
+    _order(
+        url, f"/v1/containers/{container}/move", f"container {container} is moving to {host}", {"host": host}
+    )
 
 
 def open_again(container: Index, url: Url = DEFAULT_URL) -> None:
     """Reopen a container that was fenced or quarantined. If it is damaged, repair it first; see `tierlog
     doctor`."""
-    _order(url, f"/v1/containers/{container}/open", f"container {container} is opened")
+    _order(url, f"/v1/containers/{container}/open", f"container {container} is being opened")
 
 
 def drain(host: Host, url: Url = DEFAULT_URL) -> None:
     """Move a host's containers to other hosts, let it finish its requests, and restart it."""
-    _order(url, f"/v1/hosts/{host}/drain", f"{host} drains")
+    _order(url, f"/v1/hosts/{host}/drain", f"{host} is draining")
 
 
 def start(host: Host, url: Url = DEFAULT_URL) -> None:
     """Start a host that stays down because it exited too often."""
-    _order(url, f"/v1/hosts/{host}/start", f"{host} is started")
+    _order(url, f"/v1/hosts/{host}/start", f"{host} is starting")
 
 
 def roll(url: Url = DEFAULT_URL) -> None:
-    """Start every host again, one after the other, while the others serve."""
-    _order(url, "/v1/roll", "the hosts start again, one after the other")
+    """Drain and restart every host, one after the other, while the others serve."""
+    _order(url, "/v1/roll", "the hosts are restarting, one after the other")
 
 
-def _order(url: str, path: str, said: str, body: dict[str, str] | None = None) -> None:
+def _order(url: str, path: str, message: str, body: dict[str, str] | None = None) -> None:
     async def command() -> None:
         await ask_service(url, "POST", path, body)
 
     execute(command)
-    output.print_lines([f"{said}; `tierlog status` shows how far it is"])
+    output.print_lines([f"{message}; `tierlog status` shows the progress"])

@@ -2,7 +2,8 @@
 clock, randomness, ids and process id from the outside world.
 
 An opening reads or creates the store's identity, announces itself in the folder, serves until the body ends,
-and withdraws the announcement. The end of a store does not flush: what is acked is in the log."""
+and withdraws the announcement. The end of a store does not flush: what is acked is in the log.
+"""
 
 from __future__ import annotations
 
@@ -233,7 +234,7 @@ async def open_store(
     folder = check_path(path)
     config = config or StoreConfig()
     if containers is not None and (type(containers) is not int or not 1 <= containers <= 1024):
-        raise InvalidArgument(f"containers is an int from 1 to 1024, not {containers!r}")
+        raise InvalidArgument(f"containers must be an int from 1 to 1024, not {containers!r}")
 
     opener = StoreOpener(
         folder=folder,

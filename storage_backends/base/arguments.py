@@ -1,5 +1,8 @@
-"""Checks of arguments, shared by the store, its read-only view, the gateway and the command line. Each raises
-``InvalidArgument`` and says what is allowed."""
+"""Checks of arguments that the store, its read-only view, the clients and the command line share.
+
+They raise ``InvalidArgument`` with the allowed values. ``names.py`` checks names; what only one verb takes is
+checked in that verb.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ EVENT_NUMBER_MAX = (1 << 63) - 1
 READ_BYTES_MAX = 64 << 20
 OFFSET_MAX = 1 << 62
 EVENTS_MAX = 1 << 20
-"""The most events of one ``append_many``."""
+"""The most events in one ``append_many``."""
 REASON_MAX = 1_000
 """The most characters of the reason of an abort."""
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -51,9 +54,9 @@ class JoinedAppend(Protocol):
 
 
 def check_int(what: str, value: object, low: int, high: int) -> int:
-    """``value``, if it is an int from ``low`` to ``high``."""
+    """``value`` if it is an int from ``low`` to ``high``."""
     if type(value) is not int or not low <= value <= high:
-        raise InvalidArgument(f"{what} is an int from {low} to {high}, not {shown(value)}")
+        raise InvalidArgument(f"{what} must be an int from {low} to {high}, not {shown(value)}")
 
     return value
 
@@ -76,7 +79,7 @@ def check_many(what: str, values: Iterable[T]) -> Iterable[T]:
 
 
 def writer_bytes(writer_id: WriterId | None) -> bytes:
-    """A writer id as 1 to 64 bytes; empty for none."""
+    """A writer id as 1 to 64 bytes; empty for None."""
     if writer_id is None:
         return b""
 
@@ -84,13 +87,13 @@ def writer_bytes(writer_id: WriterId | None) -> bytes:
         return writer_id.bytes
 
     if not isinstance(writer_id, (str, bytes)):
-        raise InvalidArgument(f"a writer_id is a str, bytes or UUID, not {type(writer_id).__name__}")
+        raise InvalidArgument(f"writer_id must be a str, bytes or UUID, not {type(writer_id).__name__}")
 
     # Lone surrogates keep their bytes, so that two ids never become one.
     writer = writer_id.encode("utf-8", "surrogatepass") if isinstance(writer_id, str) else writer_id
     if not 0 < len(writer) <= WRITER_ID_BYTES_MAX:
         raise InvalidArgument(
-            f"a writer_id has 1 to {WRITER_ID_BYTES_MAX} bytes, {writer_id!r} has {len(writer)}"
+            f"writer_id must have 1 to {WRITER_ID_BYTES_MAX} bytes; {writer_id!r} has {len(writer)}"
         )
 
     return writer
@@ -107,7 +110,7 @@ def required_writer(writer_id: WriterId | None, verb: str) -> bytes:
 def event_identity(
     writer_id: WriterId | None, number: int | None, what: str, count: int = 1
 ) -> tuple[bytes, int]:
-    """The writer's bytes and the first event number of an idempotent append."""
+    """The writer's bytes and the first event number of an idempotent append of ``count`` events."""
     writer = writer_bytes(writer_id)
     if not writer:
         raise InvalidArgument("event numbers need a writer_id")
@@ -125,7 +128,7 @@ def previous_event(value: int | None, first: int) -> int | None:
 def check_data(data: object) -> int:
     """The size of an append's bytes."""
     if not isinstance(data, (bytes, bytearray, memoryview)):
-        raise InvalidArgument(f"data is bytes, bytearray or memoryview, not {type(data).__name__}")
+        raise InvalidArgument(f"data must be bytes, bytearray or memoryview, not {type(data).__name__}")
 
     return data.nbytes if isinstance(data, memoryview) else len(data)
 
@@ -142,7 +145,7 @@ def joined_events(events: Iterable[Buffer]) -> tuple[bytes, int]:
 def _copied(event: Buffer) -> bytes:
     """One event's bytes, copied so that the caller may reuse the buffer."""
     if not isinstance(event, (bytes, bytearray, memoryview)):
-        raise InvalidArgument(f"an event is bytes, bytearray or memoryview, not {type(event).__name__}")
+        raise InvalidArgument(f"an event must be bytes, bytearray or memoryview, not {type(event).__name__}")
 
     return bytes(event)
 
@@ -150,14 +153,14 @@ def _copied(event: Buffer) -> bytes:
 def checked_updates(updates: Iterable[AttributeUpdate]) -> tuple[AttributeUpdate, ...]:
     checked = tuple(check_many("attribute updates", updates))
     if not all(isinstance(update, AttributeUpdate) for update in checked):
-        raise InvalidArgument("an attribute update is an AttributeUpdate")
+        raise InvalidArgument("an attribute update must be an AttributeUpdate")
 
     return checked
 
 
 def checked_token(token: object) -> TransactionToken | None:
     if token is not None and not isinstance(token, TransactionToken):
-        raise InvalidArgument(f"a token is a TransactionToken, not {shown(token)}")
+        raise InvalidArgument(f"token must be a TransactionToken, not {shown(token)}")
 
     return token
 
@@ -170,7 +173,7 @@ def checked_parts(parts: Iterable[StagedPart]) -> tuple[StagedPart, ...]:
 
     for part in chosen:
         if not isinstance(part, StagedPart):
-            raise InvalidArgument(f"a part is a StagedPart, not {shown(part)}")
+            raise InvalidArgument(f"a part must be a StagedPart, not {shown(part)}")
 
         check_segment_name(part.name)
         check_offset(part.length, "a part's length")
@@ -190,12 +193,8 @@ def check_joined(append: JoinedAppend) -> tuple[int | None, int | None]:
     """The checked previous event number and expected offset of one append of ``append_each``."""
     if append.writer:
         writer_bytes(append.writer)
-        check_int(
-            "first_event_number",
-            append.first_event,
-            0,
-            EVENT_NUMBER_MAX - check_int("count", append.count, 1, EVENTS_MAX) + 1,
-        )
+        count = check_int("count", append.count, 1, EVENTS_MAX)
+        check_int("first_event_number", append.first_event, 0, EVENT_NUMBER_MAX - count + 1)
     elif append.first_event or append.count or append.previous_event is not None:
         raise InvalidArgument("event numbers need a writer_id")
 

@@ -56,7 +56,7 @@ def test_wrong_usage_is_one_line_and_code_2(
         (("segment", "create", NAME), "exists"),
         (("segment", "truncate", NAME, "99"), "cannot be truncated"),
         (("segment", "merge", NAME, NAME), "itself"),
-        (("segment", "delete", "_system/x"), "the store's own"),
+        (("segment", "delete", "_system/x"), "are reserved for the store"),
         (("segment", "append", NAME, "--data-text", "x", "--config", "nowhere.toml"), "tierlog init"),
     ],
 )

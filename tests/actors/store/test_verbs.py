@@ -475,7 +475,7 @@ async def test_s5_where_appends_begin_is_told_for_about_every_mib(store: Segment
     assert await store.append_starts("s", 0, 1 << 40) == found[1:]
     with pytest.raises(tierlog.SegmentNotFound):
         await store.append_starts("none", 0, 1)
-    with pytest.raises(tierlog.InvalidArgument, match="start is an int from 0"):
+    with pytest.raises(tierlog.InvalidArgument, match="start must be an int from 0"):
         await store.append_starts("s", -1, 1)
 
 

@@ -207,7 +207,7 @@ def test_orders_from_the_command_line(service: Service, tierlog: Run) -> None:
     moved = tierlog("container", "move", "1", host)
     assert (moved.code, moved.out) == (
         0,
-        f"container 1 moves to {host}; `tierlog status` shows how far it is\n",
+        f"container 1 is moving to {host}; `tierlog status` shows the progress\n",
     )
     wait_until(lambda: service.assignments().get(1, ("",))[0] == host, "the container has moved")
     pid = service.pids()["host-0"]
