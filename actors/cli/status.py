@@ -76,10 +76,10 @@ def _unhealthy(status: dict[str, Any]) -> list[RenderableType]:
     """A line for each host that cannot use long-term storage as usual."""
     from rich.text import Text
 
-    told = [(host["id"], host["storage"]) for host in status["hosts"] if host["storage"]["cause"]]
+    unhealthy = [(host["id"], host["storage"]) for host in status["hosts"] if host["storage"]["cause"]]
     lines = [
         Text.assemble(f"\n{host}: long-term storage is ", (storage["state"], "red"), f": {storage['cause']}")
-        for host, storage in told
+        for host, storage in unhealthy
     ]
     return list(lines)
 

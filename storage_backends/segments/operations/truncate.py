@@ -1,4 +1,4 @@
-"""Truncate: move a segment's start. Chunks that lie entirely before it leave the chain, the first few at once,
+"""Truncate: move a segment's start. Chunks entirely before it leave the chain, the first few at once,
 the rest as deferred work (rule S11), and are deleted by the collector after that commit (rule F2).
 
 A chunk that contains the start stays whole. A segment truncated at its end has no chunk.

@@ -1,5 +1,5 @@
-"""The seam between the caller's loop and the requests': no request keeps running without a caller, and the thread
-ends with the storage."""
+"""The seam between the caller's loop and the requests': no request keeps running without a caller, and the
+thread ends with the storage."""
 
 from __future__ import annotations
 
