@@ -38,7 +38,7 @@ _COUNTS = {
     "collected": "collected chunks",
     "joined": "joined chunks",
     "relocated": "relocated chunks",
-    "deferred steps": "steps of maintenance",
+    "deferred steps": "steps of deferred work",
     "imported": "imported segments of the legacy layout",
     "undecided": "seeds left early, too many orders",
 }
