@@ -25,12 +25,12 @@ async def kill_again_and_again(folder: Path, rounds: int, seed: int, longest: in
     random, acks = Random(seed), Acks()
     for number in range(rounds):
         lines = run_and_kill(folder, seed * 1000 + number, random.randrange(longest))
-        acks.hear("w", lines)
+        acks.record("w", lines)
         if number % 3 == 1:
             async with tierlog.open_store(folder, config=CONFIG) as store:
                 await acks.check(store)
 
-    assert len(acks.told) > rounds, "the writer was always killed before it wrote: the test shows nothing"
+    assert len(acks.acked) > rounds, "the writer was always killed before it wrote: the test shows nothing"
     async with tierlog.open_store(folder, config=CONFIG) as store:
         held = await acks.check(store)
         await store.flush()

@@ -47,17 +47,17 @@ async def fight(folder: Path, rounds: int) -> None:
         said += hear_until(owner, 30)
         challenger = start_writer(folder, number, "ab"[number % 2])
         heard = hear_until(challenger, 1)
-        assert acks.hear("ab"[(number - 1) % 2], end(owner, said)) >= 30
+        assert acks.record("ab"[(number - 1) % 2], end(owner, said)) >= 30
         owner, said = challenger, heard
 
     said += hear_until(owner, 30)
     async with tierlog.open_store(folder, config=CONFIG) as store:
-        assert acks.hear("ab"[rounds % 2], end(owner, said)) >= 30
+        assert acks.record("ab"[rounds % 2], end(owner, said)) >= 30
         await acks.check(store)
         await store.flush()
     async with tierlog.open_store(folder, config=CONFIG) as store:
         held = await acks.check(store)
-    assert held >= sum(last - first + 1 for (_, _, first), (last, _) in acks.told.items())
+    assert held >= sum(last - first + 1 for (_, _, first), (last, _) in acks.acked.items())
 
 
 @pytest.mark.one_loop  # the processes run on both loops

@@ -1,4 +1,4 @@
-"""What event writers were told, against what a store holds."""
+"""The acks of event writers, compared with what a store holds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def start_writer(folder: Path, seed: int, name: str = "w", *events: int) -> subp
 
 
 def whole_lines(output: str) -> list[str]:
-    """What was said; a line that was cut off by a kill was told to nobody."""
+    """The whole lines of an output; a kill may have cut off the last one."""
     return [line.rstrip("\n") for line in output.splitlines(keepends=True) if line.endswith("\n")]
 
 
@@ -28,27 +28,27 @@ def whole_lines(output: str) -> list[str]:
 class Acks:
     """By (segment, writer, first number): (last number, offset)."""
 
-    told: dict[tuple[str, str, int], tuple[int, int]] = attrs.field(factory=dict)
+    acked: dict[tuple[str, str, int], tuple[int, int]] = attrs.field(factory=dict)
 
-    def hear(self, name: str, lines: list[str]) -> int:
-        """Take over a writer's acks; returns how many there were."""
+    def record(self, name: str, lines: list[str]) -> int:
+        """Add a writer's acks; returns how many there were."""
         count = 0
         for line in lines:
             words = line.split()
             if len(words) == 4:
-                self.told[words[0], name, int(words[1])] = (int(words[2]), int(words[3]))
+                self.acked[words[0], name, int(words[1])] = (int(words[2]), int(words[3]))
                 count += 1
         return count
 
     async def check(self, store: SegmentStore) -> int:
-        """Every acked event is there exactly once, in order, where its writer was told; nothing is there that
-        nobody wrote.
+        """Every acked event is there exactly once, in order, at its acked offset; nothing else is
+        there.
 
         Returns how many events there are.
         """
         held = {segment: await read_segment(store, segment) for segment in SEGMENTS}
         places = {segment: _places(segment, data) for segment, data in held.items()}
-        for (segment, name, first), (last, offset) in self.told.items():
+        for (segment, name, first), (last, offset) in self.acked.items():
             missing = [number for number in range(first, last + 1) if (name, number) not in places[segment]]
             assert not missing, (
                 f"{segment}: acked events {missing[:5]} of {name} are gone (of {first} to {last})"
