@@ -3,13 +3,9 @@ of a dead process."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import product
-from pathlib import Path
 from random import Random
 
 import anyio
@@ -443,47 +439,3 @@ def test_a_jump_of_the_wall_clock_moves_nothing_else() -> None:
         return [line for line in play(story, SiteKind()).lines if "clock" not in line]
 
     assert lines(-1e6) == lines(1e9)
-
-
-def scripted_digest() -> str:
-    """What two runs of one seed must share, whatever their hash seed: printed by the test below in fresh
-    processes."""
-
-    async def story(site: Site, tasks: anyio.abc.TaskGroup) -> None:
-        first = await created(site, tasks)
-        site.faults.add(Fault(Target.CHUNKS, Kind.PARTIAL, Nth(2), keep=20))
-        site.faults.add(Fault(Target.CHUNKS, Kind.AFTER, Nth(3)))
-        after_steps(900, first.freeze)
-        with anyio.move_on_after(2):
-            await write(first, range(100))
-        second = await site.start(tasks)
-        first.thaw()
-        await write(second, range(50))
-        site.lose_power("random")
-        third = await site.start(tasks)
-        await write(third, range(30))
-        await third.call(lambda store: store.flush())
-        await anyio.sleep(5)
-        await third.stop()
-
-    latency = Latency(files=0.001, sync=0.01, log=0.01, chunks=0.02)
-    return " ".join(play(story, attrs.evolve(kind, latency=latency), 7).digest() for kind in KINDS)
-
-
-def test_a_seed_gives_one_trace_in_every_process() -> None:
-    here = Path(__file__)
-    code = (
-        f"import sys; sys.path[:0] = [{str(here.parent)!r}]; import test_world; "
-        f"print(test_world.scripted_digest())"
-    )
-
-    def run(hash_seed: str) -> str:
-        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-        )
-        return done.stdout
-
-    one, other = run("1"), run("4711")
-    assert len(one.split()) == len(KINDS)
-    assert one == other
