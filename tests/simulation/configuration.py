@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from .model import Outcome, State
-from .model_calls import Cell, Op
+from .model import Cell, Outcome, State
+from .model_calls import Op
 
 Ids = tuple[tuple[tuple[str, int], int], ...]
 

@@ -17,20 +17,8 @@ import attrs
 
 from tierlog.storage_backends.base.transactions import StagedPart, TransactionToken, staged_name
 
-from .model_calls import (
-    STAGED_PARTS,
-    TRANSACTION_IDS,
-    Append,
-    Create,
-    Delete,
-    Info,
-    LastEventNumber,
-    Merge,
-    Op,
-    Read,
-    Seal,
-    Truncate,
-)
+from .model import STAGED_PARTS, TRANSACTION_IDS
+from .model_calls import Append, Create, Delete, Info, LastEventNumber, Merge, Op, Read, Seal, Truncate
 from .model_transactions import Abort, Begin, Commit, LookUp, Stage
 from .plan import Action, Verb
 

@@ -14,8 +14,8 @@ from typing import ClassVar, TypeAlias
 import attrs
 
 from .linearize import Checker
-from .model import Key, Outcome, Returned, State
-from .model_calls import Cell, Op
+from .model import Cell, Key, Outcome, Returned, State
+from .model_calls import Op
 from .model_transactions import ABORTED, Abort, Begin, TransactionOp
 
 Clock: TypeAlias = Callable[[], float]

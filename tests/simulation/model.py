@@ -9,6 +9,7 @@ same segments are one state. A staged segment is a segment like any other, besid
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum
 from typing import Any, TypeVar
 
 import attrs
@@ -20,6 +21,7 @@ from tierlog.storage_backends.base.transactions import (
     TransactionToken,
     is_staged,
     split_staged,
+    staged_name,
 )
 
 K = TypeVar("K")
@@ -208,6 +210,59 @@ class State:
             if known is None or time <= known.fresh
             else self.remember(*key, attrs.evolve(known, fresh=time))
         )
+
+
+# --- cells: what of a state a call depends on ------------------------------------------------------
+
+
+class Part(Enum):
+    """What of a segment a call can depend on."""
+
+    EXISTENCE = "existence"
+    TAIL = "tail"
+    START = "start"
+    SEAL = "seal"
+    ATTRIBUTES = "attributes"
+    WRITERS = "writers"
+    NAMES = "names"
+    """Which names the family has; it belongs to no single segment."""
+    TRANSACTION = "transaction"
+    """What is remembered of one; its place is named as its staged segments are, without their part."""
+
+
+Cell = tuple[str, Part]
+NAMES: Cell = ("", Part.NAMES)
+TRANSACTION_IDS = tuple(f"t{number}" for number in range(5))
+STAGED_PARTS = ("p0", "p1", "p2")
+"""All that a target has in a simulation: so few that a call can name all that it may end."""
+
+
+def cells(name: str, *parts: Part) -> frozenset[Cell]:
+    return frozenset((name, part) for part in (Part.EXISTENCE, *parts))
+
+
+def transaction_cell(target: str, transaction: str) -> Cell:
+    return f"{target}#{transaction}", Part.TRANSACTION
+
+
+def staged_names(target: str, transaction: str) -> tuple[str, ...]:
+    return tuple(staged_name(target, transaction, part) for part in STAGED_PARTS)
+
+
+def ends_of(target: str, transaction: str) -> frozenset[Cell]:
+    """What the end of a transaction writes."""
+    return frozenset({transaction_cell(target, transaction)}).union(
+        *map(cells, staged_names(target, transaction))
+    )
+
+
+def all_ends_of(target: str) -> frozenset[Cell]:
+    """What the end of a segment that may be a target writes (rule T8)."""
+    return cells(target).union(*(ends_of(target, transaction) for transaction in TRANSACTION_IDS))
+
+
+def all_staged_names(target: str) -> tuple[str, ...]:
+    return tuple(name for transaction in TRANSACTION_IDS for name in staged_names(target, transaction))
 
 
 # --- outcomes -----------------------------------------------------------------------------------

@@ -27,8 +27,22 @@ from tierlog.storage_backends.base.transactions import (
     staged_name,
 )
 
-from .model import Outcome, Refusal, Segment, State, Transaction, refusal, with_item
-from .model_calls import Cell, Op, Part, cells, ends_of, not_found, not_open, staged_names, transaction_cell
+from .model import (
+    Cell,
+    Outcome,
+    Part,
+    Refusal,
+    Segment,
+    State,
+    Transaction,
+    cells,
+    ends_of,
+    refusal,
+    staged_names,
+    transaction_cell,
+    with_item,
+)
+from .model_calls import Op, not_found, not_open
 
 ABORTED, COMMITTED = TransactionState.ABORTED, TransactionState.COMMITTED
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from simulation.lease_expiry import LeaseExpiries
 from simulation.linearize import Checker
-from simulation.model_calls import Append, Create, Op, staged_names
+from simulation.model import staged_names
+from simulation.model_calls import Append, Create, Op
 from simulation.model_transactions import Abort, Begin, LookUp, Stage
 from simulation.view import SegmentView
 

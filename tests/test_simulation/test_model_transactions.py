@@ -8,10 +8,8 @@ from typing import Any
 
 import attrs
 import pytest
-from simulation.model import Outcome, State, refusal
+from simulation.model import STAGED_PARTS, TRANSACTION_IDS, Outcome, State, refusal, staged_names
 from simulation.model_calls import (
-    STAGED_PARTS,
-    TRANSACTION_IDS,
     Append,
     Create,
     Delete,
@@ -23,7 +21,6 @@ from simulation.model_calls import (
     Seal,
     Truncate,
     not_found,
-    staged_names,
 )
 from simulation.model_transactions import Abort, Begin, Commit, LookUp, ReturnedTransaction, Stage
 from simulation.view import difference, observe, shows
