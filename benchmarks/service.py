@@ -124,11 +124,7 @@ async def append_batches(setting: Setting) -> Sequence[Pair]:
 
 
 async def _small(
-    setting: Setting,
-    load: Load,
-    make: Callable[[tierlog.Client], Append],
-    events: int,
-    size: int,
+    setting: Setting, load: Load, make: Callable[[tierlog.Client], Append], events: int, size: int
 ) -> Sequence[Pair]:
     async with (
         served(setting) as (client, _),

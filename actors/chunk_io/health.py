@@ -30,8 +30,7 @@ class StorageHealth(enum.Enum):
 @attrs.frozen
 class StorageHealthStatistics:
     state: StorageHealth = attrs.field(
-        default=StorageHealth.OK,
-        metadata=state("Health of long-term storage: ok, full, unreachable, slow."),
+        default=StorageHealth.OK, metadata=state("Health of long-term storage: ok, full, unreachable, slow.")
     )
     cause: str = ""
     """For people: what happened, and what helps."""

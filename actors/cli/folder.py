@@ -24,9 +24,7 @@ def init(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="[PATH]",
-            help="The file to write, or a folder for a tierlog.toml.",
-            show_default=False,
+            metavar="[PATH]", help="The file to write, or a folder for a tierlog.toml.", show_default=False
         ),
     ] = Path(_CONFIG_NAME),
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,

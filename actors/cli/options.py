@@ -44,8 +44,7 @@ Chunks = Annotated[
 TakeOver = Annotated[
     bool,
     typer.Option(
-        "--take-over",
-        help="Open the folder even if another process has it open: that process is fenced.",
+        "--take-over", help="Open the folder even if another process has it open: that process is fenced."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -138,12 +138,7 @@ async def writing(
 
 @asynccontextmanager
 async def owning(
-    data: Path,
-    config_file: Path | None,
-    *,
-    take_over: bool,
-    create: bool = False,
-    chunks: str | None = None,
+    data: Path, config_file: Path | None, *, take_over: bool, create: bool = False, chunks: str | None = None
 ) -> AsyncIterator[SegmentStore]:
     """The store in a data folder, opened as its owner.
 

@@ -67,8 +67,7 @@ def tail(
     offset: Annotated[
         int | None,
         typer.Option(
-            "--offset",
-            help="The first byte to read; negative: from the end; default: the segment's start.",
+            "--offset", help="The first byte to read; negative: from the end; default: the segment's start."
         ),
     ] = None,
     data: Data = DEFAULT_DATA,

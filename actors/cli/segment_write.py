@@ -86,12 +86,10 @@ def append(
         str | None, typer.Option("--data-text", metavar="TEXT", help="Append a text, as UTF-8.")
     ] = None,
     lines: Annotated[
-        bool,
-        typer.Option("--lines", help="Every line, with its line end, is one event."),
+        bool, typer.Option("--lines", help="Every line, with its line end, is one event.")
     ] = False,
     writer: Annotated[
-        str | None,
-        typer.Option("--writer", metavar="ID", help="The writer's id, for idempotent appends."),
+        str | None, typer.Option("--writer", metavar="ID", help="The writer's id, for idempotent appends.")
     ] = None,
     event_number: Annotated[
         int | None, typer.Option("--event-number", min=0, help="The writer's number of the first event.")

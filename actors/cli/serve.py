@@ -51,8 +51,7 @@ def serve(
     adopt: Annotated[
         bool,
         typer.Option(
-            "--adopt",
-            help="Serve a copied or restored folder even if long-term storage has a newer owner.",
+            "--adopt", help="Serve a copied or restored folder even if long-term storage has a newer owner."
         ),
     ] = False,
 ) -> None:

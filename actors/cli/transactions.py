@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from ...storage_backends.base.transactions import TransactionInfo
 
 Target = Annotated[
-    str,
-    typer.Argument(metavar="TARGET", help="The segment that a commit appends to.", show_default=False),
+    str, typer.Argument(metavar="TARGET", help="The segment that a commit appends to.", show_default=False)
 ]
 Id = Annotated[
     str, typer.Argument(metavar="ID", help="The transaction's id, as `txn ls` shows it.", show_default=False)

@@ -254,8 +254,7 @@ def restore(
     ] = None,
     deep: Annotated[bool, typer.Option("--deep", help="Verify the checksums of all chunks first.")] = False,
     partial: Annotated[
-        bool,
-        typer.Option("--partial", help="Leave out segments with damaged chunks, instead of failing."),
+        bool, typer.Option("--partial", help="Leave out segments with damaged chunks, instead of failing.")
     ] = False,
     json: Json = False,
     data: Data = DEFAULT_DATA,

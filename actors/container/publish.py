@@ -45,12 +45,7 @@ class Listeners:
 
 class Publisher:
     def __init__(
-        self,
-        state: ContainerState,
-        cache: TailCache,
-        *,
-        due_bytes: int,
-        listeners: Listeners = Listeners(),
+        self, state: ContainerState, cache: TailCache, *, due_bytes: int, listeners: Listeners = Listeners()
     ) -> None:
         self.segments = state.segments
         self.by_id = state.segments.by_id

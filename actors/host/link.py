@@ -109,12 +109,7 @@ class Link:
             self._writer = None
             writer.stop()
 
-    async def _listen(
-        self,
-        connection: socket.socket,
-        writer: HeartbeatWriter,
-        obey: Obey,
-    ) -> bool:
+    async def _listen(self, connection: socket.socket, writer: HeartbeatWriter, obey: Obey) -> bool:
         lines = Lines()
         welcomed = False
         while True:

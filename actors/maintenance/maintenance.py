@@ -88,8 +88,7 @@ async def export_segment(store: SegmentStore, name: str, *, replace: bool = Fals
     ``InvalidArgument``."""
     check_segment_name(name)
     return await store.on_container(
-        store.container_of(name),
-        lambda container: export.export_segment(container, name, replace=replace),
+        store.container_of(name), lambda container: export.export_segment(container, name, replace=replace)
     )
 
 

@@ -19,13 +19,7 @@ import anyio
 from msgspec import Struct
 from starlette.applications import Starlette
 
-from ...storage_backends.base.errors import (
-    InvalidArgument,
-    NotOwner,
-    Throttled,
-    TierlogError,
-    Unavailable,
-)
+from ...storage_backends.base.errors import InvalidArgument, NotOwner, Throttled, TierlogError, Unavailable
 from ...storage_backends.base.names import check_segment_name, container_of
 from ...storage_backends.base.world import World
 from ..gateway.server.admin_handlers import HTML, SCRAPE

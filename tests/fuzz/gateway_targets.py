@@ -288,9 +288,7 @@ _ANSWERS = [
     _answer(bodies.Staged, bodies.Staged("a#txn.t-1.p0")),
     _answer(CommitResult, CommitResult(True, 5, 7)),
     _answer(
-        batch.Results,
-        {"results": [5, None, _PROBLEM]},
-        decode=lambda data: batch.decode_outcomes(data, 3),
+        batch.Results, {"results": [5, None, _PROBLEM]}, decode=lambda data: batch.decode_outcomes(data, 3)
     ),
     Target(
         "problem",

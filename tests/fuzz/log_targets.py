@@ -33,12 +33,7 @@ from tierlog.journal.operations.delete_segment import DeleteSegment
 from tierlog.journal.operations.expire_writers import ExpireWriters
 from tierlog.journal.operations.forget_transactions import ForgetTransactions
 from tierlog.journal.operations.merge_segments import MergeSegments
-from tierlog.journal.operations.operation import (
-    HEAD,
-    Operation,
-    decode_operations,
-    encode_operation,
-)
+from tierlog.journal.operations.operation import HEAD, Operation, decode_operations, encode_operation
 from tierlog.journal.operations.relog_data import RelogData
 from tierlog.journal.operations.seal_segment import SealSegment
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus, decode_image, encode_image

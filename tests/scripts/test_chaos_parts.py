@@ -217,9 +217,7 @@ def test_percentiles_are_values_that_occurred() -> None:
     assert not Samples("x", 0.5, samples.values).holds
 
 
-def test_an_interrupted_run_reports_its_finished_rounds(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_interrupted_run_reports_its_finished_rounds(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(width=200)
     Report("failover", 7).show_interrupted(console, 9)
     assert capsys.readouterr().out == ""

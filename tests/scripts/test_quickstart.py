@@ -270,10 +270,7 @@ async def test_a_segment_that_holds_the_input_passes() -> None:
 @pytest.mark.parametrize(
     "data, reason",
     [
-        (
-            FRAMED[:-4],
-            f"ends at offset {len(FRAMED) - 4}; the input makes {len(FRAMED)} bytes",
-        ),
+        (FRAMED[:-4], f"ends at offset {len(FRAMED) - 4}; the input makes {len(FRAMED)} bytes"),
         (FRAMED[:20] + b"X" + FRAMED[21:], "offset 20: the service differs from the input"),
         (FRAMED[:8] + FRAMED, "offset 12: the service differs"),
         (FRAMED + b"x", f"offset {len(FRAMED)}: the service differs"),

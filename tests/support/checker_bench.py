@@ -11,10 +11,7 @@ from simulation.model_calls import Append, Create, Op, Read, UpdateAttributes
 from simulation.view import SegmentView, View
 
 from tierlog import AttributeUpdate, AttributeUpdateKind, SegmentInfo
-from tierlog.storage_backends.base.errors import (
-    OutcomeUnknown,
-    TierlogError,
-)
+from tierlog.storage_backends.base.errors import OutcomeUnknown, TierlogError
 
 READ = Read("f", 0, 99)
 

@@ -100,7 +100,7 @@ FRESH = Scenario(
             "Link */epoch.*",
             "Logged CreateSegment",
             "Logged Append",
-        ],
+        ]
     ],
 )
 CONTAINER = Scenario(
@@ -252,7 +252,7 @@ FLUSH = Scenario(
             "Logged CycleComplete",
             "Logged CommitMetadata",
             "Logged CycleComplete",
-        ],
+        ]
     ],
 )
 MERGE_UNFLUSHED = Scenario(
@@ -289,7 +289,7 @@ MERGE_UNFLUSHED = Scenario(
             "Link */lts/containers/*",
             "Logged CommitMetadata",
             "Logged CycleComplete",
-        ],
+        ]
     ],
 )
 MERGE_FLUSHED = Scenario(
@@ -331,7 +331,7 @@ COLLECT = Scenario(
                     Flush(),
                 ]
             }
-        ),
+        )
     ],
     sessions=[
         Session({"a/": [Truncate("a/s", 450), Delete("a/t"), Flush(), _append("a/s", "on", 30), Flush()]})
@@ -345,7 +345,7 @@ COLLECT = Scenario(
             "Logged Barrier",
             "Unlink */lts/containers/*",
             "Unlink */lts/containers/*",
-        ],
+        ]
     ],
 )
 REBORN = Scenario(
@@ -377,7 +377,7 @@ REBORN = Scenario(
             "Logged CreateSegment",
             "Logged Append",
             "Logged CycleComplete",
-        ],
+        ]
     ],
 )
 TRANSACTIONS = Scenario(

@@ -237,13 +237,7 @@ IMPORT = Scenario(
     limits=Tier2Limits(),
     settle=imported,
     reaches=[
-        [
-            "Begin 2",
-            "Logged ImportSegment",
-            "Logged Append",
-            "Logged CommitMetadata",
-            "Logged CycleComplete",
-        ],
+        ["Begin 2", "Logged ImportSegment", "Logged Append", "Logged CommitMetadata", "Logged CycleComplete"],
         [
             "Logged ImportSegment",
             "Logged DeleteSegment",
@@ -280,13 +274,7 @@ FIRST_ACCESS = Scenario(
     limits=Tier2Limits(layout=LayoutMode.CODE_ONLY_UPGRADE),
     settle=accessed,
     reaches=[
-        [
-            "Begin 2",
-            "Logged ImportSegment",
-            "Logged Append",
-            "Logged CycleComplete",
-            "Write */lts/a/o$header",
-        ],
+        ["Begin 2", "Logged ImportSegment", "Logged Append", "Logged CycleComplete", "Write */lts/a/o$header"]
     ],
 )
 LAYOUT_UPGRADE = Scenario(

@@ -207,7 +207,4 @@ def publish_appends(publisher: Publisher, run: list[Append], group: int) -> None
         segment.wake()
 
 
-HANDLERS = (
-    RequestHandler(AppendRequest, decide_append),
-    OperationHandler(Append, _apply, from_client=True),
-)
+HANDLERS = (RequestHandler(AppendRequest, decide_append), OperationHandler(Append, _apply, from_client=True))

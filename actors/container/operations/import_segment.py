@@ -143,7 +143,4 @@ def _publish(publisher: Publisher, op: ImportSegment, group: int) -> None:
     publisher.cache.open_segment(segment.sid, segment.flushed)
 
 
-HANDLERS = (
-    RequestHandler(ImportRequest, decide_import),
-    OperationHandler(ImportSegment, _apply, _publish),
-)
+HANDLERS = (RequestHandler(ImportRequest, decide_import), OperationHandler(ImportSegment, _apply, _publish))

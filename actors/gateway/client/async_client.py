@@ -85,7 +85,7 @@ class Client(ClientBase, SegmentVerbs):
     ) -> int | None:
         self._check()
         return await self._appender.append(
-            requests.append_item(name, data, writer_id, event_number, previous_event_number, expected_offset),
+            requests.append_item(name, data, writer_id, event_number, previous_event_number, expected_offset)
         )
 
     async def append_many(

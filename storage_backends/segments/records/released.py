@@ -62,7 +62,4 @@ def _has_bytes(r: ReleasedRecord) -> bool:
     return r.length > 0
 
 
-RELEASED_INVARIANTS: Invariants[ReleasedRecord] = {
-    "it has a name": _has_a_name,
-    "it has bytes": _has_bytes,
-}
+RELEASED_INVARIANTS: Invariants[ReleasedRecord] = {"it has a name": _has_a_name, "it has bytes": _has_bytes}

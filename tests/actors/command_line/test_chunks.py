@@ -118,11 +118,7 @@ def test_every_harm_is_found_and_told(run: Run, store: Path) -> None:
         for problem in report["problems"]
         for word in ("missing", "shorter", "checksum")
         if word in problem["message"]
-    } == {
-        "missing",
-        "shorter",
-        "checksum",
-    }
+    } == {"missing", "shorter", "checksum"}
     assert run("chunks", "verify", "app/old").out.splitlines()[-1] == "not whole, problems: 1"
     assert run("chunks", "verify", "app/new").code == 0
     assert "missing" in run("chunks", "ls").out

@@ -52,10 +52,7 @@ class Ownership:
         return (10 * self.number,)
 
     async def run(
-        self,
-        started: Callable[[], None],
-        ending: Callable[[], None],
-        previous_epochs: Collection[int] | None,
+        self, started: Callable[[], None], ending: Callable[[], None], previous_epochs: Collection[int] | None
     ) -> None:
         self.previous_epochs = previous_epochs
         try:

@@ -281,9 +281,7 @@ async def test_a_group_that_does_not_decode_is_refused_with_its_address(payload:
     ],
     ids=repr,
 )
-async def test_an_operation_that_cannot_be_applied_is_refused_with_its_sequence(
-    op: Operation,
-) -> None:
+async def test_an_operation_that_cannot_be_applied_is_refused_with_its_sequence(op: Operation) -> None:
     """A restart would meet the same operation again: corruption is terminal."""
     script = Script()
     script.group(CREATE)

@@ -40,11 +40,7 @@ def beside(world: ContainerWorld) -> ContainerWorld:
 @pytest.mark.parametrize(("first", "second"), [(TARGET, SOURCE), (SOURCE, TARGET)])
 async def test_a_file_belongs_to_one_segment_of_all_containers(first: str, second: str) -> None:
     world = await joined(ContainerWorld())
-    eager = attrs.evolve(
-        OPTIONS,
-        collector=attrs.evolve(OPTIONS.collector, delay=0.0),
-        adopt=True,
-    )
+    eager = attrs.evolve(OPTIONS, collector=attrs.evolve(OPTIONS.collector, delay=0.0), adopt=True)
     async with world.owner(eager, layout=LayoutMode.LAYOUT_UPGRADE) as one:
         length = await import_segment(one.container, first)
         async with beside(world).owner(eager, layout=LayoutMode.LAYOUT_UPGRADE) as other:

@@ -381,9 +381,7 @@ async def test_a_torn_step_poisons_the_container_and_only_recovery_leads_on(
         await owner.stop()
 
 
-async def test_the_rest_of_a_torn_batch_is_not_written_either(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_rest_of_a_torn_batch_is_not_written_either(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations of the same batch were applied before the step broke; the group they were built into is
     dropped."""
     world = ContainerWorld()

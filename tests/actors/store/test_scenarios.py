@@ -184,9 +184,7 @@ async def planted(world: ContainerWorld, *parts: bytes) -> None:
     ],
     ids=["unknown type", "cut short", "wrong offset", "no such segment"],
 )
-async def test_a_poison_operation_stops_the_container_as_corrupt_and_is_named(
-    operation: bytes,
-) -> None:
+async def test_a_poison_operation_stops_the_container_as_corrupt_and_is_named(operation: bytes) -> None:
     """No restart loop, nothing written: a doctor finds the log as it was."""
     world = ContainerWorld()
     async with world.owner() as owner:

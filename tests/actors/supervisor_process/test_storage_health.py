@@ -41,8 +41,7 @@ def test_s7_a_chunk_root_that_goes_away_is_told_and_waited_for(folder: Path, tmp
         client.append(name, b"meanwhile;")
 
         told = wait_until(
-            lambda: service.client.get("/health").json()["unhealthy_storage"],
-            "the supervisor reports it",
+            lambda: service.client.get("/health").json()["unhealthy_storage"], "the supervisor reports it"
         )
         assert told["host-0"]["state"] == "unreachable"
         assert "unmounted?" in told["host-0"]["cause"]

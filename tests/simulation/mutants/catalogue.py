@@ -296,10 +296,7 @@ def checksums_are_not_verified(plant: Planter) -> None:
 @mutant("S8")
 def chunks_are_joined_in_the_wrong_order(plant: Planter) -> None:
     """The bytes of a joined chunk are those of its sources, the last one first."""
-    plant(
-        join_chunks._make_chunk,
-        lambda original, txn, start, sources: original(txn, start, sources[::-1]),
-    )
+    plant(join_chunks._make_chunk, lambda original, txn, start, sources: original(txn, start, sources[::-1]))
 
 
 @mutant("S10")
@@ -323,8 +320,7 @@ def deferred_work_is_forgotten(plant: Planter) -> None:
 def name_is_imported_twice(plant: Planter) -> None:
     """A segment of the legacy layout that was imported and deleted comes back at the next access."""
     plant(
-        import_segment.decide_import,
-        lambda original, state, request: _without_mark(original(state, request)),
+        import_segment.decide_import, lambda original, state, request: _without_mark(original(state, request))
     )
 
 
@@ -389,8 +385,7 @@ def references_are_ignored(plant: Planter) -> None:
         lambda original, listed, *, epoch, referenced: original(listed, epoch=epoch, referenced=()),
     )
     plant(
-        gc_rules.is_ready,
-        lambda original, garbage, **known: original(garbage, **{**known, "referenced": ()}),
+        gc_rules.is_ready, lambda original, garbage, **known: original(garbage, **{**known, "referenced": ()})
     )
 
 

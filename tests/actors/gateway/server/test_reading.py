@@ -62,12 +62,7 @@ async def test_h6_a_range_gives_its_bytes(small: Service, text: str, first: int,
     assert response.headers["content-length"] == str(last + 1 - first)
     assert [
         response.headers[f"tierlog-{name}"] for name in ("offset", "length", "start-offset", "sealed")
-    ] == [
-        str(first),
-        "10000",
-        "0",
-        "false",
-    ]
+    ] == [str(first), "10000", "0", "false"]
 
 
 async def test_without_a_range_everything_comes(small: Service) -> None:

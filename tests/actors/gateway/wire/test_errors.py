@@ -128,10 +128,7 @@ def test_h2_the_statuses_of_the_protocol() -> None:
     assert (
         to_problem(TransactionEnded("x", state="aborted")).status,
         to_problem(TransactionEnded("x")).document["code"],
-    ) == (
-        409,
-        "transaction-ended",
-    )
+    ) == (409, "transaction-ended")
     assert to_problem(OutcomeUnknown("x")).document["code"] == "outcome-unknown"
     assert to_problem(RangeNotSatisfiable("x", length=7)).headers["Content-Range"] == "bytes */7"
     assert to_problem(MethodNotAllowed("x", allowed="GET, POST")).headers["Allow"] == "GET, POST"

@@ -201,10 +201,7 @@ async def test_an_abort_that_fails_does_not_end_the_sweep(server: S3Server, at_o
 async def test_a_sweep_leaves_young_uploads_and_those_of_another_store(
     storage: S3ChunkStorage, server: S3Server
 ) -> None:
-    kept = [
-        server.begin_upload("another-store/a", age=1e9),
-        server.begin_upload("store/young"),
-    ]
+    kept = [server.begin_upload("another-store/a", age=1e9), server.begin_upload("store/young")]
     server.begin_upload("store/old", age=1e9)
     await storage.sweep()
 

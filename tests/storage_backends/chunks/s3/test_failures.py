@@ -94,11 +94,7 @@ REFUSALS = [
     ("refuse", "kind", "message"), REFUSALS, ids=[f"{status}-{code}" for (status, code), _, _ in REFUSALS]
 )
 async def test_a_refusal_says_what_happened_and_what_to_do(
-    storage: S3ChunkStorage,
-    server: S3Server,
-    refuse: tuple[int, str],
-    kind: type[TierlogError],
-    message: str,
+    storage: S3ChunkStorage, server: S3Server, refuse: tuple[int, str], kind: type[TierlogError], message: str
 ) -> None:
     server.fail(Fault("PutObject", refuse=refuse))
     with pytest.raises(kind, match=message) as caught:
