@@ -6,13 +6,13 @@ Inherit from it and implement ``make``. If your store needs a running container 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 
 import anyio
 import attrs
 import pytest
 
-from ..storage_backends.base.errors import InvalidArgument, MetadataConflict, Unavailable
+from ..storage_backends.base.errors import InvalidArgument, MetadataConflict
 from ..storage_backends.segments.metadata_store import ChunkMetadataStore
 from ..storage_backends.segments.records import ChunkRecord
 from ..storage_backends.segments.transaction import MetadataTransaction
@@ -121,48 +121,11 @@ class MetadataStoreConformance:
 
     # --- transactions over the store -------------------------------------------------------------
 
-    async def test_a_hook_sees_the_writes_before_anything_is_published(
-        self, store: ChunkMetadataStore
-    ) -> None:
-        seen: list[tuple[list[str], list[str]]] = []
-
-        async def hook(writes: Mapping[str, bytes | None]) -> None:
-            seen.append((sorted(writes), await store.scan("")))
-
-        version = await _adding(store, "a", "b").commit(hook)
-
-        assert seen == [(["c:a", "c:b"], [])]
-        assert await store.get("c:a") == (version, _chunk("a").encode())
-
-    async def test_a_hook_that_raises_publishes_nothing(self, store: ChunkMetadataStore) -> None:
-        async def hook(_: Mapping[str, bytes | None]) -> None:
-            raise Unavailable("scripted")
-
-        with pytest.raises(Unavailable, match="scripted"):
-            await _adding(store, "a").commit(hook)
-        assert await store.scan("") == []
-        await _adding(store, "a").commit()
-        assert await store.scan("") == ["c:a"]
-
-    async def test_what_is_committed_during_a_hook_is_a_conflict(self, store: ChunkMetadataStore) -> None:
-        async def hook(_: Mapping[str, bytes | None]) -> None:
-            await _adding(store, "a").commit()
-
-        with pytest.raises(MetadataConflict):
-            await _adding(store, "a", "b").commit(hook)
-        assert await store.scan("") == ["c:a"]
-
-    async def test_no_hook_runs_for_writes_that_are_not_sound(self, store: ChunkMetadataStore) -> None:
-        called: list[object] = []
-
-        async def hook(writes: Mapping[str, bytes | None]) -> None:
-            called.append(writes)
-
+    async def test_a_record_that_is_not_sound_is_not_committed(self, store: ChunkMetadataStore) -> None:
         transaction = _adding(store, "a")
         transaction.put(ChunkRecord("empty"))
         with pytest.raises(RuntimeError, match="unsound"):
-            await transaction.commit(hook)
-        assert not called
+            await transaction.commit()
         assert await store.scan("") == []
 
     async def test_a_transaction_conflicts_on_what_it_only_read(self, store: ChunkMetadataStore) -> None:

@@ -36,7 +36,7 @@ from .records import (
     SegmentRecord,
 )
 from .records.header import changed
-from .transaction import Hook, MetadataTransaction
+from .transaction import MetadataTransaction
 
 _NOTHING_CHANGED = (MetadataConflict, Unavailable, StorageFull)
 """Errors of a commit that prove that it was not applied."""
@@ -65,19 +65,13 @@ class SegmentTransaction:
 
     # --- for the caller --------------------------------------------------------------------------
 
-    async def commit(self, hook: Hook | None = None) -> None:
+    async def commit(self) -> None:
         """Make all changes durable and visible at once. Raises what ``ChunkMetadataStore.commit`` raises; the
-        transaction has ended then too.
-
-        ``hook`` is awaited with all checked writes before any is published. If it raises, the transaction is
-        aborted.
-        """
+        transaction has ended then too."""
         self._require_open()
         self._state = "busy"
         try:
             writes = self.metadata.checked()
-            if hook is not None:
-                await hook(writes)
         except BaseException:
             self.abort()
             raise

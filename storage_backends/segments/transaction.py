@@ -8,8 +8,8 @@ commit. Cancellation of ``commit`` leaves its outcome unknown.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeAlias, TypeVar
+from collections.abc import Mapping
+from typing import TypeVar
 
 from ..base.codec import DecodeError
 from ..base.errors import DataCorruption
@@ -48,10 +48,6 @@ def decode_record(kind: type[R], key: str, value: bytes) -> R:
         )
 
     return record
-
-
-Hook: TypeAlias = Callable[[Mapping[str, bytes | None]], Awaitable[None]]
-"""Awaited between the check of a transaction's writes and their publication."""
 
 
 class DecodedRecords:
@@ -138,18 +134,10 @@ class MetadataTransaction:
             if record is None or isinstance(record, DeferredWorkRecord)
         }
 
-    async def commit(self, hook: Hook | None = None) -> int:
+    async def commit(self) -> int:
         """Make all changes durable and visible, or none, and return the new version. Raises what
-        ``ChunkMetadataStore.commit`` raises.
-
-        ``hook`` is awaited once with all writes, after their check and before any is published. If it raises,
-        nothing is published. The store compares versions after it, so what others commit in the meantime is a
-        conflict.
-        """
-        writes = self.checked()
-        if hook is not None:
-            await hook(writes)
-        return await self.publish(writes)
+        ``ChunkMetadataStore.commit`` raises."""
+        return await self.publish(self.checked())
 
     def checked(self) -> dict[str, bytes | None]:
         """All writes by key, encoded. Raises ``RuntimeError`` for a record that breaks an invariant, which is

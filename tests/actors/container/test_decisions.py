@@ -14,20 +14,15 @@ from tierlog.actors.container.operations.merge import MergeRequest
 from tierlog.actors.container.operations.metadata import CommitMetadataRequest
 from tierlog.actors.container.operations.seal import SealRequest
 from tierlog.actors.container.operations.truncate import TruncateRequest
-from tierlog.actors.container.operations.writers import ExpireWritersRequest, LastEventRequest
+from tierlog.actors.container.operations.writers import ExpireWritersRequest
 from tierlog.actors.container.requests import Request
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.create_segment import CreateSegment
 from tierlog.journal.operations.merge_segments import MergeSegments
 from tierlog.storage_backends.base.errors import (
     AttributeConflict,
-    BadOffset,
     InvalidArgument,
     MetadataConflict,
-    SegmentExists,
-    SegmentNotFound,
-    SegmentNotSealed,
-    SegmentSealed,
     TierlogError,
 )
 from tierlog.storage_backends.base.ids import segment_id
@@ -43,27 +38,6 @@ from tierlog.storage_backends.segments.records.segment import segment_key
 KIND = AttributeUpdateKind
 
 
-MISSING: list[Request] = [
-    append("no/such", b"x"),
-    AttributesRequest("no/such", [AttributeUpdate("a", 1)]),
-    DeleteRequest("no/such"),
-    ExpireWritersRequest("no/such", [b"w"]),
-    MergeRequest("no/such", [NAME], []),
-    MergeRequest(NAME, ["no/such"], []),
-    SealRequest("no/such"),
-    TruncateRequest("no/such", 0),
-    LastEventRequest("no/such", b"w"),
-]
-
-
-@pytest.mark.parametrize("request_", MISSING, ids=lambda request: type(request).__name__)
-def test_every_verb_names_the_missing_segment(request_: Request) -> None:
-    parts = Parts()
-    parts.create(NAME)
-
-    assert refused(parts, request_, SegmentNotFound).segment == "no/such"
-
-
 # --- create, seal, truncate, delete -------------------------------------------------------------
 
 
@@ -72,23 +46,6 @@ def test_a_creation_gets_a_fresh_id() -> None:
     (op,), answer = parts.operations(CreateRequest(NAME, ROLLING))
 
     assert (op, answer) == (CreateSegment(segment_id(1, 1), NAME, ROLLING), None)
-
-
-def test_a_name_that_comes_back_gets_another_id() -> None:
-    """C2: ids are never reused, so nothing of the first segment can reach the second."""
-    parts = Parts()
-    first = parts.create().sid
-    parts.do(append(NAME, b"old"), DeleteRequest(NAME))
-    second = parts.create()
-
-    assert second.sid != first
-    assert (second.length, second.writers, second.attributes) == (0, {}, {})
-
-
-def test_a_name_exists_once() -> None:
-    parts = Parts()
-    parts.create()
-    refused(parts, CreateRequest(NAME, ROLLING), SegmentExists)
 
 
 def test_a_seal_returns_the_final_length_also_when_repeated() -> None:
@@ -110,28 +67,7 @@ def test_a_truncation_at_or_before_the_start_logs_nothing(offset: int) -> None:
     assert parts.operations(TruncateRequest(NAME, offset)) == ([], None)
 
 
-def test_a_truncation_may_reach_the_length_and_not_beyond() -> None:
-    parts = Parts()
-    parts.create()
-    parts.do(append(NAME, b"abc"), SealRequest(NAME))
-    error = refused(parts, TruncateRequest(NAME, 4), BadOffset)
-    parts.do(TruncateRequest(NAME, 3))
-
-    assert (error.expected, error.given) == (3, 4)
-    assert parts.segment().start_offset == 3
-
-
 # --- appends ------------------------------------------------------------------------------------
-
-
-def test_an_append_returns_the_offset_of_its_data() -> None:
-    parts = Parts()
-    parts.create()
-
-    assert parts.do(append(NAME, b"abc")) == 0
-    assert parts.do(append(NAME, b"")) == 3
-    assert parts.do(append(NAME, b"d")) == 3
-    assert parts.segment().length == 4
 
 
 def test_the_data_is_not_copied() -> None:
@@ -142,24 +78,6 @@ def test_the_data_is_not_copied() -> None:
 
     assert isinstance(op, Append)
     assert op.data is data
-
-
-def test_a_conditional_append_matches_the_length_or_is_refused() -> None:
-    parts = Parts()
-    parts.create()
-    parts.do(append(NAME, b"abc", expected_offset=0))
-    error = refused(parts, append(NAME, b"d", expected_offset=0), BadOffset)
-
-    assert (error.expected, error.given, error.segment) == (3, 0, NAME)
-    assert parts.do(append(NAME, b"d", expected_offset=3)) == 3
-
-
-def test_nothing_is_appended_to_a_sealed_segment() -> None:
-    parts = Parts()
-    parts.create()
-    parts.do(SealRequest(NAME))
-    refused(parts, append(NAME, b"x"), SegmentSealed)
-    refused(parts, by_writer(b"x", 1), SegmentSealed)
 
 
 # --- attributes ---------------------------------------------------------------------------------
@@ -253,55 +171,6 @@ def test_a_merge_takes_all_sources_in_order() -> None:
 
     assert answer == 2
     assert op == MergeSegments(ids[0], 2, ((ids[1], 1), (ids[2], 0), (ids[3], 3)), (("txn", 1),))
-
-
-def test_sources_are_locked_by_the_merge_itself() -> None:
-    """From that synchronous step on they cannot be changed, read or merged again."""
-    parts = mergeable()
-    parts.decide(MergeRequest("t", ["a"], []))
-    later: list[Request] = [
-        append("a", b"x"),
-        DeleteRequest("a"),
-        TruncateRequest("a", 1),
-        SealRequest("a"),
-        MergeRequest("t", ["a"], []),
-    ]
-    for request in later:
-        refused(parts, request, SegmentNotFound)
-
-
-@pytest.mark.parametrize(
-    ("sources", "error"),
-    [
-        (["open"], SegmentNotSealed),
-        (["a", "open"], SegmentNotSealed),
-        (["t"], InvalidArgument),
-        (["cut"], InvalidArgument),
-    ],
-)
-def test_a_source_that_cannot_be_merged_stops_the_whole_merge(
-    sources: list[str], error: type[TierlogError]
-) -> None:
-    parts = mergeable()
-    parts.create("open", "cut")
-    parts.do(append("cut", b"abc"), TruncateRequest("cut", 1), SealRequest("cut"))
-    refused(parts, MergeRequest("t", sources, []), error)
-
-
-def test_nothing_is_merged_into_a_sealed_segment() -> None:
-    parts = mergeable()
-    parts.do(SealRequest("t"))
-    refused(parts, MergeRequest("t", ["a"], []), SegmentSealed)
-
-
-def test_a_merge_whose_condition_does_not_hold_does_nothing() -> None:
-    """The attribute guards the commit of a transaction: the second of two equal ones conflicts."""
-    parts = mergeable()
-    guard = [AttributeUpdate("epoch", 1, KIND.REPLACE_IF_EQUALS, None)]
-    parts.do(MergeRequest("t", ["a"], guard))
-    refused(parts, MergeRequest("t", ["b"], guard), AttributeConflict)
-
-    assert parts.segment("t").length == 5
 
 
 # --- metadata commits (S6) ----------------------------------------------------------------------

@@ -8,9 +8,7 @@ import pytest
 
 from support.container_parts import NAME, ROLLING, Parts, append, refused
 from tierlog.actors.container.operations.attributes import AttributesRequest
-from tierlog.actors.container.operations.create import CreateRequest
 from tierlog.actors.container.operations.delete import DeleteRequest
-from tierlog.actors.container.operations.merge import MergeRequest
 from tierlog.actors.container.operations.seal import SealRequest
 from tierlog.actors.container.operations.transactions import (
     AbortTransactionRequest,
@@ -18,14 +16,11 @@ from tierlog.actors.container.operations.transactions import (
     CommitTransactionRequest,
     ExpireTransactionRequest,
     ForgetTransactionsRequest,
-    ListTransactionsRequest,
     StageSegmentRequest,
     TransactionRequest,
 )
-from tierlog.actors.container.operations.truncate import TruncateRequest
 from tierlog.actors.container.requests import Request
 from tierlog.actors.container.state import ContainerState
-from tierlog.actors.container.transaction_table import TARGET_DELETED
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.begin_transaction import BeginTransaction
 from tierlog.journal.operations.commit_transaction import CommitTransaction
@@ -39,7 +34,6 @@ from tierlog.storage_backends.base.errors import (
     BadOffset,
     InvalidArgument,
     SegmentNotFound,
-    SegmentSealed,
     TierlogError,
     TransactionEnded,
     TransactionNotFound,
@@ -156,11 +150,6 @@ def test_what_a_verb_means_in_a_state(setup: str, request_: Request, outcome: An
         assert (answer.state if isinstance(outcome, TransactionState) else answer) == outcome
 
 
-@pytest.mark.parametrize("verb", [begin(), commit(), abort()], ids=lambda request: type(request).__name__)
-def test_without_a_target_there_is_no_transaction(verb: Request) -> None:
-    assert refused(Parts(), verb, SegmentNotFound).segment == NAME
-
-
 def test_the_first_reason_of_an_abort_stays() -> None:
     parts = staged_parts()
     parts.do(abort(reason="first"))
@@ -170,25 +159,6 @@ def test_the_first_reason_of_an_abort_stays() -> None:
 
 
 # --- names (T1) ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "verb",
-    [
-        CreateRequest(staged_name(NAME, "t", "new"), ROLLING),
-        SealRequest(staged_name(NAME, "t", "p")),
-        TruncateRequest(staged_name(NAME, "t", "p"), 1),
-        DeleteRequest(staged_name(NAME, "t", "p")),
-        MergeRequest(NAME, [staged_name(NAME, "t", "p")], ()),
-        MergeRequest(staged_name(NAME, "t", "p"), ["other"], ()),
-        BeginTransactionRequest(staged_name(NAME, "t", "p"), "u", None, LEASE),
-        AbortTransactionRequest(staged_name(NAME, "t", "p"), "u", ""),
-    ],
-    ids=lambda request: type(request).__name__,
-)
-def test_t1_only_its_transaction_changes_a_staged_segment(verb: Request) -> None:
-    parts = staged_parts()
-    assert "staged segment" in str(refused(parts, verb, InvalidArgument))
 
 
 def test_t1_a_listing_shows_staged_segments_only_when_asked_for_them() -> None:
@@ -254,14 +224,6 @@ def test_t3_one_wrong_part_keeps_all_of_them(wrong: Request, error: type[Tierlog
         StagedPart(staged_name(NAME, "t", "p"), 3),
         StagedPart(staged_name(NAME, "t", "q"), 5),
     )
-
-
-def test_t3_bytes_that_arrived_after_the_writer_described_its_part_are_reported() -> None:
-    parts = staged_parts()
-    parts.do(to("p", b"late"))
-    error = refused(parts, commit(("p", 3)), BadOffset)
-
-    assert (error.segment, error.expected, error.given) == (staged_name(NAME, "t", "p"), 7, 3)
 
 
 @pytest.mark.parametrize("epoch", [6, 7])
@@ -338,62 +300,10 @@ def test_t4_a_commit_that_would_make_too_many_attributes_is_refused(monkeypatch:
 # --- the target's own life (T8) -----------------------------------------------------------------
 
 
-def test_t8_a_deleted_target_takes_its_open_transactions_along() -> None:
-    parts = staged_parts()
-    parts.do(begin("done"), commit(transaction="done"), begin("other"), stage("p", "other"))
-    parts.do(DeleteRequest(NAME))
-
-    assert parts.state.segments.names("") == []
-    assert parts.state.transactions.open_count == 0
-    for transaction in ("t", "other"):
-        assert parts.do(ask(transaction)).reason == TARGET_DELETED
-        assert TARGET_DELETED in str(refused(parts, commit(transaction=transaction), TransactionEnded))
-        refused(parts, to("p", b"zombie", transaction), TransactionEnded)
-    assert parts.do(ask("done")).state is COMMITTED
-
-
-def test_t8_a_new_segment_of_the_name_knows_nothing_of_the_old_ones_transactions() -> None:
-    parts = staged_parts(TOKEN)
-    parts.do(commit(("p", 3)), begin("open"))
-    parts.do(DeleteRequest(NAME))
-    parts.create()
-
-    for transaction in ("t", "open"):
-        refused(parts, ask(transaction), TransactionNotFound)
-        refused(parts, to("p", b"zombie", transaction), TransactionNotFound)
-    assert parts.do(ListTransactionsRequest("")) == []
-    assert parts.do(begin(token=TOKEN)).state is OPEN
-    assert parts.do(stage("p"), to("p", b"new"), commit(("p", 3))) == CommitResult(True, 0, 3)
-
-
-def test_t8_merging_a_target_away_ends_its_transactions_too() -> None:
-    parts = staged_parts()
-    parts.create("app/other")
-    parts.do(SealRequest(NAME))
-    parts.do(MergeRequest("app/other", [NAME], ()))
-
-    assert parts.do(ask()).reason == TARGET_DELETED
-
-
-def test_t8_a_sealed_target_refuses_the_commit_and_leaves_the_transaction_open() -> None:
-    parts = staged_parts()
-    parts.do(SealRequest(NAME))
-    refused(parts, commit(("p", 3)), SegmentSealed)
-
-    assert parts.do(ask()).state is OPEN
-    assert parts.do(stage("more")) == staged_name(NAME, "t", "more")
-
-
 def test_t8_a_commit_that_is_repeated_after_the_seal_is_answered() -> None:
     parts = staged_parts()
     parts.do(commit(("p", 3)), SealRequest(NAME))
     assert parts.do(commit(("p", 3))) == CommitResult(False, 4, 3)
-
-
-def test_t8_a_truncated_target_takes_the_commit() -> None:
-    parts = staged_parts()
-    parts.do(TruncateRequest(NAME, 4))
-    assert parts.do(commit(("p", 3))) == CommitResult(True, 4, 3)
 
 
 # --- what the clock asks (T5, T7) ---------------------------------------------------------------
@@ -426,21 +336,6 @@ def test_t5_only_the_very_tombstone_is_forgotten() -> None:
 
 
 # --- the table ----------------------------------------------------------------------------------
-
-
-def test_a_listing_is_sorted_and_by_prefix() -> None:
-    parts = Parts()
-    parts.create("a", "b")
-    parts.do(begin("2", target="a"), begin("1", target="a"), begin("0", target="b"), abort("3", target="a"))
-
-    listed = parts.do(ListTransactionsRequest(""))
-    assert [(info.target, info.transaction_id) for info in listed] == [
-        ("a", "1"),
-        ("a", "2"),
-        ("a", "3"),
-        ("b", "0"),
-    ]
-    assert len(parts.do(ListTransactionsRequest("b"))) == 1
 
 
 def test_staged_segments_that_were_evicted_are_found_and_measured() -> None:

@@ -309,18 +309,6 @@ async def test_names_beyond_the_limit_are_left_to_the_next_opening() -> None:
         assert deletes(world) == 14
 
 
-async def test_a_delete_that_worked_at_the_second_try_is_done() -> None:
-    async with collecting(chunk(1)) as (world, collector):
-        world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
-        collector.release([chunk(1)])
-        await anyio.sleep(61)
-        world.chunks.script = None
-        await anyio.sleep(60)
-
-        assert await world.left() == []
-        assert collector.statistics().deleted == 1
-
-
 async def test_a_slow_or_failing_name_does_not_hold_up_the_others() -> None:
     """G2."""
     async with collecting(*map(chunk, range(4))) as (world, collector):

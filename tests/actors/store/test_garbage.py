@@ -148,19 +148,6 @@ async def test_a_failing_delete_is_tried_again_then_set_aside_and_found_by_the_n
         assert owner.container.statistics().collector.orphans_found >= 1
 
 
-async def test_a_chunk_that_is_gone_already_is_done() -> None:
-    world = ContainerWorld()
-    async with world.owner() as owner:
-        await make(owner.store, "s", b"x")
-        await owner.store.flush()
-        await owner.store.delete_segment("s")
-        await owner.store.flush()
-        world.memory.chunks.pop(*world.chunk_names)
-        await anyio.sleep(100)
-
-        assert owner.container.statistics().collector.already_gone == 1
-
-
 @pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("turns", [0, 3, 6, 10, 15, 20, 30, 50])
 async def test_what_a_crash_leaves_is_found_by_the_next_owner(turns: int, checkpoint: bool) -> None:

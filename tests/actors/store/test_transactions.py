@@ -17,7 +17,6 @@ from tierlog import (
     BadOffset,
     CommitResult,
     InvalidArgument,
-    SegmentNotFound,
     SegmentSealed,
     SegmentStore,
     StagedPart,
@@ -61,17 +60,6 @@ def assert_nothing_left(owner: Owner, names: list[str]) -> None:
 
 
 # --- one step (T1, T2, T3) ----------------------------------------------------------------------
-
-
-async def test_a_commit_shows_all_parts_in_its_order_and_nothing_before_it(store: SegmentStore) -> None:
-    parts = await begun(store, "t", a=b"first ", b=b"second ", c=b"unused")
-    assert await read_all(store, TARGET) == b"base"
-    assert await store.list_segments() == [TARGET]
-
-    assert await store.commit_transaction(TARGET, "t", [parts[1], parts[0]]) == CommitResult(True, 4, 13)
-    assert await read_all(store, TARGET) == b"basesecond first "
-    assert await store.list_segments(f"{TARGET}#txn.") == []
-    assert await store.append(TARGET, b"!") == 17
 
 
 async def test_t2_a_tail_of_the_target_sees_the_parts_of_a_commit_together(store: SegmentStore) -> None:
@@ -119,19 +107,6 @@ async def test_t1_staged_names_are_the_transactions_alone(store: SegmentStore) -
     assert await store.commit_transaction(TARGET, "t", [part]) == CommitResult(True, 4, 3)
 
 
-async def test_t3_a_part_of_another_length_keeps_the_whole_commit_from_happening(store: SegmentStore) -> None:
-    parts = await begun(store, "t", TOKEN, a=b"one", b=b"two")
-    await store.append(parts[1].name, b"late")
-    with pytest.raises(BadOffset) as caught:
-        await store.commit_transaction(TARGET, "t", parts, TOKEN)
-
-    assert (caught.value.expected, caught.value.given) == (7, 3)
-    info = await store.segment_info(TARGET)
-    assert (info.length, info.attributes) == (4, {})
-    assert await read_all(store, parts[0].name) == b"one"
-    assert (await store.transaction_info(TARGET, "t")).length == 10
-
-
 async def test_an_append_that_races_with_the_commit_is_in_it_or_told(store: SegmentStore) -> None:
     """T3, T5: whichever comes first, no acked byte is lost without a word."""
     [part] = await begun(store, "t", a=b"one")
@@ -156,21 +131,6 @@ async def test_an_append_that_races_with_the_commit_is_in_it_or_told(store: Segm
 # --- repeats (T4, T5, T6) -----------------------------------------------------------------------
 
 
-async def test_every_verb_can_be_repeated(store: SegmentStore) -> None:
-    for _ in range(2):
-        assert (await store.begin_transaction(TARGET, "t", TOKEN)).state is TransactionState.OPEN
-    first, second = [await store.stage_segment(TARGET, "t", "a") for _ in range(2)]
-    assert first == second
-    await store.append(first, b"data")
-    parts = [StagedPart(first, 4)]
-    results = [await store.commit_transaction(TARGET, "t", parts, TOKEN) for _ in range(2)]
-    aborts = [await store.abort_transaction(TARGET, "t") for _ in range(2)]
-
-    assert results == [CommitResult(True, 4, 4), CommitResult(False, 4, 4)]
-    assert [info.state for info in aborts] == [TransactionState.COMMITTED] * 2
-    assert await read_all(store, TARGET) == b"basedata"
-
-
 async def test_t4_the_token_alone_says_that_it_was_committed(store: SegmentStore) -> None:
     await committed(store, "t", TOKEN, a=b"data")
 
@@ -187,33 +147,6 @@ async def test_t4_the_token_alone_says_that_it_was_committed(store: SegmentStore
     ).state is TransactionState.OPEN
 
 
-@pytest.mark.parametrize("end", ["commit", "abort"])
-async def test_t5_a_zombie_changes_nothing_after_the_end(store: SegmentStore, end: str) -> None:
-    [part] = await begun(store, "t", a=b"one")
-    if end == "commit":
-        await store.commit_transaction(TARGET, "t", [part])
-    else:
-        await store.abort_transaction(TARGET, "t", "the driver gave up")
-    before = await read_all(store, TARGET)
-
-    late: list[Any] = [
-        store.append(part.name, b"late"),
-        store.append_many(part.name, [b"late"], writer_id="w", first_event_number=0),
-        store.stage_segment(TARGET, "t", "a"),
-        store.stage_segment(TARGET, "t", "b"),
-        store.begin_transaction(TARGET, "t"),
-    ]
-    for verb in late:
-        with pytest.raises(TransactionEnded) as caught:
-            await verb
-        assert caught.value.state == ("committed" if end == "commit" else "aborted")
-        assert caught.value.segment == TARGET
-        assert ("gave up" in str(caught.value)) == (end == "abort")
-
-    assert await read_all(store, TARGET) == before
-    assert await store.list_segments(f"{TARGET}#txn.") == []
-
-
 async def test_t6_an_abort_that_overtook_its_begin_counts(store: SegmentStore) -> None:
     info = await store.abort_transaction(TARGET, "t", "overtaken")
     assert (info.state, info.reason, info.staged) == (TransactionState.ABORTED, "overtaken", ())
@@ -221,19 +154,6 @@ async def test_t6_an_abort_that_overtook_its_begin_counts(store: SegmentStore) -
         await store.begin_transaction(TARGET, "t")
     with pytest.raises(TransactionEnded):
         await store.commit_transaction(TARGET, "t", [])
-
-
-async def test_an_unknown_transaction_is_told_as_such(store: SegmentStore) -> None:
-    verbs: list[Any] = [
-        store.stage_segment(TARGET, "t", "a"),
-        store.append(f"{TARGET}#txn.t.a", b"x"),
-        store.commit_transaction(TARGET, "t", [], TOKEN),
-        store.transaction_info(TARGET, "t"),
-    ]
-    for verb in verbs:
-        with pytest.raises(TransactionNotFound) as caught:
-            await verb
-        assert caught.value.segment == TARGET
 
 
 # --- the target (T8) ----------------------------------------------------------------------------
@@ -306,17 +226,6 @@ async def test_t8_a_sealed_target_leaves_the_transaction_open_and_a_truncated_on
 
     info = await store.transaction_info(TARGET, "t")
     assert (info.state, list(info.staged)) == (TransactionState.OPEN, parts)
-
-
-async def test_there_is_no_transaction_without_a_target(store: SegmentStore) -> None:
-    verbs: list[Any] = [
-        store.begin_transaction("app/none", "t"),
-        store.abort_transaction("app/none", "t"),
-        store.commit_transaction("app/none", "t", []),
-    ]
-    for verb in verbs:
-        with pytest.raises(SegmentNotFound):
-            await verb
 
 
 # --- nothing leaks (T9), what long-term storage makes of it -------------------------------------
@@ -504,14 +413,6 @@ BAD: list[tuple[str, Any]] = [
     ("UTF-8 bytes", lambda s: s.stage_segment("x" * 200, "t", "p" * 64)),
     ("prefix is a str", lambda s: s.list_transactions(7)),
 ]
-
-
-@pytest.mark.parametrize(("message", "verb"), BAD, ids=[str(number) for number in range(len(BAD))])
-async def test_a_wrong_argument_is_told_and_does_nothing(owner: Owner, message: str, verb: Any) -> None:
-    before = owner.container.state.sequence
-    with pytest.raises(InvalidArgument, match=message):
-        await verb(owner.store)
-    assert owner.container.state.sequence == before
 
 
 async def test_a_commit_of_many_parts_is_one_operation(owner: Owner) -> None:
