@@ -15,7 +15,8 @@ class LayoutMode(Enum):
     """Legacy segments are imported at first access, and their header files are kept up to date so that older
     software can go on reading."""
     LAYOUT_UPGRADE = "layout-upgrade"
-    """Legacy segments are imported at first access and headers are no longer written. This cannot be undone."""
+    """Legacy segments are imported at first access and headers are no longer written. This cannot be
+    undone."""
     INSTALL_NEW = "install-new"
     """There is no legacy layout; it is never looked up."""
 

@@ -128,7 +128,7 @@ def test_an_interrupt_ends_the_run_at_once_and_removes_the_data(tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_cannot_run_here_is_left_out_and_told(tmp_path: Path) -> None:
+def test_benchmarks_that_cannot_run_here_are_skipped_and_listed(tmp_path: Path) -> None:
     """Spark needs Java. One that was asked for by name makes the exit status 1."""
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"} | {
         "PATH": str(tmp_path)

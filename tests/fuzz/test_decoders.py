@@ -55,14 +55,14 @@ def test_every_example_is_accepted_and_written_again(target: Target) -> None:
 
 
 @each_target
-def test_every_cut_and_every_flipped_bit_is_met(target: Target, pytestconfig: pytest.Config) -> None:
+def test_every_cut_and_every_flipped_bit_is_covered(target: Target, pytestconfig: pytest.Config) -> None:
     for example in target.examples:
         for data in systematic(example, everything=pytestconfig.getoption("--long")):
             examine(target, data)
 
 
 @each_target
-def test_what_was_trouble_once_is_met(target: Target) -> None:
+def test_past_findings_are_covered(target: Target) -> None:
     for data in target.hostile:
         with bounded(target, data):
             examine(target, data)

@@ -27,7 +27,7 @@ def run(script: Path, environment: dict[str, str], cwd: Path) -> subprocess.Comp
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_machine_without_python_is_told_what_was_looked_for(script: str, tmp_path: Path) -> None:
+def test_without_python_the_error_lists_what_was_searched(script: str, tmp_path: Path) -> None:
     tools = tmp_path / "tools"
     tools.mkdir()
     for tool in TOOLS:

@@ -1,8 +1,8 @@
 """Crashes at every I/O call of a short scenario for each protocol, and inside every call.
 
 Each scenario says which rules it exercises (``support/crash_scenarios.py``); which crashes it has stands in
-``support/crash_enumeration.py``, and what must be true afterwards in ``support/crash_judge.py``. The long and
-mixed life of a store is in ``test_crash_everywhere.py``.
+``support/crash_enumeration.py``, and what must be true afterwards in ``support/crash_checker.py``. The long
+and mixed life of a store is in ``test_crash_everywhere.py``.
 
 A failure names its case; ``TIERLOG_CRASH=scenario:schedule:mode:seed:call`` runs that one alone. ``call``
 counts the calls that change the disk; ``17+512`` is the crash inside call 17 that leaves 512 bytes of it.
@@ -24,8 +24,8 @@ import pytest
 from simulation.disk import SimulatedInode
 from simulation.file_layer import SimulatedDisk
 
+from support.crash_checker import CrashChecker, modes
 from support.crash_enumeration import Instant, Life, Recorder, RecordingFiles, live, missing
-from support.crash_judge import Judge, modes
 from support.crash_scenarios import SCENARIOS
 from support.crash_world import changes_disk, missing_folders
 from support.fingerprints import fingerprint
@@ -51,10 +51,12 @@ def life_of(scenario: str, schedule: int, *, every_byte: bool = False) -> Record
     return run_virtual(partial(live, SCENARIOS[scenario], schedule, every_byte=every_byte), schedule)
 
 
-def crash(judge: Judge, scenario: str, schedule: int, instant: Instant, mode: str, seed: int) -> None:
+def crash(
+    checker: CrashChecker, scenario: str, schedule: int, instant: Instant, mode: str, seed: int
+) -> None:
     case = f"{scenario}:{schedule}:{mode}:{seed}:{instant.name}"
     try:
-        judge.crash(instant, mode, Random(case))
+        checker.crash(instant, mode, Random(case))
     except BaseException as error:
         error.add_note(
             f"crash at call {instant.name} ({instant.call}); run it alone with TIERLOG_CRASH={case}"
@@ -68,12 +70,12 @@ def crash_everywhere(scenario: str, schedule: int, *, randoms: int, every_byte: 
 
 
 def crash_all(scenario: str, schedule: int, cases: Sequence[tuple[Instant, tuple[str, int]]]) -> None:
-    judge = Judge(SCENARIOS[scenario])
+    checker = CrashChecker(SCENARIOS[scenario])
     crashes = [(instant, mode, seed) for instant, (mode, seed) in cases]
     for instant, mode, seed in crashes:
-        crash(judge, scenario, schedule, instant, mode, seed)
-    assert judge.crashes == len(crashes)
-    assert bool(judge.crashes_of_recoveries > 10 * len(crashes)) == SCENARIOS[scenario].twice
+        crash(checker, scenario, schedule, instant, mode, seed)
+    assert checker.crashes == len(crashes)
+    assert bool(checker.crashes_of_recoveries > 10 * len(crashes)) == SCENARIOS[scenario].twice
 
 
 @SKIPPED
@@ -115,7 +117,7 @@ def test_one_case() -> None:
     scenario, schedule, mode, seed, name = ONLY.split(":")
     instants = life_of(scenario, int(schedule), every_byte=True).instants
     [instant] = [instant for instant in instants if instant.name == name]
-    crash(Judge(SCENARIOS[scenario]), scenario, int(schedule), instant, mode, int(seed))
+    crash(CrashChecker(SCENARIOS[scenario]), scenario, int(schedule), instant, mode, int(seed))
 
 
 # --- that nothing was left out ------------------------------------------------------------------
@@ -155,7 +157,7 @@ async def counted(scenario: str) -> Counting:
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_no_call_and_no_part_of_one_is_left_out(scenario: str) -> None:
+def test_every_call_and_every_part_of_it_is_covered(scenario: str) -> None:
     recorder = run_virtual(partial(counted, scenario), 0)
     power_losses = [
         (instant.number, instant.done) for instant in recorder.instants if not instant.killed_only

@@ -10,8 +10,8 @@ from unittest import mock
 
 import pytest
 
+from support.crash_checker import CrashChecker
 from support.crash_enumeration import live, missing
-from support.crash_judge import Judge
 from support.crash_scenarios import SCENARIOS
 from support.virtual import run_virtual
 from tierlog.actors.folder import layout_version as layout_mark
@@ -39,9 +39,9 @@ def test_no_chunk_of_deferred_work_goes_before_the_end_of_its_cycle(scenario: st
 
 
 def _crash_at_calls(scenario: str) -> None:
-    judge = Judge(SCENARIOS[scenario])
+    checker = CrashChecker(SCENARIOS[scenario])
     for instant in run_virtual(partial(live, SCENARIOS[scenario], 0), 0).instants:
-        judge.crash(instant, "none", Random(0))
+        checker.crash(instant, "none", Random(0))
 
 
 async def _remove_header_before_commit(chunks: ChunkStorage, name: str, files: Iterable[str]) -> None:

@@ -3,10 +3,9 @@ never silently less.
 
 Small stores are taken at several moments: after a clean end, after a kill, in the middle of a flush cycle,
 with the files of several owners. Then files are cut, have bits flipped or pages zeroed, vanish, return from a
-backup, or are copied. ``support/damage.py`` defines the verdicts. The default run flips a bit of every byte of
-headers and metadata and of every 7th byte of payload, and cuts at the boundaries of records and sectors;
-``-m extended`` flips every bit of headers, ``--long`` tries every byte and every bit.
-"""
+backup, or are copied. ``support/damage.py`` defines the verdicts. The default run flips a bit of every byte
+of headers and metadata and of every 7th byte of payload, and cuts at the boundaries of records and sectors;
+``-m extended`` flips every bit of headers, ``--long`` tries every byte and every bit."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ def borders(path: str, content: bytes) -> Iterator[Damage]:
 
 
 @every_image
-def test_the_log_cut_at_every_border(moment: str) -> None:
+def test_the_log_cut_at_every_boundary(moment: str) -> None:
     whole, refused = judge_all(image(moment), each_file(image(moment), WAL, borders))
     assert refused > 3 * whole
 
@@ -84,7 +83,7 @@ def test_the_log_cut_at_every_byte(moment: str) -> None:
     assert refused > 3 * whole
 
 
-def test_the_register_cut_at_every_border() -> None:
+def test_the_register_cut_at_every_boundary() -> None:
     found = image("closed")
     edges = {beside + edge for edge in range(0, 4096, 64) for beside in (-1, 0, 1)}
     assert judge_all(found, cut(REGISTER, found.content(REGISTER), sorted(edges)))[0] == 0

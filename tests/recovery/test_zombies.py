@@ -190,7 +190,7 @@ def test_an_owner_frozen_at_any_call() -> None:
     assert freeze_where(lambda call, before: True) > 250
 
 
-def test_a_fenced_owner_says_so() -> None:
+def test_a_fenced_owner_reports_it() -> None:
     """At the latest with the second call after the thaw; the first one may have been in doubt."""
 
     async def story() -> list[str]:

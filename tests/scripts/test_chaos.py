@@ -138,7 +138,7 @@ def processes_with(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("script", NAMES)
-def test_the_help_says_what_is_done_and_what_is_judged(script: str) -> None:
+def test_the_help_describes_the_test_and_its_checks(script: str) -> None:
     done = subprocess.run(command(script, "--help"), capture_output=True, text=True, check=True)
 
     assert all(
@@ -157,14 +157,14 @@ def test_the_help_says_what_is_done_and_what_is_judged(script: str) -> None:
         (("--keep", "."), "is not empty"),
     ],
 )
-def test_wrong_arguments_are_told(arguments: tuple[str, ...], reason: str) -> None:
+def test_wrong_arguments_are_reported(arguments: tuple[str, ...], reason: str) -> None:
     done = subprocess.run(command("failover", *arguments), capture_output=True, text=True, check=False)
 
     assert done.returncode == 2
     assert reason in done.stderr
 
 
-def test_a_service_that_is_not_there_is_told(temporary: Path) -> None:
+def test_a_missing_service_is_reported(temporary: Path) -> None:
     done = subprocess.run(
         command("failover", "--url", "http://127.0.0.1:1", "--patience", "0.2"),
         env=environment(temporary),

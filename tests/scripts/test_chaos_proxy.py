@@ -135,7 +135,7 @@ async def test_a_cut_resets_what_there_is_and_what_comes() -> None:
         assert await said(*await connect(link), b"again") == b"again"
 
 
-async def test_a_silent_link_tells_nobody_and_delivers_when_it_heals() -> None:
+async def test_a_silent_link_delivers_when_it_heals() -> None:
     async with linked() as (link, echo):
         reader, writer = await connect(link)
         await said(reader, writer, b"hello")
@@ -152,7 +152,7 @@ async def test_a_silent_link_tells_nobody_and_delivers_when_it_heals() -> None:
         assert await asyncio.wait_for(new_reader.readexactly(8), SOON) == b"anybody?"
 
 
-async def test_one_connection_alone_can_be_spoilt() -> None:
+async def test_a_single_connection_can_be_broken() -> None:
     async with linked() as (link, _):
         first, second = await connect(link), await connect(link)
         await said(*first, b"1")

@@ -58,7 +58,7 @@ def test_rounds_are_grouped_by_master_so_that_each_is_started_once() -> None:
     )
 
 
-def test_what_is_found_makes_sense() -> None:
+def test_findings_are_plausible() -> None:
     for each in scenarios(11, 400):
         assert 0 <= each.victim < each.partitions
         assert each.partitions_later != each.partitions
@@ -151,11 +151,13 @@ TWO = ((0, 5, range(10)), (1, 6, range(10, 20)))
         ),
     ],
 )
-def test_what_spark_may_not_write_is_told(found: list[Event], batches: tuple[int, ...], what: str) -> None:
+def test_what_spark_may_not_write_is_reported(
+    found: list[Event], batches: tuple[int, ...], what: str
+) -> None:
     assert any(what in problem for problem in checked(found, *batches))
 
 
-def test_bytes_that_are_no_events_are_told() -> None:
+def test_bytes_that_are_no_events_are_reported() -> None:
     whole = events.encode([Event(0, 0, 0, 0).encode()])
 
     assert check_writes(whole[:-1], (1,), shuffled=False)[0].startswith("the segment is torn")
@@ -205,7 +207,7 @@ class EndOfTestError(Exception):
         ((3 * EVENT_BYTES, 0), f"a reader saw 0 bytes after {3 * EVENT_BYTES}"),
     ],
 )
-async def test_a_reader_that_polls_tells_a_part_of_a_write(
+async def test_a_polling_reader_reports_a_partial_write(
     lengths: tuple[int | None, ...], problem: str
 ) -> None:
     poller = Poller(Growing(*lengths), "a", lengths_allowed([3, 2]))  # type: ignore[arg-type]
@@ -222,7 +224,7 @@ async def test_a_reader_that_polls_tells_a_part_of_a_write(
 # --- the report --------------------------------------------------------------------------------
 
 
-def test_the_report_tells_the_rate_and_the_cells() -> None:
+def test_the_report_shows_the_rate_and_the_cells() -> None:
     report = SparkReport("spark", 7, rounds=30, seconds=120.0, acked=5)
     report.count_fault(fault_name(FaultKind.RETRY, Point.MIDWAY))
 
@@ -231,7 +233,7 @@ def test_the_report_tells_the_rate_and_the_cells() -> None:
 
 
 @needs_spark  # without it the script would make an environment that has it
-def test_wrong_arguments_are_told() -> None:
+def test_wrong_arguments_are_reported() -> None:
     done = subprocess.run(
         [sys.executable, str(SCRIPT), "--only", "0"], capture_output=True, text=True, check=False
     )
@@ -295,7 +297,7 @@ def test_every_cell_holds(temporary: Path) -> None:
 
 
 @needs_spark
-def test_the_help_says_what_is_done_and_what_is_checked() -> None:
+def test_the_help_describes_the_test_and_its_checks() -> None:
     done = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True, check=True)
 
     assert all(

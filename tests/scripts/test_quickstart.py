@@ -389,7 +389,7 @@ def test_wrong_arguments_are_refused(
     assert reason in capsys.readouterr().err
 
 
-def test_what_spark_lacks_is_reported_in_one_line(
+def test_missing_requirements_of_spark_are_reported_in_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(program, "missing", lambda: "needs Java 17")

@@ -49,7 +49,7 @@ def test_a_link_on_path_leads_to_its_home(tmp_path: Path) -> None:
     assert find_java({"JAVA_HOME": str(tmp_path), "PATH": str(tmp_path / "links")}) == {"JAVA_HOME": str(new)}
 
 
-def test_what_was_looked_for_is_told(tmp_path: Path) -> None:
+def test_the_error_lists_what_was_searched(tmp_path: Path) -> None:
     old = java(tmp_path / "old", "1.8.0_392")
 
     with pytest.raises(NoJava) as told:

@@ -29,7 +29,7 @@ async def test_a_writer_waits_until_the_handler_ends() -> None:
         assert await writer.receive() == b"\n"
 
 
-async def test_a_writer_goes_on() -> None:
+async def test_a_writer_continues() -> None:
     reached: list[tuple[int, int]] = []
 
     async def handler(segment: int, piece: int) -> None:

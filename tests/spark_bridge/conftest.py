@@ -20,7 +20,7 @@ SPARK_SECONDS = 180
 SHORT = (
     "test_what_is_written_is_read_back_in_the_order_of_partitions",
     "test_tasks_that_fail_half_way_and_run_again_write_once",
-    "test_a_job_that_fails_leaves_nothing_to_see",
+    "test_a_failed_job_leaves_nothing_visible",
     "test_a_replayed_micro_batch_is_written_once_whatever_its_partitions",
     "test_segments_of_a_prefix_are_one_stream_and_new_ones_join_it",
 )

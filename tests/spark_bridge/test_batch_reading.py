@@ -55,7 +55,7 @@ def test_offsets_bound_a_read(reader: Read, filled: str) -> None:
     assert [bytes(row.value) for row in frame.collect()] == EVENTS[2:4]
 
 
-def test_an_offset_between_borders_is_told(reader: Read, filled: str) -> None:
+def test_an_offset_inside_an_event_is_reported(reader: Read, filled: str) -> None:
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException, match="has no framed events from byte 5 on"):
@@ -76,7 +76,7 @@ def test_all_segments_of_a_prefix_are_read(spark: Any, url: str, store: SyncClie
     ]
 
 
-def test_what_was_truncated_is_told_or_left_out(reader: Read, store: SyncClient, filled: str) -> None:
+def test_truncated_events_are_reported_or_left_out(reader: Read, store: SyncClient, filled: str) -> None:
     from pyspark.errors import PySparkException
 
     offsets = json.dumps({filled: 0})

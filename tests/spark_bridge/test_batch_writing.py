@@ -65,7 +65,7 @@ def test_tasks_that_fail_half_way_and_run_again_write_once(
     assert staged(store, segment) == []
 
 
-def test_a_job_that_fails_leaves_nothing_to_see(
+def test_a_failed_job_leaves_nothing_visible(
     spark: Any, store: SyncClient, segment: str, write: Write
 ) -> None:
     from pyspark.errors import PySparkException
@@ -180,7 +180,7 @@ def test_a_segment_cannot_be_overwritten(spark: Any, url: str, segment: str) -> 
         ("'a' AS value", {"endpoint": "http://127.0.0.1:9"}, "Unavailable"),
     ],
 )
-def test_mistakes_are_told_before_any_task_runs(
+def test_mistakes_are_reported_before_any_task_runs(
     spark: Any, segment: str, write: Write, column: str, options: dict[str, str], words: str
 ) -> None:
     from pyspark.errors import PySparkException
@@ -198,7 +198,7 @@ def test_a_null_is_refused(spark: Any, store: SyncClient, segment: str, write: W
     assert store.segment_info(segment).length == 0
 
 
-def test_an_append_that_the_service_finds_too_large_is_told_with_the_option(
+def test_an_append_too_large_for_the_service_is_reported_with_the_option(
     url: str, store: SyncClient, segment: str
 ) -> None:
     if reason := missing():

@@ -82,7 +82,7 @@ def transport() -> Iterator[BulkTransport]:
     made.close()
 
 
-def test_a_body_of_many_pieces_comes_whole_and_its_connection_is_kept(transport: BulkTransport) -> None:
+def test_a_body_of_many_pieces_arrives_whole_and_its_connection_is_kept(transport: BulkTransport) -> None:
     body = os.urandom(3 * PIECE_BYTES + 1)
     large = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     empty = b"HTTP/1.1 204 No Content\r\n\r\n"

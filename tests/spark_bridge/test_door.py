@@ -18,7 +18,7 @@ def run(program: str, folder: Path, *paths: str) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_door_is_listed_and_imports_nothing(tmp_path: Path) -> None:
+def test_the_data_source_module_is_listed_and_imports_nothing(tmp_path: Path) -> None:
     program = (
         "import pkgutil\n"
         "print('pyspark_tierlog' in {found.name for found in pkgutil.iter_modules()})\n"
@@ -30,7 +30,7 @@ def test_the_door_is_listed_and_imports_nothing(tmp_path: Path) -> None:
     assert run(program, tmp_path) == "True\n[]\n"
 
 
-def test_a_door_that_leads_nowhere_hides_no_other_source(tmp_path: Path) -> None:
+def test_a_broken_data_source_module_hides_no_other_source(tmp_path: Path) -> None:
     """Spark asks each package with `hasattr`. A PySpark that cannot be imported stands for anything that is
     wrong."""
     broken = tmp_path / "broken" / "pyspark"

@@ -47,7 +47,7 @@ def test_bytes_that_end_inside_a_frame_are_refused_as_a_whole() -> None:
         events.decode(events.encode([b"a"]) + b"\0\0\0\2b")
 
 
-def test_a_length_that_no_event_has_is_refused_where_it_stands() -> None:
+def test_an_invalid_length_is_refused_with_its_offset() -> None:
     with pytest.raises(DecodeError, match="no frame begins at 5"):
         list(events.iterate(events.encode([b"a"]) + b"\xff\0\0\0b"))
     with pytest.raises(DecodeError, match="no frame begins"):
@@ -59,7 +59,7 @@ def test_an_event_that_is_too_large_is_named() -> None:
         events.encode([b"", bytes(events.EVENT_BYTES_MAX + 1)])
 
 
-def test_a_header_tells_the_size_of_its_frame() -> None:
+def test_a_header_has_the_size_of_its_frame() -> None:
     assert events.frame_bytes(events.encode([b"abc"])[:4]) == 7
     with pytest.raises(DecodeError, match="4 bytes, not 3"):
         events.frame_bytes(b"\0\0\0")
@@ -106,7 +106,7 @@ def found_or_refused(find: Callable[[bytes], Sequence[int] | None], data: bytes)
 @example(content=bytes(8), count=17, tail=events.encode([bytes(7)]), cut=0)
 @example(content=bytes(8), count=17, tail=events.encode([bytes(9)]), cut=0)
 @example(content=bytes(8), count=17, tail=events.encode([bytes(9)]), cut=1)
-def test_a_quick_look_finds_what_a_walk_finds_or_nothing(
+def test_the_fast_path_finds_what_a_walk_finds_or_nothing(
     content: bytes, count: int, tail: bytes, cut: int
 ) -> None:
     data = events.encode([content] * count) + tail
@@ -149,7 +149,7 @@ def test_a_few_equally_long_events_are_walked() -> None:
 
 @pytest.mark.parametrize("size", [0, 3, 4, 5, 100])
 @pytest.mark.parametrize("more", [b"", b"a", bytes(100)])
-def test_a_length_that_no_event_has_is_refused_behind_equally_long_ones(size: int, more: bytes) -> None:
+def test_an_invalid_length_is_refused_behind_equally_long_events(size: int, more: bytes) -> None:
     data = equally_long(size, 20)
     with pytest.raises(DecodeError, match=f"no frame begins at {len(data)}:"):
         events.boundaries(data + NO_EVENT + more)

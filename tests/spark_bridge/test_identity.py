@@ -49,7 +49,7 @@ def test_a_batch_with_a_version_has_it_for_a_token() -> None:
     )
 
 
-def test_a_named_batch_is_tried_again_under_the_next_number() -> None:
+def test_a_named_batch_is_retried_under_the_next_number() -> None:
     aborted = info("load:1", TransactionState.ABORTED)
 
     assert batch(options(txnId="load")).transaction_id == "load:1"

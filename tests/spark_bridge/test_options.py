@@ -73,7 +73,7 @@ def test_offsets_are_an_edge_or_json() -> None:
     assert parsed(startingOffsets='{"app/events": 7}').starting_offsets == {"app/events": 7}
 
 
-def test_sparks_own_options_are_passed_over() -> None:
+def test_sparks_own_options_are_ignored() -> None:
     assert parsed(checkpointLocation="/somewhere") == parsed()
 
 
@@ -105,7 +105,7 @@ def test_sparks_own_options_are_passed_over() -> None:
         ({"endpoint": ""}, "option endpoint is missing"),
     ],
 )
-def test_what_is_wrong_is_told_with_the_options_name(given: dict[str, str], words: str) -> None:
+def test_errors_name_the_option(given: dict[str, str], words: str) -> None:
     with pytest.raises(InvalidArgument, match=words):
         parsed(**given)
 

@@ -76,7 +76,7 @@ def test_the_next_block_is_read_while_the_caller_has_one() -> None:
 
 @settings(max_examples=50)
 @given(some_events, st.integers(4, 64))
-def test_a_walk_finds_every_border(given_events: list[bytes], block: int) -> None:
+def test_a_walk_finds_every_boundary(given_events: list[bytes], block: int) -> None:
     source = Bytes(events.encode(given_events))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranges, "WALK_BYTES", block)
@@ -172,7 +172,7 @@ def test_a_micro_batch_takes_at_least_one_event() -> None:
 @pytest.mark.parametrize(
     "data", [b"\xff\xff\xff\xff....", b"\0\0\0\7abc", b"\0\0", events.encode([b"a"]) + b"\0"]
 )
-def test_bytes_that_are_no_events_are_told_with_segment_and_offset(data: bytes) -> None:
+def test_bytes_that_are_no_events_are_reported_with_segment_and_offset(data: bytes) -> None:
     source = Bytes(data)
     for read in (
         lambda: list(blocks(source, "s", 0, len(data), 1 << 20)),

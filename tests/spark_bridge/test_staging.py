@@ -231,7 +231,7 @@ class Overtaking(Store):
             raise
 
 
-def test_an_append_that_overtakes_the_one_before_is_sent_again() -> None:
+def test_an_append_that_overtakes_the_one_before_is_resent() -> None:
     """And no third one overtakes it meanwhile."""
     store = Overtaking()
 
@@ -259,7 +259,7 @@ class Ending(Store):
         raise TransactionEnded("it is over", segment=name, state="aborted")
 
 
-def test_behind_an_append_that_fails_for_good_none_is_tried_again() -> None:
+def test_behind_an_append_that_fails_for_good_none_is_retried() -> None:
     """The error is that of the first, the refusals behind it are its consequence; and no thread is left."""
     store = Ending()
     threads = threading.active_count()

@@ -48,7 +48,7 @@ def ended(query: Any) -> list[int]:
     return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
 
-def test_a_copy_goes_on_where_it_ended(copy: Start, fill: Any, store: SyncClient, segment: str) -> None:
+def test_a_copy_continues_where_it_ended(copy: Start, fill: Any, store: SyncClient, segment: str) -> None:
     fill(0, 1_000)
     assert ended(copy()) == [1_000]
     fill(1_000, 1_500)
@@ -126,7 +126,7 @@ def test_a_replayed_micro_batch_is_written_once_whatever_its_partitions(
     assert staged(store, f"{segment}/out") == []
 
 
-def test_an_idle_stream_hears_of_new_bytes(
+def test_an_idle_stream_notices_new_bytes(
     spark: Any, url: str, fill: Any, store: SyncClient, segment: str
 ) -> None:
     fill(0, 10)
@@ -187,7 +187,7 @@ def test_segments_of_a_prefix_are_one_stream_and_new_ones_join_it(
     assert read_all() == ["b1", "c1"]
 
 
-def test_a_segment_of_a_prefix_that_is_deleted_is_told_or_passed_over(
+def test_a_deleted_segment_of_a_prefix_is_reported_or_skipped(
     read_all: Callable[..., list[str]], append: Callable[..., None], store: SyncClient, segment: str
 ) -> None:
     from pyspark.errors import StreamingQueryException
@@ -203,7 +203,7 @@ def test_a_segment_of_a_prefix_that_is_deleted_is_told_or_passed_over(
     assert read_all(failOnDataLoss="false") == ["a2"]
 
 
-def test_a_stream_whose_bytes_are_gone_fails_or_goes_on_as_told(
+def test_a_stream_whose_bytes_were_truncated_fails_or_skips_as_configured(
     copy: Start, fill: Any, store: SyncClient, segment: str
 ) -> None:
     from pyspark.errors import StreamingQueryException
@@ -221,7 +221,7 @@ def test_a_stream_whose_bytes_are_gone_fails_or_goes_on_as_told(
 
 
 @pytest.mark.parametrize("loss", ["true", "false"])
-def test_a_stream_does_not_go_on_in_another_segment_of_the_name(
+def test_a_stream_does_not_continue_in_another_segment_of_the_name(
     copy: Start, fill: Any, store: SyncClient, segment: str, loss: str
 ) -> None:
     from pyspark.errors import StreamingQueryException
@@ -235,7 +235,7 @@ def test_a_stream_does_not_go_on_in_another_segment_of_the_name(
         copy(failOnDataLoss=loss).awaitTermination(60)
 
 
-def test_a_stream_begins_at_the_latest_when_told(
+def test_a_stream_begins_at_the_latest_when_configured(
     copy: Start, fill: Any, store: SyncClient, segment: str
 ) -> None:
     fill(0, 100)

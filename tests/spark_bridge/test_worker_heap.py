@@ -77,7 +77,7 @@ def test_a_program_is_known_by_the_module_it_was_started_with(tmp_path: Path) ->
     assert told("starter.py") == "''\n"
 
 
-def test_each_piece_of_work_says_once_that_it_begins(
+def test_each_piece_of_work_announces_its_start_once(
     url: str, store: SyncClient, segment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the steps in which Spark's workers do them, each step being a piece of work."""

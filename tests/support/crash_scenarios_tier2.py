@@ -1,5 +1,5 @@
-"""The crash scenarios of long-term storage's own protocols: deferred work, joins, relocation, the legacy layout,
-backup and restore.
+"""The crash scenarios of long-term storage's own protocols: deferred work, joins, relocation, the legacy
+layout, backup and restore.
 
 As in ``crash_scenarios.py``, each says which rules it exercises and what must have happened; its ``settle``
 says what must be true beside what holds after every crash (``crash_tier2.py``).

@@ -245,7 +245,7 @@ def damaged(source: SimulatedDisk, damage: Damage) -> SimulatedDisk:
 # --- the verdict --------------------------------------------------------------------------------
 
 
-async def judge(found: Image, damage: Damage, *, strays: bool = False) -> bool:
+async def check(found: Image, damage: Damage, *, strays: bool = False) -> bool:
     """Open the damaged store: True if it is whole, False if it is refused as it should be; anything else
     fails.
 
@@ -310,13 +310,13 @@ def check_untouched(before: Mapping[str, bytes], now: Mapping[str, bytes], part:
 
 
 def judge_all(found: Image, damages: Iterable[Damage], *, strays: bool = False) -> tuple[int, int]:
-    """Judge each; returns how many were whole and how many refused."""
+    """Checks each; returns how many were whole and how many refused."""
 
     async def run() -> tuple[int, int]:
         whole = refused = 0
         for damage in damages:
             try:
-                if await judge(found, damage, strays=strays):
+                if await check(found, damage, strays=strays):
                     whole += 1
                 else:
                     refused += 1

@@ -1,8 +1,5 @@
-"""A stand-in for the package that sets OpenTelemetry's SDK up from the environment: spans go to a file, one
-JSON object a line.
-
-Owns: what is exported. How it is found is what the test that uses it is about.
-"""
+"""Replaces the package that configures the OpenTelemetry SDK: writes each span to a file as a line of
+JSON."""
 
 from __future__ import annotations
 

@@ -301,7 +301,7 @@ def test_shrinking_ends_when_its_time_is_over(simulate: Simulate) -> None:
     assert "shrunk from 40 steps to 40 in 0 runs; it may go on with less: --shrink-seconds\n" in out
 
 
-def test_a_replay_that_finds_nothing_says_so(simulate: Simulate) -> None:
+def test_a_replay_that_finds_nothing_reports_it(simulate: Simulate) -> None:
     code, out, _ = simulate(seed=1)
 
     assert code == 0

@@ -83,7 +83,7 @@ def test_every_line_of_the_trace_is_the_same_in_another_process(tmp_path: Path) 
         )
 
 
-def test_the_first_difference_is_shown_with_what_went_before() -> None:
+def test_the_first_difference_is_shown_with_the_lines_before_it() -> None:
     assert first_difference(["a", "b", "c"], ["a", "b", "d"]) == "a\nb\nline 3, once:  c\nline 3, again: d"
     assert first_difference(["a"], ["a", "b"]) == "a\nline 2, once:  (the trace ends)\nline 2, again: b"
     assert first_difference(["a"], ["a"]) is None
@@ -96,7 +96,7 @@ def test_keeping_all_steps_changes_nothing(seed: int) -> None:
     assert run_seed(seed, operations=OPERATIONS, keep=whole.steps).digest == whole.digest
 
 
-def test_the_digest_tells_seeds_apart() -> None:
+def test_the_digest_distinguishes_seeds() -> None:
     assert len({run_seed(seed, operations=OPERATIONS).digest for seed in SEEDS[:3]}) == 3
 
 
@@ -115,7 +115,7 @@ def imported(module: Path) -> set[str]:
     return found
 
 
-def test_nothing_in_a_simulation_can_ask_the_machine() -> None:
+def test_nothing_in_a_simulation_reads_the_real_machine() -> None:
     modules = {path.name: imported(path) for path in SOURCES.glob("*.py") if path.name not in STARTERS}
 
     assert "Random" in modules["plan.py"]

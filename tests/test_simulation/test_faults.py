@@ -148,7 +148,7 @@ def test_a_failed_sync_loses_what_it_should_have_saved() -> None:
     on_a_bench(story)
 
 
-def test_a_stalled_call_goes_on_after_its_time() -> None:
+def test_a_stalled_call_continues_after_its_time() -> None:
     async def story(bench: Bench) -> None:
         bench.add(Target.FILES, Kind.STALL, verbs=("Write",), seconds=7.0)
         await bench.files.run(put("/a"))
@@ -233,7 +233,7 @@ def test_a_cancelled_log_append_breaks_the_log() -> None:
         (Kind.FULL, StorageFull, 3),
     ],
 )
-def test_a_chunk_write_goes_wrong(kind: Kind, error: type[TierlogError], length: int) -> None:
+def test_a_chunk_write_fails(kind: Kind, error: type[TierlogError], length: int) -> None:
     async def story(bench: Bench) -> None:
         await bench.chunks.open()
         await bench.chunks.create_with_content("a", [b"abc"])
@@ -319,7 +319,7 @@ def test_a_strike_comes_before_the_effect(target: Target, kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("target", list(Target))
-def test_a_freeze_holds_the_effect_until_the_thaw(target: Target) -> None:
+def test_a_freeze_delays_the_effect_until_the_process_resumes(target: Target) -> None:
     async def story(bench: Bench) -> None:
         bench.add(target, Kind.FREEZE)
         async with anyio.create_task_group() as tasks:
@@ -396,7 +396,7 @@ def test_cleared_faults_are_not_met() -> None:
     on_a_bench(story)
 
 
-def test_what_a_target_cannot_suffer_is_refused() -> None:
+def test_faults_a_target_cannot_have_are_refused() -> None:
     async def story(bench: Bench) -> None:
         for target in Target:
             for kind in Kind:

@@ -148,7 +148,7 @@ BREAKING = {
 }
 
 
-def test_everything_holds_in_a_store_that_is_well() -> None:
+def test_every_predicate_holds_in_a_healthy_store() -> None:
     async def body(site: Site, process: Process, container: Container) -> None:
         watch = Watch()
         watch.check(container)

@@ -142,7 +142,7 @@ def test_damage_is_no_answer_unless_it_was_done(bench: Bench) -> None:
         bench.refused(READ, DataCorruption("broken"))
 
 
-def test_the_checker_knows_whom_to_ask_about(bench: Bench) -> None:
+def test_the_checker_knows_which_segments_to_query(bench: Bench) -> None:
     bench.returns(written(0, b"d"), 3)
     bench.returns(LastEventNumber("f", "v"), None)
     bench.returns(ExpireWriters("f", ("u", "w")), 1)

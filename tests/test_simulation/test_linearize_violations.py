@@ -239,7 +239,7 @@ def test_an_ack_of_a_zombie_that_no_later_owner_shows_is_noticed(bench: Bench) -
         bench.checker.answered(late, 3)
 
 
-def test_a_zombie_that_answers_what_it_is_asked_after_the_fence_is_noticed(bench: Bench) -> None:
+def test_a_zombie_that_answers_queries_after_the_fence_is_noticed(bench: Bench) -> None:
     bench.fence(f())
     late = bench.checker.begin(READ, owner=0)
 

@@ -54,7 +54,7 @@ def test_what_the_body_raises_comes_out_as_it_is() -> None:
         run_virtual(body, 0)
 
 
-def test_a_deadlock_says_who_waits_and_where() -> None:
+def test_a_deadlock_names_the_waiting_tasks_and_their_lines() -> None:
     async def patient() -> None:
         await anyio.Event().wait()
 

@@ -248,7 +248,7 @@ async def ask(store: SegmentStore, op: Op) -> object:
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-async def test_model_and_store_say_the_same(name: str) -> None:
+async def test_model_and_store_give_the_same_answers(name: str) -> None:
     script = SCRIPTS[name]
     state = play(script)
 
@@ -338,7 +338,7 @@ def test_two_ways_to_the_same_segments_lead_to_one_state() -> None:
     ],
     ids=repr,
 )
-def test_a_view_that_differs_anywhere_is_noticed(shown: SegmentView) -> None:
+def test_a_snapshot_that_differs_anywhere_is_noticed(shown: SegmentView) -> None:
     state = play(ABC)
 
     assert shows(state, {"f": SegmentView(0, b"abc", last_numbers={"w": None})})

@@ -102,7 +102,7 @@ async def ask(store: SegmentStore, op: Op) -> object:
         return error
 
 
-async def test_model_and_store_say_the_same() -> None:
+async def test_model_and_store_give_the_same_answers() -> None:
     state = State()
     async with ContainerWorld().owner() as owner:
         for op, expected in SCRIPT:

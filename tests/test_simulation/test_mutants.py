@@ -47,7 +47,7 @@ def shown(capfd: pytest.CaptureFixture[str]) -> SegmentView:
     return show
 
 
-def test_every_mutant_names_its_rule_and_says_what_goes_wrong() -> None:
+def test_every_mutant_names_its_rule_and_describes_its_effect() -> None:
     assert 30 <= len(CATALOGUE) <= 41
     for mutant in CATALOGUE.values():
         assert re.fullmatch(r"[WCSFGT]\d+(, [WCSFGT]\d+)*", mutant.rule)

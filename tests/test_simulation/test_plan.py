@@ -58,7 +58,7 @@ def test_every_intent_becomes_calls_whatever_the_client_knows() -> None:
         assert all(name.partition("#txn.")[0] in names for call in calls for name in call.names)
 
 
-def test_an_append_in_doubt_is_sent_again_as_it_was() -> None:
+def test_an_append_in_doubt_is_resent_as_it_was() -> None:
     memory = Memory(0)
     plans = [make_plan(seed) for seed in range(5)]
     appends = [

@@ -30,7 +30,7 @@ def test_a_seed_finds_nothing_wrong(seed: int) -> None:
     assert verdict.simulated_seconds > 600
 
 
-def test_runs_say_nothing() -> None:
+def test_runs_print_nothing() -> None:
     """Not even of what killed processes left half-run, when it is collected."""
     program = (
         "import gc, logging; logging.getLogger('tierlog').addHandler(logging.NullHandler())\n"
@@ -111,7 +111,7 @@ def test_a_run_can_leave_steps_out() -> None:
     assert part.steps == whole.steps[::2]
 
 
-def test_a_run_that_the_checker_cannot_judge_to_its_end_is_counted_and_no_violation() -> None:
+def test_a_run_that_exceeds_the_checkers_budget_is_counted_and_no_violation() -> None:
     def give_up(checker: object, configurations: object) -> None:
         raise TooManyConfigurations("too many orders")
 

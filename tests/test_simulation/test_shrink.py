@@ -107,7 +107,7 @@ def test_what_names_no_steps_is_refused(text: str) -> None:
         parse_steps(text)
 
 
-def test_a_violation_is_the_same_kind_at_other_places_and_times() -> None:
+def test_a_violation_is_the_same_kind_at_other_offsets_and_times() -> None:
     first = kind_of("segment 'app/a' lost 12 bytes at offset 400 of deadbeef01\nat 17.25 s")
 
     assert first == kind_of("segment 'app/b' lost 7 bytes at offset 3 of 0123456789ab\nsomewhere else")

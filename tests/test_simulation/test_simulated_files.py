@@ -102,7 +102,7 @@ async def test_a_rename_inside_a_folder_is_never_half_there() -> None:
         assert list(disk.crash().folder("/f").names) in (["old"], ["new"])
 
 
-async def test_a_power_loss_keeps_or_forgets_the_move_of_a_folder_with_all_that_is_in_it() -> None:
+async def test_a_power_loss_keeps_or_loses_the_rename_of_a_folder_with_its_content() -> None:
     found = set()
     for seed in range(20):
         disk = SimulatedDisk(Random(seed))

@@ -283,7 +283,7 @@ def test_a_power_loss_keeps_what_was_acked(kind: SiteKind, keep: Keep) -> None:
 
 
 @every_kind
-def test_a_thawed_zombie_goes_on_and_is_fenced(kind: SiteKind) -> None:
+def test_a_resumed_zombie_continues_and_is_fenced(kind: SiteKind) -> None:
     late = [zombie(kind, steps) for steps in (1, 6, 12, 25, 50, 90, 200, 300)]
     assert sum(late) > 0  # some came to change files, log or chunks behind their successor's back
 
@@ -355,7 +355,7 @@ def test_nothing_leaves_a_frozen_process() -> None:
         play(story, kind)
 
 
-def test_who_is_frozen_in_the_register_s_lock_holds_up_the_next_owner_until_it_dies() -> None:
+def test_a_process_frozen_in_the_registers_lock_blocks_the_next_owner_until_it_dies() -> None:
     async def story(site: Site, tasks: anyio.abc.TaskGroup) -> None:
         await (await created(site, tasks)).stop()
         site.faults.add(Fault(Target.FILES, Kind.FREEZE, Nth(), verbs=("Write",), part="/0000/register"))
@@ -400,7 +400,7 @@ def test_an_opener_that_waits_for_a_lock_for_ever_is_a_deadlock_with_names() -> 
 # --- the rest -----------------------------------------------------------------------------------
 
 
-def test_a_start_says_why_it_cannot() -> None:
+def test_a_failed_start_gives_its_reason() -> None:
     async def story(site: Site, tasks: anyio.abc.TaskGroup) -> None:
         await (await created(site, tasks)).stop()
         register = "/data/wal/0000/register"

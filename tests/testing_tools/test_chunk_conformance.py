@@ -1,7 +1,7 @@
 """The conformance suite can fail: each wrong storage breaks one promise of the contract, and at least one
 case catches it.
 
-The suite is run here without pytest, case by case on the loop of the test, so that one process judges them
+The suite is run here without pytest, case by case on the loop of the test, so that one process suites them
 all.
 """
 
@@ -16,8 +16,7 @@ from typing import Any
 import anyio
 import pytest
 
-import support.wrong_lists  # noqa: F401 - its classes are found as subclasses
-from support.wrong_chunks import Right, wrong_storages
+from support.faulty_chunks import Right, wrong_storages
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.chunks.memory import MemoryChunkState
 from tierlog.testing.chunk_conformance import ChunkStorageConformance
@@ -50,7 +49,7 @@ def cases() -> Iterator[tuple[str, dict[str, Any]]]:
             yield name, arguments
 
 
-class Judge(ChunkStorageConformance):
+class ConformanceOfFaulty(ChunkStorageConformance):
     large = 3 << 20
 
     def __init__(self, kind: Callable[[MemoryChunkState], ChunkStorage]) -> None:
@@ -63,10 +62,10 @@ class Judge(ChunkStorageConformance):
 
 async def run_case(kind: type[Right], name: str, arguments: dict[str, Any]) -> bool:
     """Whether the storage passes."""
-    judge = Judge(kind)
-    method = getattr(judge, name)
+    suite = ConformanceOfFaulty(kind)
+    method = getattr(suite, name)
     wanted = inspect.signature(method).parameters
-    storage, other = judge.make(Path()), judge.make(Path())
+    storage, other = suite.make(Path()), suite.make(Path())
     fixtures = {"storage": storage, "other": other, "tmp_path": Path()}
     try:
         for each in (storage, other):

@@ -1,11 +1,10 @@
 """Sends the appends of many tasks: the awaiting shell around the coalescer. It has one short task for each
 request, the pauses before a repeat, the waiters for full queues, and the deadlines of callers.
 
-Cancellation: a cancelled caller leaves. Those of its appends that were not sent yet are never sent, those that
-were sent are carried out, and other callers of the same batch are not affected, because requests belong to the
-client and not to callers. When the client ends without having drained, every caller that still waits gets an
-error that says what is known of its append.
-"""
+Cancellation: a cancelled caller leaves. Those of its appends that were not sent yet are never sent, those
+that were sent are carried out, and other callers of the same batch are not affected, because requests belong
+to the client and not to callers. When the client ends without having drained, every caller that still waits
+gets an error that says what is known of its append."""
 
 from __future__ import annotations
 

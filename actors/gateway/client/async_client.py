@@ -1,9 +1,8 @@
 """``Client``: the verbs of a store over HTTP, on asyncio and trio.
 
-All verbs are safe to call from many tasks of the event loop that opened the client. Each ends by its deadline,
-except ``tail``, which waits for bytes as long as its caller does. Cancelling one that changes something leaves
-its outcome unknown; the client stays usable.
-"""
+All verbs are safe to call from many tasks of the event loop that opened the client. Each ends by its
+deadline, except ``tail``, which waits for bytes as long as its caller does. Cancelling one that changes
+something leaves its outcome unknown; the client stays usable."""
 
 from __future__ import annotations
 
@@ -46,11 +45,10 @@ T = TypeVar("T")
 class Client(ClientBase, SegmentVerbs):
     """Made by ``tierlog.connect``; usable inside its ``async with`` body.
 
-    Concurrent appends share requests. When a connection breaks meanwhile, an append with a ``writer_id`` or an
-    ``expected_offset`` is sent again; a plain one raises ``OutcomeUnknown``, because a repeat could not be told
-    from a second append. ``create_segment`` raises ``OutcomeUnknown`` if the segment exists and may be this
-    call's own. ``flush`` and the lists concern all hosts.
-    """
+    Concurrent appends share requests. When a connection breaks meanwhile, an append with a ``writer_id`` or
+    an ``expected_offset`` is sent again; a plain one raises ``OutcomeUnknown``, because a repeat could not be
+    told from a second append. ``create_segment`` raises ``OutcomeUnknown`` if the segment exists and may be
+    this call's own. ``flush`` and the lists concern all hosts."""
 
     def __init__(
         self,
@@ -146,8 +144,8 @@ class Client(ClientBase, SegmentVerbs):
                 yield block
 
     async def poll(self, name: str, offset: int, wait: float) -> requests.PollResult:
-        """One step of ``tail``: returns the next bytes from ``offset`` on as soon as there are any, or none after
-        ``wait`` seconds (0 to 60); ``sealed`` if there never will be any."""
+        """One step of ``tail``: returns the next bytes from ``offset`` on as soon as there are any, or none
+        after ``wait`` seconds (0 to 60); ``sealed`` if there never will be any."""
         return await self._run(requests.poll(name, offset, wait))
 
     async def segment_info(self, name: str) -> SegmentInfo:
@@ -265,8 +263,8 @@ class Client(ClientBase, SegmentVerbs):
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Client]:
-        """Usable inside the body. At its end, appends with waiting callers are finished; if the body fails, they
-        end with an error."""
+        """Usable inside the body. At its end, appends with waiting callers are finished; if the body fails,
+        they end with an error."""
         self._tasks.start_soon(self._appender.watch_deadlines)
         await self._drive(attempts.load_first_map(self._context))
         self._tasks.start_soon(self._watch)

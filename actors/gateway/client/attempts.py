@@ -1,6 +1,6 @@
-"""One call from its first attempt to its outcome, as a program without I/O: a generator that yields what it wants
-done (``Send``, ``Pause``, ``RefreshMap``) and gets the result from ``async_client`` or ``sync_client``. Calls to
-all hosts and the opening of a client are such programs too.
+"""One call from its first attempt to its outcome, as a program without I/O: a generator that yields what it
+wants done (``Send``, ``Pause``, ``RefreshMap``) and gets the result from ``async_client`` or ``sync_client``.
+Calls to all hosts and the opening of a client are such programs too.
 
 Cancellation: a program may be dropped at any yield; it holds nothing.
 """
@@ -25,7 +25,8 @@ T = TypeVar("T")
 REFRESH_SECONDS = 2.0
 """Seconds that one server may take to answer a request for the map."""
 OPENING_SECONDS = 5.0
-"""Seconds that an opening client tries to reach its server: enough for a restart, and short for a wrong URL."""
+"""Seconds that an opening client tries to reach its server: enough for a restart, and short for a wrong
+URL."""
 _CONTAINER_NONE: tuple[int, ...] = ()
 
 
@@ -123,8 +124,8 @@ def follows_hint(map: ContainerMapCache, container: int, error: TierlogError) ->
 
 
 def refresh_map(context: ClientContext, seconds: float) -> Program[None]:
-    """Ask the given URL, and if it does not answer every known host for what it serves itself. Raises nothing:
-    the caller continues with the old map."""
+    """Ask the given URL, and if it does not answer every known host for what it serves itself. Raises
+    nothing: the caller continues with the old map."""
     map, call = context.map, requests.container_map()
     give_up = context.clock() + seconds
     for url in map.sources:

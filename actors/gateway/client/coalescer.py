@@ -1,13 +1,14 @@
 """Puts appends together: the queues of those that wait, and the batches made of them. Plain code, no I/O.
 
-There is one queue for each container, with at most one batch in flight, so appends to one segment arrive in the
-order in which they were made. A batch takes from all free queues of one server, so that one request carries the
-appends of many segments; a queue whose batch is slow delays no other. The first append of an idle queue goes at
-once; while a batch is in flight the others gather. An append that is too large to share a request goes alone.
+There is one queue for each container, with at most one batch in flight, so appends to one segment arrive in
+the order in which they were made. A batch takes from all free queues of one server, so that one request
+carries the appends of many segments; a queue whose batch is slow delays no other. The first append of an idle
+queue goes at once; while a batch is in flight the others gather. An append that is too large to share a
+request goes alone.
 
-What has to be sent again goes back to the front of its queue, before everything that came later. An append that
-was refused as ``OutOfOrder`` only because its writer's previous one has to be sent again goes back with it.
-"""
+What has to be sent again goes back to the front of its queue, before everything that came later. An append
+that was refused as ``OutOfOrder`` only because its writer's previous one has to be sent again goes back with
+it."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ BATCH_ITEMS = 4096
 QUEUE_BYTES = 32 << 20
 QUEUE_ITEMS = 32_768
 NAMES_MAX = 65_536
-"""The most that one queue holds; further callers wait for room. The cache of names is cleared when it is full."""
+"""The most that one queue holds; further callers wait for room. The cache of names is cleared when it is
+full."""
 
 
 class AppendCall:
@@ -226,7 +228,8 @@ class Coalescer:
         self._random = random
         self._queues: dict[int, ContainerQueue] = {}
         self._named: dict[str, ContainerQueue] = {}
-        """A cache by segment name: finding a name's container costs more than the rest of queueing an append."""
+        """A cache by segment name: finding a name's container costs more than the rest of queueing an
+        append."""
 
     def queue(self, name: str) -> ContainerQueue:
         """The queue of this segment's container. Raises ``InvalidArgument`` for a bad name."""
@@ -270,8 +273,8 @@ class Coalescer:
             self._queues[queue.container] = self._queues.pop(queue.container)
 
     def complete(self, sent: Batch, answer: Sequence[Outcome] | Failure, now: float) -> BatchResult:
-        """Answer the batch's appends, or put back those that can be sent again. The queues stay busy until the
-        caller frees them."""
+        """Answer the batch's appends, or put back those that can be sent again. The queues stay busy until
+        the caller frees them."""
         if isinstance(answer, Failure) and len(sent.appends) > 1 and is_too_much_at_once(answer):
             for append in sent.appends:
                 append.alone = True

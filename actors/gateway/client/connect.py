@@ -1,4 +1,5 @@
-"""``connect`` and ``connect_sync``. The one module of the client that may use the machine's clock and randomness."""
+"""``connect`` and ``connect_sync``. The one module of the client that may use the machine's clock and
+randomness."""
 
 from __future__ import annotations
 
@@ -38,9 +39,9 @@ async def connect(
 
     ``async with tierlog.connect("http://127.0.0.1:7600") as store`` gives a ``Client`` with the verbs of
     ``SegmentStore``. ``deadline`` is in seconds and bounds each call, repeats included (default 30).
-    ``map_refresh`` is in seconds: while a call has no answer, the client refreshes the container map this often
-    (default 0.5). ``span`` traces every call and request, see ``tierlog.opentelemetry_tracing()``. ``world`` and
-    ``transport`` are for simulations and tests.
+    ``map_refresh`` is in seconds: while a call has no answer, the client refreshes the container map this
+    often (default 0.5). ``span`` traces every call and request, see ``tierlog.opentelemetry_tracing()``.
+    ``world`` and ``transport`` are for simulations and tests.
 
     Raises ``InvalidArgument`` for a bad URL or number, and ``Unavailable`` if no server answers within 5 s.
     """
@@ -59,8 +60,8 @@ def connect_sync(
     world: World | None = None,
     transport: Callable[[], httpx.BaseTransport] | None = None,
 ) -> Iterator[SyncClient]:
-    """As ``connect``, without an event loop: ``with tierlog.connect_sync("http://127.0.0.1:7600") as store`` gives
-    a ``SyncClient``, which any number of threads may use."""
+    """As ``connect``, without an event loop: ``with tierlog.connect_sync("http://127.0.0.1:7600") as store``
+    gives a ``SyncClient``, which any number of threads may use."""
     context = _context(url, deadline, world, time.monotonic)
     with open_sync_client(context, transport or _sync_pools(url), time.sleep, span) as client:
         yield client

@@ -2,9 +2,8 @@
 
 The map of the URL that the client was given (the supervisor's, or a single host's) is taken as it is, unless
 the client knows a newer epoch of a container. Of another host's map only what it serves itself counts, and
-containers without a known URL. A container without a URL is reached through the given one. Threads may share a
-map: each change is one assignment of a new, frozen tuple.
-"""
+containers without a known URL. A container without a URL is reached through the given one. Threads may share
+a map: each change is one assignment of a new, frozen tuple."""
 
 from __future__ import annotations
 
@@ -19,7 +18,8 @@ class ContainerMapCache:
         self.assignments: tuple[ContainerAssignment, ...] = ()
         """Empty before the first map."""
         self.generation = 0
-        """Rises with each attempt to refresh the map, so that of many callers that want a newer one only one asks."""
+        """Rises with each attempt to refresh the map, so that of many callers that want a newer one only one
+        asks."""
         self.last_failure: TierlogError | None = None
         """Why the last attempt failed."""
 
@@ -27,7 +27,8 @@ class ContainerMapCache:
         return f"<ContainerMapCache of {self.base}, {len(self.assignments)} containers>"
 
     def learn(self, found: ContainerMap, source: str) -> None:
-        """Take what is newer. A map with another number of containers belongs to another store and is ignored."""
+        """Take what is newer. A map with another number of containers belongs to another store and is
+        ignored."""
         if self.assignments and len(found.containers) != len(self.assignments):
             return
 
@@ -91,6 +92,6 @@ def _is_newer(new: ContainerAssignment, known: ContainerAssignment) -> bool:
 
 
 def _fills_in(new: ContainerAssignment, known: ContainerAssignment) -> bool:
-    """Of a host's map only what it serves itself counts, and containers without a known URL: the rest may be older
-    than ours."""
+    """Of a host's map only what it serves itself counts, and containers without a known URL: the rest may be
+    older than ours."""
     return new.url is not None and (known.url is None or (new.epoch is not None and _is_newer(new, known)))

@@ -1,8 +1,7 @@
 """Each verb as a request, and each response as a value or a failure. No I/O; both clients share it.
 
-Arguments are checked as ``SegmentStore`` checks them, so that a mistake needs no round trip. Limits that only the
-server knows (the largest append, the most attributes) are left to the server.
-"""
+Arguments are checked as ``SegmentStore`` checks them, so that a mistake needs no round trip. Limits that only
+the server knows (the largest append, the most attributes) are left to the server."""
 
 from __future__ import annotations
 
@@ -413,9 +412,8 @@ def poll(name: str, offset: int, wait: float) -> Call[PollResult]:
 class TailCursor:
     """A tail made of long polls: its position, and the cut into blocks of at most the caller's size.
 
-    Long polls and not one endless stream: each has a deadline, so a peer that is gone is noticed, and each goes
-    to where the container is by then.
-    """
+    Long polls and not one endless stream: each has a deadline, so a peer that is gone is noticed, and each
+    goes to where the container is by then."""
 
     def __init__(self, offset: int, block_size: int) -> None:
         self.position = offset

@@ -1,8 +1,8 @@
 """Which call may be sent again, after which failure, and when (rule H3). Pure decisions, no I/O.
 
-A call that reads is repeated after every failure that may be temporary. One that changes something is repeated
-if the attempt had no effect (nothing was sent, or the server says so), or if a repeat can be told from a second
-call:
+A call that reads is repeated after every failure that may be temporary. One that changes something is
+repeated if the attempt had no effect (nothing was sent, or the server says so), or if a repeat can be told
+from a second call:
 
 - an append with a writer id: the store knows its number;
 - an append at an expected offset: once applied, it cannot be applied there again. ``BadOffset`` after an
@@ -131,8 +131,8 @@ def kind_of(error: TierlogError) -> Kind:
 
 
 def is_too_much_at_once(failure: Failure) -> bool:
-    """Whether a whole batch was refused because of one item, or of their sum: each append alone then gets its own
-    answer."""
+    """Whether a whole batch was refused because of one item, or of their sum: each append alone then gets its
+    own answer."""
     return failure.kind is Kind.REFUSED and isinstance(failure.error, (InvalidArgument, TooLarge))
 
 
@@ -155,7 +155,8 @@ def decide(
     if pause >= left:
         return _given_up(failure.error, doubt=doubt)
 
-    # Only backpressure proves that this is the right host; after any other failure the container may have moved.
+    # Only backpressure proves that this is the right host; after any other failure the container may have
+    # moved.
     return Again(pause, not isinstance(failure.error, Throttled), doubt)
 
 
@@ -182,8 +183,8 @@ def _given_up(error: TierlogError, *, doubt: bool) -> TierlogError:
             else OutcomeUnknown(f"an attempt may have been applied; then came: {error}")
         )
 
-    # `NotOwner` and `ClosedError` would read as if they were about the caller's own store; the client only found
-    # no owner that answers in time.
+    # `NotOwner` and `ClosedError` would read as if they were about the caller's own store; the client only
+    # found no owner that answers in time.
     return (
         Unavailable(f"no owner answered in time: {error}")
         if isinstance(error, (NotOwner, ClosedError))

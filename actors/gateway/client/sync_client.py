@@ -45,8 +45,8 @@ T = TypeVar("T")
 @copy_docstrings(Client)
 @copy_docstrings(SegmentVerbs)
 class SyncClient(ClientBase):
-    """Made by ``tierlog.connect_sync``; usable inside its ``with`` body. Its verbs are those of ``Client``, as
-    plain functions."""
+    """Made by ``tierlog.connect_sync``; usable inside its ``with`` body. Its verbs are those of ``Client``,
+    as plain functions."""
 
     def __init__(
         self,

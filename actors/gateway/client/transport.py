@@ -1,12 +1,12 @@
 """Requests over httpx: one exchange, and what is known of one that failed. A transport never retries.
 
 A request counts as sent when the first byte of its body is handed over: a server does nothing before it has
-the whole body, and every request that changes something has one, except a raw append of no bytes, which counts
-as sent from the start.
+the whole body, and every request that changes something has one, except a raw append of no bytes, which
+counts as sent from the start.
 
-Cancellation closes the connection of the request; the pool stays usable. For that no pool has a bound: a request
-that waits in a bounded pool and is cancelled can lose its slot for ever. The client bounds what it sends itself.
-"""
+Cancellation closes the connection of the request; the pool stays usable. For that no pool has a bound: a
+request that waits in a bounded pool and is cancelled can lose its slot for ever. The client bounds what it
+sends itself."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def check_url(url: object) -> str:
 
 
 class _Body(httpx.AsyncByteStream, httpx.SyncByteStream):
-    """A request's body, which knows whether sending it began. No generator: one that is dropped half way would
-    need care."""
+    """A request's body, which knows whether sending it began. No generator: one that is dropped half way
+    would need care."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -157,7 +157,8 @@ class AsyncTransport:
         return not self._map.is_single and any(send.containers for send in self._flights.values())
 
     def end_pointless(self) -> None:
-        """End the attempts whose containers are all known to have moved: a frozen host would never answer them."""
+        """End the attempts whose containers are all known to have moved: a frozen host would never answer
+        them."""
         for scope, send in list(self._flights.items()):
             if send.containers and self._map.has_moved(send.containers, send.url):
                 scope.cancel()
@@ -191,7 +192,8 @@ class SyncTransport:
             self.in_flight -= 1
 
     def _exchange(self, send: Send) -> Response | TransportFailure:
-        """An answer that arrives slowly can take up to twice its time: the deadline is checked for each piece."""
+        """An answer that arrives slowly can take up to twice its time: the deadline is checked for each
+        piece."""
         request, body = _request(send)
         seconds = send.seconds
         if send.containers and not send.parks and not self._map.is_single:

@@ -1,4 +1,5 @@
-"""What operators and their tools ask a server: health, readiness, metrics, the container map, and a small page.
+"""What operators and their tools ask a server: health, readiness, metrics, the container map, and a small
+page.
 
 ``/health`` means that the event loop runs: a process that recovers is alive. It also names the health of
 long-term storage, which is no reason to end a process: appends go on, and flushes resume by themselves (rule

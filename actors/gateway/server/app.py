@@ -41,13 +41,12 @@ def make_app(
     owner_of: Callable[[int], str | None] | None = None,
     tracing: Tracing | None = None,
 ) -> Starlette:
-    """The application over ``store``; ``gateway_of`` returns its ``Gateway``, whose ``drain()`` is called before
-    the server stops.
+    """The application over ``store``; ``gateway_of`` returns its ``Gateway``, whose ``drain()`` is called
+    before the server stops.
 
-    ``container_map``: the answer of ``/v1/containers``; by default all containers are here. ``owner_of(index)``:
-    the URL of the host that serves another container, if it is known here. ``tracing`` gets a span for every
-    request.
-    """
+    ``container_map``: the answer of ``/v1/containers``; by default all containers are here.
+    ``owner_of(index)``: the URL of the host that serves another container, if it is known here. ``tracing``
+    gets a span for every request."""
     gateway = Gateway(store, world, limits or ServerLimits(), container_map, owner_of, tracing)
     return app_of(
         gateway, ENDPOINTS, "tierlog", "Segments: append-only sequences of bytes, durable when acked."
@@ -90,8 +89,8 @@ def _openapi_endpoint(endpoints: Sequence[Endpoint], title: str, summary: str) -
 
 
 class _OneMethod(Route):
-    """A route that matches its own method only: what is left goes to ``_NotFound``, which knows all methods of
-    a path."""
+    """A route that matches its own method only: what is left goes to ``_NotFound``, which knows all methods
+    of a path."""
 
     def matches(self, scope: Any) -> tuple[Match, Any]:
         match, child = super().matches(scope)

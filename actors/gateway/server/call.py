@@ -1,4 +1,5 @@
-"""One request and its answer: reading a body up to a limit (rule H9), and sending an answer or a stream of blocks.
+"""One request and its answer: reading a body up to a limit (rule H9), and sending an answer or a stream of
+blocks.
 
 A body is never read past its limit: a Content-Length above it is refused before the first byte, a chunked one
 at the first byte too many, and the connection ends, because what follows on it is the rest of that body. A
@@ -164,7 +165,8 @@ class HttpCall(Generic[S]):
         self.counts.request_bytes += size
 
     def _deadline(self, arrived: float, begun: float, size: int) -> float:
-        """Later with each byte, by the slowest rate that is allowed: a slow body must not hold its memory for hours."""
+        """Later with each byte, by the slowest rate that is allowed: a slow body must not hold its memory for
+        hours."""
         limits = self.server.limits
         return min(arrived, begun + size / limits.body_rate) + limits.body_timeout
 
@@ -225,8 +227,8 @@ class HttpCall(Generic[S]):
 
     @asynccontextmanager
     async def while_connected(self) -> AsyncIterator[anyio.CancelScope]:
-        """Run the block until it ends, the client disconnects (raises ``Disconnected``), or the scope is cancelled,
-        which is no error."""
+        """Run the block until it ends, the client disconnects (raises ``Disconnected``), or the scope is
+        cancelled, which is no error."""
         failure: Exception | None = None
         finished = gone = False
 

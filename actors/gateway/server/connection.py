@@ -1,18 +1,18 @@
-"""One HTTP/1.1 connection: a protocol of our own over httptools, which uvicorn runs (``uvicorn.Config(http=...)``).
+"""One HTTP/1.1 connection: a protocol of our own over httptools, which uvicorn runs
+(``uvicorn.Config(http=...)``).
 
 It bounds a request's head in bytes and in time, answers what is no request, ignores wishes to change the
 protocol, and ends a connection so that its last answer arrives (rule H9). Requests of one connection are
-answered one after the other. What comes behind the one that is being answered waits, and reading pauses, unless
-the request watches its client (a parked tail does): a paused connection cannot notice that the client left. A
-client that sends more than a head's worth behind such a request loses its connection (rule H11).
+answered one after the other. What comes behind the one that is being answered waits, and reading pauses,
+unless the request watches its client (a parked tail does): a paused connection cannot notice that the client
+left. A client that sends more than a head's worth behind such a request loses its connection (rule H11).
 
 A large body of known size goes from the socket into the ``bytes`` that the store keeps. Through the parser it
 would be copied five times, which costs more than the log and the disk together. The parser knows nothing of
 these bytes, so the connection continues with a new one.
 
-On a crash or a cancellation: a lost connection ends every request of it with ``http.disconnect``. A handler that
-leaves a large body before it is complete ends the connection with its answer.
-"""
+On a crash or a cancellation: a lost connection ends every request of it with ``http.disconnect``. A handler
+that leaves a large body before it is complete ends the connection with its answer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """What all requests of one server share, whatever it serves: the limits, the counters, and the graceful end.
 
-Requests are admitted by count and by bytes (rule H12); a full server refuses at once and says when to come back. It
-never queues. Parked long polls and streams end when the server drains (rule H15). Plain code of the event loop's
-thread.
-"""
+Requests are admitted by count and by bytes (rule H12); a full server refuses at once and says when to come
+back. It never queues. Parked long polls and streams end when the server drains (rule H15). Plain code of the
+event loop's thread."""
 
 from __future__ import annotations
 
@@ -96,7 +95,8 @@ class ServerContext:
             self._requests -= 1
 
     def reserve(self, size: int) -> None:
-        """Room for ``size`` more bytes of bodies. One body that is larger than the whole bound is admitted alone."""
+        """Room for ``size`` more bytes of bodies. One body that is larger than the whole bound is admitted
+        alone."""
         if self._in_flight_bytes and self._in_flight_bytes + size > self.limits.in_flight_bytes:
             raise Throttled(f"{self._in_flight_bytes} bytes are in flight: slow down and try again")
 
@@ -129,8 +129,8 @@ class ServerContext:
             raise Unavailable("this server is stopping: ask again, another one will answer")
 
     def drain(self) -> None:
-        """Before the server stops: end parked tails and refuse new ones; ``/ready`` answers 503. Other requests
-        continue."""
+        """Before the server stops: end parked tails and refuse new ones; ``/ready`` answers 503. Other
+        requests continue."""
         self.draining = True
         for scope in list(self._parked.values()):
             scope.cancel()

@@ -2,10 +2,9 @@
 says about it (rule H16), and ``EndpointApp`` serves it.
 
 A handler's annotations say which JSON body it takes and with which it answers, its docstring what it does. A
-handler of raw bytes takes the call alone, and returns an ``Answer``, or sends one itself and returns None. What
-a handler raises becomes a problem if the answer has not begun. Otherwise the connection breaks, so that no
-reader takes half an answer for a whole one (rule H10).
-"""
+handler of raw bytes takes the call alone, and returns an ``Answer``, or sends one itself and returns None.
+What a handler raises becomes a problem if the answer has not begun. Otherwise the connection breaks, so that
+no reader takes half an answer for a whole one (rule H10)."""
 
 from __future__ import annotations
 
@@ -114,9 +113,8 @@ def endpoint(
 ) -> Callable[[Callable[..., Awaitable[Any]]], Endpoint]:
     """Make an endpoint out of a handler.
 
-    ``status`` and ``help`` describe its success, unless ``successes`` do. ``body``: of a handler that reads the
-    body itself.
-    """
+    ``status`` and ``help`` describe its success, unless ``successes`` do. ``body``: of a handler that reads
+    the body itself."""
 
     def decorate(handler: Callable[..., Awaitable[Any]]) -> Endpoint:
         hints = typing.get_type_hints(handler, include_extras=True)

@@ -1,4 +1,5 @@
-"""What the requests of a host share besides limits and counters: the store, and where other owners are (rule H13)."""
+"""What the requests of a host share besides limits and counters: the store, and where other owners are (rule
+H13)."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """A server in this process: its socket, its start, and its graceful end. uvicorn runs it.
 
-The socket is bound before anything is served, so that a port in use is an error of the caller's and not a line in
-a log. At the end parked tails end, and requests in flight finish up to a deadline. Signals are left to the
-process.
-"""
+The socket is bound before anything is served, so that a port in use is an error of the caller's and not a
+line in a log. At the end parked tails end, and requests in flight finish up to a deadline. Signals are left
+to the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The OpenAPI 3.1 document, made from the endpoints and the types of their bodies and parameters (rule H16)."""
+"""The OpenAPI 3.1 document, made from the endpoints and the types of their bodies and parameters (rule
+H16)."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """The verbs that read: bytes in ranges, and what a segment is.
 
 A stream reads one block, sends it, and reads the next when the client took it: a slow reader costs about two
-blocks, and the windows of long-term storage that they are views of (rule H10). Its end is the tail at the time
-of the request. If the name comes to mean another segment meanwhile (deleted and created again), the connection
-breaks before the last block. A client that disconnects ends its stream at once.
-"""
+blocks, and the windows of long-term storage that they are views of (rule H10). Its end is the tail at the
+time of the request. If the name comes to mean another segment meanwhile (deleted and created again), the
+connection breaks before the last block. A client that disconnects ends its stream at once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What a server counts about its requests, and the Prometheus families made of it.
 
-Units are bytes and seconds. The label is the operation of the OpenAPI document, so the number of series is bounded
-whatever paths clients ask for.
-"""
+Units are bytes and seconds. The label is the operation of the OpenAPI document, so the number of series is
+bounded whatever paths clients ask for."""
 
 from __future__ import annotations
 

@@ -1,1 +1,2 @@
-"""What travels between client and server, without I/O: errors, paths, headers, ranges, batches, JSON bodies."""
+"""What travels between client and server, without I/O: errors, paths, headers, ranges, batches, JSON
+bodies."""

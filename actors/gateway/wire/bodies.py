@@ -1,13 +1,12 @@
-"""The JSON bodies of requests and answers: one type for each, which decodes, encodes and validates it, and from
-which its JSON Schema is made (rule H8).
+"""The JSON bodies of requests and answers: one type for each, which decodes, encodes and validates it, and
+from which its JSON Schema is made (rule H8).
 
-Bodies of requests are read strictly: an unknown or repeated member, a missing one or one of another type raises
-``InvalidArgument``, which names the member. Bodies of answers are read leniently: members that a newer server
-added are ignored; a missing one, or one of another type, raises ``ValueError``.
+Bodies of requests are read strictly: an unknown or repeated member, a missing one or one of another type
+raises ``InvalidArgument``, which names the member. Bodies of answers are read leniently: members that a newer
+server added are ignored; a missing one, or one of another type, raises ``ValueError``.
 
-Ranges of numbers are checked here. The grammar of names, ids and writers is only described here; the code that uses
-the value checks it, with a better message than a pattern could give.
-"""
+Ranges of numbers are checked here. The grammar of names, ids and writers is only described here; the code
+that uses the value checks it, with a better message than a pattern could give."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """Errors over HTTP: one table, read in both directions (rule H2).
 
-An error that leaves a server arrives in the client as the same class with the same message and fields. An answer
-that no tierlog server wrote, or that was damaged on its way, proves nothing about the store: it becomes
-``OutcomeUnknown`` if the request may have been applied, else ``Unavailable`` (rule H3). Reading an answer never
-raises, whatever its bytes are.
-"""
+An error that leaves a server arrives in the client as the same class with the same message and fields. An
+answer that no tierlog server wrote, or that was damaged on its way, proves nothing about the store: it
+becomes ``OutcomeUnknown`` if the request may have been applied, else ``Unavailable`` (rule H3). Reading an
+answer never raises, whatever its bytes are."""
 
 from __future__ import annotations
 
@@ -109,7 +108,8 @@ class CrossOrigin(InvalidArgument):
 
 
 class Conflict(InvalidArgument):
-    """The command conflicts with the current state: check the status, and send it again once that has changed."""
+    """The command conflicts with the current state: check the status, and send it again once that has
+    changed."""
 
     code = "conflict"
 
@@ -306,8 +306,8 @@ def problem_document(error: BaseException) -> dict[str, Any]:
 
 
 def to_problem(error: BaseException) -> Problem:
-    """Status, headers and document of an error. The text of one that is not a ``TierlogError`` is left out; its
-    code is ``internal``."""
+    """Status, headers and document of an error. The text of one that is not a ``TierlogError`` is left out;
+    its code is ``internal``."""
     document = problem_document(error)
     headers = {"Content-Type": PROBLEM_TYPE}
     if "retry_after" in document:
@@ -364,8 +364,8 @@ def no_such_answer(what: str, *, maybe_applied: bool) -> TierlogError:
 
 
 def retry_after(headers: Mapping[str, str], body: bytes = b"") -> float | None:
-    """Seconds that the server asks to wait: the document's number, which is finer, or the header's; None without
-    either."""
+    """Seconds that the server asks to wait: the document's number, which is finer, or the header's; None
+    without either."""
     try:
         document = json.loads(body) if body else None
     except (ValueError, RecursionError):

@@ -1,11 +1,11 @@
 """Headers of appends and of reads, as text and as values (rules H4, H5).
 
-Numbers are plain decimal digits, from 0 to 2**63 - 1; a previous event number may be -1. Anything else (a sign,
-a blank, hexadecimal), and a repeated header, raises ``InvalidArgument``: nothing is guessed.
+Numbers are plain decimal digits, from 0 to 2**63 - 1; a previous event number may be -1. Anything else (a
+sign, a blank, hexadecimal), and a repeated header, raises ``InvalidArgument``: nothing is guessed.
 
-A writer id is 1 to 64 bytes. Its text form has the letters, digits and ``-._~`` as they are and every other byte
-as ``%XX``; it is the same in headers, queries and JSON, so that plain ids such as ``app-7`` can be typed by hand.
-"""
+A writer id is 1 to 64 bytes. Its text form has the letters, digits and ``-._~`` as they are and every other
+byte as ``%XX``; it is the same in headers, queries and JSON, so that plain ids such as ``app-7`` can be typed
+by hand."""
 
 from __future__ import annotations
 

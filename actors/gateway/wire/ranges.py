@@ -1,10 +1,9 @@
 """Byte ranges of one request: ``Range`` on the way in, ``Content-Range`` on the way out (rule H6). No I/O.
 
-One range of the unit ``bytes`` at a time: ``a-b`` (both ends included), ``a-`` (to the tail at the time of the
-request) or ``-n`` (the last n bytes that can be read). A range that begins at or past the tail raises
-``RangeNotSatisfiable``, with the length; one that begins before the segment's start raises ``SegmentTruncated``,
-with the start. One that ends past the tail gives the bytes that exist.
-"""
+One range of the unit ``bytes`` at a time: ``a-b`` (both ends included), ``a-`` (to the tail at the time of
+the request) or ``-n`` (the last n bytes that can be read). A range that begins at or past the tail raises
+``RangeNotSatisfiable``, with the length; one that begins before the segment's start raises
+``SegmentTruncated``, with the start. One that ends past the tail gives the bytes that exist."""
 
 from __future__ import annotations
 

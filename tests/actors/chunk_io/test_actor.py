@@ -54,7 +54,7 @@ async def test_a_client_is_a_chunk_storage() -> None:
             await client.exists("a/1")
 
 
-async def test_errors_of_the_backend_reach_the_asker() -> None:
+async def test_errors_of_the_backend_reach_the_caller() -> None:
     async with stage() as play:
         await play.client.create("a")
         with pytest.raises(ChunkExists):
@@ -64,7 +64,7 @@ async def test_errors_of_the_backend_reach_the_asker() -> None:
         assert play.actor.statistics().writes.failed == 1
 
 
-async def test_an_unexpected_error_reaches_the_asker_and_the_actor_goes_on() -> None:
+async def test_an_unexpected_error_reaches_the_caller_and_the_actor_continues() -> None:
     async with stage() as play:
         play.chunks.plan("exists", Crash(ZeroDivisionError()))
         with pytest.raises(ZeroDivisionError):
@@ -72,7 +72,7 @@ async def test_an_unexpected_error_reaches_the_asker_and_the_actor_goes_on() -> 
         assert not await play.client.exists("a")
 
 
-async def test_reads_are_tried_again_through_the_client() -> None:
+async def test_reads_are_retried_through_the_client() -> None:
     async with stage() as play:
         play.chunks.plan("exists", DOWN, DOWN)
         assert not await play.client.exists("a")
@@ -88,7 +88,7 @@ async def test_a_write_of_unknown_outcome_surfaces_once() -> None:
         assert play.chunks.count("write") == 1
 
 
-async def test_mutable_buffers_are_copied_at_the_door() -> None:
+async def test_mutable_buffers_are_copied_when_the_call_is_made() -> None:
     async with stage() as play, anyio.create_task_group() as tasks:
         hang = Hang()
         play.chunks.plan("create_with_content", hang)
@@ -119,7 +119,7 @@ async def test_reads_and_writes_have_separate_limits() -> None:
         hang.release.set()
 
 
-async def test_the_queue_is_bounded_and_holds_its_askers_back() -> None:
+async def test_the_queue_is_bounded_and_blocks_its_callers() -> None:
     queue = MailboxOptions(normal=LaneBounds(1, 1 << 20), internal=LaneBounds(1, 1 << 20))
     async with stage(writes_max=1, queue=queue) as play, anyio.create_task_group() as tasks:
         hang = Hang()
@@ -155,7 +155,7 @@ async def test_the_stores_own_chunks_and_deletes_go_first() -> None:
 
 
 @virtual_time
-async def test_a_mutation_past_its_deadline_is_answered_and_goes_on() -> None:
+async def test_a_mutation_past_its_deadline_is_answered_and_continues() -> None:
     async with stage(write_deadline=10) as play:
         hang = Hang()
         play.chunks.plan("create", hang)
@@ -170,7 +170,7 @@ async def test_a_mutation_past_its_deadline_is_answered_and_goes_on() -> None:
 
 
 @virtual_time
-async def test_a_late_operation_holds_its_place() -> None:
+async def test_a_late_operation_keeps_its_slot() -> None:
     """A backend that hangs is not sent more than its limit."""
     async with stage(write_deadline=10, writes_max=1) as play:
         hang = Hang()
@@ -197,7 +197,7 @@ async def test_a_read_past_its_deadline_is_unavailable() -> None:
 
 
 @virtual_time
-async def test_nothing_is_tried_again_past_the_deadline() -> None:
+async def test_nothing_is_retried_past_the_deadline() -> None:
     async with stage(read_deadline=10, backoff=Backoff(first=100, maximum=100, jitter=0)) as play:
         play.chunks.plan("exists", DOWN)
         with pytest.raises(Unavailable):
@@ -206,7 +206,7 @@ async def test_nothing_is_tried_again_past_the_deadline() -> None:
         assert play.actor.statistics().reads.running == 0
 
 
-async def test_a_cancelled_ask_leaves_the_actor_sound() -> None:
+async def test_a_cancelled_call_leaves_the_actor_usable() -> None:
     async with stage(writes_max=1) as play:
         hang = Hang()
         play.chunks.plan("create", hang)
@@ -226,7 +226,7 @@ async def test_a_cancelled_ask_leaves_the_actor_sound() -> None:
 # --- quota and breaker --------------------------------------------------------------------------
 
 
-async def test_above_the_safe_size_users_are_refused_and_the_rest_goes_on() -> None:
+async def test_above_the_safe_size_users_are_refused_and_the_rest_continues() -> None:
     async with stage(safe_size_bytes=10) as play:
         await anyio.wait_all_tasks_blocked()
         await play.client.create_with_content("a", [b"0123456789"])
@@ -314,7 +314,7 @@ async def test_answers_and_reads_do_not_count_for_the_breaker() -> None:
 # --- the end ------------------------------------------------------------------------------------
 
 
-async def test_a_stop_refuses_new_asks_and_finishes_what_is_there() -> None:
+async def test_a_stop_refuses_new_calls_and_finishes_queued_ones() -> None:
     async with stage(writes_max=1) as play, anyio.create_task_group() as tasks:
         hang = Hang()
         play.chunks.plan("create", hang)
@@ -335,7 +335,7 @@ async def test_a_stop_refuses_new_asks_and_finishes_what_is_there() -> None:
 
 
 @virtual_time
-async def test_a_stop_past_its_deadline_answers_everybody_with_the_truth() -> None:
+async def test_a_stop_past_its_deadline_answers_every_caller_with_its_outcome() -> None:
     async with (
         stage(writes_max=1, reads_max=1, drain_deadline=10) as play,
         anyio.create_task_group() as tasks,
@@ -364,7 +364,7 @@ async def test_a_stop_past_its_deadline_answers_everybody_with_the_truth() -> No
     assert play.ended.kind is ExitKind.CLEAN
 
 
-async def test_cancelling_the_actor_answers_everybody_and_closes_the_backend() -> None:
+async def test_cancelling_the_actor_answers_every_caller_and_closes_the_backend() -> None:
     play = Stage()
     async with anyio.create_task_group() as asks, anyio.create_task_group() as tasks:
         await tasks.start(play.run)
@@ -396,7 +396,7 @@ async def test_a_backend_that_does_not_close_is_reported() -> None:
     assert "closing the backend" in play.ended.detail
 
 
-async def test_before_the_start_asks_are_refused_as_unavailable() -> None:
+async def test_before_the_start_calls_are_refused_as_unavailable() -> None:
     play = Stage()
     with pytest.raises(Unavailable, match="starting"):
         await play.client.exists("a")

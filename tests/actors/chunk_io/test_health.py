@@ -26,7 +26,7 @@ def noted(*, full: str = "", last: str = "") -> LastFailure:
         (noted(), "too much", False, 0, StorageHealth.FULL),
     ],
 )
-def test_the_state_is_what_an_operator_would_mend_first(
+def test_the_state_is_the_most_urgent_cause(
     notes: LastFailure, over_quota: str, is_open: bool, late: int, expected: StorageHealth
 ) -> None:
     health = health_of(notes, over_quota=over_quota, failures=5, is_open=is_open, late=late)
@@ -35,7 +35,7 @@ def test_the_state_is_what_an_operator_would_mend_first(
     assert bool(health.cause) is (expected is not StorageHealth.OK)
 
 
-def test_a_cause_says_what_happened() -> None:
+def test_a_cause_describes_what_happened() -> None:
     assert (
         "5 calls in a row failed, the last one with: gone"
         in health_of(noted(last="gone"), over_quota="", failures=5, is_open=True, late=0).cause
@@ -58,7 +58,7 @@ def test_a_full_backend_is_full_until_something_grows_again() -> None:
     assert notes.full == ""
 
 
-def test_an_error_without_words_is_named_by_its_type() -> None:
+def test_an_error_without_a_message_is_named_by_its_type() -> None:
     notes = LastFailure()
     notes.note(OutcomeUnknown(), grows=True, is_failure=True)
     assert notes.message == "OutcomeUnknown"

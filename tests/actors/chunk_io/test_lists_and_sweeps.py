@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 # --- lists, by pages -----------------------------------------------------------------------------
 
 
-async def test_a_long_list_is_asked_for_in_pages() -> None:
+async def test_a_long_list_is_requested_in_pages() -> None:
     """A13: no ask is longer for a longer list."""
     async with stage(list_page=3) as play:
         names = [f"a/{number}" for number in range(8)]
@@ -36,7 +36,7 @@ async def test_a_long_list_is_asked_for_in_pages() -> None:
         assert [info async for info in play.client.list("nothing")] == []
 
 
-async def test_a_list_that_is_left_early_asks_for_no_further_page() -> None:
+async def test_a_list_abandoned_early_requests_no_further_page() -> None:
     async with stage(list_page=2) as play:
         for number in range(6):
             await play.chunks.memory.create_with_content(f"a/{number}", [])
@@ -46,7 +46,7 @@ async def test_a_list_that_is_left_early_asks_for_no_further_page() -> None:
         assert play.chunks.count("list") == 1
 
 
-async def test_each_page_of_a_list_is_tried_again_by_itself() -> None:
+async def test_each_page_of_a_list_is_retried_separately() -> None:
     """A12: trouble late in a list does not begin it anew."""
     async with stage(list_page=2) as play:
         for number in range(4):
@@ -88,7 +88,7 @@ async def test_a_list_fails_at_its_deadline_only_if_no_name_came() -> None:
 
 
 @virtual_time
-async def test_what_dead_processes_left_is_swept_while_the_actor_lives() -> None:
+async def test_leftovers_of_dead_processes_are_swept_while_the_actor_runs() -> None:
     async with stage(sweep_interval=100) as play:
         play.chunks.plan("sweep", DOWN)
         await anyio.sleep(350)
@@ -97,7 +97,7 @@ async def test_what_dead_processes_left_is_swept_while_the_actor_lives() -> None
 
 
 @virtual_time
-async def test_a_sweep_that_hangs_keeps_nobody_from_working_and_ends_with_the_actor() -> None:
+async def test_a_hanging_sweep_blocks_no_call_and_ends_with_the_actor() -> None:
     async with stage(sweep_interval=100) as play:
         play.chunks.plan("sweep", Fault(FaultKind.HANG))
         await anyio.sleep(150)

@@ -93,7 +93,7 @@ def test_the_whole_table(retry: Retry, kind: type[TierlogError], unsure: bool) -
     )
 
 
-async def test_what_a_page_cache_shows_does_not_make_a_creation_durable() -> None:
+async def test_bytes_in_the_page_cache_do_not_make_a_creation_durable() -> None:
     """A simulated power loss took a chunk that had been read back after its folder's sync failed: the log was
     truncated by then."""
     trial = Trial()
@@ -105,7 +105,7 @@ async def test_what_a_page_cache_shows_does_not_make_a_creation_durable() -> Non
     assert trial.attempts.statistics().read_backs == 0
 
 
-def test_only_what_cannot_harm_is_ever_repeated() -> None:
+def test_only_safe_calls_are_repeated() -> None:
     once = {verb.name for verb in VERBS if verb.retry is Retry.NEVER}
     assert once == {"create", "write", "concat", "set_read_only"}
     assert {verb.name for verb in VERBS if verb.mutates} == once | {"create_with_content", "delete"}
@@ -176,7 +176,7 @@ async def test_a_lost_reply_of_a_create_is_read_back_and_is_success() -> None:
     assert trial.attempts.statistics().read_backs == 1
 
 
-async def test_a_create_that_never_arrived_is_done_again() -> None:
+async def test_a_create_that_never_arrived_is_repeated() -> None:
     trial = Trial()
     trial.chunks.plan("create_with_content", NOT_SENT, DOWN)
     assert await trial.carry_out(CREATION) == 6
@@ -190,7 +190,7 @@ async def test_an_empty_create_is_read_back_too() -> None:
 
 
 @pytest.mark.parametrize("content", [b"abcdeX", b"abcdefg", b""], ids=["other bytes", "longer", "empty"])
-async def test_a_chunk_of_somebody_else_is_not_taken_for_ours(content: bytes) -> None:
+async def test_a_foreign_chunk_is_not_taken_for_ours(content: bytes) -> None:
     trial = Trial()
     await trial.chunks.memory.open()
     await trial.chunks.memory.create_with_content("c/1", [content])
@@ -210,7 +210,7 @@ async def test_an_existing_chunk_without_doubt_is_a_plain_conflict() -> None:
     assert trial.attempts.statistics().read_backs == 0
 
 
-async def test_a_read_back_that_fails_is_tried_again_with_the_create() -> None:
+async def test_a_read_back_that_fails_is_retried_with_the_create() -> None:
     trial = Trial()
     trial.chunks.plan("create_with_content", LOST)
     trial.chunks.plan("read", DOWN)
@@ -218,7 +218,7 @@ async def test_a_read_back_that_fails_is_tried_again_with_the_create() -> None:
     assert trial.attempts.statistics().read_backs == 2
 
 
-async def test_doubt_stays_when_the_storage_goes_down_afterwards() -> None:
+async def test_an_unknown_outcome_stays_unknown_when_the_storage_goes_down() -> None:
     """The last error says that nothing happened, an earlier one that something may have: the operation's
     outcome is unknown."""
     trial = Trial()
@@ -244,7 +244,7 @@ async def test_a_delete_of_a_missing_chunk_is_an_answer() -> None:
         await trial.carry_out(ChunkCall(DELETE, "a"))
 
 
-async def test_nobody_waits_nobody_tries_again() -> None:
+async def test_without_waiters_nothing_is_retried() -> None:
     trial = Trial()
     trial.chunks.plan("read", DOWN)
     with pytest.raises(Unavailable):

@@ -44,7 +44,7 @@ def store(folder: Path) -> Path:
     return folder
 
 
-def test_chunks_are_listed_with_what_they_are(run: Run, store: Path) -> None:
+def test_chunks_are_listed_with_their_kind(run: Run, store: Path) -> None:
     before = fingerprint(store)
     listed = json.loads(run("chunks", "ls", "--json").out)
     uses = {
@@ -98,7 +98,7 @@ def test_whole_chunks_are_verified(run: Run, store: Path) -> None:
     assert fingerprint(store) == before
 
 
-def test_every_harm_is_found_and_told(run: Run, store: Path) -> None:
+def test_every_kind_of_damage_is_found_and_reported(run: Run, store: Path) -> None:
     first, second, third = (
         path
         for path in chunk_files(store)
@@ -140,7 +140,7 @@ def test_small_chunks_are_joined(run: Run, folder: Path) -> None:
     assert run("chunks", "verify").code == 0
 
 
-def test_a_choice_of_segments_is_asked_for(run: Run, folder: Path) -> None:
+def test_a_selection_of_segments_is_required(run: Run, folder: Path) -> None:
     run("segment", "create", NAME)
     for command in (("chunks", "defrag"), ("export",), ("import",), ("chunks", "defrag", NAME, "--all")):
         done = run(*command)

@@ -35,7 +35,7 @@ def run(command: str) -> tuple[int, bytes, bytes]:
     return done.returncode, done.stdout, done.stderr
 
 
-def test_a_command_that_owns_something_is_cancelled_and_puts_it_in_order() -> None:
+def test_an_interrupted_command_cleans_up_what_it_owns() -> None:
     code, out, err = run(
         """
 async def command():
@@ -51,7 +51,7 @@ async def command():
     assert (code, out, err) == (130, b"in order\n", b"")
 
 
-def test_an_interrupt_in_the_start_of_a_thread_tears_nothing() -> None:
+def test_an_interrupt_while_a_thread_starts_corrupts_nothing() -> None:
     """It comes while the starter waits for the new thread: an exception there would leave a thread that
     nobody ends."""
     code, out, err = run(
@@ -76,7 +76,7 @@ async def command():
     assert (code, out, err) == (130, b"in order\n", b"")
 
 
-def test_an_interrupt_in_a_finalizer_is_heard() -> None:
+def test_an_interrupt_in_a_finalizer_is_not_lost() -> None:
     """An exception there would be passed over."""
     code, out, err = run(
         """
@@ -109,7 +109,7 @@ async def command():
     assert (code, out, err) == (130, b"closing\n", b"")
 
 
-def test_an_interrupt_before_the_loop_runs_lets_no_command_begin() -> None:
+def test_an_interrupt_before_the_loop_runs_starts_no_command() -> None:
     code, out, err = run(
         """
 import asyncio
@@ -129,9 +129,7 @@ async def command():
     assert (code, out, err) == (130, b"", b"")
 
 
-def test_an_interrupt_after_a_command_that_received_signals_itself_does_not_tear_the_end_of_the_loop() -> (
-    None
-):
+def test_an_interrupt_after_a_command_with_its_own_signal_handlers_lets_the_loop_end() -> None:
     """Such a receiver leaves Python's own handler behind."""
     code, out, err = run(
         """
@@ -151,7 +149,7 @@ async def command():
     assert (code, out, err) == (0, b"closed\n", b"")
 
 
-def test_what_owns_nothing_ends_at_once_while_its_output_is_held_back() -> None:
+def test_a_command_that_owns_nothing_ends_at_once_while_its_output_blocks() -> None:
     """Nobody reads the pipe, so the write does not return."""
     program = """
 async def command():

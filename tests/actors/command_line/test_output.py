@@ -11,11 +11,11 @@ from tierlog.actors.cli.output import count
 @pytest.mark.parametrize(
     ("number", "said"), [(0, "0 chunks"), (1, "1 chunk"), (2, "2 chunks"), (21, "21 chunks")]
 )
-def test_one_thing_is_not_many(number: int, said: str) -> None:
+def test_counts_of_one_are_singular(number: int, said: str) -> None:
     assert count(number, "chunk") == said
 
 
-def test_a_store_of_one_thing_each_is_told_in_the_singular(run: Run) -> None:
+def test_a_report_on_single_items_uses_the_singular(run: Run) -> None:
     run("segment", "create", NAME)
     run("segment", "append", NAME, "--data-text", "x")
     run("chunks", "defrag", NAME)

@@ -85,7 +85,7 @@ def test_a_reader_that_is_gone_from_the_start_ends_a_listing_quietly(
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_the_installed_program_tells_its_version_and_its_help(tmp_path: Path) -> None:
+def test_the_installed_program_prints_its_version_and_its_help(tmp_path: Path) -> None:
     program = Path(sys.executable).with_name("tierlog")
     version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True, cwd=tmp_path)
     shown = subprocess.run([program], capture_output=True, text=True, check=True, cwd=tmp_path)

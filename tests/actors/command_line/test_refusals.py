@@ -33,7 +33,7 @@ from support.folders import chunk_files, fingerprint, flip_bit, newest_log_file
         (("segment",), "Missing command"),
     ],
 )
-def test_wrong_usage_is_one_line_and_code_2(
+def test_wrong_usage_prints_one_line_and_exits_with_2(
     run: Run, folder: Path, arguments: tuple[str, ...], words: str
 ) -> None:
     done = run(*arguments)
@@ -60,7 +60,7 @@ def test_wrong_usage_is_one_line_and_code_2(
         (("segment", "append", NAME, "--data-text", "x", "--config", "nowhere.toml"), "tierlog init"),
     ],
 )
-def test_what_cannot_be_done_is_one_line_and_code_1(
+def test_a_failed_command_prints_one_line_and_exits_with_1(
     run: Run, folder: Path, arguments: tuple[str, ...], words: str
 ) -> None:
     make_store(folder)
@@ -92,7 +92,7 @@ CREATE = ("segment", "create", "other")
 
 
 @pytest.mark.parametrize("arguments", [*READING, *WRITING])
-def test_a_folder_that_is_missing_is_not_made(run: Run, folder: Path, arguments: tuple[str, ...]) -> None:
+def test_a_missing_folder_is_not_created(run: Run, folder: Path, arguments: tuple[str, ...]) -> None:
     done = run(*arguments)
 
     assert done.code == 1
@@ -132,7 +132,7 @@ def test_a_folder_of_a_newer_format_is_refused_and_untouched(
     assert fingerprint(folder) == before
 
 
-def test_a_typo_in_the_configuration_is_told_before_anything_is_opened(
+def test_a_typo_in_the_configuration_is_reported_before_anything_is_opened(
     run: Run, folder: Path, tmp_path: Path
 ) -> None:
     make_store(folder)
@@ -230,7 +230,7 @@ def test_a_flipped_bit_in_a_chunk_is_found_by_the_deep_examination(run: Run, fol
 
 
 @pytest.mark.anyio
-async def test_reading_commands_leave_a_live_folder_as_it_is_and_its_owner_in_office(
+async def test_reading_commands_change_nothing_in_a_live_folder_and_fence_nobody(
     folder: Path, run: Run
 ) -> None:
     async with tierlog.open_store(folder, containers=1) as store:
@@ -251,7 +251,7 @@ async def test_reading_commands_leave_a_live_folder_as_it_is_and_its_owner_in_of
 
 
 @pytest.mark.anyio
-async def test_writing_commands_refuse_a_live_folder_unless_told_to_take_over(folder: Path, run: Run) -> None:
+async def test_writing_commands_refuse_a_live_folder_without_take_over(folder: Path, run: Run) -> None:
     async with tierlog.open_store(folder, containers=1) as store:
         await store.create_segment(NAME)
         before = fingerprint(folder)
@@ -280,7 +280,7 @@ async def in_thread(run: Run, *arguments: str) -> Done:
     return await anyio.to_thread.run_sync(lambda: run(*arguments))
 
 
-def test_what_a_dead_process_left_does_not_make_a_folder_live(run: Run, folder: Path) -> None:
+def test_leftovers_of_a_dead_process_do_not_make_a_folder_live(run: Run, folder: Path) -> None:
     make_store(folder)
     (folder / "wal" / "owners").mkdir(exist_ok=True)
     (folder / "wal" / "owners" / "killed").write_text('{"pid": 1, "host": "here", "since_ms": 0}')

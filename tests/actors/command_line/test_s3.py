@@ -28,7 +28,7 @@ def test_a_store_is_made_in_a_bucket_and_found_there_again(server: S3Server, fol
     assert all(key.startswith("a-store/") for key in server.objects())
 
 
-def test_what_is_wrong_with_the_bucket_is_one_line(server: S3Server, run: Run) -> None:
+def test_a_bucket_error_is_one_line(server: S3Server, run: Run) -> None:
     missing = run("segment", "create", NAME, "--chunks", "s3://no-such-bucket")
     assert missing.code == 1
     assert is_one_line(missing.err)
@@ -68,7 +68,7 @@ def test_a_service_keeps_its_chunks_in_the_bucket(server: S3Server, folder: Path
     assert any("/_system/" in key for key in server.objects())
 
 
-def test_a_service_without_its_bucket_says_so_and_starts_no_host(server: S3Server, folder: Path) -> None:
+def test_a_service_without_its_bucket_reports_it_and_starts_no_host(server: S3Server, folder: Path) -> None:
     server.remove_bucket()
     command = [
         sys.executable,

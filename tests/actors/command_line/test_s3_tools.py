@@ -51,7 +51,7 @@ def test_small_chunks_are_joined(store: None, server: S3Server, run: Run) -> Non
     assert run("chunks", "verify").code == 0
 
 
-def test_segments_of_the_older_layout_are_imported(store: None, server: S3Server, run: Run) -> None:
+def test_segments_of_the_legacy_layout_are_imported(store: None, server: S3Server, run: Run) -> None:
     async def write() -> None:
         chunks = s3_storage(server.url, PREFIX)
         await chunks.open()
@@ -102,7 +102,7 @@ def test_a_backup_is_restored(store: None, run: Run, folder: Path, tmp_path: Pat
     assert run("doctor", "--deep").code == 0
 
 
-def test_a_backup_whose_chunks_are_gone_is_told(
+def test_a_backup_with_missing_chunks_is_reported(
     store: None, server: S3Server, run: Run, folder: Path
 ) -> None:
     append_and_flush(run, "kept")

@@ -60,7 +60,7 @@ def test_a_failed_read_leaves_the_output_file_alone(run: Run, folder: Path, tmp_
     assert (tmp_path / "precious").read_text() == "years of work"
 
 
-def test_info_and_ls_speak_json_too(run: Run, folder: Path) -> None:
+def test_info_and_ls_print_json_too(run: Run, folder: Path) -> None:
     make_store(folder)
     expected = {
         "name": NAME,
@@ -113,7 +113,7 @@ def test_empty_input_appends_nothing(run: Run, folder: Path) -> None:
         assert (done.code, done.out) == (0, "13\n")
 
 
-def test_lines_sent_again_in_other_batches_are_applied_once(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_lines_resent_in_other_batches_are_applied_once(run: Run, folder: Path, tmp_path: Path) -> None:
     """Rule C3: after a crash the same command is run again, with more lines behind, and nothing is
     doubled."""
     make_store(folder)
@@ -150,7 +150,9 @@ def test_a_numbered_append_that_is_too_large_is_refused_before_anything_is_writt
     assert '"length": 13' in run("segment", "info", NAME, "--json").out
 
 
-def test_a_failure_in_the_middle_says_how_much_was_appended(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_a_failure_in_the_middle_reports_how_much_was_appended(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
     make_store(folder)
     (tmp_path / "config.toml").write_text('append_bytes_max = "4 KiB"')
     (tmp_path / "lines").write_bytes(b"short\n" * 200_000 + b"y" * 5000 + b"\n")

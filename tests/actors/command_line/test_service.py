@@ -69,7 +69,7 @@ def test_the_same_errors_in_one_line(run: Run, url: str) -> None:
 @pytest.mark.parametrize(
     "bad, hint", [("nonsense", "http://127.0.0.1"), ("http://127.0.0.1:1", "no tierlog server answers")]
 )
-def test_a_url_where_no_service_is(run: Run, bad: str, hint: str) -> None:
+def test_a_url_without_a_service(run: Run, bad: str, hint: str) -> None:
     done = run("segment", "ls", "--url", bad)
 
     assert done.code == 1
@@ -80,7 +80,7 @@ def test_a_service_has_its_own_owners(run: Run, url: str) -> None:
     assert "--take-over is for a data folder" in run("segment", "seal", NAME, "--take-over", "--url", url).err
 
 
-def test_a_configuration_in_the_environment_does_no_harm(
+def test_a_configuration_in_the_environment_is_harmless(
     run: Run, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TIERLOG_CONFIG", "nowhere.toml")

@@ -60,7 +60,7 @@ def test_ls_shows_open_and_ended_ones(run: Run, where: tuple[str, ...]) -> None:
     assert json.loads(run("txn", "ls", "none", "--json", *where).out) == []
 
 
-def test_show_tells_all_that_is_known(run: Run, where: tuple[str, ...]) -> None:
+def test_show_prints_everything_known(run: Run, where: tuple[str, ...]) -> None:
     found = json.loads(run("txn", "show", NAME, "t-1", "--json", *where).out)
     expires_in = found.pop("expires_in")
 
@@ -83,7 +83,7 @@ def test_show_tells_all_that_is_known(run: Run, where: tuple[str, ...]) -> None:
     assert (told["staged"], "reason" in told, "offset" in told) == (f"{NAME}#txn.t-1.p0 5", False, False)
 
 
-def test_abort_ends_it_and_says_why(run: Run, where: tuple[str, ...]) -> None:
+def test_abort_ends_it_and_prints_the_reason(run: Run, where: tuple[str, ...]) -> None:
     done = run("txn", "abort", NAME, "t-1", "--reason", "its job is gone", *where)
 
     assert done.code == 0
@@ -107,7 +107,7 @@ def test_a_committed_one_stays_committed(run: Run, where: tuple[str, ...]) -> No
     "arguments, hint",
     [((NAME, "none"), "tierlog txn ls"), ((NAME, "a b"), "letters"), (("a//b", "t"), "name")],
 )
-def test_what_is_not_there_is_told_in_one_line(
+def test_a_missing_transaction_is_reported_in_one_line(
     run: Run, where: tuple[str, ...], arguments: tuple[str, ...], hint: str
 ) -> None:
     done = run("txn", "show", *arguments, *where)
@@ -117,7 +117,7 @@ def test_what_is_not_there_is_told_in_one_line(
     assert hint in done.err
 
 
-def test_an_open_folder_is_looked_at_and_not_written_to(run: Run, folder: Path) -> None:
+def test_an_open_folder_is_read_and_not_written_to(run: Run, folder: Path) -> None:
     async def look() -> None:
         async with tierlog.open_store(folder, containers=4, config=CONFIG) as store:
             await begin(store)

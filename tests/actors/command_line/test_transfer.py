@@ -33,7 +33,7 @@ def older(folder: Path) -> Path:
     return folder
 
 
-def test_segments_of_the_older_layout_are_imported(run: Run, older: Path) -> None:
+def test_segments_of_the_legacy_layout_are_imported(run: Run, older: Path) -> None:
     run("segment", "create", "app/new")
     done = run("import", "app/one", "plain")
     assert (done.code, done.err) == (0, "")
@@ -53,7 +53,7 @@ def test_segments_of_the_older_layout_are_imported(run: Run, older: Path) -> Non
     assert run("chunks", "verify").code == 0
 
 
-def test_one_damaged_segment_does_not_keep_the_others_out(run: Run, older: Path) -> None:
+def test_one_damaged_segment_does_not_stop_the_import_of_others(run: Run, older: Path) -> None:
     run("segment", "create", "app/new")
     (older / "lts" / "app" / "one$offset.4").unlink()
     run("export", "app/new")
@@ -138,7 +138,7 @@ def test_a_backup_as_it_is_changes_nothing_and_reports_what_is_missing(
     assert run("segment", "read", NAME).out == "flushed "
 
 
-def test_segments_that_are_not_whole_are_named(run: Run, folder: Path) -> None:
+def test_incomplete_segments_are_named(run: Run, folder: Path) -> None:
     make_store(folder)
     run("backup", "b")
     shutil.rmtree(folder / "wal")
@@ -150,7 +150,7 @@ def test_segments_that_are_not_whole_are_named(run: Run, folder: Path) -> None:
     assert run("segment", "ls").out == ""
 
 
-def test_a_restore_without_a_backup_says_so(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_a_restore_without_a_backup_is_refused(run: Run, folder: Path, tmp_path: Path) -> None:
     (folder / "lts").mkdir(parents=True)
     for arguments in (
         ("restore", "b"),
@@ -163,7 +163,9 @@ def test_a_restore_without_a_backup_says_so(run: Run, folder: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_ctrl_c_in_an_import_leaves_no_half_of_it(folder: Path, older: Path, run: Run, times: int) -> None:
+def test_ctrl_c_during_an_import_leaves_no_partial_segment(
+    folder: Path, older: Path, run: Run, times: int
+) -> None:
     """The file is sparse, and so large that its checksums take minutes."""
     run("segment", "create", "app/new")
     with open(older / "lts" / "huge", "wb") as file:

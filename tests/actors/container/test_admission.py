@@ -150,7 +150,7 @@ async def test_a_full_disk_refuses_appends_before_anything_is_written() -> None:
     assert gates.admission.statistics().refused_full == 1
 
 
-async def test_a_full_disk_is_looked_at_again_from_time_to_time() -> None:
+async def test_a_full_disk_is_checked_again_periodically() -> None:
     """W6: refused appends write nothing, so nobody else would notice that space was freed."""
     gates = Gates(log=Log(room=False))
     for _ in range(3):
@@ -164,7 +164,7 @@ async def test_a_full_disk_is_looked_at_again_from_time_to_time() -> None:
     assert gates.log.looks == 2
 
 
-async def test_when_all_is_well_an_append_does_not_suspend() -> None:
+async def test_without_pressure_an_append_does_not_suspend() -> None:
     gates = Gates()
     with anyio.CancelScope() as scope:
         scope.cancel()

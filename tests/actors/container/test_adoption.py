@@ -81,7 +81,7 @@ def held_after(pieces: int) -> Iterator[anyio.Event]:
         yield held
 
 
-async def test_a_segment_of_many_chunks_comes_in_pieces_rule_s14(world: ContainerWorld) -> None:
+async def test_a_segment_of_many_chunks_is_imported_in_pieces_rule_s14(world: ContainerWorld) -> None:
     async with world.owner() as owner:
         assert await import_segment(owner.container, NAME) == len(DATA)
         assert owner.container.storage.statistics().commits >= 5
@@ -110,7 +110,7 @@ async def test_a_piece_is_bounded(world: ContainerWorld) -> None:
     assert max(sizes) < 600
 
 
-async def test_nobody_sees_pieces_and_their_owner_leaves_them_alone_meanwhile(world: ContainerWorld) -> None:
+async def test_pieces_are_invisible_and_their_owner_does_not_collect_them(world: ContainerWorld) -> None:
     async with world.owner() as owner, anyio.create_task_group() as tasks:
         with held_after(3) as held:
             tasks.start_soon(import_segment, owner.container, NAME)
@@ -132,7 +132,7 @@ async def test_nobody_sees_pieces_and_their_owner_leaves_them_alone_meanwhile(wo
 
 
 @pytest.mark.parametrize("pieces", [1, 3])
-async def test_the_next_owner_takes_back_what_a_crash_left_and_no_file_goes(
+async def test_the_next_owner_rolls_back_an_interrupted_import_and_deletes_no_file(
     world: ContainerWorld, pieces: int
 ) -> None:
     async with anyio.create_task_group() as tasks:
@@ -150,7 +150,7 @@ async def test_the_next_owner_takes_back_what_a_crash_left_and_no_file_goes(
         assert await read_all(owner.store, NAME) == DATA
 
 
-async def test_a_cancelled_import_is_taken_back_by_its_own_owner(world: ContainerWorld) -> None:
+async def test_a_cancelled_import_is_rolled_back_by_its_own_owner(world: ContainerWorld) -> None:
     async with world.owner() as owner:
         async with anyio.create_task_group() as tasks:
             with held_after(2) as held:
@@ -161,7 +161,7 @@ async def test_a_cancelled_import_is_taken_back_by_its_own_owner(world: Containe
         assert await import_segment(owner.container, NAME) == len(DATA)
 
 
-def test_who_comes_before_it_was_taken_back_is_asked_to_come_again() -> None:
+def test_a_call_before_the_rollback_is_told_to_retry() -> None:
     state = ContainerState(epoch=1)
     chunk = ChunkRecord("old").grown([bytes(10)])
     request = ImportRequest.of_chain(NAME, Chain(10, 0, False, 100, ((0, chunk),)), 64)
@@ -175,7 +175,7 @@ def test_who_comes_before_it_was_taken_back_is_asked_to_come_again() -> None:
         decide_import(state, request)
 
 
-async def test_an_import_whose_name_was_given_away_meanwhile_is_taken_back(world: ContainerWorld) -> None:
+async def test_an_import_whose_name_was_taken_meanwhile_is_rolled_back(world: ContainerWorld) -> None:
     async with world.owner() as owner:
         write = adopt._write
 
@@ -190,7 +190,7 @@ async def test_an_import_whose_name_was_given_away_meanwhile_is_taken_back(world
         await until(lambda: not keys(owner, "c:", "i:", "d:", "o:"))
 
 
-def test_what_was_taken_back_is_no_segment() -> None:
+def test_a_rolled_back_import_is_no_segment() -> None:
     """A request that comes after its own cancellation finds fewer records than it laid."""
     state = ContainerState(epoch=1)
     chain = Chain(10, 0, False, 100, ((0, ChunkRecord("old").grown([bytes(10)])),))

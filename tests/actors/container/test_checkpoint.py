@@ -117,7 +117,7 @@ async def test_the_log_keeps_the_oldest_group_with_unflushed_bytes() -> None:
         assert retained(world)[0] == 24
 
 
-async def test_a_deleted_segment_holds_nothing_back() -> None:
+async def test_a_deleted_segment_pins_nothing() -> None:
     async with running() as (world, checkpointer):
         await created(world)
         await world.ask(append(NAME, b"abc"))
@@ -127,7 +127,7 @@ async def test_a_deleted_segment_holds_nothing_back() -> None:
         assert retained(world)[0] == 4
 
 
-async def test_appends_go_on_between_the_parts() -> None:
+async def test_appends_continue_between_the_parts() -> None:
     """C7: a checkpoint of many segments is written in parts, each in its own turn."""
     async with running() as (world, checkpointer):
         for number in range(600):
@@ -145,7 +145,7 @@ async def test_appends_go_on_between_the_parts() -> None:
     assert recovered.parts.content(recovered.parts.segment("s0").sid) == b"beforeduring"
 
 
-async def test_a_checkpoint_that_failed_can_be_tried_again() -> None:
+async def test_a_checkpoint_that_failed_can_be_retried() -> None:
     async with PipelineWorld().running() as world:
         await created(world)
         failing = True
@@ -241,7 +241,7 @@ async def test_a_segment_that_cannot_be_flushed_does_not_pin_the_log() -> None:
     assert checkpointer.statistics().relogged_bytes == 6
 
 
-async def test_bytes_said_again_in_pieces_all_stay_in_the_log() -> None:
+async def test_bytes_relogged_in_pieces_all_stay_in_the_log() -> None:
     """F4: every piece is its own group, and the log is cut below the first one."""
     async with running(ALWAYS_RELOG) as (world, checkpointer):
         await created(world)
@@ -257,7 +257,7 @@ async def test_bytes_said_again_in_pieces_all_stay_in_the_log() -> None:
     assert recovered.parts.content(recovered.parts.segment().sid) == data
 
 
-async def test_bytes_behind_a_merged_source_are_said_again_too() -> None:
+async def test_bytes_behind_a_merged_source_are_relogged_too() -> None:
     async with running(ALWAYS_RELOG) as (world, checkpointer):
         await created(world, "t", "s")
         await world.ask(append("t", b"tt"))
@@ -274,7 +274,7 @@ async def test_bytes_behind_a_merged_source_are_said_again_too() -> None:
         await recover(world.service)
 
 
-async def test_only_the_older_half_is_said_again() -> None:
+async def test_only_the_older_half_is_relogged() -> None:
     async with running(ALWAYS_RELOG) as (world, checkpointer):
         await created(world, "old", "new")
         await world.ask(append("old", b"old"))

@@ -77,7 +77,7 @@ def test_claims_above_the_logs_history_or_of_others_are_refused(
         validate_claims(claims, history, US)
 
 
-def test_a_refusal_says_what_to_do() -> None:
+def test_a_refusal_explains_what_to_do() -> None:
     with pytest.raises(StoreMismatch, match="give each store its own place"):
         validate_claims([Claim(1, STRANGER)], 3, US)
     with pytest.raises(StoreMismatch, match="--adopt"):

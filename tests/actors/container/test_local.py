@@ -153,7 +153,7 @@ async def test_a_call_waits_for_recovery_up_to_the_limit() -> None:
         assert anyio.current_time() - before == pytest.approx(6.0)
 
 
-async def test_a_call_that_waited_too_long_did_nothing_and_says_so() -> None:
+async def test_a_call_that_waited_too_long_had_no_effect_and_reports_it() -> None:
     async with supervised({"starts_after": 50.0}, wait=4.0) as world:
         before = anyio.current_time()
         with pytest.raises(Unavailable, match="still recovering after 4 s"):
@@ -198,7 +198,7 @@ async def test_a_call_that_may_have_happened_or_was_answered_is_never_tried_agai
         assert calls == 1
 
 
-async def test_what_is_unavailable_beneath_a_living_container_surfaces() -> None:
+async def test_an_unavailable_backend_of_a_running_container_surfaces() -> None:
     async with supervised() as world:
         await world.container.wait_started()
 
@@ -227,7 +227,7 @@ async def test_a_fenced_container_stays_fenced() -> None:
     [DataCorruption("bad", file="f", offset=7), StoreMismatch("a clone")],
     ids=lambda e: type(e).__name__,
 )
-async def test_a_corrupt_container_stays_stopped_and_says_why(error: TierlogError) -> None:
+async def test_a_corrupt_container_stays_stopped_and_reports_the_reason(error: TierlogError) -> None:
     """A restart would meet the same bytes again."""
     async with supervised({"start_error": ExceptionGroup("tasks", [error])}) as world:
         with pytest.raises(type(error)) as refused:
@@ -239,7 +239,7 @@ async def test_a_corrupt_container_stays_stopped_and_says_why(error: TierlogErro
         assert world.container.statistics().state == "corrupt"
 
 
-async def test_a_container_that_keeps_failing_is_given_up() -> None:
+async def test_a_container_that_keeps_failing_is_abandoned() -> None:
     async with supervised({"start_error": RuntimeError("bug")}) as world:
         await world.ended.wait()
         with pytest.raises(Unavailable, match="stopped for good: failed: gave up"):
@@ -248,7 +248,7 @@ async def test_a_container_that_keeps_failing_is_given_up() -> None:
         assert len(world.made) == 3
 
 
-async def test_the_last_reason_of_a_container_given_up_is_told() -> None:
+async def test_the_last_failure_of_an_abandoned_container_is_reported() -> None:
     async with supervised({"start_error": Unavailable("no disk")}) as world:
         await world.ended.wait()
         with pytest.raises(Unavailable, match="no disk"):

@@ -23,7 +23,7 @@ def test_every_request_is_decided_by_one_handler() -> None:
     assert set(decided.values()) == {1}
 
 
-def test_what_a_container_logs_by_itself_never_makes_a_flush_cycle_due() -> None:
+def test_internal_operations_never_make_a_flush_cycle_due() -> None:
     """F5: otherwise each cycle would make the next one due."""
     assert {record.__name__ for record in APPLY.keys() - CLIENT_OPERATIONS} == {
         "Barrier",

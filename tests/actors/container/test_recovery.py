@@ -232,7 +232,7 @@ async def refused(script: Script, match: str) -> DataCorruption:
     return error.value
 
 
-async def test_bytes_that_are_nowhere_are_refused() -> None:
+async def test_missing_bytes_are_refused() -> None:
     """Acked bytes are missing: the log was cut too far, or its checkpoint is wrong."""
     script = Script()
     script.group(CREATE, data_at(0, b"abc"))

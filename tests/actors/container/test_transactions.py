@@ -227,7 +227,7 @@ def test_t3_one_wrong_part_keeps_all_of_them(wrong: Request, error: type[Tierlog
 
 
 @pytest.mark.parametrize("epoch", [6, 7])
-def test_t4_a_reached_epoch_is_committed_whatever_is_known_of_the_transaction(epoch: int) -> None:
+def test_t4_a_reached_epoch_is_committed_in_any_state_of_the_transaction(epoch: int) -> None:
     parts = staged_parts(TOKEN)
     parts.do(commit(("p", 3)))
     token = TransactionToken("q", epoch)

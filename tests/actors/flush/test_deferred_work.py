@@ -68,7 +68,7 @@ def completed(world: FlushWorld) -> int:
     return sum(isinstance(op, CycleComplete) for op in world.logged)
 
 
-async def test_f6_what_an_earlier_owner_left_is_paid_on_an_idle_store() -> None:
+async def test_f6_deferred_work_of_an_earlier_owner_runs_on_an_idle_store() -> None:
     """A bounded number of steps in a cycle, a pause, the next cycle; then the store is quiet (F5)."""
     pending = ScriptedWork({1: 9})
     async with running(pending) as (world, writer):
@@ -96,7 +96,7 @@ async def test_f2_the_steps_of_a_cycle_come_before_its_end_record() -> None:
         assert pending.steps == [1]
 
 
-async def test_f6_who_waits_for_a_flush_waits_for_one_step() -> None:
+async def test_f6_a_flush_waits_for_at_most_one_step() -> None:
     pending = ScriptedWork({1: 50})
     async with running(pending) as (world, writer):
         world.parts.create()
@@ -119,7 +119,7 @@ async def test_f6_one_item_that_fails_does_not_hold_up_the_others() -> None:
         assert writer.statistics().deferred_work == 0
 
 
-async def test_f6_while_storage_is_down_attempts_become_rare_and_say_nothing() -> None:
+async def test_f6_while_storage_is_down_attempts_become_rare_and_log_nothing() -> None:
     """S7: one attempt for each pause, the pauses grow, and the log is not fed."""
     pending = ScriptedWork({1: 1}, {1: Unavailable("scripted: down")})
     async with running(pending) as (world, _):
@@ -166,7 +166,7 @@ async def test_f6_an_owner_that_is_fenced_stops_at_a_step() -> None:
         await StorageWriter(world, world.flusher, pending, world, world.claim, OPTIONS).cycle(full=False)
 
 
-async def test_f6_deferred_work_of_a_newer_version_are_logged_once_and_counted(
+async def test_f6_deferred_work_of_a_newer_version_is_logged_once_and_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     pending = ScriptedWork({1: 9}, newer=frozenset({"d:2:rewrite", "d:3:rewrite"}))

@@ -33,7 +33,7 @@ def test_the_name_decides_the_bucket(name: str, bucket: Bucket) -> None:
     assert bucket_of(name) is bucket
 
 
-def test_buckets_are_in_the_order_of_the_design() -> None:
+def test_buckets_are_in_their_defined_order() -> None:
     assert [bucket.name for bucket in Bucket] == ["USER", "SYSTEM", "STORAGE_METADATA", "CONTAINER_METADATA"]
 
 

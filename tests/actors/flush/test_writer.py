@@ -62,7 +62,7 @@ def only_fails(world: FlushWorld, *names: str) -> None:
 # --- one cycle ----------------------------------------------------------------------------------
 
 
-async def test_a_full_cycle_flushes_everything_and_says_so() -> None:
+async def test_a_full_cycle_flushes_everything_and_records_it() -> None:
     """F1: the record names the cut; everything up to it is in long-term storage."""
     world = await FlushWorld().open()
     world.parts.create("a", "b")
@@ -362,7 +362,7 @@ async def test_flush_of_a_flushed_store_completes_an_empty_cycle() -> None:
         assert world.claims == 0, "nothing to write needs no claim"
 
 
-async def test_who_waits_when_the_container_stops_is_told() -> None:
+async def test_waiters_get_an_error_when_the_container_stops() -> None:
     async with running() as (world, writer):
         world.parts.create()
         world.chunks.script = every(Fault(FaultKind.HANG))
@@ -378,7 +378,7 @@ async def test_who_waits_when_the_container_stops_is_told() -> None:
                 await writer.flush()
 
 
-async def test_progress_is_told_after_each_cycle() -> None:
+async def test_progress_is_reported_after_each_cycle() -> None:
     world = await FlushWorld().open()
     writer = writer_of(world)
     waited_for = writer.progress

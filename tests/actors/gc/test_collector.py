@@ -227,7 +227,7 @@ async def test_a_chunk_that_is_gone_already_is_done() -> None:
         assert collector.statistics().queued == 0
 
 
-async def test_a_failing_delete_is_tried_again_and_then_later_and_later() -> None:
+async def test_a_failing_delete_is_retried_with_growing_pauses() -> None:
     """G2: growing pauses, and then rounds that are ever farther apart."""
     async with collecting(chunk(1)) as (world, collector):
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
@@ -267,7 +267,7 @@ async def test_an_outage_of_some_minutes_during_deletes_leaks_nothing() -> None:
         ) == (0, 0, 6)
 
 
-async def test_a_name_that_never_goes_keeps_an_idle_store_idle() -> None:
+async def test_a_chunk_that_cannot_be_deleted_keeps_an_idle_store_idle() -> None:
     """G2, F5: a barrier an hour at the very most, however long it lasts."""
     async with collecting(*map(chunk, range(4))) as (world, collector):
         world.chunks.script = every(Fault(FaultKind.BEFORE), "delete")
@@ -327,7 +327,7 @@ async def test_a_slow_or_failing_name_does_not_hold_up_the_others() -> None:
 # --- what dead owners left ----------------------------------------------------------------------
 
 
-async def test_what_dead_owners_left_is_found_by_listing() -> None:
+async def test_leftovers_of_dead_owners_are_found_by_listing() -> None:
     """Chunks without a record, and claims: of dead epochs only, and not what names of another form are."""
     foreign = ["containers/0003/readme", "containers/0003/1", "containers/0004/x/1-1-1"]
     kept = [chunk(2, EPOCH - 1), chunk(3, EPOCH), chunk(4, EPOCH + 1), *foreign]
@@ -358,7 +358,7 @@ async def test_without_orphans_no_cycle_is_asked_for() -> None:
         assert world.requested == 0
 
 
-async def test_a_listing_that_fails_is_tried_again_after_a_cycle() -> None:
+async def test_a_listing_that_fails_is_retried_after_a_cycle() -> None:
     """Long-term storage may be down at the opening; collecting goes on without it."""
     world = World()
     await world.chunks.open()

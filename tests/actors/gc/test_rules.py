@@ -12,7 +12,7 @@ NAME = "containers/0000/x"
 
 
 @pytest.mark.parametrize(("late", "completed", "referenced", "open_"), list(product([False, True], repeat=4)))
-def test_a_name_goes_only_if_everything_is_over(
+def test_a_name_is_deleted_only_when_nothing_uses_it(
     late: bool, completed: bool, referenced: bool, open_: bool
 ) -> None:
     """G1: delay over, its cycle complete (F2), in no record, in no transaction."""
@@ -27,7 +27,7 @@ def test_a_name_goes_only_if_everything_is_over(
     assert found == (late and completed and not referenced and not open_)
 
 
-def test_only_what_dead_owners_left_is_an_orphan() -> None:
+def test_only_leftovers_of_dead_owners_are_orphans() -> None:
     """G1: an owner's own names may belong to a transaction that is not over."""
     listed = [("old", 4), ("old and referenced", 4), ("own", 5), ("later", 6), ("older", 1)]
 

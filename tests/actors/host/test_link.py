@@ -85,7 +85,7 @@ async def accepted(listener: anyio.abc.SocketListener) -> AsyncIterator[tuple[Co
         connection.finish()
 
 
-async def test_v5_a_welcomed_host_beats_at_the_interval_that_it_was_told(path: str) -> None:
+async def test_v5_a_welcomed_host_beats_at_the_given_interval(path: str) -> None:
     host = Host(path)
     async with await listen(path) as listener, running(host), accepted(listener) as (connection, hello):
         assert hello == Hello("host-0", os.getpid(), "http://h", {0: 1}, 0)
@@ -123,7 +123,7 @@ async def test_reports_are_written_between_the_beats(path: str) -> None:
         assert message == Closed(2)
 
 
-async def test_v4_the_next_supervisor_hears_what_is_served_by_then(path: str) -> None:
+async def test_v4_the_next_supervisor_learns_what_is_served_by_then(path: str) -> None:
     host = Host(path)
     async with await listen(path) as listener, running(host):
         async with accepted(listener) as (connection, _):
@@ -156,7 +156,7 @@ async def test_v4_without_a_supervisor_it_ends_after_the_grace(path: str) -> Non
     assert host.ended == "no supervisor for 0.05 s"
 
 
-async def test_v4_the_grace_is_what_the_last_supervisor_said(path: str) -> None:
+async def test_v4_the_grace_is_the_last_supervisors(path: str) -> None:
     host = Host(path, grace=60)
     async with running(host):
         async with await listen(path) as listener, accepted(listener) as (connection, _):
@@ -165,7 +165,7 @@ async def test_v4_the_grace_is_what_the_last_supervisor_said(path: str) -> None:
     assert host.ended == "no supervisor for 0.1 s"
 
 
-async def test_v4_a_host_that_is_not_wanted_ends(path: str) -> None:
+async def test_v4_an_unwanted_host_ends(path: str) -> None:
     host = Host(path)
     async with await listen(path) as listener, running(host):
         async with accepted(listener) as (connection, _):
@@ -174,7 +174,7 @@ async def test_v4_a_host_that_is_not_wanted_ends(path: str) -> None:
     assert host.ended == "refused by the supervisor: process 7 is host-0 now"
 
 
-async def test_a_supervisor_that_cannot_be_understood_is_left(path: str) -> None:
+async def test_a_supervisor_that_sends_garbage_is_disconnected(path: str) -> None:
     host = Host(path)
     async with await listen(path) as listener, running(host):
         async with accepted(listener) as (connection, _):
@@ -209,7 +209,7 @@ async def test_v5_each_round_of_the_loop_is_noted_with_how_late_it_came() -> Non
     assert all(seconds >= 0 for seconds in late)
 
 
-def test_v5_a_supervisor_that_does_not_read_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_v5_a_supervisor_that_does_not_read_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat, "WRITE_SECONDS", 0.05)
     here, there = socket.socketpair()
     with there:

@@ -140,7 +140,7 @@ async def test_orders_about_one_container_are_carried_out_in_order() -> None:
         assert [await host.heard() for _ in range(3)] == [Opened(0, 1, 1), Closed(0), Opened(0, 3, 2)]
 
 
-async def test_v3_a_fenced_container_is_let_go_and_told() -> None:
+async def test_v3_a_fenced_container_is_released_and_reported() -> None:
     async with hosts(Site(), 2) as (here, there):
         await here.obey(Open(1, 0, 1))
         await there.obey(Open(1, 0, 2))
@@ -162,7 +162,7 @@ async def test_v3_newer_orders_open_a_fenced_container_again() -> None:
         assert await here.obey(Open(1, 0, 3)) == Opened(0, 3, 3)
 
 
-async def test_v3_a_fence_that_an_append_meets_is_told_once() -> None:
+async def test_v3_a_fence_met_by_an_append_is_reported_once() -> None:
     async with hosts(Site(), 2) as (here, there):
         await here.obey(Open(1, 0, 1))
         await here.runtime.store.create_segment(NAME)
@@ -184,7 +184,7 @@ async def test_v3_a_fence_that_an_append_meets_is_told_once() -> None:
         (Unavailable("the disk is gone"), "failed"),
     ],
 )
-async def test_v8_a_container_that_cannot_be_opened_says_why_and_can_be_tried_again(
+async def test_v8_a_failed_opening_gives_its_reason_and_can_be_retried(
     error: TierlogError, kind: str
 ) -> None:
     site = Site()

@@ -59,7 +59,7 @@ async def test_an_answer_to_a_cancelled_waiter_is_no_error() -> None:
     answer.fail(ValueError("late"))
 
 
-async def test_an_error_that_nobody_waits_for_makes_no_noise(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_error_without_waiters_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     new_answer().fail(ValueError("nobody"))
     gc.collect()
     await anyio.wait_all_tasks_blocked()

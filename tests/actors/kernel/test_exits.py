@@ -31,7 +31,7 @@ def test_an_actor_that_found_corrupt_data_is_never_restarted() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), MemoryError(), SystemExit(1)], ids=repr)
-def test_what_can_strike_inside_a_sync_step_means_poisoned(error: BaseException) -> None:
+def test_exceptions_inside_a_sync_step_mean_poisoned(error: BaseException) -> None:
     """Rule C5: memory cannot be trusted after it."""
     assert (
         exit_kind_of(ExceptionGroup("tasks", [error]) if isinstance(error, Exception) else error)

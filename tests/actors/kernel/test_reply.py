@@ -72,7 +72,7 @@ async def test_a_cancelled_waiter_leaves_the_slot_valid() -> None:
     assert await reply.wait() == 7
 
 
-async def test_an_exit_answers_in_the_order_of_the_asks() -> None:
+async def test_an_exit_answers_in_the_order_of_the_requests() -> None:
     answered: list[int] = []
 
     class Noted(Reply[int]):

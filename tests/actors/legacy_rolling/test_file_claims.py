@@ -53,7 +53,7 @@ async def test_a_file_belongs_to_one_segment_of_all_containers(first: str, secon
         assert len(await read_all(one.store, first)) == length
 
 
-async def test_an_import_that_ended_after_its_marks_goes_on() -> None:
+async def test_an_import_interrupted_after_its_claims_continues() -> None:
     world = await joined(ContainerWorld())
     await claim_files(world.chunks, TARGET, FILES)
     async with world.owner() as owner:
@@ -61,7 +61,7 @@ async def test_an_import_that_ended_after_its_marks_goes_on() -> None:
         assert await read_all(owner.store, TARGET) == b"0123456"
 
 
-async def test_a_failed_import_makes_no_mark() -> None:
+async def test_a_failed_import_makes_no_claim() -> None:
     world = await joined(ContainerWorld())
     del world.memory.chunks[FILES[1]]
     async with world.owner() as owner:
@@ -70,7 +70,7 @@ async def test_a_failed_import_makes_no_mark() -> None:
     assert not [name for name in world.memory.chunks if name.startswith("_system/imports/")]
 
 
-async def test_without_an_answer_about_the_marks_nothing_is_imported() -> None:
+async def test_without_an_answer_about_the_claims_nothing_is_imported() -> None:
     world = await joined(ContainerWorld())
     async with world.owner() as owner:
         world.chunks.script = lambda call: (
@@ -81,7 +81,7 @@ async def test_without_an_answer_about_the_marks_nothing_is_imported() -> None:
         assert await owner.store.list_segments() == []
 
 
-async def test_a_mark_that_is_damaged_is_told() -> None:
+async def test_a_damaged_claim_is_reported() -> None:
     world = await joined(ContainerWorld())
     await world.chunks.create_with_content(file_claim_name(SOURCE), [b"other\0app/target"])
     with pytest.raises(DataCorruption, match="damaged"):

@@ -119,7 +119,7 @@ def test_data_files_may_be_empty() -> None:
         (b"maxsize=5&0=\xff&", 10, "not UTF-8"),
     ],
 )
-def test_what_breaks_the_format_is_corruption_with_its_place(data: bytes, offset: int, reason: str) -> None:
+def test_malformed_headers_are_corruption_with_their_offset(data: bytes, offset: int, reason: str) -> None:
     with pytest.raises(DataCorruption, match=reason) as refused:
         parse_header(data, "app/events$header")
 
@@ -130,7 +130,7 @@ def test_what_breaks_the_format_is_corruption_with_its_place(data: bytes, offset
     "name, expected",
     [("a$header", True), ("a$offset.17", True), ("a$offset.x", False), ("a$header2", False), ("a", False)],
 )
-def test_files_of_the_layout_are_told_from_segments(name: str, expected: bool) -> None:
+def test_files_of_the_layout_are_distinguished_from_segments(name: str, expected: bool) -> None:
     assert is_legacy_file(name) is expected
 
 

@@ -38,7 +38,7 @@ async def bytes_seen(world: ContainerWorld, name: str = NAME) -> bytes:
     )
 
 
-async def test_after_a_flush_older_readers_have_every_byte(world: ContainerWorld) -> None:
+async def test_after_a_flush_legacy_readers_see_every_byte(world: ContainerWorld) -> None:
     async with world.owner() as owner:
         await owner.store.create_segment(NAME, rolling_size=10)
         for count in range(1, 4):
@@ -50,7 +50,9 @@ async def test_after_a_flush_older_readers_have_every_byte(world: ContainerWorld
         assert (await seen(world)).sealed
 
 
-async def test_a_header_that_grew_is_appended_to_and_one_that_stays_is_left(world: ContainerWorld) -> None:
+async def test_a_grown_header_is_appended_to_and_an_unchanged_one_is_not_written(
+    world: ContainerWorld,
+) -> None:
     async with world.owner() as owner:
         await owner.store.create_segment(NAME, rolling_size=10)
         await owner.store.append(NAME, b"0123456789")
@@ -70,7 +72,7 @@ async def test_a_header_that_grew_is_appended_to_and_one_that_stays_is_left(worl
         assert [call.verb for call in calls if call.name == header_name(NAME)] == []
 
 
-async def test_truncation_takes_files_off_the_header(world: ContainerWorld) -> None:
+async def test_truncation_removes_files_from_the_header(world: ContainerWorld) -> None:
     async with world.owner() as owner:
         await owner.store.create_segment(NAME, rolling_size=4)
         await owner.store.append(NAME, b"0123456789")
@@ -81,7 +83,7 @@ async def test_truncation_takes_files_off_the_header(world: ContainerWorld) -> N
         assert ((await seen(world)).start_offset, await bytes_seen(world)) == (4, b"456789")
 
 
-async def test_a_header_goes_with_its_segment(world: ContainerWorld) -> None:
+async def test_a_header_is_deleted_with_its_segment(world: ContainerWorld) -> None:
     async with world.owner() as owner:
         for name in (NAME, f"{NAME}#1"):
             await owner.store.create_segment(name)
@@ -135,7 +137,7 @@ async def test_a_read_only_header_of_an_earlier_segment_is_replaced(world: Conta
         assert not (await seen(world)).sealed
 
 
-async def test_a_header_of_an_earlier_sealed_segment_that_says_the_same_is_unsealed(
+async def test_an_identical_header_of_an_earlier_sealed_segment_is_unsealed(
     world: ContainerWorld,
 ) -> None:
     async with world.owner() as owner:
@@ -213,7 +215,7 @@ async def test_a_segment_with_a_damaged_chunk_does_not_hold_up_the_headers_of_ot
         assert await bytes_seen(world, "app/damaged") == b"data"
 
 
-async def test_what_the_format_cannot_say_stops_nothing(world: ContainerWorld) -> None:
+async def test_segments_the_format_cannot_express_stop_nothing(world: ContainerWorld) -> None:
     async with world.owner() as owner:
         for name in ("app/größe", NAME):
             await owner.store.create_segment(name)

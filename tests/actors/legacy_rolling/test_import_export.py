@@ -276,7 +276,7 @@ async def test_an_export_is_repeated_in_peace_and_replaced_on_purpose() -> None:
     assert (await found(owner.chunks)).length == 8
 
 
-async def test_a_start_inside_a_chunk_is_not_said_and_told() -> None:
+async def test_a_start_inside_a_chunk_is_left_out_and_reported() -> None:
     owner = await Tier2().owner()
     await owner.write(0, b"0123456789", rolling_size=4)
     await owner.truncate(6)
@@ -291,7 +291,7 @@ class NothingReadOnly(MemoryChunkStorage):
         raise Unsupported("scripted: there are no read-only objects")
 
 
-async def test_a_seal_that_a_storage_cannot_show_is_told() -> None:
+async def test_a_seal_that_a_storage_cannot_express_is_reported() -> None:
     tier2 = Tier2()
     owner = await tier2.owner()
     await owner.write(0, b"0123", seal=True)
@@ -304,7 +304,7 @@ async def test_a_seal_that_a_storage_cannot_show_is_told() -> None:
     assert not (await found(owner.chunks)).sealed
 
 
-async def test_what_the_format_cannot_say_is_refused() -> None:
+async def test_segments_the_format_cannot_express_are_refused() -> None:
     tier2 = Tier2()
     owner = await tier2.owner()
     await owner.write(0, b"0123")

@@ -74,7 +74,7 @@ async def test_install_new_is_the_default_and_looks_for_nothing(
     assert await headers(older) == [f"{OLD}$header"]
 
 
-async def test_no_upgrade_imports_on_demand_and_leaves_the_older_layout_alone(
+async def test_no_upgrade_imports_on_demand_and_leaves_the_legacy_layout_alone(
     tmp_path: Path, older: FileSystemChunkStorage
 ) -> None:
     async with open_store(tmp_path, config=config("no-upgrade")) as store:
@@ -137,7 +137,7 @@ async def test_there_is_no_way_back_from_a_layout_upgrade(tmp_path: Path, mode: 
             assert await store.read(NEW, 0, 9) == b"new"
 
 
-async def test_a_damaged_mark_is_no_missing_mark(tmp_path: Path) -> None:
+async def test_a_damaged_file_is_not_a_missing_one(tmp_path: Path) -> None:
     async with open_store(tmp_path, config=config("layout-upgrade")):
         pass
     (tmp_path / "wal" / "layout").write_bytes(b"")
@@ -147,7 +147,7 @@ async def test_a_damaged_mark_is_no_missing_mark(tmp_path: Path) -> None:
             pass
 
 
-async def test_an_opening_removes_what_others_left_half_made(tmp_path: Path) -> None:
+async def test_an_opening_removes_half_made_leftovers_of_others(tmp_path: Path) -> None:
     async with open_store(tmp_path, config=config("install-new")):
         pass
     for name in (".store-dead", ".layout-dead", ".kept"):
@@ -158,7 +158,7 @@ async def test_an_opening_removes_what_others_left_half_made(tmp_path: Path) -> 
     assert [path.name for path in (tmp_path / "wal").glob(".*")] == [".kept"]
 
 
-async def test_an_opening_whose_half_made_mark_is_taken_for_left_over_makes_it_again() -> None:
+async def test_an_opening_whose_half_made_file_was_swept_writes_it_again() -> None:
     folder, disk, swept = check_path("/data"), SimulatedDisk(Random(0)), list[str]()
     disk.make_folder(folder.wal)
 

@@ -201,7 +201,7 @@ async def test_a_file_belongs_to_one_segment_only(world: ContainerWorld) -> None
             await import_segment(owner.container, "app/thief")
 
 
-async def test_a_stores_own_chunks_are_nobodys_older_segment(world: ContainerWorld) -> None:
+async def test_a_stores_own_chunks_are_no_legacy_segment(world: ContainerWorld) -> None:
     async with world.owner() as owner:
         await owner.store.create_segment("app/new")
         await owner.store.append("app/new", b"data")
@@ -228,7 +228,7 @@ async def test_a_staged_name_is_refused(world: ContainerWorld) -> None:
 # --- at first access ----------------------------------------------------------------------------
 
 
-async def test_every_verb_finds_a_segment_of_the_older_layout(world: ContainerWorld) -> None:
+async def test_every_verb_finds_a_segment_of_the_legacy_layout(world: ContainerWorld) -> None:
     for name in "abcdefgh":
         await older(world, name, sealed=name == "c")
     async with world.owner() as owner:
@@ -270,7 +270,7 @@ async def test_callers_at_the_same_time_import_once(world: ContainerWorld) -> No
         assert not owner.container.imports._locks
 
 
-async def test_of_two_imports_at_the_same_time_the_second_is_told_that_it_exists(
+async def test_of_two_concurrent_imports_the_second_finds_the_segment_existing(
     world: ContainerWorld,
 ) -> None:
     await older(world)
@@ -290,7 +290,7 @@ async def test_of_two_imports_at_the_same_time_the_second_is_told_that_it_exists
     assert answers == [10, SegmentExists, SegmentExists]
 
 
-async def test_a_caller_refused_just_before_another_ones_import_asks_again(
+async def test_a_caller_refused_just_before_a_concurrent_import_retries(
     world: ContainerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await older(world)
@@ -325,7 +325,7 @@ async def test_a_succeeded_owner_refuses_no_import_by_what_it_knew_rule_c1(
             await import_segment(owner.container, NAME)
 
 
-async def test_a_segment_without_data_files_comes_in_empty(world: ContainerWorld) -> None:
+async def test_a_segment_without_data_files_is_imported_empty(world: ContainerWorld) -> None:
     await write_legacy(world.chunks, NAME, sealed=True)
     async with world.owner() as owner:
         info = await owner.store.segment_info(NAME)
@@ -347,7 +347,7 @@ async def test_without_lookups_nothing_is_found_and_nothing_asked(
         assert not [call for call in world.chunks.calls[before:] if call.name.startswith(NAME)]
 
 
-async def test_while_long_term_storage_is_down_nobody_is_told_that_there_is_none(
+async def test_while_long_term_storage_is_down_no_call_reports_a_missing_segment(
     world: ContainerWorld,
 ) -> None:
     await write_files(world.chunks, [("plain", b"bytes")])

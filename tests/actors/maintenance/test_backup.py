@@ -80,7 +80,7 @@ async def test_a_flushed_segment_is_kept_whole(world: ContainerWorld) -> None:
     assert await list_backups(world.chunks) == ["b"]
 
 
-async def test_what_is_only_in_the_log_is_counted_and_its_writers_are_not_trusted(
+async def test_unflushed_bytes_are_counted_and_their_writers_are_not_trusted(
     world: ContainerWorld,
 ) -> None:
     async with world.owner() as owner:
@@ -129,7 +129,7 @@ async def test_names_that_were_imported_are_kept(world: ContainerWorld) -> None:
         assert (await backed_up(world, owner)).imported == ("app/old",)
 
 
-async def test_files_that_were_released_and_not_deleted_yet_are_kept_in_mind_rule_s19(
+async def test_released_files_that_are_not_deleted_yet_are_recorded_rule_s19(
     world: ContainerWorld,
 ) -> None:
     await world.chunks.open()
@@ -153,7 +153,7 @@ async def test_a_name_is_used_once(world: ContainerWorld) -> None:
 
 
 @pytest.mark.parametrize("call", range(1, 6))
-async def test_without_its_manifest_there_is_no_backup_and_the_next_one_clears_up(
+async def test_without_a_manifest_there_is_no_backup_and_the_next_one_cleans_up(
     world: ContainerWorld, call: int
 ) -> None:
     async with world.owner() as owner:

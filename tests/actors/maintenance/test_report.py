@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 NAME = "app/events"
 
 
-async def test_a_chunk_that_its_owner_took_away_meanwhile_is_no_problem(tmp_path: Path) -> None:
+async def test_a_chunk_collected_by_its_owner_meanwhile_is_no_problem(tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=1) as store:
         await store.create_segment(NAME, rolling_size=4)
         await store.append(NAME, b"0123456789")
@@ -42,7 +42,7 @@ async def test_a_chunk_that_its_owner_took_away_meanwhile_is_no_problem(tmp_path
     assert (report.problems, report.chunks) == ((), 1)
 
 
-async def test_s19_a_released_file_of_the_older_layout_is_unreferenced_until_it_is_deleted(
+async def test_s19_a_released_file_of_the_legacy_layout_is_unreferenced_until_it_is_deleted(
     tmp_path: Path,
 ) -> None:
     chunks = FileSystemChunkStorage(LocalFiles(), str(tmp_path / "lts"), system_world())
@@ -70,7 +70,7 @@ async def test_s19_a_released_file_of_the_older_layout_is_unreferenced_until_it_
         assert (await examine(view, LocalFiles())).containers[0].chunks_orphaned == 0
 
 
-async def test_progress_ends_where_it_was_said_to(tmp_path: Path) -> None:
+async def test_progress_ends_at_the_announced_total(tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=1) as store:
         await store.create_segment(NAME)
         await store.append(NAME, bytes(5 << 20))

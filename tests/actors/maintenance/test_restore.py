@@ -110,7 +110,7 @@ def lose_logs(folder: Path) -> None:
     shutil.rmtree(folder / "wal")
 
 
-async def test_a_store_comes_back_as_it_was_at_its_backup(made: Path) -> None:
+async def test_a_store_is_restored_as_it_was_at_its_backup(made: Path) -> None:
     lose_logs(made)
     report = await restored(made, deep=True)
 
@@ -183,7 +183,7 @@ async def test_a_folder_with_logs_is_left_alone(made: Path) -> None:
         assert (await store.segment_info(NAME)).length == len(DATA) + 5
 
 
-async def test_what_a_restore_left_that_did_not_end_is_removed(made: Path) -> None:
+async def test_leftovers_of_an_interrupted_restore_are_removed(made: Path) -> None:
     lose_logs(made)
     (made / ".restoring-dead" / "wal" / "0000").mkdir(parents=True)
     (made / ".restoring-dead" / "wal" / "store").write_bytes(b"half")
@@ -192,7 +192,7 @@ async def test_what_a_restore_left_that_did_not_end_is_removed(made: Path) -> No
     assert sorted(path.name for path in made.iterdir()) == ["lts", "wal"]
 
 
-async def test_the_folder_that_a_restore_emptied_is_removed_by_who_opens_the_store(made: Path) -> None:
+async def test_the_folder_that_a_restore_emptied_is_removed_at_the_next_opening(made: Path) -> None:
     """A crash between the last rename and the end; what still has something in it may be a restore under
     way."""
     for name in (".restoring-emptied", ".restoring-full/wal"):
@@ -201,7 +201,7 @@ async def test_the_folder_that_a_restore_emptied_is_removed_by_who_opens_the_sto
         assert sorted(path.name for path in made.iterdir()) == [".restoring-full", "lts", "wal"]
 
 
-async def test_a_restore_that_is_refused_removes_what_others_left(made: Path) -> None:
+async def test_a_refused_restore_removes_leftovers_of_others(made: Path) -> None:
     (made / ".restoring-full" / "wal").mkdir(parents=True)
     with pytest.raises(InvalidArgument, match="already has the logs"):
         await restored(made)
@@ -276,7 +276,7 @@ async def test_the_chunks_of_another_store_are_refused(made: Path) -> None:
         await restored(made)
 
 
-async def test_writers_that_may_have_lost_something_are_told(tmp_path: Path) -> None:
+async def test_writers_that_may_have_lost_events_are_reported(tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=1, config=EAGER) as store:
         await store.create_segment(NAME)
         await store.append(NAME, b"flushed", writer_id="w", event_number=1)

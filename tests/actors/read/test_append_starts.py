@@ -53,13 +53,13 @@ async def test_flushed_and_unflushed_starts_follow_each_other() -> None:
     assert await starts.find(segment, 20, 55) == [20, 30, 45]
 
 
-async def test_what_is_truncated_or_not_durable_is_not_told() -> None:
+async def test_truncated_and_undurable_starts_are_not_returned() -> None:
     segment = Segment(1, 50, flushed=40, append_boundaries=[45, 50, 55], start_offset=20)
 
     assert await finder(Storage({1: [0, 20, 30]}), segment).find(segment, 0, 100) == [20, 30, 45]
 
 
-async def test_sources_that_are_not_spliced_yet_tell_theirs() -> None:
+async def test_starts_of_unspliced_sources_are_returned() -> None:
     """One of them has a source itself, and own bytes lie between them."""
     inner = Segment(3, 10, append_boundaries=[0, 5])
     middle = Segment(2, 30, flushed=10, append_boundaries=[15], merges=[MergedRange(20, 3, 10)])
@@ -70,7 +70,7 @@ async def test_sources_that_are_not_spliced_yet_tell_theirs() -> None:
     assert await starts.find(target, 38, 55) == [38, 45, 50]
 
 
-async def test_a_splice_under_the_question_is_looked_at_again() -> None:
+async def test_a_splice_during_the_query_is_retried() -> None:
     """The source's record vanishes with it."""
     source = Segment(2, 20, flushed=20)
     target = Segment(1, 30, flushed=10, merges=[MergedRange(10, 2, 20)])
@@ -85,7 +85,7 @@ async def test_a_splice_under_the_question_is_looked_at_again() -> None:
     assert await finder(storage, source, target).find(target, 0, 30) == [0, 10, 18]
 
 
-async def test_a_record_that_stays_lost_is_told() -> None:
+async def test_a_record_that_stays_lost_is_reported() -> None:
     segment = Segment(1, 30, flushed=30)
     with pytest.raises(SegmentNotFound, match="no record of 1"):
         await finder(Storage({}), segment).find(segment, 0, 30)
@@ -95,7 +95,7 @@ async def test_a_record_that_stays_lost_is_told() -> None:
         await finder(Storage({}), segment).find(segment, 0, 30)
 
 
-async def test_damage_is_told() -> None:
+async def test_damage_is_reported() -> None:
     def damage() -> None:
         raise DataCorruption("a record does not decode")
 
@@ -104,7 +104,7 @@ async def test_damage_is_told() -> None:
         await finder(Storage({1: []}, damage), segment).find(segment, 0, 30)
 
 
-async def test_an_answer_is_bounded_and_says_the_first() -> None:
+async def test_an_answer_is_bounded_and_includes_the_first() -> None:
     count = APPEND_STARTS_MAX
     segment = Segment(1, 3 * count, flushed=count, append_boundaries=range(count, 3 * count))
 

@@ -133,7 +133,7 @@ async def test_reads_of_a_window_are_views_of_it() -> None:
     assert whole is given[200]
 
 
-async def test_what_is_kept_ahead_grows_with_what_was_read() -> None:
+async def test_the_read_ahead_grows_with_what_was_read() -> None:
     source = Source()
     async with running(source) as ahead:
         await begin(ahead)
@@ -207,7 +207,7 @@ async def test_random_reads_pass_through_and_cost_one_fetch_each() -> None:
     assert source.asked == [(1, offset, 10) for offset in (100, 20, 150, 20)]
 
 
-async def test_readers_of_different_places_of_one_segment_have_a_stream_each() -> None:
+async def test_readers_at_different_offsets_of_one_segment_have_a_stream_each() -> None:
     source = Source()
     async with running(source) as ahead:
         for step in range(10):
@@ -219,7 +219,7 @@ async def test_readers_of_different_places_of_one_segment_have_a_stream_each() -
 
 
 @pytest.mark.parametrize("size", [10, 25, 60])
-async def test_a_reader_that_begins_again_at_a_border_is_in_sequence(size: int) -> None:
+async def test_a_reader_that_resumes_at_a_boundary_is_sequential(size: int) -> None:
     """It asks for blocks, and uses of each what ends with a whole event."""
     source = Source()
     async with running(source) as ahead:
@@ -233,7 +233,7 @@ async def test_a_reader_that_begins_again_at_a_border_is_in_sequence(size: int) 
     assert sum(size for _, _, size in source.asked) <= 1000 + size
 
 
-async def test_one_that_comes_where_another_is_expected_leaves_it_its_windows() -> None:
+async def test_a_reader_at_anothers_expected_offset_leaves_it_its_windows() -> None:
     source = Source()
     async with running(source) as ahead:
         await begin(ahead)
@@ -332,7 +332,7 @@ async def test_a_short_window_is_no_answer(size: int) -> None:
     assert shortened
 
 
-async def test_a_slow_window_holds_nobody_else_up() -> None:
+async def test_a_slow_window_delays_no_other_reader() -> None:
     source = Source(holds=lambda offset: 0 < offset < 500)
     async with running(source) as ahead, anyio.create_task_group() as readers:
         await ahead.read(1, 0, 10, 1000)

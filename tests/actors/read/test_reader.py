@@ -114,7 +114,7 @@ async def test_only_durable_bytes_are_read() -> None:
     assert await world.reader.read(segment, 4, 100) == b""
 
 
-async def test_before_the_start_the_caller_learns_where_it_is() -> None:
+async def test_a_read_before_the_start_reports_the_start() -> None:
     world = World()
     segment = world.segment(1, b"0123456789", start_offset=3)
     with pytest.raises(SegmentTruncated) as refused:
@@ -124,7 +124,7 @@ async def test_before_the_start_the_caller_learns_where_it_is() -> None:
     assert refused.value.segment == segment.name
 
 
-async def test_merged_sources_are_read_in_their_place() -> None:
+async def test_merged_sources_are_read_at_their_offset() -> None:
     """A merge that is not spliced yet: own bytes, a source that has a merged source itself, own bytes."""
     world = World()
     world.segment(3, b"cc", flushed=1)
@@ -144,7 +144,7 @@ async def test_a_read_before_a_merged_source_ends_there() -> None:
     assert world.storage.asked == [(1, 0, 4)]
 
 
-async def test_a_layout_that_changed_under_the_read_is_looked_at_again() -> None:
+async def test_a_layout_that_changed_during_the_read_is_read_again() -> None:
     """The source was spliced into the target, and lost its record, while the read was under way."""
     world = World()
     world.segment(2, b"bb", flushed=2)
@@ -162,7 +162,7 @@ async def test_a_layout_that_changed_under_the_read_is_looked_at_again() -> None
     assert world.storage.asked == [(2, 0, 2), (1, 2, 2)]
 
 
-async def test_a_truncation_under_the_read_is_told_in_the_callers_words() -> None:
+async def test_a_truncation_during_the_read_is_reported_in_the_callers_offsets() -> None:
     """Long-term storage, which was truncated first, knows ids only."""
     world = World()
     segment = world.segment(1, b"0123456789", flushed=10, cached=10)
@@ -189,7 +189,7 @@ async def test_storage_that_begins_behind_the_segments_start_is_corruption() -> 
         await world.reader.read(segment, 2, 4)
 
 
-async def test_a_layout_is_looked_at_as_often_as_it_changes() -> None:
+async def test_a_layout_is_read_again_as_often_as_it_changes() -> None:
     """The source's own source is spliced into it under the first look, the source into the target under the
     second."""
     world = World()
@@ -215,7 +215,7 @@ async def test_a_layout_is_looked_at_as_often_as_it_changes() -> None:
     assert world.storage.asked == [(3, 0, 2), (2, 0, 2), (1, 2, 2)]
 
 
-async def test_corruption_is_reported_after_a_second_look() -> None:
+async def test_corruption_is_reported_after_a_second_read() -> None:
     world = World()
     segment = world.segment(1, b"0123456789", flushed=10, cached=10)
     world.storage.data[1] = b""
@@ -225,7 +225,7 @@ async def test_corruption_is_reported_after_a_second_look() -> None:
     assert len(world.storage.asked) == 2
 
 
-async def test_a_segment_deleted_under_the_read_is_not_found() -> None:
+async def test_a_segment_deleted_during_the_read_is_not_found() -> None:
     world = World()
     segment = world.segment(1, b"0123456789", flushed=10, cached=10)
     world.storage.data[1] = b""  # its chunks are collected
@@ -235,7 +235,9 @@ async def test_a_segment_deleted_under_the_read_is_not_found() -> None:
 
 
 @pytest.mark.parametrize("is_forgotten", [False, True], ids=["deleted", "deleted and forgotten"])
-async def test_a_segment_that_was_evicted_and_deleted_under_the_read_is_not_found(is_forgotten: bool) -> None:
+async def test_a_segment_that_was_evicted_and_deleted_during_the_read_is_not_found(
+    is_forgotten: bool,
+) -> None:
     """What came back is another object; the one that the read began with still looks alive."""
     world = World()
     segment = world.segment(1, b"0123456789", flushed=10, cached=10)
@@ -252,7 +254,7 @@ async def test_a_segment_that_was_evicted_and_deleted_under_the_read_is_not_foun
         await world.reader.read(segment, 0, 10)
 
 
-async def test_a_segment_that_was_evicted_and_truncated_under_the_read_is_told_as_such() -> None:
+async def test_a_segment_that_was_evicted_and_truncated_during_the_read_is_truncated() -> None:
     world = World()
     segment = world.segment(1, b"0123456789", flushed=10, cached=10)
 
@@ -274,7 +276,7 @@ async def test_a_segment_without_its_record_is_corruption() -> None:
         await world.reader.read(segment, 0, 10)
 
 
-async def test_bytes_that_are_nowhere_are_corruption() -> None:
+async def test_missing_bytes_are_corruption() -> None:
     world = World()
     segment = world.segment(1, b"0123456789", flushed=4, cached=6)
     with pytest.raises(DataCorruption, match="offset 4 is neither cached nor flushed"):

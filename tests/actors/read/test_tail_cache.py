@@ -156,7 +156,7 @@ def test_pinned_bytes_are_never_evicted() -> None:
     assert cache.statistics().evicted_bytes == 0
 
 
-def test_flushed_blocks_go_when_the_cache_is_too_large() -> None:
+def test_flushed_blocks_are_evicted_when_the_cache_is_too_large() -> None:
     cache = cache_with(*((place * 64 * KIB, bytes(64 * KIB)) for place in range(8)), limit=256 * KIB)
     cache.mark_flushed(SID, 8 * 64 * KIB)
     cache.append(SID, 8 * 64 * KIB, b"x")

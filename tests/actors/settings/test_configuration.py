@@ -128,7 +128,7 @@ def test_an_unknown_setting_is_refused_with_its_path_and_a_suggestion(tmp_path: 
     assert message == "there is no setting 'writer.flush_byts'; did you mean 'writer.flush_bytes'?"
 
 
-def test_a_setting_in_the_wrong_section_is_shown_its_place(tmp_path: Path) -> None:
+def test_a_setting_in_the_wrong_section_is_reported_with_the_right_one(tmp_path: Path) -> None:
     message = refusal(tmp_path, "flush_age = 3\n")
 
     assert message == "there is no setting 'flush_age'; did you mean 'writer.flush_age'?"
@@ -157,7 +157,7 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     ]
 
 
-def test_a_value_of_the_wrong_kind_is_told_what_is_allowed(tmp_path: Path) -> None:
+def test_a_value_of_the_wrong_kind_is_reported_with_the_allowed_one(tmp_path: Path) -> None:
     message = refusal(tmp_path, '[writer]\nconcurrent_segments = "many"\n')
 
     assert (
@@ -222,7 +222,7 @@ def test_less_than_a_block_cannot_be_read_ahead(written: object) -> None:
         parse_config({"read_ahead": {"bytes": written}})
 
 
-def test_a_missing_file_says_how_to_make_one(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_file_explains_how_to_create_one(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.toml: no such file; `tierlog init`"):
         load_config(tmp_path / "nowhere.toml")
 

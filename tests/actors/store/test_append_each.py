@@ -148,7 +148,7 @@ async def test_order_is_kept_when_the_container_stops_on_the_way() -> None:
     assert outcomes == [0, 1, 0, 1, 2, 3, 4, 5]
 
 
-async def test_what_is_served_elsewhere_says_so() -> None:
+async def test_an_append_to_a_remote_container_is_refused() -> None:
     requests = [AppendRequest("a", b"x", 1), AppendRequest("a", b"y", 1)]
 
     assert [type(outcome) for outcome in await append_batch(RemoteContainer(0), requests)] == [

@@ -144,7 +144,7 @@ async def test_a_cycle_is_recorded_with_its_cut() -> None:
         assert owner.container.state.cycle == recorded
 
 
-async def test_appends_go_on_while_long_term_storage_is_down_and_are_flushed_when_it_is_back() -> None:
+async def test_appends_continue_while_long_term_storage_is_down_and_are_flushed_when_it_is_back() -> None:
     """S7: nothing feeds itself meanwhile: the log grows by the client's bytes only, and in the end nothing is
     leaked."""
     world = ContainerWorld()
@@ -511,7 +511,7 @@ async def test_a_tail_survives_the_eviction_of_its_segment() -> None:
         assert b"".join(seen) == b"abcd"
 
 
-async def test_operations_that_only_a_newer_version_understands_are_never_asked() -> None:
+async def test_operations_of_a_newer_version_are_never_decoded() -> None:
     """A request that no table knows is a bug, and poisons before anything is logged (C5)."""
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:

@@ -121,7 +121,7 @@ async def test_a_flush_that_failed_leaves_nothing() -> None:
         assert await read_all(owner.store, "s") == DATA
 
 
-async def test_a_failing_delete_is_tried_again_then_set_aside_and_found_by_the_next_owner() -> None:
+async def test_a_failing_delete_is_retried_then_postponed_and_found_by_the_next_owner() -> None:
     """G2: one bad name holds nobody up, and is tried ever more rarely."""
     world = ContainerWorld()
     async with world.owner() as owner:
@@ -150,7 +150,7 @@ async def test_a_failing_delete_is_tried_again_then_set_aside_and_found_by_the_n
 
 @pytest.mark.parametrize("checkpoint", [False, True])
 @pytest.mark.parametrize("turns", [0, 3, 6, 10, 15, 20, 30, 50])
-async def test_what_a_crash_leaves_is_found_by_the_next_owner(turns: int, checkpoint: bool) -> None:
+async def test_leftovers_of_a_crash_are_found_by_the_next_owner(turns: int, checkpoint: bool) -> None:
     """G1: a crash at any moment of a cycle with a delete, a truncation, a merge and new data in it."""
     world = ContainerWorld()
     async with anyio.create_task_group() as tasks:
@@ -359,7 +359,7 @@ async def test_a_copy_that_opened_while_long_term_storage_was_down_deletes_nothi
         assert await read_all(owner.store, "s") == b"abc234"
 
 
-async def test_another_store_is_not_taken_for_ones_own() -> None:
+async def test_another_stores_chunks_are_not_taken_for_our_own() -> None:
     world = ContainerWorld()
     async with world.owner():
         pass

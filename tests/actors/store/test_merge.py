@@ -117,7 +117,7 @@ async def test_a_target_is_truncated_inside_and_behind_what_was_merged(store: Se
         (lambda s: make(s, "t#8", b"x", sealed=True), tierlog.SegmentNotFound),
     ],
 )
-async def test_one_bad_source_keeps_all_of_them(
+async def test_one_bad_source_merges_none(
     store: SegmentStore, prepare: object, error: type[BaseException]
 ) -> None:
     await make(store, "t", b"base")
@@ -177,7 +177,7 @@ async def test_merged_names_can_be_used_again_at_once(store: SegmentStore) -> No
     assert await read_all(store, "t") == b"012"
 
 
-async def test_a_tail_of_the_target_goes_on_into_what_is_merged(store: SegmentStore) -> None:
+async def test_a_tail_of_the_target_continues_into_what_is_merged(store: SegmentStore) -> None:
     await make(store, "t", b"base")
     await make(store, "t#1", b"one", sealed=True)
     seen: list[bytes] = []
@@ -192,7 +192,7 @@ async def test_a_tail_of_the_target_goes_on_into_what_is_merged(store: SegmentSt
     assert b"".join(seen) == b"baseonetwo"
 
 
-async def test_a_deleted_target_takes_along_what_was_merged_into_it(owner: Owner) -> None:
+async def test_deleting_a_target_deletes_its_merged_bytes(owner: Owner) -> None:
     store = owner.store
     await make(store, "t", b"base")
     await make(store, "t#1", BIG, sealed=True)

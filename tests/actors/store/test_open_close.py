@@ -84,7 +84,7 @@ async def fail_once(folder: Folder, store: SegmentStore) -> None:
 # --- failures -----------------------------------------------------------------------------------
 
 
-async def test_a_failed_container_recovers_within_the_store_and_the_body_goes_on() -> None:
+async def test_a_failed_container_recovers_within_the_store_and_the_body_continues() -> None:
     """W6, A9: the append that met the failure has an unknown outcome; everything acked is there; nobody
     reopens anything."""
     folder = Folder()
@@ -167,7 +167,7 @@ async def test_a_recovering_container_answers_unavailable_after_the_limit() -> N
 
 
 @virtual_time
-async def test_a_container_that_fails_too_often_stays_stopped_and_says_why() -> None:
+async def test_a_container_that_fails_too_often_stays_stopped_and_reports_the_reason() -> None:
     """A10: five restarts in a minute are not enough; the body still goes on."""
     folder = Folder()
     async with folder.open(
@@ -201,7 +201,7 @@ async def test_the_apps_own_errors_come_out_as_they_are(tmp_path: Path) -> None:
 # --- fencing, closing, forks --------------------------------------------------------------------
 
 
-async def test_a_second_opening_fences_the_first_which_says_so(tmp_path: Path) -> None:
+async def test_a_second_opening_fences_the_first(tmp_path: Path) -> None:
     async with tierlog.open_store(tmp_path, containers=1, config=CONFIG) as first:
         await make(first, "s", b"abc")
         async with tierlog.open_store(tmp_path, config=CONFIG) as second:
@@ -286,7 +286,7 @@ async def test_a_forked_child_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_cancelled_append_leaves_the_store_sound_and_can_be_sent_again(turns: int) -> None:
+async def test_a_cancelled_append_leaves_the_store_sound_and_can_be_resent(turns: int) -> None:
     """A6: its outcome is unknown; with a writer id and number the repeat tells."""
     folder = Folder()
     async with folder.open() as store:

@@ -71,7 +71,7 @@ async def test_it_answers_as_the_store_does(tmp_path: Path) -> None:
     assert seen == told
 
 
-async def test_looking_at_a_live_folder_fences_nobody_and_changes_no_byte(tmp_path: Path) -> None:
+async def test_viewing_a_live_folder_fences_nobody_and_changes_no_byte(tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=2) as store:
         await store.create_segment(NAME)
         await store.append(NAME, FLUSHED)
@@ -92,7 +92,7 @@ async def test_looking_at_a_live_folder_fences_nobody_and_changes_no_byte(tmp_pa
         assert await store.append(NAME, b"still the owner") == len(FLUSHED + UNFLUSHED)
 
 
-async def test_a_picture_stays_until_it_is_refreshed(tmp_path: Path) -> None:
+async def test_a_snapshot_stays_until_it_is_refreshed(tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=1) as store:
         await store.create_segment(NAME)
         async with open_reader(tmp_path) as view:
@@ -129,7 +129,7 @@ async def test_a_tail_follows_another_owner_until_the_seal(tmp_path: Path) -> No
     assert b"".join(blocks) == b"one two three"
 
 
-async def test_a_tail_says_when_its_segment_was_deleted_and_made_again(tmp_path: Path) -> None:
+async def test_a_tail_reports_that_its_segment_was_deleted_and_recreated(tmp_path: Path) -> None:
     async with open_store(tmp_path, containers=1) as store:
         await store.create_segment(NAME)
         await store.append(NAME, b"old life")
@@ -144,7 +144,7 @@ async def test_a_tail_says_when_its_segment_was_deleted_and_made_again(tmp_path:
                 await anext(tail)
 
 
-async def test_a_read_looks_again_when_the_owner_collected_a_chunk(
+async def test_a_read_refreshes_when_the_owner_collected_a_chunk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -192,7 +192,7 @@ async def test_arguments_are_checked_as_the_store_checks_them(
     assert str(seen.value) == str(told.value)
 
 
-async def test_what_is_no_store_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+async def test_a_foreign_folder_is_refused_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear reader")
     before = fingerprint(tmp_path)
 
@@ -254,7 +254,7 @@ async def test_the_doctor_counts_what_is_there(tmp_path: Path) -> None:
     )
 
 
-async def test_the_doctor_names_damage_in_a_log_and_still_looks_at_the_other_containers(
+async def test_the_doctor_names_damage_in_a_log_and_checks_the_other_containers(
     tmp_path: Path,
 ) -> None:
     async with open_store(tmp_path, containers=2) as store:
@@ -298,7 +298,7 @@ async def test_the_doctor_names_a_damaged_chunk(tmp_path: Path, damage: str) -> 
     assert deep.containers[0].chunks_missing == (damage == "missing")
 
 
-async def test_the_doctor_counts_orphans_and_takes_them_for_no_problem(tmp_path: Path) -> None:
+async def test_the_doctor_counts_orphans_and_reports_no_problem(tmp_path: Path) -> None:
     await make_store(tmp_path)
     (tmp_path / "lts" / "containers" / "0000" / "left").write_bytes(b"by a crash")
 
@@ -308,7 +308,7 @@ async def test_the_doctor_counts_orphans_and_takes_them_for_no_problem(tmp_path:
     assert report.containers[0].chunks_orphaned == report.containers[0].chunks_on_storage - 1
 
 
-async def test_the_doctor_says_once_that_long_term_storage_is_not_there(tmp_path: Path) -> None:
+async def test_the_doctor_reports_missing_long_term_storage_once(tmp_path: Path) -> None:
     await make_store(tmp_path)
     (tmp_path / "lts").rename(tmp_path / "unmounted")
 

@@ -105,7 +105,7 @@ async def test_an_opening_elsewhere_fences_and_a_new_order_opens_again() -> None
         assert await here.store.append(FIRST, b"again") == 0
 
 
-async def test_a_container_that_cannot_start_says_why_and_can_be_tried_again() -> None:
+async def test_a_failed_opening_gives_its_reason_and_can_be_retried() -> None:
     site = Site()
     async with site.runtime() as runtime:
         site.broken.add(0)

@@ -85,7 +85,7 @@ async def report_on(folder: Path) -> StoreReport:
 
 
 @pytest.mark.parametrize("append", [False, True])
-async def test_a_store_lives_in_a_bucket(server: S3Server, tmp_path: Path, append: bool) -> None:
+async def test_a_store_keeps_its_chunks_in_a_bucket(server: S3Server, tmp_path: Path, append: bool) -> None:
     async with open_store(tmp_path, containers=1, config=settings(server, append=append)) as store:
         await fill(store)
     assert all(key.startswith("stores/first/") for key in server.objects())
@@ -183,7 +183,7 @@ async def test_w8_two_stores_cannot_share_a_prefix(server: S3Server, tmp_path: P
 # --- the place ----------------------------------------------------------------------------------
 
 
-async def test_the_place_is_fixed_when_a_folder_is_made(server: S3Server, tmp_path: Path) -> None:
+async def test_the_chunk_location_is_fixed_when_a_folder_is_created(server: S3Server, tmp_path: Path) -> None:
     async with open_store(tmp_path / "bucket", containers=1, config=settings(server)):
         pass
     async with open_store(tmp_path / "folder", containers=1, config=config()):
@@ -196,7 +196,7 @@ async def test_the_place_is_fixed_when_a_folder_is_made(server: S3Server, tmp_pa
                 pass
 
 
-async def test_a_place_that_was_wrong_at_the_first_opening_can_be_corrected(
+async def test_a_wrong_chunk_location_at_the_first_opening_can_be_corrected(
     server: S3Server, tmp_path: Path
 ) -> None:
     wrong = attrs.evolve(settings(server), chunks="s3://no-such-bucket/stores")
@@ -223,7 +223,7 @@ async def test_a_service_that_moved_is_found_under_its_new_address(server: S3Ser
         assert await read_all(view) == b"".join(PIECES)
 
 
-async def test_the_record_of_the_place_holds_no_secret_and_damage_is_told(
+async def test_the_recorded_chunk_location_holds_no_secret_and_damage_is_reported(
     server: S3Server, tmp_path: Path
 ) -> None:
     async with open_store(tmp_path, containers=1, config=settings(server)):
@@ -237,7 +237,7 @@ async def test_the_record_of_the_place_holds_no_secret_and_damage_is_told(
             pass
 
 
-async def test_an_opening_without_the_bucket_says_so_and_a_later_one_works(
+async def test_an_opening_without_the_bucket_is_refused_and_a_later_one_works(
     server: S3Server, tmp_path: Path
 ) -> None:
     server.remove_bucket()
@@ -249,7 +249,7 @@ async def test_an_opening_without_the_bucket_says_so_and_a_later_one_works(
         await fill(store)
 
 
-async def test_without_the_extra_the_way_to_it_is_told(
+async def test_without_the_extra_the_error_names_it(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "aiobotocore", None)
@@ -272,6 +272,6 @@ async def test_without_the_extra_the_way_to_it_is_told(
         "lts",
     ],
 )
-def test_a_place_that_is_none_is_refused_with_its_form(place: str) -> None:
+def test_a_malformed_chunk_location_is_refused_with_the_expected_form(place: str) -> None:
     with pytest.raises(ConfigError, match="write s3://BUCKET or s3://BUCKET/PREFIX"):
         StoreConfig(chunks=place)

@@ -71,7 +71,7 @@ async def fill(store: tierlog.SegmentStore, name: str) -> int:
 
 
 @virtual_time
-async def test_a_full_disk_refuses_appends_before_any_write_and_everything_else_goes_on() -> None:
+async def test_a_full_disk_refuses_appends_before_any_write_and_everything_else_continues() -> None:
     """W6: reads, truncates, deletes and flushes live on the reserve; what they free lets appends resume;
     nothing acked is lost."""
     disk = SimulatedDisk(Random(1), capacity=48 * MIB)
@@ -214,7 +214,7 @@ async def test_a_poison_operation_stops_the_container_as_corrupt_and_is_named(op
     ]
 
 
-async def test_a_store_with_a_corrupt_log_does_not_open_and_says_where(tmp_path: Path) -> None:
+async def test_a_store_with_a_corrupt_log_does_not_open_and_names_the_offset(tmp_path: Path) -> None:
     async with tierlog.open_store(tmp_path, containers=1, config=CONFIG) as store:
         await make(store, "s", bytes(100_000))
         await store.append("s", b"more")
@@ -231,7 +231,7 @@ async def test_a_store_with_a_corrupt_log_does_not_open_and_says_where(tmp_path:
     assert wal.read_bytes() == content
 
 
-async def test_a_missing_chunk_is_said_with_its_name(tmp_path: Path) -> None:
+async def test_a_missing_chunk_is_reported_by_name(tmp_path: Path) -> None:
     async with tierlog.open_store(tmp_path, containers=1, config=CONFIG) as store:
         await make(store, "s", bytes(100_000))
         await make(store, "t", b"abc")
@@ -291,7 +291,7 @@ async def forget_log(world: ContainerWorld) -> None:
     journal.groups = journal.groups[-1:]
 
 
-async def test_a_full_mailbox_holds_nothing_up_that_relieves_it() -> None:
+async def test_a_full_mailbox_does_not_block_what_drains_it() -> None:
     """C6: thousands of appends wait for room while a flush commits metadata in its own lane."""
     world = ContainerWorld()
     async with world.owner() as owner:
@@ -305,7 +305,7 @@ async def test_a_full_mailbox_holds_nothing_up_that_relieves_it() -> None:
         assert (await owner.store.segment_info("s")).length == 100_000 + 6_000 * 2_000
 
 
-async def test_a_tail_of_a_deleted_segment_never_goes_on_in_its_namesake() -> None:
+async def test_a_tail_of_a_deleted_segment_never_continues_in_its_namesake() -> None:
     world = ContainerWorld()
     async with world.owner() as owner:
         await make(owner.store, "s", b"abc")

@@ -62,7 +62,7 @@ async def fill(store: SegmentStore, name: str, error: type[tierlog.TierlogError]
 
 
 @virtual_time
-async def test_a15_above_the_safe_size_users_are_refused_in_the_end_and_what_makes_room_goes_on() -> None:
+async def test_a15_above_the_safe_size_writes_are_refused_and_what_frees_space_continues() -> None:
     chunks = FaultyChunkStorage(MemoryChunkStorage())
     async with opened(chunks, SMALL) as store:
         for name in ("old", "older", "cut", "s"):
@@ -134,7 +134,7 @@ async def test_a_store_opens_on_a_backend_without_room_so_that_somebody_can_make
 
 
 @virtual_time
-async def test_s7_while_long_term_storage_is_away_appends_go_on_until_the_cache_limit_and_resume_by_themselves() -> (
+async def test_s7_while_long_term_storage_is_away_appends_continue_until_the_cache_limit_and_resume_by_themselves() -> (
     None
 ):
     chunks = FaultyChunkStorage(MemoryChunkStorage(), every(Fault(FaultKind.BEFORE), *GROWTH))
@@ -158,7 +158,7 @@ async def test_s7_while_long_term_storage_is_away_appends_go_on_until_the_cache_
 
 
 @virtual_time
-async def test_a_call_that_does_not_return_is_slowness_until_it_does() -> None:
+async def test_a_call_that_does_not_return_is_reported_as_slow() -> None:
     back = anyio.Event()
     hanging = iter([Fault(FaultKind.HANG)])
     chunks = FaultyChunkStorage(MemoryChunkStorage(), hang=back.wait)

@@ -109,7 +109,7 @@ async def test_t7_leases_of_different_length_end_each_in_its_time() -> None:
             assert lease <= await end_of(store, f"t{lease}") - begin <= 1.25 * lease + 1
 
 
-async def test_t7_an_answer_tells_what_is_left_of_the_lease() -> None:
+async def test_t7_an_answer_has_the_rest_of_the_lease() -> None:
     async with ContainerWorld().owner() as owner:
         store = owner.store
         await make(store, TARGET)
@@ -190,7 +190,7 @@ async def test_t7_the_store_grants_no_longer_lease_than_its_own() -> None:
         assert (granted.lease, granted.expires_in) == (50.0, 50.0)
 
 
-async def test_looks_at_ended_transactions_do_not_pile_up() -> None:
+async def test_queries_of_ended_transactions_do_not_pile_up() -> None:
     async with ContainerWorld().owner() as owner:
         store, leases = owner.store, owner.container._parts.leases
         await make(store, TARGET)
@@ -206,7 +206,7 @@ async def test_looks_at_ended_transactions_do_not_pile_up() -> None:
 # --- tombstones (T5, T9) ------------------------------------------------------------------------
 
 
-async def test_t5_an_ended_transaction_is_remembered_for_its_time_and_then_nothing_of_it_is_left() -> None:
+async def test_t5_a_tombstone_is_kept_for_its_time_and_then_nothing_is_left() -> None:
     token = TransactionToken("q", 1)
     async with ContainerWorld(QUICK).owner() as owner:
         store = owner.store

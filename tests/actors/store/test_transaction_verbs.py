@@ -11,9 +11,9 @@ import pytest
 
 import tierlog
 from support.container_world import read_all
-from support.doors import connect_in_thread
 from support.service import service
 from support.stores import CONFIG
+from support.sync_client import connect_in_thread
 from tierlog import (
     BadOffset,
     CommitResult,
@@ -76,7 +76,7 @@ async def test_a_transaction_shows_all_of_its_bytes_at_once(store: Any) -> None:
     assert info.expires_in > 0
 
 
-async def test_an_open_transaction_says_what_is_staged(store: Any) -> None:
+async def test_an_open_transaction_reports_what_is_staged(store: Any) -> None:
     await store.begin_transaction(TARGET, "t", lease=60.0)
     parts = [await staged(store, "t", "p0", b"one"), await staged(store, "t", "p1", b"")]
 
@@ -94,7 +94,7 @@ async def test_an_open_transaction_says_what_is_staged(store: Any) -> None:
     assert 0 < info.expires_in <= 60.0
 
 
-async def test_every_verb_can_be_sent_again(store: Any) -> None:
+async def test_every_verb_can_be_resent(store: Any) -> None:
     for _ in range(2):
         assert (await store.begin_transaction(TARGET, "t", token=TOKEN)).state is TransactionState.OPEN
     name = await store.stage_segment(TARGET, "t", "p")
@@ -121,7 +121,7 @@ async def test_a_token_is_committed_once_whatever_the_transaction_is_called(stor
 
 
 @pytest.mark.parametrize("end", ["committed", "aborted"])
-async def test_a_zombie_is_told_that_its_transaction_ended_and_how(store: Any, end: str) -> None:
+async def test_a_zombie_gets_the_end_state_of_its_transaction(store: Any, end: str) -> None:
     await store.begin_transaction(TARGET, "t")
     part = await staged(store, "t", "p", b"bytes")
     if end == "committed":

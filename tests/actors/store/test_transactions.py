@@ -107,7 +107,7 @@ async def test_t1_staged_names_are_the_transactions_alone(store: SegmentStore) -
     assert await store.commit_transaction(TARGET, "t", [part]) == CommitResult(True, 4, 3)
 
 
-async def test_an_append_that_races_with_the_commit_is_in_it_or_told(store: SegmentStore) -> None:
+async def test_an_append_that_races_with_the_commit_is_in_it_or_refused(store: SegmentStore) -> None:
     """T3, T5: whichever comes first, no acked byte is lost without a word."""
     [part] = await begun(store, "t", a=b"one")
     outcomes: dict[str, object] = {}
@@ -131,7 +131,7 @@ async def test_an_append_that_races_with_the_commit_is_in_it_or_told(store: Segm
 # --- repeats (T4, T5, T6) -----------------------------------------------------------------------
 
 
-async def test_t4_the_token_alone_says_that_it_was_committed(store: SegmentStore) -> None:
+async def test_t4_the_token_alone_proves_the_commit(store: SegmentStore) -> None:
     await committed(store, "t", TOKEN, a=b"data")
 
     assert await store.commit_transaction(TARGET, "other", [], TOKEN) == CommitResult(False, None, 0)

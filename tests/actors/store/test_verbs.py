@@ -97,7 +97,7 @@ async def test_a_name_is_taken_until_it_is_deleted(store: SegmentStore) -> None:
         lambda s: s.last_event_number("none", "w"),
     ],
 )
-async def test_every_verb_says_that_a_segment_is_not_there(store: SegmentStore, verb: object) -> None:
+async def test_every_verb_reports_a_missing_segment(store: SegmentStore, verb: object) -> None:
     with pytest.raises(tierlog.SegmentNotFound) as caught:
         await verb(store)  # type: ignore[operator]
     assert caught.value.segment == "none"
@@ -376,7 +376,7 @@ async def test_a_tail_ends_with_an_error_when_its_segment_is_deleted(store: Segm
         await store.create_segment("s")
 
 
-async def test_a_tail_behind_a_truncation_says_where_the_segment_starts(store: SegmentStore) -> None:
+async def test_a_tail_behind_a_truncation_reports_the_start(store: SegmentStore) -> None:
     await make(store, "s", b"abc")
     await store.truncate_segment("s", 2)
 
@@ -460,7 +460,7 @@ async def test_the_folder_holds_wal_and_lts_and_nothing_else(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("flushed", [False, True])
-async def test_s5_where_appends_begin_is_told_for_about_every_mib(store: SegmentStore, flushed: bool) -> None:
+async def test_s5_append_starts_are_returned_for_about_every_mib(store: SegmentStore, flushed: bool) -> None:
     await store.create_segment("s")
     for size in (600 * KIB, 600 * KIB, 10, 1400 * KIB, 100):
         await store.append("s", bytes(size))

@@ -122,7 +122,7 @@ async def test_the_blocks_of_a_tail_are_bytes(tmp_path: Path, inside: list[type]
     assert memoryview in inside
 
 
-async def test_who_looks_at_a_folder_gets_bytes(
+async def test_a_view_of_a_folder_returns_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: list[type]
 ) -> None:
     """Also by a second look, after an owner moved what was read."""

@@ -131,7 +131,7 @@ async def test_a_repeat_is_answered_whatever_offset_it_expects(store: SegmentSto
     assert await store.append("s", b"x", writer_id="w", event_number=2, expected_offset=3) == 3
 
 
-async def test_writers_and_segments_are_apart(store: SegmentStore) -> None:
+async def test_writers_and_segments_are_independent(store: SegmentStore) -> None:
     await store.create_segment("t")
     await post(store, 5)
 
@@ -139,7 +139,7 @@ async def test_writers_and_segments_are_apart(store: SegmentStore) -> None:
     assert await store.append("t", b"x", writer_id="w", event_number=5) == 0
 
 
-async def test_a_predecessor_that_nobody_knows_is_said(store: SegmentStore) -> None:
+async def test_an_unknown_predecessor_is_reported(store: SegmentStore) -> None:
     """A writer that names one has written before: its state is lost, and nobody can tell what was applied."""
     with pytest.raises(UnknownWriter) as caught:
         await post(store, 5, previous=4)

@@ -48,7 +48,7 @@ def test_an_assignment_is_its_own_best_successor(
     assert balance(containers, live, assigned) == assigned
 
 
-def test_a_lost_host_s_containers_spread_over_the_others() -> None:
+def test_a_lost_hosts_containers_spread_over_the_others() -> None:
     before = {index: HOSTS[index % 3] for index in range(9)}
     after = balance(range(9), ["host-0", "host-1"], before)
     assert {index for index in range(9) if after[index] != before[index]} == {2, 5, 8}

@@ -33,7 +33,7 @@ def path() -> Iterator[str]:
         yield f"{folder}/room/control"
 
 
-def test_the_path_is_short_and_each_folder_s_own(tmp_path: Path) -> None:
+def test_the_path_is_short_and_each_folders_own(tmp_path: Path) -> None:
     environment = {"XDG_RUNTIME_DIR": "/run/user/1000"}
     here, there = (control_path(b"s" * 16, str(tmp_path / name), environment) for name in ("here", "a-copy"))
     assert here.startswith(f"/run/user/1000/tierlog-{os.getuid()}/")
@@ -50,7 +50,7 @@ async def test_nobody_else_can_reach_the_socket(path: str) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o770])
-def test_a_room_that_others_can_enter_is_refused(path: str, mode: int) -> None:
+def test_a_folder_that_others_can_enter_is_refused(path: str, mode: int) -> None:
     room = os.path.dirname(path)
     os.mkdir(room)
     os.chmod(room, mode)
@@ -58,7 +58,7 @@ def test_a_room_that_others_can_enter_is_refused(path: str, mode: int) -> None:
         make_private_folder(room)
 
 
-def test_a_link_in_place_of_the_room_is_refused(path: str, tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_folder_is_refused(path: str, tmp_path: Path) -> None:
     os.symlink(tmp_path, os.path.dirname(path))
     with pytest.raises(Unavailable):
         make_private_folder(os.path.dirname(path))
@@ -137,7 +137,7 @@ async def test_a_connection_begins_with_hello(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("said", [encode(Heartbeat(1, 0)), b"nonsense\n", b""])
-async def test_v5_a_connection_that_says_something_else_or_nothing_is_refused(
+async def test_v5_a_connection_without_hello_is_refused(
     pair: Pair, said: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel, "HELLO_SECONDS", 0.05)

@@ -151,7 +151,7 @@ def test_a_fresh_fleet_serves_everything_at_once_and_balanced() -> None:
     assert {assignment.phase for assignment in world.fleet.assignments} == {AssignmentPhase.SERVING}
 
 
-def test_a_killed_host_s_containers_are_served_elsewhere_in_the_same_instant() -> None:
+def test_a_killed_hosts_containers_are_served_elsewhere_in_the_same_instant() -> None:
     world = machine()
     world.kill("host-0")
     assert set(world.owners) == {0, 1, 2, 3}
@@ -185,7 +185,7 @@ def test_a_host_that_wakes_up_is_fenced_and_takes_containers_again() -> None:
     assert not any(assignment.phase is AssignmentPhase.FENCED for assignment in world.fleet.assignments)
 
 
-def test_a_container_that_an_outsider_opened_stays_closed_until_an_operator_says_otherwise() -> None:
+def test_a_container_opened_by_an_outsider_stays_closed_until_an_operator_reopens_it() -> None:
     world = machine()
     owner = world.owners[2]
     epoch = world.serves[owner].pop(2)
@@ -198,7 +198,7 @@ def test_a_container_that_an_outsider_opened_stays_closed_until_an_operator_says
     assert set(world.owners) == {0, 1, 2, 3}
 
 
-def test_a_container_that_takes_its_hosts_down_is_quarantined_and_the_others_go_on() -> None:
+def test_a_container_that_takes_its_hosts_down_is_quarantined_and_the_others_continue() -> None:
     world = machine()
     world.bad.add(1)
     world.kill(world.owners[1])
@@ -217,7 +217,7 @@ def test_a_damaged_container_is_not_tried_again() -> None:
     assert world.fleet.assignments[3].reason.startswith("wal/0003")
 
 
-def test_an_opening_that_fails_for_now_is_tried_again_later() -> None:
+def test_an_opening_that_fails_for_now_is_retried_later() -> None:
     world = machine()
     assignment = world.fleet.assignments[3]
     world.do(world.fleet.ended(assignment.host, 3, "failed", "no space left", world.now))
@@ -246,7 +246,7 @@ def test_a_supervisor_that_starts_again_replaces_the_hosts_that_do_not_come_back
     assert set(world.owners) == {0, 1, 2, 3}
 
 
-def test_a_rolling_restart_goes_host_by_host_and_everything_is_served_between() -> None:
+def test_a_rolling_restart_replaces_host_by_host_and_serves_everything_meanwhile() -> None:
     world = machine(containers=6, hosts=3)
     pids = dict(world.alive)
     world.do(world.fleet.roll(world.now))
@@ -282,7 +282,7 @@ def test_a_move_is_carried_out_and_stays() -> None:
         (0, "host-1", "accepts no containers"),
     ],
 )
-def test_an_impossible_move_says_why(index: int, host: str, message: str) -> None:
+def test_an_impossible_move_is_refused_with_its_reason(index: int, host: str, message: str) -> None:
     world = machine()
     world.frozen.add("host-1")
     world.run(1)
@@ -290,7 +290,7 @@ def test_an_impossible_move_says_why(index: int, host: str, message: str) -> Non
         world.fleet.move(index, host, world.now)
 
 
-def test_a_host_that_exits_too_often_is_given_up_until_it_is_started_by_hand() -> None:
+def test_a_host_that_exits_too_often_is_abandoned_until_it_is_started_by_hand() -> None:
     world = machine()
     for _ in range(OPTIONS.exits_max + 1):
         world.run(1.2)
@@ -320,7 +320,7 @@ def test_a_stop_drains_every_host_and_starts_none_again() -> None:
     assert world.count(SpawnHost) == 2
 
 
-def test_v7_the_supervisor_s_own_lateness_is_no_host_s_silence() -> None:
+def test_v7_the_supervisors_own_lateness_is_no_hosts_silence() -> None:
     world = machine()
     world.now += 10
     world.fleet.extend_deadlines(10)
@@ -366,7 +366,7 @@ def test_v2_an_overtaken_opening_that_fenced_the_owner_makes_its_host_the_owner(
     assert world.count(KillHost) == 0
 
 
-def test_v2_an_owner_that_our_own_overtaken_order_fenced_is_not_taken_for_an_outsider_s_victim() -> None:
+def test_v2_an_owner_fenced_by_our_own_overtaken_order_is_not_blamed_on_an_outsider() -> None:
     """The answer of the one who had it already comes last, and is older than what it says."""
     world = machine()
     assignment = world.fleet.assignments[0]
@@ -410,7 +410,7 @@ STEPS = st.lists(
 
 @settings(max_examples=300, deadline=None)
 @given(STEPS)
-def test_after_any_trouble_every_container_is_served_by_one_live_host_again(
+def test_after_any_failure_every_container_is_served_by_one_live_host_again(
     steps: list[tuple[str, int]],
 ) -> None:
     world = machine(

@@ -31,14 +31,14 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-async def test_v6_the_end_of_a_process_is_known_with_how_it_came() -> None:
+async def test_v6_the_exit_of_a_process_is_known_with_its_cause() -> None:
     process = spawn([sys.executable, "-c", "raise SystemExit(3)"])
     await process.wait()
     assert process.ended.is_set()
     assert process.how == "exited with code 3"
 
 
-async def test_a_killed_process_says_by_what() -> None:
+async def test_a_killed_process_names_the_signal() -> None:
     process = spawn(SLEEP)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(process.wait)
@@ -47,7 +47,7 @@ async def test_a_killed_process_says_by_what() -> None:
     process.kill()  # It has ended: nothing happens, also if its number were in use again.
 
 
-async def test_v4_a_process_of_somebody_else_is_watched_too(stranger: subprocess.Popen[bytes]) -> None:
+async def test_v4_a_process_that_is_no_child_is_watched_too(stranger: subprocess.Popen[bytes]) -> None:
     process = HostProcess(stranger.pid)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(process.wait)

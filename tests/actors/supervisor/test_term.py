@@ -39,7 +39,7 @@ async def test_v1_while_one_lives_no_other_starts(folder: StoreFolder) -> None:
                 raise AssertionError("there are two")
 
 
-async def test_v1_one_that_was_overtaken_hears_of_it(folder: StoreFolder) -> None:
+async def test_v1_an_overtaken_supervisor_learns_of_it(folder: StoreFolder) -> None:
     async with claim_term(LocalFiles(), folder, IDENTITY) as earlier:
         await anyio.Path(folder.path, "supervisor", "lock").unlink()
         async with claim_term(LocalFiles(), folder, IDENTITY) as later:
@@ -48,7 +48,7 @@ async def test_v1_one_that_was_overtaken_hears_of_it(folder: StoreFolder) -> Non
                 await earlier.check()
 
 
-async def test_another_store_s_register_is_refused(folder: StoreFolder) -> None:
+async def test_another_stores_register_is_refused(folder: StoreFolder) -> None:
     async with claim_term(LocalFiles(), folder, IDENTITY):
         pass
     with pytest.raises(StoreMismatch):

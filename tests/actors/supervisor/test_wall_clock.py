@@ -8,7 +8,7 @@ import time
 import anyio
 import pytest
 
-from support.obedient_hosts import ObedientSupervisor
+from support.fake_hosts import FakeHostsSupervisor
 from tierlog.actors.supervisor.fleet import FleetOptions
 
 pytestmark = pytest.mark.anyio
@@ -22,7 +22,7 @@ async def test_a_wall_clock_that_is_set_back_or_forward_neither_makes_nor_delays
 ) -> None:
     real, jumps = time.time, [0.0]
     monkeypatch.setattr(time, "time", lambda: real() + jumps[-1])
-    supervisor = ObedientSupervisor(4, 2, options=FleetOptions(adoption=0, silence=SILENCE))
+    supervisor = FakeHostsSupervisor(4, 2, options=FleetOptions(adoption=0, silence=SILENCE))
 
     async def beat() -> None:
         while True:

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
+from support.fake_hosts import FakeHostsSupervisor
 from support.http_server import everything, until
-from support.obedient_hosts import ObedientSupervisor
 from support.spans import Recorder, said
 from tierlog.actors.gateway.server.app import context_of
 from tierlog.actors.gateway.server.context import ServerContext
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.anyio
 
 @attrs.frozen
 class Admin:
-    supervisor: ObedientSupervisor
+    supervisor: FakeHostsSupervisor
     app: Starlette
     port: int
     http: httpx.AsyncClient
@@ -46,7 +46,7 @@ class Admin:
 
 @asynccontextmanager
 async def admin(tracing: Tracing | None = None) -> AsyncIterator[Admin]:
-    supervisor = ObedientSupervisor(3, 2)
+    supervisor = FakeHostsSupervisor(3, 2)
     app = make_admin_app(supervisor, {}, system_world(), tracing=tracing)
     async with (
         serve_http(app, bind("127.0.0.1", 0), stop_timeout=1.0) as server,
@@ -68,7 +68,7 @@ def problem(answer: httpx.Response) -> dict[str, Any]:
     "path",
     ["/v1/containers/0/move", "/v1/containers/0/open", "/v1/hosts/host-0/drain", "/v1/roll", "/v1/flush"],
 )
-async def test_h9_an_order_s_body_is_bounded(path: str) -> None:
+async def test_h9_an_orders_body_is_bounded(path: str) -> None:
     async with admin() as served:
         stream = await anyio.connect_tcp("127.0.0.1", served.port)
         head = b"POST %s HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
@@ -79,7 +79,7 @@ async def test_h9_an_order_s_body_is_bounded(path: str) -> None:
     assert b"application/problem+json" in answer
 
 
-async def test_h9_an_order_s_body_that_does_not_say_its_size_is_bounded_too() -> None:
+async def test_h9_an_orders_body_without_a_length_is_bounded_too() -> None:
     async with admin() as served:
         stream = await anyio.connect_tcp("127.0.0.1", served.port)
         await stream.send(
@@ -99,7 +99,7 @@ async def test_h9_an_order_s_body_that_does_not_say_its_size_is_bounded_too() ->
 @pytest.mark.parametrize(
     "content_type", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"]
 )
-async def test_h9_what_a_browser_sends_unasked_is_no_order(content_type: str) -> None:
+async def test_h9_a_browsers_own_requests_are_no_orders(content_type: str) -> None:
     async with admin() as served:
         answer = await served.http.post(
             "/v1/containers/0/move", content=b'{"host": "host-1"}', headers={"Content-Type": content_type}
@@ -116,7 +116,7 @@ async def test_h8_a_member_that_is_given_twice_is_refused() -> None:
         assert (answer.status_code, problem(answer)["code"]) == (400, "invalid-argument")
 
 
-async def test_an_order_that_cannot_be_now_is_a_conflict() -> None:
+async def test_an_order_that_is_impossible_now_is_a_conflict() -> None:
     async with admin() as served:
         served.supervisor.silent.add("host-1")
         served.supervisor.lose("host-1")
@@ -124,7 +124,7 @@ async def test_an_order_that_cannot_be_now_is_a_conflict() -> None:
         assert (answer.status_code, problem(answer)["code"]) == (409, "conflict")
 
 
-async def test_h14_answers_and_problems_have_the_request_s_id() -> None:
+async def test_h14_answers_and_problems_have_the_requests_id() -> None:
     async with admin() as served:
         good = await served.http.get("/v1/status", headers={"X-Request-Id": "r-1"})
         bad = await served.http.post("/v1/hosts/host-9/drain", headers={"X-Request-Id": "r-2"})
@@ -181,7 +181,7 @@ async def test_h15_the_end_of_the_server_ends_a_long_poll() -> None:
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-async def test_each_request_is_one_span_that_goes_on_with_the_client_s_trace() -> None:
+async def test_each_request_is_one_span_that_continues_with_the_clients_trace() -> None:
     recorder = Recorder()
     async with admin(opentelemetry_tracing(recorder.provider)) as served:
         headers = {"traceparent": f"00-{TRACE}-{PARENT}-01", "X-Request-Id": "r-1"}

@@ -9,8 +9,8 @@ from pathlib import Path
 import anyio.from_thread
 import pytest
 
+from support.fake_hosts import FakeHostsSupervisor
 from support.http_server import service
-from support.obedient_hosts import ObedientSupervisor
 from support.schema_fuzz import findings
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.kernel.backoff import Backoff
@@ -28,7 +28,7 @@ async def served(folder: Path) -> AsyncIterator[str]:
     async with service(folder) as host:
         restart = Backoff(first=0, maximum=0)
         options = FleetOptions(adoption=0, silence=3600, restart=restart, exits_max=1_000_000)
-        supervisor = ObedientSupervisor(3, 2, url=f"http://127.0.0.1:{host.port}", options=options)
+        supervisor = FakeHostsSupervisor(3, 2, url=f"http://127.0.0.1:{host.port}", options=options)
         app = make_admin_app(supervisor, {"folder": "somewhere"}, system_world())
         async with serve_http(app, bind("127.0.0.1", 0), stop_timeout=1.0) as server:
             yield server.url

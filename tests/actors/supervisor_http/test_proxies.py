@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from support.fake_hosts import FakeHostsSupervisor
 from support.http_server import service
-from support.obedient_hosts import ObedientSupervisor
 from tierlog.actors.cli.running import ask_service
 from tierlog.actors.gateway.server.listener import bind, serve_http
 from tierlog.actors.store.opening import system_world
@@ -29,7 +29,7 @@ def proxied(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_commands_and_the_supervisor_follow_no_proxy(proxied: None, tmp_path: Path) -> None:
     async with service(tmp_path) as host:
-        supervisor = ObedientSupervisor(3, 2, url=f"http://127.0.0.1:{host.port}")
+        supervisor = FakeHostsSupervisor(3, 2, url=f"http://127.0.0.1:{host.port}")
         app = make_admin_app(supervisor, {"folder": "somewhere"}, system_world())
         async with serve_http(app, bind("127.0.0.1", 0), stop_timeout=1.0) as server:
             assert "hosts" in await ask_service(server.url, "GET", "/v1/status")

@@ -53,7 +53,7 @@ def test_health_and_readiness(service: Service) -> None:
     )
 
 
-def test_the_map_names_each_container_s_host_and_epoch(service: Service) -> None:
+def test_the_map_names_each_containers_host_and_epoch(service: Service) -> None:
     document = service.client.get("/v1/containers").json()
     urls = {host["id"]: host["url"] for host in service.status()["hosts"]}
     expected = {index: (urls[host], epoch) for index, (host, epoch) in service.assignments().items()}
@@ -140,7 +140,7 @@ def test_data_requests_are_sent_to_the_host_that_has_the_container(service: Serv
     assert answer.headers["location"].endswith("/v1/segments/app/a%23b/info")
 
 
-def test_a_batch_is_told_that_no_owner_is_here(service: Service) -> None:
+def test_a_batch_is_answered_that_no_owner_is_here(service: Service) -> None:
     answer = service.client.post(
         "/v1/batch", content=b"x", headers={"Content-Type": "application/x-tierlog-batch"}
     )
@@ -148,7 +148,7 @@ def test_a_batch_is_told_that_no_owner_is_here(service: Service) -> None:
     assert problem(answer)["code"] == "not-owner"
 
 
-def test_what_concerns_all_hosts_is_asked_of_each(service: Service) -> None:
+def test_requests_about_all_hosts_are_sent_to_each(service: Service) -> None:
     names = [f"list/{name_in(index, 3)}" for index in range(3)]
     for name in names:
         service.create(name)
@@ -174,7 +174,7 @@ def test_metrics_show_hosts_assignments_and_failovers(service: Service) -> None:
     assert 'tierlog_failover_seconds_bucket{le="+Inf"} 0.0' in text
 
 
-def test_the_page_shows_the_status_and_asks_again(service: Service) -> None:
+def test_the_page_shows_the_status_and_polls(service: Service) -> None:
     answer = service.client.get("/")
     assert answer.headers["content-type"].startswith("text/html")
     assert 'http-equiv="refresh"' in answer.text
@@ -220,13 +220,13 @@ def test_orders_from_the_command_line(service: Service, tierlog: Run) -> None:
     "arguments",
     [("container", "open", "9"), ("host", "start", "host-9"), ("container", "move", "0", "host-9")],
 )
-def test_refused_orders_are_told_in_one_line(tierlog: Run, arguments: tuple[str, ...]) -> None:
+def test_refused_orders_are_reported_in_one_line(tierlog: Run, arguments: tuple[str, ...]) -> None:
     done = tierlog(*arguments)
     assert done.code == 1
     assert is_one_line(done.err)
 
 
-def test_no_service_is_told_in_one_line(tierlog: Run) -> None:
+def test_a_missing_service_is_reported_in_one_line(tierlog: Run) -> None:
     done = tierlog("status", "--url=http://127.0.0.1:1")
     assert done.code == 1
     assert is_one_line(done.err)

@@ -26,7 +26,7 @@ def test_a_service_starts_serves_and_stops_without_leaving_anything(folder: Path
     assert service.errors == []
 
 
-def test_v6_a_killed_host_s_containers_are_served_elsewhere_with_all_that_was_acked(folder: Path) -> None:
+def test_v6_a_killed_hosts_containers_are_served_elsewhere_with_all_that_was_acked(folder: Path) -> None:
     with Service(folder) as service:
         service.settle()
         name = name_in(0, 4)
@@ -47,7 +47,7 @@ def test_v6_a_killed_host_s_containers_are_served_elsewhere_with_all_that_was_ac
         assert service.host(host)["last_exit"] == "was ended by SIGKILL"
 
 
-def test_v5_a_frozen_host_s_containers_are_served_elsewhere_and_it_is_fenced_when_it_wakes(
+def test_v5_a_frozen_hosts_containers_are_served_elsewhere_and_it_is_fenced_when_it_wakes(
     folder: Path,
 ) -> None:
     with Service(folder) as service:
@@ -82,7 +82,7 @@ def test_v5_a_host_that_stays_frozen_is_replaced(folder: Path, tmp_path: Path) -
         assert pid not in processes_of(folder)
 
 
-def test_v7_a_supervisor_that_was_frozen_itself_takes_nobody_for_lost(folder: Path) -> None:
+def test_v7_a_supervisor_that_was_frozen_declares_no_host_lost(folder: Path) -> None:
     with Service(folder) as service:
         service.settle()
         pids, assignments = service.pids(), service.assignments()
@@ -99,7 +99,7 @@ def test_v7_a_supervisor_that_was_frozen_itself_takes_nobody_for_lost(folder: Pa
         assert service.client.get("/ready").status_code == 200
 
 
-def test_v4_a_killed_supervisor_s_successor_finds_its_hosts_and_moves_nothing(folder: Path) -> None:
+def test_v4_a_killed_supervisors_successor_finds_its_hosts_and_moves_nothing(folder: Path) -> None:
     with Service(folder) as first:
         first.settle()
         first.create("app/events")

@@ -26,7 +26,7 @@ def made_by_an_app(folder: Path, containers: int) -> None:
     anyio.run(make)
 
 
-def test_a_port_that_is_taken_is_told_in_one_line(folder: Path) -> None:
+def test_a_taken_port_is_reported_in_one_line(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         done = refused(folder, f"--listen=127.0.0.1:{port}")
@@ -36,7 +36,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(folder: Path) -> None:
     assert not folder.exists(), "nothing was made"
 
 
-def test_a_typo_in_the_configuration_is_told_in_one_line(folder: Path, tmp_path: Path) -> None:
+def test_a_typo_in_the_configuration_is_reported_in_one_line(folder: Path, tmp_path: Path) -> None:
     config = tmp_path / "tierlog.toml"
     config.write_text("[server]\nheartbeats = 1\n")
     done = refused(folder, f"--config={config}")
@@ -46,7 +46,7 @@ def test_a_typo_in_the_configuration_is_told_in_one_line(folder: Path, tmp_path:
 
 
 @pytest.mark.parametrize("listen", ["nowhere.invalid:0", "127.0.0.1:many"])
-def test_a_bad_address_is_told_in_one_line(folder: Path, listen: str) -> None:
+def test_a_bad_address_is_reported_in_one_line(folder: Path, listen: str) -> None:
     done = refused(folder, f"--listen={listen}")
     assert done.code == 1
     assert is_one_line(done.err)
@@ -79,7 +79,7 @@ def test_v1_a_second_supervisor_is_refused_also_while_the_first_is_frozen(folder
         service.settle()
 
 
-def test_a_folder_that_an_app_has_open_is_not_taken_without_being_asked(folder: Path) -> None:
+def test_a_folder_that_an_app_has_open_is_taken_over_only_on_request(folder: Path) -> None:
     async def with_app() -> None:
         async with tierlog.open_store(folder, containers=2) as store:
             await store.create_segment("app/events")
@@ -126,7 +126,7 @@ def test_a_host_that_cannot_bind_does_not_keep_the_others_from_serving(folder: P
             service.settle()
 
 
-def test_v8_a_damaged_container_is_set_aside_and_the_others_go_on(folder: Path) -> None:
+def test_v8_a_damaged_container_is_quarantined_and_the_others_continue(folder: Path) -> None:
     made_by_an_app(folder, containers=3)
     (log,) = (folder / "wal").glob("*1/*.wal")
     whole = log.read_bytes()

@@ -28,7 +28,7 @@ def tierlog(folder: Path, *arguments: str) -> Ended:
     return Ended(done.returncode, done.stdout, done.stderr)
 
 
-def test_a_command_that_writes_is_shown_the_way_to_the_service(folder: Path) -> None:
+def test_a_writing_command_is_pointed_to_the_service(folder: Path) -> None:
     with Service(folder) as service:
         service.settle()
         refused = tierlog(folder, "segment", "create", NAME)
@@ -51,7 +51,7 @@ def test_a_command_that_writes_is_shown_the_way_to_the_service(folder: Path) -> 
     assert tierlog(folder, "segment", "create", NAME).code == 0, "it is nobody's now"
 
 
-def test_what_a_killed_supervisor_said_is_not_believed(folder: Path) -> None:
+def test_the_status_of_a_killed_supervisor_is_not_trusted(folder: Path) -> None:
     with Service(folder, hosts=1, containers=1) as first:
         first.settle()
         first.kill()

@@ -50,7 +50,7 @@ def spans(file: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
-def test_supervisor_and_hosts_trace_when_the_environment_asks_for_it(
+def test_supervisor_and_hosts_trace_when_the_environment_enables_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declared = tmp_path / "site" / "otel_to_file-1.dist-info"

@@ -12,7 +12,7 @@ from support.live_service import Service, name_in, wait_until
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
-PROGRAM = (str(Path(__file__).parents[2] / "support" / "fatal_service.py"),)
+PROGRAM = (str(Path(__file__).parents[2] / "support" / "crashing_service.py"),)
 BAD, CONTAINERS = 1, 4
 
 
@@ -37,12 +37,12 @@ def not_served(service: Service) -> tuple[int, list[int]]:
     return answer.status_code, answer.json()["containers_not_served"]
 
 
-def test_v8_a_container_that_kills_three_hosts_is_quarantined_and_the_others_go_on(
+def test_v8_a_container_that_kills_three_hosts_is_quarantined_and_the_others_continue(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = tmp_path / "fault"
-    monkeypatch.setenv("FATAL_CONTAINER", str(BAD))
-    monkeypatch.setenv("FATAL_WHILE", str(fault))
+    monkeypatch.setenv("CRASH_CONTAINER", str(BAD))
+    monkeypatch.setenv("CRASH_WHILE", str(fault))
     names = [name_in(index, CONTAINERS) for index in range(CONTAINERS)]
 
     async def begin() -> None:

@@ -1,5 +1,5 @@
-"""A real service whose long-term storage fails and returns: it reports it, takes appends meanwhile, and recovers by
-itself."""
+"""A real service whose long-term storage fails and returns: it reports it, takes appends meanwhile, and
+recovers by itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ probe_interval = "50ms"
 """
 
 
-def test_s7_a_chunk_root_that_goes_away_is_told_and_waited_for(folder: Path, tmp_path: Path) -> None:
+def test_s7_a_chunk_root_that_disappears_is_reported_and_waited_for(folder: Path, tmp_path: Path) -> None:
     settings = tmp_path / "tierlog.toml"
     settings.write_text(CONFIG)
     name = name_in(0, 1)

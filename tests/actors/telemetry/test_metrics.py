@@ -78,7 +78,7 @@ def test_a_counter_is_named_after_its_class_and_field() -> None:
     assert 'tierlog_container_append_bytes_total{container="3"} 10.0' in lines(ContainerStatistics(3, 10))
 
 
-def test_help_and_type_come_from_the_mark() -> None:
+def test_help_and_type_come_from_the_field() -> None:
     text = render_metrics(lambda: [ContainerStatistics(3, 10)]).decode()
 
     assert (
@@ -107,7 +107,7 @@ def test_a_field_named_like_its_class_is_a_label() -> None:
     ]
 
 
-def test_fields_that_hold_one_class_are_told_apart_by_their_names() -> None:
+def test_fields_of_one_class_are_distinguished_by_their_names() -> None:
     assert lines(MailboxStatistics(normal=LaneStatistics(1), internal=LaneStatistics(2))) == [
         'tierlog_lane_waiting{lane="normal"} 1.0',
         'tierlog_lane_waiting{lane="internal"} 2.0',
@@ -124,7 +124,7 @@ def test_a_state_is_a_one_with_the_state_as_label() -> None:
     assert 'tierlog_container_light{container="3",light="green"} 1.0' in lines(ContainerStatistics(3, 10))
 
 
-def test_a_number_without_a_mark_is_exported_untyped() -> None:
+def test_a_number_without_metadata_is_exported_untyped() -> None:
     text = render_metrics(lambda: [TailCacheStatistics(1)]).decode()
 
     assert "# TYPE tierlog_tail_cache_ratio untyped\ntierlog_tail_cache_ratio 0.5\n" in text
@@ -150,7 +150,7 @@ def test_text_nothing_and_private_fields_are_left_out() -> None:
     assert lines(TailCacheStatistics(1)) == ["tierlog_tail_cache_bytes 1.0", "tierlog_tail_cache_ratio 0.5"]
 
 
-def test_several_objects_of_one_kind_share_a_family() -> None:
+def test_objects_of_one_kind_share_a_family() -> None:
     text = render_metrics(
         lambda: [StoreStatistics([ContainerStatistics(0, 1), ContainerStatistics(1, 2)])]
     ).decode()
@@ -165,7 +165,7 @@ def test_several_objects_of_one_kind_share_a_family() -> None:
     }
 
 
-def test_two_objects_that_nothing_tells_apart_are_refused() -> None:
+def test_two_indistinguishable_objects_are_refused() -> None:
     with pytest.raises(ValueError, match=r"two snapshots give tierlog_lane_waiting\{\}; mark a field"):
         list(samples([LaneStatistics(1), LaneStatistics(2)]))
 

@@ -45,7 +45,7 @@ def numbers(spans: Sequence[ReadableSpan]) -> set[int]:
     return {number_of(span) for span in spans}
 
 
-async def test_calls_to_long_term_storage_are_told_with_their_chunk(
+async def test_calls_to_long_term_storage_have_a_span_with_their_chunk(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     tracing = tierlog.opentelemetry_tracing(recorder.provider)
@@ -68,7 +68,7 @@ async def test_calls_to_long_term_storage_are_told_with_their_chunk(
     assert chunks <= made
 
 
-async def test_a_group_s_span_is_linked_to_the_appends_in_it_and_has_no_parent(
+async def test_a_groups_span_is_linked_to_the_appends_in_it_and_has_no_parent(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     tracing = tierlog.opentelemetry_tracing(recorder.provider)
@@ -92,7 +92,7 @@ async def test_a_group_s_span_is_linked_to_the_appends_in_it_and_has_no_parent(
     assert len({said(group)["tierlog.group"] for group in groups}) == len(groups)
 
 
-async def test_an_append_s_span_is_below_the_caller_s_and_tells_what_it_was_about(
+async def test_an_appends_span_is_below_the_callers_and_describes_the_append(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     tracing = tierlog.opentelemetry_tracing(recorder.provider)
@@ -129,7 +129,7 @@ async def test_a_batch_is_one_span_that_its_groups_name_once(tmp_path: Path, rec
     )
 
 
-async def test_a_refusal_is_told_with_its_code(tmp_path: Path, recorder: Recorder) -> None:
+async def test_a_refusal_is_recorded_with_its_code(tmp_path: Path, recorder: Recorder) -> None:
     tracing = tierlog.opentelemetry_tracing(recorder.provider)
     async with tierlog.open_store(tmp_path, containers=1, span=tracing) as store:
         with pytest.raises(tierlog.SegmentNotFound):
@@ -141,7 +141,7 @@ async def test_a_refusal_is_told_with_its_code(tmp_path: Path, recorder: Recorde
     assert recorder.spans("tierlog.wal.append") == [], "nothing was logged for it"
 
 
-async def test_what_is_not_sampled_makes_no_span_of_a_group(tmp_path: Path) -> None:
+async def test_unsampled_appends_make_no_group_span(tmp_path: Path) -> None:
     recorder = Recorder()
     recorder.provider.sampler = ALWAYS_OFF
     tracing = tierlog.opentelemetry_tracing(recorder.provider)
@@ -165,7 +165,7 @@ async def test_without_a_provider_nothing_is_recorded_and_everything_works(tmp_p
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-def test_a_request_s_span_goes_on_with_the_client_s_trace_down_to_the_store(
+def test_a_requests_span_continues_with_the_clients_trace_down_to_the_store(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     with traced_service(tmp_path, recorder) as url, httpx.Client(base_url=url) as client:
@@ -202,7 +202,7 @@ def test_a_request_s_span_goes_on_with_the_client_s_trace_down_to_the_store(
     }
 
 
-def test_a_refused_request_is_no_failure_of_the_server_s_and_a_strange_one_has_no_route(
+def test_a_refused_request_is_no_failure_of_the_servers_and_a_strange_one_has_no_route(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     with traced_service(tmp_path, recorder) as url, httpx.Client(base_url=url) as client:
@@ -222,7 +222,7 @@ def test_a_malformed_traceparent_begins_a_new_trace(tmp_path: Path, recorder: Re
     assert recorder.one("GET /health").parent is None
 
 
-def test_a_client_s_call_its_request_and_what_a_server_does_for_it_are_one_trace(
+def test_a_clients_call_its_request_and_what_a_server_does_for_it_are_one_trace(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     tracing = tierlog.opentelemetry_tracing(recorder.provider)
@@ -249,7 +249,7 @@ def test_a_client_s_call_its_request_and_what_a_server_does_for_it_are_one_trace
     }
 
 
-async def test_a_lonely_append_of_a_client_is_one_trace_too(tmp_path: Path, recorder: Recorder) -> None:
+async def test_a_single_append_of_a_client_is_one_trace_too(tmp_path: Path, recorder: Recorder) -> None:
     tracing = tierlog.opentelemetry_tracing(recorder.provider)
     with traced_service(tmp_path, recorder) as url:
         async with tierlog.connect(url, span=tracing) as client:
@@ -279,7 +279,7 @@ async def test_a_request_for_several_calls_is_below_none_and_linked_to_all(
     assert is_below(recorder.one("POST /v1/batch"), request)
 
 
-async def test_a_client_s_failed_request_is_told(tmp_path: Path, recorder: Recorder) -> None:
+async def test_a_clients_failed_request_is_recorded(tmp_path: Path, recorder: Recorder) -> None:
     tracing = tierlog.opentelemetry_tracing(recorder.provider)
     with traced_service(tmp_path, recorder) as url:
         async with tierlog.connect(url, span=tracing) as client:
@@ -292,7 +292,7 @@ async def test_a_client_s_failed_request_is_told(tmp_path: Path, recorder: Recor
     assert (said(request)["error.type"], request.status.status_code) == ("404", StatusCode.ERROR)
 
 
-async def test_a_transaction_s_verbs_are_traced_from_the_client_to_the_store(
+async def test_a_transactions_verbs_are_traced_from_the_client_to_the_store(
     tmp_path: Path, recorder: Recorder
 ) -> None:
     tracing = tierlog.opentelemetry_tracing(recorder.provider)
@@ -329,7 +329,7 @@ def traced_service(folder: Path, recorder: Recorder) -> Iterator[str]:
 @pytest.mark.parametrize(
     "environment", [{}, {EXPORTER: "none"}, {EXPORTER: "console", "OTEL_SDK_DISABLED": "true"}]
 )
-def test_a_process_traces_only_when_its_environment_says_so(
+def test_a_process_traces_only_when_its_environment_enables_it(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
 ) -> None:
     for name in (EXPORTER, "OTEL_SDK_DISABLED"):

@@ -136,7 +136,7 @@ def test_any_bytes_scan_to_an_end(data: bytes) -> None:
     assert ending in (Ending.CLEAN, Ending.TORN)
 
 
-def test_a_frame_counts_only_in_its_own_file_and_place() -> None:
+def test_a_frame_counts_only_in_its_own_file_and_offset() -> None:
     frame = frame_at(100, 41, b"x")
     padded = memoryview(bytes(100) + frame + frame)
 

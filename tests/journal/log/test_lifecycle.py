@@ -25,7 +25,9 @@ def test_w6_only_close_follows_a_failure() -> None:
         (NotOwner("epoch 2 was fenced"), NotOwner, "epoch 2 was fenced"),
     ],
 )
-def test_a_call_after_a_failure_says_why(failure: Exception, refusal: type[Exception], message: str) -> None:
+def test_a_call_after_a_failure_names_the_failure(
+    failure: Exception, refusal: type[Exception], message: str
+) -> None:
     log = LogLifecycle("wal/0001")
     log.step(LogEvent.BEGIN_OPEN)
     log.failed(failure)

@@ -337,7 +337,7 @@ async def test_rolling_and_closing_leaves_no_handle_open() -> None:
     assert files.open_handles == 0
 
 
-async def test_inspect_bears_with_a_writer_that_rolls_and_truncates_meanwhile() -> None:
+async def test_inspect_tolerates_a_writer_that_rolls_and_truncates() -> None:
     disk, freeze = (
         SimulatedDisk(Random(16)),
         Freeze(lambda call: isinstance(call, Open) and call.path.endswith(".wal")),

@@ -49,7 +49,7 @@ def written(disk: SimulatedDisk, path: str) -> bytes:
     return disk.content(path).rstrip(b"\0")
 
 
-async def judge(disk: SimulatedDisk, ledger: Ledger, *, fencing: bool) -> bool:
+async def check_damaged(disk: SimulatedDisk, ledger: Ledger, *, fencing: bool) -> bool:
     """Whether the log opens (or fails without saying where); asserts that it then holds everything."""
     log = make_log(SimulatedFiles(disk), TINY)
     try:
@@ -73,10 +73,10 @@ async def test_every_flipped_bit_of_a_wal_file_is_recovered_or_refused() -> None
             damaged = bytearray(whole)
             damaged[bit // 8] ^= 1 << bit % 8
             disk.replace(path, bytes(damaged))
-            refused += not await judge(disk, ledger, fencing=False)
+            refused += not await check_damaged(disk, ledger, fencing=False)
         disk.replace(path, whole)
     assert refused > 1000
-    assert await judge(disk, ledger, fencing=True)
+    assert await check_damaged(disk, ledger, fencing=True)
 
 
 async def test_every_truncation_of_a_wal_file_is_recovered_or_refused() -> None:
@@ -86,7 +86,7 @@ async def test_every_truncation_of_a_wal_file_is_recovered_or_refused() -> None:
         whole = disk.content(path)
         for size in range(len(whole)):
             disk.replace(path, whole[:size])
-            refused += not await judge(deepcopy(disk), ledger, fencing=True)
+            refused += not await check_damaged(deepcopy(disk), ledger, fencing=True)
         disk.replace(path, whole)
     assert refused > 300
 
@@ -101,11 +101,11 @@ async def test_every_flipped_bit_and_truncation_of_the_register_is_recovered_or_
         damaged = bytearray(whole)
         damaged[bit // 8] ^= 1 << bit % 8
         disk.replace(REGISTER, bytes(damaged))
-        opened = await judge(disk, ledger, fencing=False)
+        opened = await check_damaged(disk, ledger, fencing=False)
         assert not opened or bit >= 1536 * 8
     for size in range(0, len(whole), 37):
         disk.replace(REGISTER, whole[:size])
-        assert not await judge(disk, ledger, fencing=False)
+        assert not await check_damaged(disk, ledger, fencing=False)
 
 
 async def test_a_missing_wal_file_above_the_truncation_address_is_refused() -> None:
@@ -114,7 +114,7 @@ async def test_a_missing_wal_file_above_the_truncation_address_is_refused() -> N
     for path in wal_paths(disk):
         broken = deepcopy(disk)
         broken.unlink(path)
-        assert not await judge(broken, ledger, fencing=True)
+        assert not await check_damaged(broken, ledger, fencing=True)
 
 
 async def test_a_log_that_ends_below_its_watermark_is_refused_with_file_and_offset() -> None:
@@ -260,7 +260,7 @@ async def test_the_log_of_another_id_is_refused_and_left_untouched() -> None:
     with pytest.raises(StoreMismatch):
         await LocalLog(SimulatedFiles(disk), FOLDER, b"f" * 16, TINY).open()
     assert {path: disk.content(path) for path in [REGISTER, *wal_paths(disk)]} == before
-    assert await judge(disk, ledger, fencing=True)
+    assert await check_damaged(disk, ledger, fencing=True)
 
 
 async def test_inspect_writes_nothing() -> None:

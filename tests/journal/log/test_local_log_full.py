@@ -69,7 +69,7 @@ async def test_a_full_disk_can_be_opened_checkpointed_truncated_and_used_again()
     await log.close()
 
 
-async def test_a_full_disk_without_a_reserve_says_what_to_do() -> None:
+async def test_a_full_disk_without_a_reserve_explains_what_to_do() -> None:
     disk = SimulatedDisk(Random(19), capacity=25 * 4096)
     log = make_log(SimulatedFiles(disk), FULL)
     await log.open()
@@ -87,7 +87,7 @@ async def test_a_full_disk_without_a_reserve_says_what_to_do() -> None:
     await reader.close()
 
 
-async def test_a_roll_without_room_goes_on_in_the_current_file() -> None:
+async def test_a_roll_without_room_continues_in_the_current_file() -> None:
     """Internal groups live on the blocks ahead; longer than it should be is better than stopped."""
     disk = SimulatedDisk(Random(20))
     full: list[bool] = []

@@ -170,7 +170,7 @@ async def test_a_creation_that_died_half_way_is_finished_by_the_next() -> None:
 
 
 @pytest.mark.anyio
-async def test_an_epoch_that_was_tried_in_vain_is_not_taken_for_ones_own_when_another_has_it() -> None:
+async def test_a_failed_epoch_claim_does_not_own_an_epoch_that_another_took() -> None:
     """The write of a raise fails: the number may be ours, until somebody else takes it."""
     disk = SimulatedDisk(Random(4))
     disk.create("/register").write(0, encode_epoch(LOG_ID, 18, b"A" * 16))

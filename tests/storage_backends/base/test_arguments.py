@@ -213,7 +213,9 @@ def test_a_bad_attribute_update_cannot_be_made(make_update: Callable[[], Attribu
         make_update()
 
 
-async def test_a_merge_across_containers_says_how_to_name_the_source(store: SegmentStore) -> None:
+async def test_the_error_for_a_merge_across_containers_explains_how_to_name_the_source(
+    store: SegmentStore,
+) -> None:
     other = next(name for name in map(str, range(100)) if store.container_of(name) != store.container_of("s"))
     await make(store, other, sealed=True)
 

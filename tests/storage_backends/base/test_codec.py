@@ -102,6 +102,6 @@ def test_a_length_that_promises_too_much_allocates_nothing() -> None:
         Decoder(b"\xff\xff\xff\xff").blob()
 
 
-def test_text_that_is_not_utf8_is_refused_with_its_place() -> None:
+def test_text_that_is_not_utf8_is_refused_with_its_offset() -> None:
     with pytest.raises(DecodeError, match="text at 2 is not UTF-8"):
         Decoder(b"\x00\x01\xff").text()

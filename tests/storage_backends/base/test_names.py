@@ -101,7 +101,7 @@ def test_everything_up_to_the_first_hash_decides_the_container(name: str, key: s
     assert placement_key(name) == key
 
 
-PLACES = {
+CONTAINERS_OF_NAMES = {
     1: [0, 0, 0, 0, 0],
     2: [1, 1, 1, 1, 0],
     4: [2, 3, 3, 3, 1],
@@ -110,16 +110,16 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("containers", PLACES)
-def test_places_are_stable_for_ever(containers: int) -> None:
+@pytest.mark.parametrize("containers", CONTAINERS_OF_NAMES)
+def test_container_hashes_never_change(containers: int) -> None:
     """A store finds its segments by these numbers: they can never change."""
     assert [
         container_of(name, containers) for name in ("a", "app/events", "app/events#part-7", "größe", "#x")
-    ] == PLACES[containers]
+    ] == CONTAINERS_OF_NAMES[containers]
 
 
 @given(st.text(min_size=1, max_size=20), st.integers(1, 1000))
-def test_a_place_is_one_of_the_containers(name: str, containers: int) -> None:
+def test_the_result_is_one_of_the_containers(name: str, containers: int) -> None:
     assert 0 <= container_of(name, containers) < containers
 
 

@@ -81,7 +81,7 @@ async def opened(error: Exception | None = None, seconds: float = 0) -> Scripted
     return storage
 
 
-async def test_a_binding_is_not_asked_what_cannot_be_right() -> None:
+async def test_invalid_arguments_never_reach_a_binding() -> None:
     storage = await opened()
     with pytest.raises(InvalidArgument):
         await storage.read("../a", 0, 1)
@@ -108,7 +108,7 @@ async def test_openings_at_the_same_time_are_one() -> None:
     assert storage.asked == ["open"]
 
 
-async def test_a_foreign_error_is_an_unknown_outcome_of_a_change_and_unavailable_for_a_look() -> None:
+async def test_a_foreign_error_is_an_unknown_outcome_of_a_change_and_unavailable_for_a_query() -> None:
     error = RuntimeError("the driver broke")
     storage = await opened(error)
     with pytest.raises(OutcomeUnknown, match="the driver broke") as changed:
@@ -142,7 +142,7 @@ async def test_calls_their_seconds_and_their_errors_are_counted() -> None:
     }
 
 
-async def test_an_observer_is_told_of_every_call_and_its_end() -> None:
+async def test_an_observer_sees_every_call_and_its_end() -> None:
     observed: list[tuple[str, object]] = []
 
     @contextmanager

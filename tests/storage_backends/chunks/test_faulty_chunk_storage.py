@@ -86,7 +86,7 @@ async def test_a_delayed_call_happens_later(storage: FaultyChunkStorage) -> None
     assert not await storage.exists("a")
 
 
-async def test_every_call_is_remembered_in_order(storage: FaultyChunkStorage) -> None:
+async def test_every_call_is_recorded_in_order(storage: FaultyChunkStorage) -> None:
     await storage.info("a")
     await storage.used_space()
 

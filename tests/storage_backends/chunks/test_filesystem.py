@@ -146,7 +146,7 @@ async def test_new_folders_are_durable_before_anything_is_linked_into_them(
     assert "MakeFolder" not in files.calls
 
 
-async def test_whoever_writes_a_chunks_bytes_they_are_bulk_data(
+async def test_chunk_bytes_are_bulk_data_from_any_writer(
     storage: FileSystemChunkStorage, files: ScriptedFiles
 ) -> None:
     bulk: list[bool] = []
@@ -186,7 +186,7 @@ async def test_an_append_is_synced_before_it_is_answered(
         (Open, errno.EACCES, Unavailable, False),
     ],
 )
-async def test_a_failed_creation_says_whether_the_chunk_can_exist(
+async def test_a_failed_creation_reports_whether_the_chunk_can_exist(
     storage: FileSystemChunkStorage,
     files: ScriptedFiles,
     tmp_path: Path,
@@ -224,9 +224,7 @@ async def test_a_failed_append_is_never_called_undone(
         await storage.write("a", 1, [b"y"])
 
 
-async def test_a_failed_read_can_be_tried_again(
-    storage: FileSystemChunkStorage, files: ScriptedFiles
-) -> None:
+async def test_a_failed_read_can_be_retried(storage: FileSystemChunkStorage, files: ScriptedFiles) -> None:
     await storage.create_with_content("a", [b"x"])
     files.fail = failing(Read)
     with pytest.raises(Unavailable):
@@ -236,7 +234,7 @@ async def test_a_failed_read_can_be_tried_again(
     assert await storage.read("a", 0, 1) == b"x"
 
 
-async def test_a_delete_that_may_have_happened_says_so(
+async def test_a_delete_that_may_have_happened_has_an_unknown_outcome(
     storage: FileSystemChunkStorage, files: ScriptedFiles
 ) -> None:
     await storage.create_with_content("a", [b"x"])
@@ -275,7 +273,7 @@ async def test_an_object_whose_temporary_name_was_swept_is_not_there(
     assert await storage.create_with_content("a/b", [b"x"]) == 1
 
 
-async def test_a_folder_that_vanishes_before_the_link_is_made_again(
+async def test_a_folder_that_vanishes_before_the_link_is_recreated(
     storage: FileSystemChunkStorage, files: ScriptedFiles, tmp_path: Path
 ) -> None:
     """A delete by another process removes folders that it leaves empty."""
@@ -349,9 +347,7 @@ async def test_a_read_only_file_refuses_writes_of_every_instance(
     await other.close()
 
 
-async def test_an_error_of_a_source_is_told_of_the_source(
-    storage: FileSystemChunkStorage, tmp_path: Path
-) -> None:
+async def test_an_error_of_a_source_names_the_source(storage: FileSystemChunkStorage, tmp_path: Path) -> None:
     await storage.create_with_content("a", [b"x"])
     with pytest.raises(ChunkNotFound) as caught:
         await storage.concat("joined", [ChunkRange("a", 0, 1), ChunkRange("b/gone", 0, 1)])
@@ -445,7 +441,7 @@ async def test_a_link_inside_the_root_is_no_chunk_either(
     assert not await storage.exists("twin")
 
 
-async def test_a_folder_that_becomes_a_link_in_mid_call_leads_nowhere(
+async def test_a_folder_that_becomes_a_link_during_a_call_is_not_followed(
     storage: FileSystemChunkStorage, files: ScriptedFiles, outside: Path, tmp_path: Path
 ) -> None:
     """The folders are known already, and the object is written: only its name is missing."""
@@ -552,7 +548,7 @@ async def test_a_temporary_name_that_is_taken_is_no_answer_about_the_chunk(
         (Write, "write", OutcomeUnknown),
     ],
 )
-async def test_a_stale_handle_is_trouble_that_passes(
+async def test_a_stale_handle_is_a_temporary_failure(
     storage: FileSystemChunkStorage,
     files: ScriptedFiles,
     call: type[IoCall],

@@ -115,9 +115,7 @@ async def test_power_loss_at_every_call(keep: Keep) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_chunk_that_is_said_to_be_gone_does_not_come_back_after_a_delete_whose_answer_was_lost() -> (
-    None
-):
+async def test_a_chunk_reported_missing_after_a_lost_delete_reply_does_not_come_back() -> None:
     """Whoever deletes files of the legacy layout forgets their names then, and no listing looks for them."""
     disk = SimulatedDisk(Random(1))
 

@@ -48,7 +48,7 @@ def test_the_root_must_be_absolute() -> None:
         FileSystemChunkStorage(LocalFiles(), "relative", world_of(1))
 
 
-async def test_what_no_chunk_can_be_called_is_not_listed_nor_looked_into(tmp_path: Path) -> None:
+async def test_invalid_chunk_names_are_neither_listed_nor_opened(tmp_path: Path) -> None:
     """Each name that is listed can be asked for; and ``lost+found`` of a mount point is closed to all but the
     superuser."""
     files = WatchedFiles()

@@ -187,7 +187,7 @@ def test_what_a_write_that_failed_may_have_left_is_not_given_up(
     assert hints.ranges == []
 
 
-def test_a_file_system_that_takes_no_hints_is_written_all_the_same(hints: Hints, path: str) -> None:
+def test_a_file_system_that_refuses_hints_is_still_written(hints: Hints, path: str) -> None:
     hints.error = OSError(errno.EINVAL, "no hints here")
     drive(written(path, STEP_BYTES, 0, 1, 0))
 
@@ -195,7 +195,7 @@ def test_a_file_system_that_takes_no_hints_is_written_all_the_same(hints: Hints,
     assert hints.ranges == [(0, STEP_BYTES), (0, STEP_BYTES + 1)]  # what it did not take is named again
 
 
-def test_a_system_without_hints_writes_all_the_same(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_hints_still_writes(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "posix_fadvise", raising=False)
     monkeypatch.delattr(os, "POSIX_FADV_DONTNEED", raising=False)
     drive(written(path, STEP_BYTES, 0))

@@ -118,7 +118,7 @@ async def test_names(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "x" / "a").st_mode & 0o222 == 0
 
 
-async def test_errors_are_raised_at_their_yield_and_the_program_goes_on(tmp_path: Path) -> None:
+async def test_errors_are_raised_at_their_yield_and_the_program_continues(tmp_path: Path) -> None:
     path = str(tmp_path / "a")
 
     def program() -> Program[list[type[OSError]]]:

@@ -41,7 +41,7 @@ def content(fd: int) -> bytes:
         [5] * (2 * BUFFERS_MAX + 1),
     ],
 )
-def test_every_byte_of_a_large_write_is_in_its_place(
+def test_every_byte_of_a_large_write_is_at_its_offset(
     descriptor: int, sizes: Sequence[int], write: Callable[[int, Sequence[Buffer], int], None]
 ) -> None:
     buffers: list[Buffer] = [os.urandom(size) for size in sizes]
@@ -84,7 +84,7 @@ def test_a_slice_is_on_its_way_to_the_disk_while_the_next_is_copied(
     ]  # each after a wait for the one before it
 
 
-def test_what_somebody_waits_for_is_one_call(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_with_a_waiter_is_one_call(descriptor: int, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
     pwritev = os.pwritev
 
@@ -125,7 +125,7 @@ def test_an_error_of_the_disk_that_the_wait_consumed_is_raised(
 
 
 @pytest.mark.parametrize("code", [errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP])
-def test_a_system_that_cannot_be_told_to_begin_writes_all_the_same(
+def test_a_system_without_early_writeback_still_writes(
     descriptor: int, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     monkeypatch.setattr(local_write, "_sync_file_range", failing_with(code))

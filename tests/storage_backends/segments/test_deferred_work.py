@@ -263,7 +263,7 @@ async def test_s6_deferred_work_of_a_newer_owner_is_not_touched() -> None:
         await old.storage.run_deferred(work)
 
 
-async def test_a_deferred_work_that_somebody_has_done_is_nothing_to_do() -> None:
+async def test_deferred_work_that_is_already_done_is_skipped() -> None:
     owner, _ = await many_chunks(Tier2(options=SMALL), SID, chunks=40)
     await owner.delete()
     [work] = await owner.storage.deferred_work()
@@ -272,7 +272,7 @@ async def test_a_deferred_work_that_somebody_has_done_is_nothing_to_do() -> None
     assert await owner.storage.run_deferred(work) is False
 
 
-async def test_the_deferred_work_are_read_once() -> None:
+async def test_deferred_work_is_read_once() -> None:
     """An idle store costs nothing; after a commit of unknown outcome they are read again."""
     tier2 = Tier2(options=SMALL)
     _, store = await many_chunks(tier2, SID, chunks=40)
@@ -285,7 +285,7 @@ async def test_the_deferred_work_are_read_once() -> None:
     assert store.records == 0
 
 
-async def test_after_a_commit_of_unknown_outcome_the_deferred_work_are_read_again() -> None:
+async def test_after_a_commit_of_unknown_outcome_deferred_work_is_read_again() -> None:
     tier2 = Tier2(options=SMALL)
     await many_chunks(tier2, SID, chunks=40)
     owner = await tier2.owner(
@@ -314,7 +314,7 @@ async def test_a_failed_step_leaves_the_deferred_work_as_it_was() -> None:
     assert await failing.storage.run_deferred(work)
 
 
-async def test_a_deferred_work_of_a_newer_version_is_left_alone_and_the_others_run() -> None:
+async def test_deferred_work_of_a_newer_version_is_left_alone_and_the_rest_runs() -> None:
     tier2 = Tier2(options=SMALL)
     owner, _ = await many_chunks(tier2, SID, chunks=40)
     await owner.delete()
@@ -329,14 +329,14 @@ async def test_a_deferred_work_of_a_newer_version_is_left_alone_and_the_others_r
     assert tier2.metadata.entries == {key: (1, newer)}
 
 
-async def test_a_damaged_deferred_work_is_told() -> None:
+async def test_damaged_deferred_work_is_reported() -> None:
     tier2 = Tier2(options=SMALL)
     tier2.metadata.entries[f"d:{SID:016x}:delete"] = (1, b"\4\1\1damaged")
     with pytest.raises(DataCorruption):
         await (await tier2.owner()).storage.deferred_work()
 
 
-async def test_a_chain_that_is_broken_is_told() -> None:
+async def test_a_broken_chain_is_reported() -> None:
     owner, _ = await many_chunks(Tier2(options=SMALL), SID, chunks=40)
     await owner.delete()
     [work] = await owner.storage.deferred_work()

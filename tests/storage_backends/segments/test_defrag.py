@@ -182,7 +182,7 @@ async def test_a_large_run_is_copied_in_bounded_pieces() -> None:
 @APPEND
 @pytest.mark.parametrize("native_min", [0, 1 << 20], ids=["inside", "by-copy"])
 @pytest.mark.parametrize("damage", ["flipped", "short", "missing"])
-async def test_s8_a_damaged_source_is_told_and_never_joined(
+async def test_s8_a_damaged_source_is_reported_and_never_joined(
     append: bool, native_min: int, damage: str
 ) -> None:
     tier2 = Tier2(append=append, options=small(native_min=native_min))
@@ -251,7 +251,7 @@ async def test_defrag_of_nothing() -> None:
     assert (await owner.storage.defrag(SID)).made == 0
 
 
-async def test_an_older_owner_cannot_defrag() -> None:
+async def test_an_earlier_owner_cannot_defrag() -> None:
     tier2 = Tier2(options=small())
     old = await tier2.owner(1)
     await build(await tier2.owner(1), [1, 1])
@@ -355,7 +355,7 @@ async def test_s10_a_cut_inside_a_block_keeps_checksums_and_starts_right(cut: in
 
 
 @pytest.mark.parametrize("native_min", [0, 1 << 40], ids=["inside", "by-copy"])
-async def test_s10_damage_in_the_block_of_the_cut_is_told(native_min: int) -> None:
+async def test_s10_damage_in_the_block_of_the_cut_is_reported(native_min: int) -> None:
     """The block's checksum covers bytes on both sides of the cut."""
     for flipped in (0, 15, 17, 19):
         tier2 = Tier2(options=small(native_min=native_min))

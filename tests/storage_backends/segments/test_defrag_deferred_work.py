@@ -101,7 +101,7 @@ async def test_s9_a_growing_segment_of_small_chunks_costs_few_copies_and_stays_s
 
 
 @pytest.mark.parametrize("applied", [True, False], ids=["applied", "not-applied"])
-async def test_s9_what_a_new_owner_finds_due_it_goes_on_with(applied: bool) -> None:
+async def test_s9_a_new_owner_continues_with_due_work(applied: bool) -> None:
     """Every commit's answer is lost in turn: a new owner finds the rest of the deferred work, and the same
     bytes."""
     number, ended = 0, False
@@ -186,7 +186,7 @@ async def test_s9_the_deferred_work_of_a_segment_ends_with_it() -> None:
 
 
 @pytest.mark.parametrize("append", [True, False], ids=["append", "no-append"])
-async def test_s10_a_truncation_owes_the_relocation_and_copies_nothing_itself(append: bool) -> None:
+async def test_s10_a_truncation_defers_the_relocation_and_copies_nothing_itself(append: bool) -> None:
     tier2 = Tier2(append=append, options=OPTIONS)
     data = await build(await tier2.owner(), [20, 3])
     owner = await tier2.owner(2)
@@ -221,7 +221,7 @@ async def test_s10_a_relocation_that_fails_stays_due_and_one_of_a_damaged_chunk_
 
 
 @pytest.mark.parametrize("append", [True, False], ids=["append", "no-append"])
-async def test_s11_a_concat_that_joins_does_a_bounded_part_at_once_and_owes_the_rest(append: bool) -> None:
+async def test_s11_a_concat_that_joins_does_a_bounded_part_at_once_and_defers_the_rest(append: bool) -> None:
     defrag = attrs.evolve(OPTIONS.defrag, inline=True, loose_chunks=1)
     options = attrs.evolve(OPTIONS, defrag=defrag, inline_records=3, maintenance_records=4)
     made = []

@@ -110,7 +110,7 @@ async def test_a_fault_before_every_commit_changes_nothing(error: TierlogError) 
 
 @pytest.mark.parametrize("after", [True, False], ids=["applied", "not-applied"])
 @pytest.mark.parametrize("error", [OutcomeUnknown("scripted"), NotOwner("scripted")], ids=lambda e: e.code)
-async def test_a_commit_without_an_answer_leaves_every_name_in_doubt(
+async def test_a_commit_without_an_answer_leaves_the_state_of_every_name_unknown(
     error: TierlogError, after: bool
 ) -> None:
     for number in range(1, len(STEPS) + 1):
@@ -147,7 +147,7 @@ async def test_s3_after_a_partial_write_the_next_one_begins_a_chunk() -> None:
     assert await owner.lengths() == [3, 4]
 
 
-async def test_s3_a_chunk_that_somebody_else_grew_is_not_appended_to() -> None:
+async def test_s3_a_chunk_grown_by_another_owner_is_not_appended_to() -> None:
     tier2 = Tier2()
     owner = await tier2.owner()
     await owner.write(0, b"abc")
@@ -294,7 +294,7 @@ async def test_a_name_that_could_not_be_tracked_is_not_created() -> None:
     assert len(tier2.sink.released) == 1
 
 
-async def test_a_tail_that_was_forgotten_costs_a_chunk_and_nothing_else(
+async def test_an_evicted_tail_costs_one_new_chunk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(core, "APPENDABLE_MAX", 1)
@@ -309,7 +309,7 @@ async def test_a_tail_that_was_forgotten_costs_a_chunk_and_nothing_else(
     assert await owner.content() == b"ab"
 
 
-async def test_only_the_last_chunk_of_a_segment_is_remembered_as_its_tail(
+async def test_only_the_last_chunk_of_a_segment_is_kept_as_its_tail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A segment that rolls often does not push out the tails of others."""

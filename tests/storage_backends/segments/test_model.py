@@ -25,7 +25,7 @@ from tierlog.storage_backends.segments.records import index_key, segment_key
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, nth
 
 SPACING = 3
-PLACES = st.sampled_from([0, 1, 2])
+CONTAINERS_OF_NAMES = st.sampled_from([0, 1, 2])
 DATA = st.binary(max_size=12)
 CHUNK_FAULTS = [FaultKind.BEFORE, FaultKind.AFTER, FaultKind.LOST, FaultKind.FULL, FaultKind.PARTIAL]
 FAULTS = (
@@ -123,7 +123,7 @@ class Segments(RuleBasedStateMachine):
         self.run(act)
 
     @rule(
-        place=PLACES,
+        place=CONTAINERS_OF_NAMES,
         data=DATA,
         more=DATA,
         rolling_size=st.integers(1, 20),

@@ -270,7 +270,7 @@ async def test_concat_refuses_what_it_cannot_splice(tier2: Tier2) -> None:
     assert owner.storage.statistics().open_transactions == 0
 
 
-async def test_writing_goes_on_behind_a_concat(tier2: Tier2) -> None:
+async def test_writing_continues_behind_a_concat(tier2: Tier2) -> None:
     owner = await tier2.owner()
     await owner.write(0, b"a")
     await owner.write(0, b"b", sid=OTHER, seal=True)

@@ -268,7 +268,7 @@ async def test_the_block_index_spares_the_walk() -> None:
     assert store.records == 10 + 1, "the last chunk is in the segment's record"
 
 
-async def test_an_index_that_is_not_built_yet_is_looked_for_farther_back() -> None:
+async def test_an_index_that_is_not_built_yet_is_searched_farther_back() -> None:
     tier2 = Tier2(options=ChunkedOptions(index_spacing=10))
     await (await tier2.owner()).write(0, bytes(range(250)), rolling_size=1)
     for offset in range(200, 250, 10):
@@ -307,7 +307,7 @@ async def test_chunks_that_are_tiny_against_the_index_are_found_by_the_sparse_in
     assert await owner.storage.read(SID, 1003, 1500) == content[1003:2503]
 
 
-async def test_marks_of_chunks_that_were_joined_lead_nobody_astray() -> None:
+async def test_entries_of_joined_chunks_mislead_no_reader() -> None:
     owner = await Tier2(options=ChunkedOptions(defrag=DefragOptions(loose_chunks=0))).owner()
     content = bytes(range(250)) * 4
     for place in range(0, len(content), 2):
@@ -320,7 +320,7 @@ async def test_marks_of_chunks_that_were_joined_lead_nobody_astray() -> None:
         assert await owner.storage.read(OTHER, offset, 3) == content[offset : offset + 3]
 
 
-async def test_marks_are_bounded_and_a_chunk_that_is_gone_drops_its_own() -> None:
+async def test_entries_are_bounded_and_dropped_with_their_chunk() -> None:
     index = SparseIndex(limit=8)
     for start in range(100):
         index.put(start, f"c{start}")

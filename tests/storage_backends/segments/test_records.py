@@ -142,7 +142,7 @@ def test_what_a_newer_version_added_to_a_taken_name_is_kept_rule_s6() -> None:
 
 
 @pytest.mark.parametrize("kind", range(8))
-def test_a_kind_of_deferred_work_that_is_not_known_is_of_a_newer_version(kind: int) -> None:
+def test_deferred_work_of_an_unknown_kind_is_of_a_newer_version(kind: int) -> None:
     """0 is none: a record that says so is damaged, and so is one of another type."""
     data = DEFERRED_WORK.encode()
     assert is_of_newer_kind(data[:2] + bytes([kind]) + data[3:]) == (kind > max(DeferredWorkKind))
@@ -173,7 +173,7 @@ def test_s19_released_files_are_found_by_their_keys() -> None:
     assert ReleasedRecord("b/x:y", 1).key == keys[1]
 
 
-def test_a_deferred_work_of_an_unknown_kind_does_not_decode() -> None:
+def test_deferred_work_of_an_unknown_kind_does_not_decode() -> None:
     data = bytearray(DEFERRED_WORK.encode())
     data[2] = 99
     with pytest.raises(DecodeError, match="unknown kind"):

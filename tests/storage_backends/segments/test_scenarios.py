@@ -138,7 +138,7 @@ async def test_a_fenced_record_store_ends_every_change(tier2: Tier2) -> None:
         assert await owner.content(OTHER) == b"source"
 
 
-async def test_a_full_storage_refuses_writes_and_joins_and_lets_the_rest_go_on(tier2: Tier2) -> None:
+async def test_a_full_storage_refuses_writes_and_joins_and_lets_the_rest_continue(tier2: Tier2) -> None:
     await build(await tier2.owner(), [4, 2, 1, 1])
     await (await tier2.owner()).write(0, b"source", sid=OTHER, seal=True)
     owner = await tier2.owner(2)

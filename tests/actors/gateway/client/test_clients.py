@@ -180,7 +180,7 @@ def test_bytes_end_a_poll(tmp_path: Path) -> None:
         assert found == [b"x"]
 
 
-async def test_a_poll_is_bounded_and_tells_if_there_will_never_be_bytes(tmp_path: Path) -> None:
+async def test_a_poll_is_bounded_and_reports_the_end_of_the_segment(tmp_path: Path) -> None:
     with service(tmp_path / "data") as url:
         async with tierlog.connect(url) as client:
             await client.create_segment("s")
@@ -229,7 +229,7 @@ async def test_names_of_all_hosts_are_listed_once() -> None:
         assert (len(one.received), len(two.received)) == (1, 1)
 
 
-async def test_a_list_is_made_again_when_a_container_moved_meanwhile() -> None:
+async def test_a_list_is_repeated_when_a_container_moved_meanwhile() -> None:
     """The host that was asked first had it later."""
     with (
         scripted(host_of(0)) as one,
@@ -248,7 +248,7 @@ async def test_a_list_is_made_again_when_a_container_moved_meanwhile() -> None:
             assert await client.list_segments() == sorted(NAMES)
 
 
-async def test_a_list_with_a_host_that_is_gone_goes_on_with_its_successor() -> None:
+async def test_a_list_continues_with_the_successor_of_a_lost_host() -> None:
     with (
         scripted(host_of(0)) as one,
         scripted(host_of(1)) as two,

@@ -153,7 +153,7 @@ async def test_a_slow_container_holds_up_no_other() -> None:
     assert sorted(server.batches) == [[b"quick"], [b"slow"]]
 
 
-async def test_a_large_append_goes_alone_in_its_place() -> None:
+async def test_a_large_append_is_sent_alone_and_in_order() -> None:
     server = Server()
     server.gate.clear()
     large = bytes(coalescer.ALONE_BYTES + 1)
@@ -182,7 +182,7 @@ async def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [len(batch) for batch in server.batches] == [7, 7, 6, 2, 2, 1]
 
 
-async def test_what_does_not_fit_into_a_lane_waits_at_its_door_in_order(
+async def test_appends_beyond_a_full_queue_wait_in_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(coalescer, "QUEUE_ITEMS", 3)
@@ -210,7 +210,7 @@ async def test_what_does_not_fit_into_a_lane_waits_at_its_door_in_order(
     assert b"".join(data for _, data in server.applied) == b"first012346789"
 
 
-async def test_a_door_that_does_not_open_in_time_is_backpressure(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_queue_that_stays_full_is_backpressure(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coalescer, "QUEUE_ITEMS", 1)
     monkeypatch.setattr(appends, "IN_FLIGHT_MAX", 0)
     server = Server()
@@ -236,7 +236,7 @@ async def test_each_gets_its_own_outcome() -> None:
     assert [sorted(batch) for batch in server.batches] == [numbered(4)]
 
 
-async def test_a_batch_that_is_refused_whole_is_taken_apart() -> None:
+async def test_a_batch_that_is_refused_whole_is_split() -> None:
     """A server may take less at once than this client sends, or one of the appends may be too large for
     it."""
     server = Server()
@@ -250,7 +250,7 @@ async def test_a_batch_that_is_refused_whole_is_taken_apart() -> None:
     assert [len(batch) for batch in server.batches] == [3, 1, 1, 1]
 
 
-async def test_what_is_throttled_goes_again_before_what_came_later() -> None:
+async def test_throttled_appends_are_resent_before_later_ones() -> None:
     server = Server()
     server.gate.clear()
     busy = True
@@ -274,7 +274,7 @@ async def test_what_is_throttled_goes_again_before_what_came_later() -> None:
     assert [data for _, data in server.applied] == [b"first", b"second"]
 
 
-async def test_a_writers_next_append_goes_again_with_the_one_before_it() -> None:
+async def test_a_writers_next_append_is_resent_with_the_one_before_it() -> None:
     """Refused as out of order only because its predecessor has to be sent again, which the caller cannot
     know."""
     server = Server()
@@ -293,7 +293,7 @@ async def test_a_writers_next_append_goes_again_with_the_one_before_it() -> None
     assert server.batches[0] == server.batches[1]
 
 
-async def test_out_of_order_of_its_own_is_told() -> None:
+async def test_a_writers_own_out_of_order_is_raised() -> None:
     server = Server()
     server.refuse = lambda item: OutOfOrder("x", segment="s", last_event_number=0)
     with scripted(server) as http:
@@ -302,7 +302,7 @@ async def test_out_of_order_of_its_own_is_told() -> None:
                 await client.append("s", b"x", writer_id="w", event_number=5)
 
 
-async def test_a_lost_batch_is_told_apart_item_by_item() -> None:
+async def test_a_lost_batch_is_resolved_item_by_item() -> None:
     server = Server()
     server.acts = [Fault.RESET]
     with scripted(server) as http:
@@ -345,7 +345,7 @@ async def test_append_each_gives_one_outcome_for_each() -> None:
 # --- leaving ------------------------------------------------------------------------------------
 
 
-async def test_a6_a_cancelled_append_does_no_harm_to_the_others_of_its_batch() -> None:
+async def test_a6_a_cancelled_append_does_not_affect_the_others_of_its_batch() -> None:
     server = Server()
     server.gate.clear()
     outcomes: list[int | None] = []
@@ -371,7 +371,7 @@ async def test_a6_a_cancelled_append_does_no_harm_to_the_others_of_its_batch() -
     assert sorted(data for _, data in server.applied) == [b"leaves", b"stays"]
 
 
-async def test_a6_what_was_not_sent_when_its_caller_left_is_never_sent() -> None:
+async def test_a6_an_unsent_append_of_a_cancelled_caller_is_never_sent() -> None:
     server = Server()
     server.gate.clear()
     with scripted(server) as http:
@@ -388,7 +388,7 @@ async def test_a6_what_was_not_sent_when_its_caller_left_is_never_sent() -> None
 
 
 @pytest.mark.parametrize("turns", range(8))
-async def test_a6_a_call_cancelled_anywhere_leaves_the_client_sound(turns: int) -> None:
+async def test_a6_a_call_cancelled_anywhere_leaves_the_client_usable(turns: int) -> None:
     server = Server()
     with scripted(server) as http:
         async with tierlog.connect(http.url) as client:
@@ -423,7 +423,7 @@ async def test_the_end_of_the_body_waits_for_appends_of_others() -> None:
             await client.append("s", b"y")
 
 
-async def test_a_body_that_fails_tells_those_who_wait() -> None:
+async def test_a_failing_body_fails_its_waiters() -> None:
     server = Server()
     server.gate.clear()
     told: list[TierlogError] = []
@@ -446,7 +446,7 @@ async def test_a_body_that_fails_tells_those_who_wait() -> None:
     assert [type(error) for error in told] == [OutcomeUnknown]
 
 
-async def test_a_frozen_owner_is_left_when_the_map_names_another() -> None:
+async def test_a_frozen_owner_is_abandoned_when_the_map_names_another() -> None:
     """It would never answer; its container was opened elsewhere."""
     new = Server()
     with (
@@ -462,7 +462,7 @@ async def test_a_frozen_owner_is_left_when_the_map_names_another() -> None:
         frozen.release()
 
 
-async def test_a_frozen_owner_costs_a_plain_append_its_answer() -> None:
+async def test_a_plain_append_to_a_frozen_owner_has_an_unknown_outcome() -> None:
     with (
         scripted(lambda received: Fault.SILENCE) as frozen,
         scripted(Server()) as owner,

@@ -19,27 +19,27 @@ def known() -> ContainerMapCache:
     return cache
 
 
-def test_a_host_s_word_counts_for_what_it_serves_itself() -> None:
+def test_a_host_is_trusted_about_the_containers_it_serves() -> None:
     cache = known()
     cache.learn(ContainerMap(3, (ContainerAssignment(0, ONE, None), ContainerAssignment(1, TWO, 8))), TWO)
     assert [cache.url_of(0), cache.url_of(1)] == [ONE, TWO]
 
 
-def test_a_host_s_hearsay_changes_nothing_that_is_known() -> None:
+def test_a_hosts_second_hand_entries_never_replace_known_ones() -> None:
     """It may be older: the supervisor was silent before it could tell of a move."""
     cache = known()
     cache.learn(ContainerMap(3, (ContainerAssignment(0, TWO, None), ContainerAssignment(1, TWO, None))), TWO)
     assert [cache.url_of(0), cache.url_of(1)] == [ONE, ONE]
 
 
-def test_a_host_s_hearsay_fills_in_what_nobody_told() -> None:
+def test_a_hosts_second_hand_entries_fill_gaps() -> None:
     cache = ContainerMapCache(BASE)
     cache.learn(ContainerMap(1, (ContainerAssignment(0, None, None),)), BASE)
     cache.learn(ContainerMap(3, (ContainerAssignment(0, TWO, None),)), ONE)
     assert cache.url_of(0) == TWO
 
 
-def test_a_zombie_s_word_is_older_than_the_owner_s() -> None:
+def test_a_zombies_epoch_is_lower_than_the_owners() -> None:
     cache = known()
     cache.learn(ContainerMap(3, (ContainerAssignment(0, TWO, 4), ContainerAssignment(1, TWO, 6))), TWO)
     assert [cache.url_of(0), cache.url_of(1)] == [ONE, ONE]
@@ -71,7 +71,7 @@ def test_a_supervisor_that_answers_is_enough() -> None:
     assert cache.url_of(1) == TWO
 
 
-def test_with_a_silent_supervisor_every_host_tells_what_it_serves() -> None:
+def test_with_a_silent_supervisor_every_host_is_asked_what_it_serves() -> None:
     """It froze in the moment of a move: the old host knows nothing better, and only the new one knows that it
     is the owner."""
     cache = ContainerMapCache(BASE)

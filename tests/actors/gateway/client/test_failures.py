@@ -15,7 +15,6 @@ import anyio
 import pytest
 
 import tierlog
-from support.doors import connect_in_thread
 from support.scripted_server import (
     Answer,
     Fault,
@@ -27,6 +26,7 @@ from support.scripted_server import (
     script_of,
     scripted,
 )
+from support.sync_client import connect_in_thread
 from tierlog import BadOffset, OutcomeUnknown, SegmentExists, Throttled, Unavailable
 from tierlog.actors.gateway.wire.bodies import ContainerAssignment, ContainerMap
 from tierlog.actors.gateway.wire.errors import OwnedElsewhere
@@ -95,7 +95,7 @@ async def test_a_read_survives_every_loss(door: Door, loss: Answer | str) -> Non
     assert server.paths == ["/v1/segments/s/info"] * 3
 
 
-async def test_a_read_gives_up_at_its_deadline_and_says_why(door: Door) -> None:
+async def test_a_read_gives_up_at_its_deadline_with_the_reason(door: Door) -> None:
     with scripted(script_of(HTML)) as server:
         async with door(server.url, deadline=0.5) as client:
             with pytest.raises(Unavailable, match="502"):
@@ -104,7 +104,7 @@ async def test_a_read_gives_up_at_its_deadline_and_says_why(door: Door) -> None:
     assert len(server.received) > 1
 
 
-async def test_h3_a_foreign_answer_that_will_not_change_is_told_at_once(door: Door) -> None:
+async def test_h3_a_permanent_foreign_answer_is_raised_at_once(door: Door) -> None:
     with scripted(script_of(Answer(403, b"no", {"Content-Type": "text/plain"}))) as server:
         async with door(server.url) as client:
             with pytest.raises(Unavailable, match="403"):
@@ -127,7 +127,7 @@ async def test_a_silent_server_costs_a_call_its_deadline_and_no_more(door: Door)
         server.release()
 
 
-async def test_bytes_that_are_not_what_was_asked_for_are_never_given(door: Door) -> None:
+async def test_bytes_other_than_the_requested_ones_are_never_returned(door: Door) -> None:
     wrong = Answer(206, b"abc", {"Content-Range": "bytes 5-7/9"})
     right = Answer(206, b"abc", {"Content-Range": "bytes 4-6/9"})
     with scripted(script_of(wrong, Answer(206, b"abc", {}), right)) as server:
@@ -179,7 +179,7 @@ def refused(error: tierlog.TierlogError) -> Callable[[Received], Answer]:
 @pytest.mark.parametrize(
     "length, told", [(2, BadOffset), (6, BadOffset), (7, OutcomeUnknown), (100, OutcomeUnknown)]
 )
-async def test_a_bad_offset_after_a_loss_is_believed_only_if_it_proves_something(
+async def test_a_bad_offset_after_a_lost_reply_counts_only_as_proof(
     door: Door, length: int, told: type[Exception]
 ) -> None:
     """4 bytes at offset 3: only a segment of at least 7 bytes can hold them."""
@@ -190,7 +190,7 @@ async def test_a_bad_offset_after_a_loss_is_believed_only_if_it_proves_something
                 await client.append("s", b"1234", expected_offset=3)
 
 
-async def test_a_creation_after_a_loss_cannot_be_told_from_anothers(door: Door) -> None:
+async def test_a_creation_after_a_lost_reply_may_be_anothers(door: Door) -> None:
     with scripted(script_of(Fault.RESET, problem(SegmentExists("x", segment="s")))) as server:
         async with door(server.url) as client:
             with pytest.raises(OutcomeUnknown, match="x"):
@@ -218,7 +218,7 @@ async def test_other_changes_are_not_sent_twice(door: Door, verb: Callable[[Any]
     assert len(server.received) == 1
 
 
-async def test_backpressure_is_waited_for_as_long_as_the_server_says(door: Door) -> None:
+async def test_backpressure_is_waited_for_as_long_as_the_server_asks(door: Door) -> None:
     throttled = problem(Throttled("slow down"))
     with scripted(then(throttled, throttled)) as server:
         async with door(server.url) as client:
@@ -229,7 +229,7 @@ async def test_backpressure_is_waited_for_as_long_as_the_server_says(door: Door)
     assert len(server.received) == 3
 
 
-async def test_backpressure_beyond_the_deadline_is_told_at_once(door: Door) -> None:
+async def test_backpressure_beyond_the_deadline_is_raised_at_once(door: Door) -> None:
     busy = Answer(429, b"", {"Retry-After": "60"})
     with scripted(script_of(problem(Throttled("x")), busy)) as server:
         async with door(server.url) as client:
@@ -246,7 +246,7 @@ def free_port() -> int:
         return port
 
 
-async def test_a_url_where_nobody_answers_is_told_soon(door: Door) -> None:
+async def test_an_unreachable_url_is_reported_soon(door: Door) -> None:
     url = f"http://127.0.0.1:{free_port()}"
 
     with pytest.raises(Unavailable, match=f"no tierlog server answers at {url}"):
@@ -254,7 +254,7 @@ async def test_a_url_where_nobody_answers_is_told_soon(door: Door) -> None:
             pass
 
 
-async def test_a_server_of_something_else_is_no_tierlog_server(door: Door) -> None:
+async def test_a_foreign_server_is_recognised(door: Door) -> None:
     with scripted(script_of(Answer(404, b"<html>", {"Content-Type": "text/html"}))) as server:
         server.map = None
         with pytest.raises(Unavailable, match="404"):
@@ -277,7 +277,7 @@ async def test_a_server_of_something_else_is_no_tierlog_server(door: Door) -> No
         7,
     ],
 )
-async def test_a_url_that_is_none_is_refused(door: Door, url: Any) -> None:
+async def test_a_malformed_url_is_refused(door: Door, url: Any) -> None:
     with pytest.raises(tierlog.InvalidArgument, match="http://"):
         async with door(url):
             pass
@@ -317,7 +317,7 @@ async def test_calls_go_to_the_owner_and_follow_it_when_it_moves(door: Door) -> 
     assert (len(old.received), len(new.received), len(supervisor.received)) == (1, 1, 0)
 
 
-async def test_an_owner_that_is_named_is_asked_without_a_look(door: Door) -> None:
+async def test_a_named_owner_is_asked_without_a_map_refresh(door: Door) -> None:
     with scripted(then()) as new, scripted(script_of(Fault.RESET)) as old:
         old.map = places(old.url)
         old.script = script_of(problem(OwnedElsewhere("there", owner=new.url)))
@@ -327,7 +327,7 @@ async def test_an_owner_that_is_named_is_asked_without_a_look(door: Door) -> Non
             assert old.map_requests == generation
 
 
-async def test_hosts_that_send_a_client_in_a_circle_cost_it_its_deadline_only(door: Door) -> None:
+async def test_a_redirect_loop_ends_at_the_deadline(door: Door) -> None:
     with scripted(script_of(HTML)) as one, scripted(script_of(HTML)) as two:
         one.map = places(one.url)
         one.script = script_of(problem(OwnedElsewhere("there", owner=two.url)))
@@ -343,7 +343,7 @@ async def test_hosts_that_send_a_client_in_a_circle_cost_it_its_deadline_only(do
             assert len(one.received) + len(two.received) < 60
 
 
-async def test_a_host_that_is_gone_is_left_for_the_one_in_the_map(door: Door) -> None:
+async def test_a_lost_host_is_replaced_by_the_one_in_the_map(door: Door) -> None:
     gone = f"http://127.0.0.1:{free_port()}"
     with scripted(then()) as new, scripted(script_of(HTML)) as supervisor:
         supervisor.map = places(gone)
@@ -352,7 +352,7 @@ async def test_a_host_that_is_gone_is_left_for_the_one_in_the_map(door: Door) ->
             assert await client.append("s", b"x") == 3
 
 
-async def test_a_supervisor_that_is_gone_is_not_missed(door: Door) -> None:
+async def test_a_missing_supervisor_is_tolerated(door: Door) -> None:
     """Hosts know the map too."""
     with (
         scripted(then()) as new,
@@ -366,7 +366,7 @@ async def test_a_supervisor_that_is_gone_is_not_missed(door: Door) -> None:
             assert await client.append("s", b"x") == 3
 
 
-async def test_a_redirect_is_a_reason_to_look(door: Door) -> None:
+async def test_a_redirect_refreshes_the_map(door: Door) -> None:
     with scripted(then()) as owner, scripted(script_of(HTML)) as supervisor:
         supervisor.map = places(None)
 
@@ -379,7 +379,7 @@ async def test_a_redirect_is_a_reason_to_look(door: Door) -> None:
             assert await client.append("s", b"x") == 3
 
 
-async def test_a_map_of_another_store_is_passed_over(door: Door) -> None:
+async def test_a_map_of_another_store_is_ignored(door: Door) -> None:
     with scripted(then()) as owner, scripted(script_of(HTML)) as supervisor:
         supervisor.map = places(owner.url)
         async with door(supervisor.url) as client:

@@ -56,12 +56,12 @@ def again(repeat: Repeat, failure: Failure, *, doubt: bool = False, attempt: int
 
 @pytest.mark.parametrize("repeat", Repeat)
 @pytest.mark.parametrize("kind", [Kind.LATER, Kind.ELSEWHERE, Kind.NOT_SENT])
-def test_what_had_no_effect_is_always_sent_again(repeat: Repeat, kind: Kind) -> None:
+def test_calls_without_effect_are_always_resent(repeat: Repeat, kind: Kind) -> None:
     assert not again(repeat, Failure(kind, Unavailable("x"))).doubt
 
 
 @pytest.mark.parametrize("repeat", REPEATABLE)
-def test_an_unknown_outcome_is_remembered_where_a_repeat_can_be_told_from_a_second_one(
+def test_an_unknown_outcome_is_remembered_where_a_repeat_is_recognised(
     repeat: Repeat,
 ) -> None:
     assert again(repeat, UNKNOWN).doubt
@@ -71,12 +71,12 @@ def test_a_plain_change_is_never_sent_twice() -> None:
     assert verdict(Repeat.NEVER, UNKNOWN) is UNKNOWN.error
 
 
-def test_a_read_is_sent_again_and_never_in_doubt() -> None:
+def test_a_read_is_resent_and_never_has_an_unknown_outcome() -> None:
     assert not again(Repeat.READS, Failure(Kind.UNKNOWN, Unavailable("half an answer"))).doubt
 
 
 @pytest.mark.parametrize("repeat", Repeat)
-def test_a_refusal_without_doubt_is_told_as_it_is(repeat: Repeat) -> None:
+def test_a_refusal_with_a_known_outcome_is_raised_unchanged(repeat: Repeat) -> None:
     error = SegmentSealed("x")
     assert verdict(repeat, Failure(Kind.REFUSED, error)) is error
 
@@ -112,7 +112,9 @@ def test_a_refusal_without_doubt_is_told_as_it_is(repeat: Repeat) -> None:
         (Repeat.COMMITS, SegmentNotFound("x"), False),
     ],
 )
-def test_in_doubt_only_a_proof_is_told_as_it_is(repeat: Repeat, error: TierlogError, is_proof: bool) -> None:
+def test_with_an_unknown_outcome_only_a_proof_is_raised_unchanged(
+    repeat: Repeat, error: TierlogError, is_proof: bool
+) -> None:
     """An append of 4 bytes at offset 3: a segment of 6 bytes cannot hold it, one of 7 may."""
     found = verdict(repeat, Failure(Kind.REFUSED, error), doubt=True, size=4)
 
@@ -121,7 +123,7 @@ def test_in_doubt_only_a_proof_is_told_as_it_is(repeat: Repeat, error: TierlogEr
 
 
 @pytest.mark.parametrize("repeat", CHANGING)
-def test_who_gives_up_in_doubt_says_so(repeat: Repeat) -> None:
+def test_giving_up_with_an_unknown_outcome_reports_it(repeat: Repeat) -> None:
     found = verdict(repeat, Failure(Kind.LATER, Throttled("x")), doubt=repeat is not Repeat.NEVER, left=0.0)
 
     assert isinstance(found, Throttled if repeat is Repeat.NEVER else OutcomeUnknown)
@@ -144,7 +146,7 @@ def test_pauses_grow_to_a_bound() -> None:
     assert BACKOFF.maximum / 2 <= pauses[-1] <= BACKOFF.maximum
 
 
-def test_the_map_is_looked_at_when_the_owner_may_be_another() -> None:
+def test_the_map_is_refreshed_when_the_owner_may_have_changed() -> None:
     refreshes = {
         kind: again(Repeat.READS, Failure(kind, Unavailable("x"))).refresh
         for kind in Kind
@@ -179,7 +181,7 @@ def test_kinds_of_errors() -> None:
     }
 
 
-def test_only_a_final_refusal_for_an_argument_takes_a_batch_apart() -> None:
+def test_only_a_final_argument_error_splits_a_batch() -> None:
     assert is_too_much_at_once(Failure(Kind.REFUSED, tierlog.InvalidArgument("x")))
     assert not is_too_much_at_once(Failure(Kind.REFUSED, StorageFull("x")))
     assert not is_too_much_at_once(Failure(Kind.UNKNOWN, OutcomeUnknown("x")))

@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 import tierlog
-from support.doors import connect_in_thread
 from support.scripted_server import Act, Answer, Fault, Received, json_answer, problem, script_of, scripted
 from support.service import service
+from support.sync_client import connect_in_thread
 from tierlog import (
     BadOffset,
     CommitResult,
@@ -81,7 +81,7 @@ async def test_every_verb_is_sent_until_it_is_answered(door: Door, name: str) ->
 
 
 @pytest.mark.parametrize("name", CHANGING)
-async def test_who_gives_up_after_a_lost_reply_says_that_it_may_be_done(door: Door, name: str) -> None:
+async def test_giving_up_after_a_lost_reply_has_an_unknown_outcome(door: Door, name: str) -> None:
     verb, _ = VERBS[name]
     with scripted(script_of(Fault.RESET)) as server:
         async with door(server.url, deadline=0.2) as client:
@@ -90,7 +90,7 @@ async def test_who_gives_up_after_a_lost_reply_says_that_it_may_be_done(door: Do
 
 
 @pytest.mark.parametrize("name", VERBS)
-async def test_a_refusal_arrives_as_it_left(door: Door, name: str) -> None:
+async def test_a_refusal_arrives_unchanged(door: Door, name: str) -> None:
     verb, _ = VERBS[name]
     ended = problem(TransactionEnded("it was aborted: the job failed", segment="s", state="aborted"))
     with scripted(script_of(problem(TransactionNotFound("nobody knows it", segment="s")), ended)) as server:
@@ -112,7 +112,7 @@ async def test_a_refusal_arrives_as_it_left(door: Door, name: str) -> None:
         (SegmentNotFound("x", segment="s"), OutcomeUnknown),
     ],
 )
-async def test_a_refusal_of_a_commit_after_a_lost_reply_is_believed_only_if_it_proves_something(
+async def test_a_refusal_of_a_commit_after_a_lost_reply_counts_only_as_proof(
     door: Door, error: tierlog.TierlogError, told: type[Exception]
 ) -> None:
     """A commit may have been applied before its target was deleted, and then nobody knows the transaction."""
@@ -177,7 +177,7 @@ async def test_h17_a_transaction_whose_replies_are_all_lost_is_applied_once(
         assert direct.list_transactions()[0].length == 5
 
 
-async def test_h17_an_abort_whose_reply_is_lost_is_done_and_its_zombies_are_told(
+async def test_h17_an_abort_with_a_lost_reply_is_done_and_its_zombies_are_refused(
     door: Door, tmp_path: Path
 ) -> None:
     with (

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 # --- request ids --------------------------------------------------------------------------------
 
 
-async def test_h14_a_client_s_request_id_comes_back(served: Service) -> None:
+async def test_h14_a_clients_request_id_comes_back(served: Service) -> None:
     response = await served.http.get("/nowhere", headers={"X-Request-Id": "mine-1"})
 
     assert (response.headers["x-request-id"], response.json()["request_id"]) == ("mine-1", "mine-1")
@@ -80,7 +80,7 @@ async def test_a_store_that_recovers_is_alive_and_not_ready(tmp_path: Path) -> N
     assert "not ready" in page.text
 
 
-async def test_metrics_are_the_store_s_and_the_server_s(served: Service) -> None:
+async def test_metrics_are_the_stores_and_the_servers(served: Service) -> None:
     await served.store.create_segment("a")
     await served.http.post(
         "/v1/segments/a/append", content=b"hello", headers={"Content-Type": "application/octet-stream"}
@@ -125,7 +125,7 @@ async def test_h16_the_document_has_every_route_and_nothing_else(served: Service
     }
 
 
-async def test_h16_the_document_s_references_lead_somewhere(served: Service) -> None:
+async def test_h16_the_documents_references_lead_somewhere(served: Service) -> None:
     document = (await served.http.get("/openapi.json")).json()
 
     text = json.dumps(document)

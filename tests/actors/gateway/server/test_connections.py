@@ -73,7 +73,7 @@ async def contents(served: Service) -> bytes:
         b"x: a\x00b\r\ncontent-length: 5\r\n",
     ],
 )
-async def test_a_request_whose_end_is_open_to_doubt_is_refused_and_ends_the_connection(
+async def test_a_request_with_an_ambiguous_end_is_refused_and_ends_the_connection(
     a: Service, head: bytes
 ) -> None:
     answer = await ask(a, APPEND + head + b"\r\n0\r\n\r\n" + HEALTH)
@@ -104,7 +104,7 @@ async def test_nonsense_in_the_middle_of_a_body_is_answered(a: Service) -> None:
 
 
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
-async def test_a_wish_to_upgrade_is_passed_over_and_the_body_is_not(a: Service, protocol: bytes) -> None:
+async def test_an_upgrade_header_is_ignored_and_the_body_is_read(a: Service, protocol: bytes) -> None:
     wish = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: " + protocol + b"\r\nhttp2-settings: AAMA\r\n"
 
     answer = await ask(
@@ -146,7 +146,7 @@ async def test_a_long_path_is_an_argument_out_of_range(a: Service) -> None:
     assert len(response.content) < 1000
 
 
-async def test_a_head_that_drips_in_is_given_up(a: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_head_that_trickles_in_times_out(a: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.1)
     stream = await a.raw(b"GET /health HTTP/1.1\r\n")
 
@@ -157,7 +157,7 @@ async def test_a_head_that_drips_in_is_given_up(a: Service, monkeypatch: pytest.
     assert answer.startswith(b"HTTP/1.1 408 ")
 
 
-async def test_h9_a_body_that_drips_in_is_given_up(tmp_path: Path) -> None:
+async def test_h9_a_body_that_trickles_in_times_out(tmp_path: Path) -> None:
     async with service(tmp_path, ServerLimits(body_timeout=0.1)) as served:
         await served.store.create_segment("a")
         stream = await served.raw(APPEND + b"content-length: 1000\r\n\r\n")
@@ -180,7 +180,7 @@ async def test_h9_a_body_that_drips_in_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a%00", "%ff%fe", "%c0%af", "%ed%a0%80", "..%2fa", "a%0d%0aset-cookie:x"])
-async def test_names_that_nobody_can_have_are_refused(a: Service, name: str) -> None:
+async def test_invalid_names_are_refused(a: Service, name: str) -> None:
     answer = await ask(
         a, f"GET /v1/segments/{name}/info HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode()
     )
@@ -196,7 +196,7 @@ async def test_a_path_does_not_climb(a: Service) -> None:
 
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "TRACE", "PUT", "DELETE", "PATCH", "POST"])
-async def test_other_methods_are_told_which_one_there_is(a: Service, method: str) -> None:
+async def test_other_methods_are_answered_with_the_allowed_one(a: Service, method: str) -> None:
     response = await a.http.request(method, "/v1/segments/a/bytes")
 
     assert (response.status_code, response.headers["allow"]) == (405, "GET")
@@ -205,7 +205,7 @@ async def test_other_methods_are_told_which_one_there_is(a: Service, method: str
 
 
 @pytest.mark.parametrize("header", ["Range", "Content-Type", "Tierlog-Writer-Id"])
-async def test_h4_a_header_that_counts_and_is_given_twice_is_refused(a: Service, header: str) -> None:
+async def test_h4_a_repeated_significant_header_is_refused(a: Service, header: str) -> None:
     start = (
         b"GET /v1/segments/a/bytes HTTP/1.1\r\nhost: x\r\n"
         if header == "Range"
@@ -225,7 +225,7 @@ async def test_h4_a_header_that_counts_and_is_given_twice_is_refused(a: Service,
 @pytest.mark.parametrize(
     "behind", [HEALTH, HEALTH * 5, b"GET /hal", APPEND + b"content-length: 9\r\n\r\nhalf"]
 )
-async def test_h11_who_pipelines_behind_a_parked_tail_and_vanishes_leaves_nothing(
+async def test_h11_a_client_that_pipelines_behind_a_parked_tail_and_disconnects_leaves_nothing(
     a: Service, waiting: bytes, behind: bytes
 ) -> None:
     stream = await a.raw(waiting)

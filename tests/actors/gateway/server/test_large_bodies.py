@@ -145,7 +145,7 @@ async def half_sent(client: Client, served: Service, made: list[LargeBody], size
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_a_body_comes_whole_with_its_head_or_behind_it(
+async def test_a_body_arrives_whole_with_its_head_or_behind_it(
     a: Service, made: list[LargeBody], size: int
 ) -> None:
     first, second = bytes_of(size, 1), bytes_of(size, 2)
@@ -166,7 +166,9 @@ async def test_a_body_comes_whole_with_its_head_or_behind_it(
 
 
 @pytest.mark.parametrize("size", [LARGE_BYTES + 1, MIB])
-async def test_a_body_in_dribs_of_odd_sizes_comes_whole(a: Service, made: list[LargeBody], size: int) -> None:
+async def test_a_body_in_fragments_of_odd_sizes_arrives_whole(
+    a: Service, made: list[LargeBody], size: int
+) -> None:
     body, sizes = bytes_of(size), random.Random(size)
     data = head(size) + body
     async with client_of(a) as client:
@@ -225,7 +227,7 @@ async def test_json_bodies_may_be_large_too(a: Service) -> None:
         assert [(await client.answer())[0] for _ in range(2)] == [201, 200]
 
 
-async def test_a_wish_to_upgrade_before_a_large_body_is_passed_over(a: Service) -> None:
+async def test_an_upgrade_header_before_a_large_body_is_ignored(a: Service) -> None:
     wish, body = b"connection: Upgrade\r\nupgrade: h2c\r\n", bytes_of(MIB)
     async with client_of(a) as client:
         await client.send(head(MIB, wish) + body + HEALTH)
@@ -271,7 +273,7 @@ async def test_half_a_head_behind_a_body_waits_for_its_other_half(a: Service, ma
 # --- asking first, and errors -------------------------------------------------------------------
 
 
-async def test_a_client_that_asks_whether_it_may_send_is_told_once(a: Service, made: list[LargeBody]) -> None:
+async def test_expect_continue_is_answered_once(a: Service, made: list[LargeBody]) -> None:
     body = bytes_of(MIB)
     async with client_of(a) as client:
         for offset in (0, MIB):
@@ -293,7 +295,7 @@ async def test_a_client_that_asks_whether_it_may_send_is_told_once(a: Service, m
         (head(MIB, path=b"/v1/nothing"), 404),
     ],
 )
-async def test_h9_a_body_that_is_refused_is_passed_over_and_the_next_request_is_not(
+async def test_h9_a_body_that_is_refused_is_ignored_and_the_next_request_is_not(
     a: Service, made: list[LargeBody], refused: bytes, status: int, with_head: bool
 ) -> None:
     async with client_of(a) as client:
@@ -324,7 +326,7 @@ async def test_h9_a_size_above_the_limit_is_refused_before_a_byte_is_taken(
     assert is_idle(a)
 
 
-async def test_h12_a_body_without_room_is_refused_and_the_connection_goes_on(
+async def test_h12_a_body_without_room_is_refused_and_the_connection_continues(
     tmp_path: Path, made: list[LargeBody]
 ) -> None:
     async with service(tmp_path, ServerLimits(in_flight_bytes=MIB + 100)) as served:
@@ -342,7 +344,7 @@ async def test_h12_a_body_without_room_is_refused_and_the_connection_goes_on(
 # --- slow clients, and clients that go ----------------------------------------------------------
 
 
-async def test_h9_a_large_body_that_stops_coming_is_given_up(tmp_path: Path, made: list[LargeBody]) -> None:
+async def test_h9_a_stalled_large_body_times_out(tmp_path: Path, made: list[LargeBody]) -> None:
     async with service(tmp_path, ServerLimits(body_timeout=0.2)) as served:
         await served.store.create_segment("a")
         answer = await everything(await served.raw(head(MIB) + bytes_of(MIB // 2) + HEALTH))
@@ -355,9 +357,7 @@ async def test_h9_a_large_body_that_stops_coming_is_given_up(tmp_path: Path, mad
         assert await contents(served) == b""
 
 
-async def test_h9_what_comes_after_a_body_was_given_up_is_no_request(
-    tmp_path: Path, made: list[LargeBody]
-) -> None:
+async def test_h9_bytes_after_a_timed_out_body_are_no_request(tmp_path: Path, made: list[LargeBody]) -> None:
     async with service(tmp_path, ServerLimits(body_timeout=0.2)) as served:
         await served.store.create_segment("a")
         async with client_of(served) as client:
@@ -370,7 +370,7 @@ async def test_h9_what_comes_after_a_body_was_given_up_is_no_request(
         assert await contents(served) == b""
 
 
-async def test_h9_a_large_body_that_drips_in_is_given_up(tmp_path: Path, made: list[LargeBody]) -> None:
+async def test_h9_a_large_body_that_trickles_in_times_out(tmp_path: Path, made: list[LargeBody]) -> None:
     async with service(tmp_path, ServerLimits(body_timeout=0.2, body_rate=100 * MIB)) as served:
         await served.store.create_segment("a")
         answer = await everything_while_it_drips(
@@ -382,7 +382,9 @@ async def test_h9_a_large_body_that_drips_in_is_given_up(tmp_path: Path, made: l
         assert await contents(served) == b""
 
 
-async def test_h9_each_byte_of_a_large_body_buys_time(tmp_path: Path, made: list[LargeBody]) -> None:
+async def test_h9_each_byte_of_a_large_body_extends_the_timeout(
+    tmp_path: Path, made: list[LargeBody]
+) -> None:
     async with service(tmp_path, ServerLimits(body_timeout=1.0, body_rate=1)) as served:
         await served.store.create_segment("a")
         async with client_of(served) as client:
@@ -399,7 +401,7 @@ async def test_h9_each_byte_of_a_large_body_buys_time(tmp_path: Path, made: list
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_h9_half_a_large_body_and_gone_leaves_nothing(
+async def test_h9_half_a_large_body_and_a_disconnect_leave_nothing(
     a: Service, made: list[LargeBody], reset: bool
 ) -> None:
     before = asyncio.all_tasks()
@@ -416,7 +418,7 @@ async def test_h9_half_a_large_body_and_gone_leaves_nothing(
 
 
 @pytest.mark.parametrize("reset", [False, True])
-async def test_who_goes_right_after_the_last_byte_leaves_a_sound_server(a: Service, reset: bool) -> None:
+async def test_a_disconnect_after_the_last_byte_leaves_the_server_working(a: Service, reset: bool) -> None:
     body = bytes_of(MIB)
     for _ in range(5):
         async with client_of(a) as client:
@@ -507,7 +509,7 @@ async def test_h15_a_body_that_stays_half_does_not_keep_the_server_from_its_end(
 # --- what the store gets ------------------------------------------------------------------------
 
 
-async def test_the_store_gets_bytes_that_nobody_else_has(tmp_path: Path, made: list[LargeBody]) -> None:
+async def test_the_store_gets_a_buffer_of_its_own(tmp_path: Path, made: list[LargeBody]) -> None:
     kept: list[Any] = []
 
     async def append(name: str, data: Any, **more: Any) -> int:

@@ -22,7 +22,7 @@ class NoConnection:
         self.ended += 1
 
 
-async def test_a_body_is_handed_out_without_a_copy() -> None:
+async def test_a_body_is_returned_without_a_copy() -> None:
     connection: Any = NoConnection()
     tracemalloc.start()
     try:

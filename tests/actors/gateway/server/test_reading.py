@@ -163,7 +163,7 @@ async def test_h10_what_fails_after_the_answer_began_breaks_the_connection(tmp_p
             assert (await get(served, "bytes=5000-9999")).status_code == 503
 
 
-async def test_h10_a_stream_never_goes_on_with_another_segment_of_the_name(tmp_path: Path) -> None:
+async def test_h10_a_stream_never_continues_with_another_segment_of_the_name(tmp_path: Path) -> None:
     async with open_store(tmp_path / "data", containers=1) as store:
 
         async def read(name: str, offset: int, size: int) -> bytes:
@@ -235,7 +235,7 @@ async def test_h11_a_long_poll_ends_with_its_time_and_with_the_seal(small: Servi
     assert (late.status_code, late.headers["tierlog-sealed"]) == (204, "false")
 
 
-async def test_h11_a_long_poll_hears_of_its_segment_s_end(small: Service) -> None:
+async def test_h11_a_long_poll_ends_when_its_segment_does(small: Service) -> None:
     async with anyio.create_task_group() as tasks:
 
         async def poll() -> None:
@@ -279,7 +279,7 @@ async def test_h11_a_stream_that_fails_is_broken_off(small: Service) -> None:
 
 
 @pytest.mark.parametrize("query", [b"offset=10000", b"offset=10000&stream=true"])
-async def test_h11_a_parked_reader_goes_with_its_client(small: Service, query: bytes) -> None:
+async def test_h11_a_parked_reader_ends_with_its_client(small: Service, query: bytes) -> None:
     stream = await small.raw(b"GET /v1/segments/a/tail?" + query + b" HTTP/1.1\r\nhost: x\r\n\r\n")
     await until(lambda: small.gateway.tails == 1)
 

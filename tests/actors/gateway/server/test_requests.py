@@ -125,7 +125,7 @@ async def test_h9_a_compressed_body_is_refused(a: Service) -> None:
     assert response.status_code == 415
 
 
-async def test_h9_parameters_of_a_type_are_passed_over(a: Service) -> None:
+async def test_h9_parameters_of_a_media_type_are_ignored(a: Service) -> None:
     headers = {"Content-Type": "Application/JSON; charset=utf-8"}
 
     assert (await a.http.post("/v1/segments/b/create", content=b"{}", headers=headers)).status_code == 201
@@ -174,7 +174,7 @@ async def test_h4_a_header_that_is_given_twice_is_refused(a: Service) -> None:
 # --- half requests ------------------------------------------------------------------------------
 
 
-async def test_h9_a_body_that_stops_coming_is_given_up(tmp_path: Path) -> None:
+async def test_h9_a_stalled_body_times_out(tmp_path: Path) -> None:
     async with service(tmp_path, ServerLimits(body_timeout=0.05)) as served:
         await served.store.create_segment("a")
         stream = await served.raw(HEAD + b"content-length: 100\r\n\r\nhalf")
@@ -186,7 +186,7 @@ async def test_h9_a_body_that_stops_coming_is_given_up(tmp_path: Path) -> None:
         assert await length(served) == 0
 
 
-async def test_h9_half_a_request_and_gone_leaves_nothing(a: Service) -> None:
+async def test_h9_half_a_request_and_a_disconnect_leave_nothing(a: Service) -> None:
     stream = await a.raw(HEAD + b"content-length: 100\r\n\r\nhalf")
     await until(lambda: a.gateway.metrics.operation("append").in_flight == 1)
 
@@ -198,7 +198,7 @@ async def test_h9_half_a_request_and_gone_leaves_nothing(a: Service) -> None:
     assert await length(a) == 0
 
 
-async def test_half_a_head_is_given_up(a: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_half_a_head_times_out(a: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEAD_TIMEOUT", 0.05)
     silent, half = await a.raw(b""), await a.raw(b"POST /v1/seg")
 
@@ -277,7 +277,7 @@ async def test_h12_more_bytes_than_the_bound_are_refused(tmp_path: Path) -> None
 # --- sockets ------------------------------------------------------------------------------------
 
 
-async def test_a_port_that_is_taken_is_an_error_that_says_so(a: Service) -> None:
+async def test_a_taken_port_is_a_clear_error(a: Service) -> None:
     with pytest.raises(ConfigError, match=f"127.0.0.1:{a.port}"):
         listener.bind("127.0.0.1", a.port)
 

@@ -19,7 +19,7 @@ from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, FaultyChunkSt
 pytestmark = pytest.mark.anyio
 
 
-async def test_trouble_and_its_end_are_told_over_http(tmp_path: Path) -> None:
+async def test_a_failure_and_its_end_are_reported_over_http(tmp_path: Path) -> None:
     chunks = FaultyChunkStorage(
         MemoryChunkStorage(),
         every(Fault(FaultKind.BEFORE), "create", "create_with_content", "write", "concat"),

@@ -45,7 +45,7 @@ async def stage(served: Service, data: bytes = b"bytes") -> None:
     await served.store.append(STAGED, data, expected_offset=0)
 
 
-async def test_a_transaction_s_life(served: Service) -> None:
+async def test_a_transactions_life(served: Service) -> None:
     await served.store.create_segment("app/events")
 
     begun = await ask(served, "begin-transaction", transaction_id="t-1", token=TOKEN, lease=60)
@@ -96,7 +96,7 @@ async def test_transactions_are_listed_by_the_prefix_of_their_targets(served: Se
     assert len((await served.http.get("/v1/transactions")).json()["transactions"]) == 3
 
 
-async def test_h2_a_zombie_s_append_is_409_with_the_state(served: Service) -> None:
+async def test_h2_a_zombies_append_is_409_with_the_state(served: Service) -> None:
     await stage(served)
     await ask(served, "commit-transaction", **VERBS["commit-transaction"])
 
@@ -113,7 +113,7 @@ async def test_h2_a_zombie_s_append_is_409_with_the_state(served: Service) -> No
     assert (await served.store.segment_info("app/events")).length == 5
 
 
-async def test_h7_a_zombie_s_item_in_a_batch_is_told_the_state_and_the_others_are_applied(
+async def test_h7_a_zombies_item_in_a_batch_fails_with_the_state_and_the_others_are_applied(
     served: Service,
 ) -> None:
     await stage(served)
@@ -189,7 +189,7 @@ async def test_h2_refusals_leave_the_transaction_as_it_is(
         ("/v1/segments/app/events/begin-transaction", 405, "method-not-allowed"),
     ],
 )
-async def test_h2_refusals_of_questions(served: Service, path: str, status: int, code: str) -> None:
+async def test_h2_refusals_of_queries(served: Service, path: str, status: int, code: str) -> None:
     await stage(served)
 
     response = await served.http.get(path)
@@ -221,7 +221,7 @@ async def test_h9_a_commit_has_a_bound_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("owner", ["http://127.0.0.1:1", None])
-async def test_h13_another_host_s_transaction_is_told_with_its_owner(
+async def test_h13_another_hosts_transaction_is_answered_with_its_owner(
     tmp_path: Path, owner: str | None
 ) -> None:
     async def elsewhere(*args: object, **more: object) -> None:

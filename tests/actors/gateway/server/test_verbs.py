@@ -53,7 +53,7 @@ async def send_batch(served: Service, items: list[BatchItem]) -> list[Any]:
     return decode_outcomes(response.content, len(items))
 
 
-async def test_a_segment_s_life(served: Service) -> None:
+async def test_a_segments_life(served: Service) -> None:
     assert (await post(served, "/v1/segments/a/create", {"rolling_size": 1 << 20})).status_code == 201
     assert (await append(served, "a", b"hello ")).json() == {"offset": 0}
     assert (await append(served, "a", b"world")).json() == {"offset": 6}
@@ -189,7 +189,7 @@ async def test_h2_refusals(
     assert response.json()["request_id"] == response.headers["x-request-id"]
 
 
-async def test_a_wrong_method_is_told_the_right_one(served: Service) -> None:
+async def test_a_wrong_method_is_answered_with_the_allowed_one(served: Service) -> None:
     assert (await served.http.put("/v1/batch")).headers["allow"] == "POST"
 
 
@@ -270,7 +270,9 @@ async def test_h7_a_batch_that_is_cut_off_has_no_effect(served: Service, cut: in
 
 
 @pytest.mark.parametrize("owner", ["http://127.0.0.1:1", None])
-async def test_h13_another_host_s_segment_is_told_with_its_owner(tmp_path: Path, owner: str | None) -> None:
+async def test_h13_another_hosts_segment_is_answered_with_its_owner(
+    tmp_path: Path, owner: str | None
+) -> None:
     async def elsewhere(*args: object, **more: object) -> None:
         raise NotOwner("container 0 is not served here")
 
@@ -292,7 +294,7 @@ async def test_h13_another_host_s_segment_is_told_with_its_owner(tmp_path: Path,
 @pytest.mark.parametrize(
     "error, status", [(Throttled("slow"), 429), (Unavailable("recovering"), 503), (StorageFull("full"), 507)]
 )
-async def test_h12_the_store_s_pressure_comes_with_a_pause(
+async def test_h12_the_stores_pressure_comes_with_a_pause(
     tmp_path: Path, error: TierlogError, status: int
 ) -> None:
     async def refuse(*args: object, **more: object) -> None:
@@ -333,7 +335,7 @@ async def test_the_container_map_is_the_given_one(tmp_path: Path) -> None:
         assert bodies.decode_map((await served.http.get("/v1/containers")).content) == known
 
 
-async def test_a_single_host_says_that_everything_is_here(served: Service) -> None:
+async def test_a_single_host_claims_every_container(served: Service) -> None:
     found = bodies.decode_map((await served.http.get("/v1/containers")).content)
 
     assert [(place.container, place.url, place.epoch) for place in found.containers] == [

@@ -84,7 +84,7 @@ def test_h1_every_name_survives_its_path(name: str, verb: Verb) -> None:
 @pytest.mark.parametrize(
     "path", ["/v1/segments/a", "/v1/segments//append", "/v1/other/a/append", "/v1/segments/a/"]
 )
-def test_h1_what_is_no_segment_s_path(path: str) -> None:
+def test_h1_what_is_no_segments_path(path: str) -> None:
     assert paths.split_segment_path(path) is None
 
 
@@ -135,7 +135,7 @@ def test_queries_that_clients_build_are_read() -> None:
 
 
 @given(st.binary(min_size=1, max_size=64), numbers, st.none() | st.integers(-1, 1 << 62), st.none() | numbers)
-def test_h4_an_append_s_headers_survive(
+def test_h4_an_appends_headers_survive(
     writer: bytes, event: int, previous: int | None, expected: int | None
 ) -> None:
     append = AppendHeaders(writer, event, previous, expected)
@@ -238,7 +238,7 @@ def test_h6_a_malformed_range_is_refused(text: str) -> None:
         parse_range(text)
 
 
-def test_h6_a_range_past_the_tail_tells_the_length() -> None:
+def test_h6_a_range_past_the_tail_reports_the_length() -> None:
     for text in ("bytes=10-", "bytes=99-100", "bytes=-0"):
         with pytest.raises(RangeNotSatisfiable) as caught:
             resolve_range(parse_range(text), "a", 0, 10, sealed=True)
@@ -246,7 +246,7 @@ def test_h6_a_range_past_the_tail_tells_the_length() -> None:
         assert (caught.value.length, caught.value.sealed) == (10, True)
 
 
-def test_h6_a_range_before_the_start_tells_the_start() -> None:
+def test_h6_a_range_before_the_start_reports_the_start() -> None:
     with pytest.raises(SegmentTruncated) as caught:
         resolve_range(RangeRequest(3), "a", 5, 10)
 
@@ -300,7 +300,7 @@ def test_h8_requests_survive(body: bodies.RequestBody) -> None:
     assert decode_request(encode_json(body), type(body)) == body
 
 
-def test_h8_what_may_be_left_out_has_its_default() -> None:
+def test_h8_optional_members_have_defaults() -> None:
     assert decode_request(b"", bodies.Create).rolling_size is None
     assert decode_request(b'{"rolling_size":null}', bodies.Create).rolling_size is None
     assert decode_request(b"", bodies.Nothing) == bodies.Nothing()
@@ -336,7 +336,7 @@ def test_h8_values_survive_their_bodies() -> None:
         b'{"x":' + b"[" * 100000,
     ],
 )
-def test_h8_a_request_s_body_is_read_strictly(body: bytes) -> None:
+def test_h8_a_requests_body_is_read_strictly(body: bytes) -> None:
     with pytest.raises(InvalidArgument) as caught:
         decode_request(body, bodies.Truncate)
 
@@ -452,7 +452,7 @@ def test_h8_a_map_lists_every_container_once_in_order(body: bytes) -> None:
 # --- transactions (rule H17) ----------------------------------------------------------------------
 
 
-def test_h1_a_transaction_s_id_and_a_prefix_survive_their_queries() -> None:
+def test_h1_a_transactions_id_and_a_prefix_survive_their_queries() -> None:
     path, _, query = paths.transaction_info_path("a#b", "t.1:2_-").partition("?")
 
     assert paths.split_segment_path(unquote(path)) == ("a#b", "transaction-info")

@@ -83,7 +83,7 @@ def test_h2_the_table_has_every_error_of_the_store() -> None:
     assert served == rows
 
 
-def test_h2_classes_that_share_a_code_are_told_apart_by_their_fields() -> None:
+def test_h2_classes_that_share_a_code_differ_in_their_fields() -> None:
     codes = [row.kind.code for row in TABLE]
     twins = [row for row in TABLE if codes.count(row.kind.code) > 1]
 
@@ -142,7 +142,7 @@ def test_an_unknown_last_event_number_stays_unknown() -> None:
     assert back.last_event_number is None
 
 
-def test_corruption_keeps_its_reason_apart_from_its_place() -> None:
+def test_corruption_keeps_its_reason_and_location_separate() -> None:
     back = returned(DataCorruption("a bad block", file="f", offset=3))
 
     assert isinstance(back, DataCorruption)
@@ -183,7 +183,7 @@ def test_a_class_that_is_not_in_the_table_travels_as_the_one_above_it() -> None:
         (200, "text/plain", b"hello"),
     ],
 )
-def test_h3_a_foreign_answer_says_nothing(
+def test_h3_a_foreign_answer_proves_nothing(
     status: int, content_type: str, body: bytes, maybe_applied: bool
 ) -> None:
     error = from_problem(status, {"content-type": content_type}, body, maybe_applied=maybe_applied)

@@ -64,7 +64,7 @@ def test_messages_are_put_together_from_pieces_of_any_size(sizes: list[int]) -> 
     assert heard == MESSAGES
 
 
-def test_a_newer_side_may_say_more() -> None:
+def test_messages_of_a_newer_version_may_have_more_fields() -> None:
     document = json.loads(encode(Closed(4))) | {"why": "because"}
     assert decode(json.dumps(document).encode()) == Closed(4)
 
@@ -82,7 +82,7 @@ def test_a_newer_side_may_say_more() -> None:
         b"\xff",
     ],
 )
-def test_what_cannot_be_understood_is_refused(line: bytes) -> None:
+def test_malformed_messages_are_refused(line: bytes) -> None:
     with pytest.raises(ProtocolError, match="malformed message"):
         decode(line)
 

@@ -57,7 +57,7 @@ async def test_an_append_to_a_missing_chunk_makes_none(storage: S3ChunkStorage) 
 
 
 @pytest.mark.parametrize("applied", [False, True])
-async def test_a_lost_reply_of_an_append_is_asked_once_and_stays_unknown(
+async def test_a_lost_reply_of_an_append_is_checked_once_and_stays_unknown(
     storage: S3ChunkStorage, server: S3Server, applied: bool
 ) -> None:
     await storage.write("a", 0, [b"abc"])
@@ -92,7 +92,7 @@ async def test_a_chunk_that_takes_no_more_appends_is_not_called_unavailable(
     assert await storage.read("a", 0, 100) == b"abc"
 
 
-async def test_a_bucket_without_write_offsets_says_so(storage: S3ChunkStorage, server: S3Server) -> None:
+async def test_a_bucket_without_write_offsets_is_reported(storage: S3ChunkStorage, server: S3Server) -> None:
     server.fail(Fault("PutObject", refuse=(501, "NotImplemented")))
     with pytest.raises(Unsupported, match="does not support this use of put_object"):
         await storage.write("a", 0, [b"abc"])

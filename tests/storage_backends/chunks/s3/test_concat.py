@@ -208,7 +208,7 @@ async def test_a_sweep_leaves_young_uploads_and_those_of_another_store(
     assert server.uploads() == kept
 
 
-async def test_an_upload_that_somebody_else_swept_is_no_trouble(
+async def test_an_upload_swept_by_another_process_is_no_error(
     storage: S3ChunkStorage, server: S3Server
 ) -> None:
     server.begin_upload("store/old", age=1e9)

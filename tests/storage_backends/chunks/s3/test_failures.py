@@ -93,7 +93,7 @@ REFUSALS = [
 @pytest.mark.parametrize(
     ("refuse", "kind", "message"), REFUSALS, ids=[f"{status}-{code}" for (status, code), _, _ in REFUSALS]
 )
-async def test_a_refusal_says_what_happened_and_what_to_do(
+async def test_a_refusal_explains_what_happened_and_what_to_do(
     storage: S3ChunkStorage, server: S3Server, refuse: tuple[int, str], kind: type[TierlogError], message: str
 ) -> None:
     server.fail(Fault("PutObject", refuse=refuse))
@@ -173,7 +173,7 @@ async def test_a_missing_chunk_costs_one_request_more_than_one_that_is_there(
     assert [seen.operation for seen in server.seen[1:]] == ["HeadObject", "GetObject"]
 
 
-async def test_a_missing_chunk_is_not_told_while_the_bucket_cannot_be_asked(
+async def test_a_missing_chunk_is_not_reported_while_the_bucket_is_unreachable(
     storage: S3ChunkStorage, server: S3Server
 ) -> None:
     server.fail(Fault("GetObject", drop=True), Fault("GetObject", refuse=(403, "AccessDenied")))
@@ -184,7 +184,7 @@ async def test_a_missing_chunk_is_not_told_while_the_bucket_cannot_be_asked(
     assert not await storage.exists("nowhere")
 
 
-async def test_a_chunk_that_was_made_while_it_was_looked_for_was_missing(
+async def test_a_chunk_created_during_the_lookup_counts_as_missing(
     storage: S3ChunkStorage, server: S3Server
 ) -> None:
     server.fail(Fault("HeadObject", refuse=(404, "NotFound")))
@@ -291,13 +291,13 @@ async def test_a_service_that_is_gone_cannot_have_done_anything(server: S3Server
 # --- opening ------------------------------------------------------------------------------------
 
 
-async def test_opening_says_that_the_bucket_is_missing(server: S3Server) -> None:
+async def test_opening_reports_a_missing_bucket(server: S3Server) -> None:
     server.remove_bucket()
     with pytest.raises(ConfigError, match=r"there is no bucket chunks at http://127\.0\.0\.1:\d+; make it"):
         await s3_storage(server.url).open()
 
 
-async def test_opening_says_that_the_access_key_is_unknown(
+async def test_opening_reports_an_unknown_access_key(
     server: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "stranger")
@@ -305,22 +305,20 @@ async def test_opening_says_that_the_access_key_is_unknown(
         await s3_storage(server.url).open()
 
 
-async def test_opening_says_that_there_are_no_credentials(
-    server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_opening_reports_missing_credentials(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     with pytest.raises(ConfigError, match="there are no usable credentials"):
         await s3_storage(server.url).open()
 
 
-async def test_opening_says_that_the_secret_key_is_wrong(server: S3Server) -> None:
+async def test_opening_reports_a_wrong_secret_key(server: S3Server) -> None:
     server.fail(Fault("ListObjectsV2", refuse=(403, "SignatureDoesNotMatch")))
     with pytest.raises(ConfigError, match="the secret key does not belong to the access key"):
         await s3_storage(server.url).open()
 
 
-async def test_opening_says_that_nobody_answers() -> None:
+async def test_opening_reports_an_unreachable_service() -> None:
     with pytest.raises(Unavailable, match="cannot be reached"):
         await s3_storage("http://127.0.0.1:9").open()
 
@@ -368,7 +366,7 @@ async def test_a_cancelled_opening_gives_its_connections_back(server: S3Server) 
 # --- answers that are not what was asked for ----------------------------------------------------
 
 
-async def test_a_service_that_ignores_ranges_is_found_out(storage: S3ChunkStorage, server: S3Server) -> None:
+async def test_a_service_that_ignores_ranges_is_detected(storage: S3ChunkStorage, server: S3Server) -> None:
     server.fail(Fault("GetObject", without_header="range"))
     with pytest.raises(Unavailable, match="were requested"):
         await storage.read("there", 10, 20)

@@ -49,7 +49,7 @@ async def test_uvloop_works_natively(server: S3Server) -> None:
     await storage.close()
 
 
-async def test_errors_and_results_cross_the_seam() -> None:
+async def test_errors_and_results_cross_the_event_loops() -> None:
     loop = request_loop()
     await loop.open()
 
@@ -61,7 +61,7 @@ async def test_errors_and_results_cross_the_seam() -> None:
     await loop.close()
 
 
-async def test_a_cancelled_call_has_ended_when_its_caller_goes_on() -> None:
+async def test_a_cancelled_call_has_ended_when_its_caller_continues() -> None:
     loop = request_loop()
     await loop.open()
     begun, ended = threading.Event(), threading.Event()
@@ -89,7 +89,7 @@ async def test_a_cancelled_call_has_ended_when_its_caller_goes_on() -> None:
     await loop.close()
 
 
-async def test_a_call_that_is_cancelled_before_it_begins_does_no_harm() -> None:
+async def test_a_call_that_is_cancelled_before_it_begins_has_no_effect() -> None:
     loop = request_loop()
     await loop.open()
     runs: list[str] = []
@@ -109,7 +109,7 @@ async def test_a_call_that_is_cancelled_before_it_begins_does_no_harm() -> None:
     await loop.close()
 
 
-async def test_a_cancelled_request_leaves_the_storage_sound(server: S3Server) -> None:
+async def test_a_cancelled_request_leaves_the_storage_usable(server: S3Server) -> None:
     storage = s3_storage(server.url, connections=1)
     await storage.open()
     await storage.create_with_content("a", [b"abc"])

@@ -96,7 +96,7 @@ async def test_a_lasting_failure_is_raised_after_the_last_attempt(
     assert "store/a/b" not in server.objects()
 
 
-async def test_once_unknown_it_stays_unknown_until_the_bucket_tells(
+async def test_an_unknown_outcome_stays_unknown_until_the_bucket_answers(
     client: StorageClient, server: S3Server
 ) -> None:
     server.fail(Fault("PutObject", drop=True), Fault("PutObject", refuse=SLOW_DOWN, times=2))

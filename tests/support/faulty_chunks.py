@@ -1,12 +1,11 @@
-"""Chunk storages that are wrong on purpose, each in one promise of the contract: what a conformance suite
-must catch.
+"""Chunk storages that each break one promise of the contract; the conformance suite must catch them.
 
-``Right`` is the same wrapper without a fault. Each other class is named for what it does.
+``Right`` is the same wrapper without a fault.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -455,3 +454,69 @@ def wrong_storages(kind: type[Right] = Right) -> Iterator[type[Right]]:
         yield from wrong_storages(each)
         if each not in (Lying, Promising):
             yield each
+
+
+# --- lists and sweeps ---------------------------------------------------------------------------
+
+
+class ListsUnsorted(Right):
+    async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
+        for info in reversed(await self.all_of(prefix, after)):
+            yield info
+
+
+class ListsFoldersFirst(Right):
+    async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
+        for info in sorted(await self.all_of(prefix, after), key=lambda info: info.name.split("/")):
+            yield info
+
+
+class ListsWholeFoldersOnly(Right):
+    async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
+        for info in await self.all_of(prefix, after):
+            if info.name == prefix or not prefix or info.name.startswith(prefix.rstrip("/") + "/"):
+                yield info
+
+
+class ListsOnePage(Right):
+    async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
+        for info in (await self.all_of(prefix, after))[:100]:
+            yield info
+
+
+class ListsFromTheBeginning(Right):
+    async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
+        for info in await self.all_of(prefix):
+            yield info
+
+
+class ListsTheLastNameAgain(Right):
+    async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
+        if after and after.startswith(prefix) and self.has(after):
+            yield await self.info(after)
+        for info in await self.all_of(prefix, after):
+            yield info
+
+
+class ListsNothingAfterDeletedNames(Right):
+    async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
+        for info in await self.all_of(prefix, after) if not after or self.has(after) else []:
+            yield info
+
+
+class ListsAfterAnything(Right):
+    async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
+        for info in await self.all_of(prefix):
+            if info.name > after:
+                yield info
+
+
+class SweepsChunks(Right):
+    async def sweep(self) -> None:
+        self.memory.state.chunks.popitem()
+
+
+class ListsNoLengths(Right):
+    async def list(self, prefix: str, after: str = "") -> AsyncGenerator[ChunkInfo, None]:
+        for info in await self.all_of(prefix, after):
+            yield ChunkInfo(info.name, 0)

@@ -1,9 +1,6 @@
-"""A supervisor without processes: hosts that exist as far as its fleet knows, and do at once what they are
-told.
+"""A supervisor without processes: its hosts exist only in the fleet and carry out commands at once, in order.
 
-Owns: carrying out the supervisor's commands in this process, in order. Everything else is the real
-supervisor: its fleet, its map's version, its orders' checks, its ticks. Nothing here opens a socket or starts
-a process.
+Everything else is the real supervisor. Nothing here opens a socket or starts a process.
 """
 
 from __future__ import annotations
@@ -29,8 +26,8 @@ from tierlog.actors.supervisor.supervisor import Supervisor, SupervisorOptions
 from tierlog.actors.supervisor.term import Term
 
 
-class ObedientSupervisor(Supervisor):
-    """``url``: where all its hosts claim to be. ``silent`` hosts do nothing that they are told."""
+class FakeHostsSupervisor(Supervisor):
+    """All hosts report ``url`` as their address. ``silent`` hosts ignore commands."""
 
     def __init__(
         self,

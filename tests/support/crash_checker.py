@@ -1,17 +1,16 @@
-"""What is done after each crash of a scenario, and judged.
+"""Recovers the store after each crash of a scenario and checks the result.
 
 A recovered store is checked against the oracle, loses power with nothing unsynced kept, and must still be
-right; then it flushes, and its chunks must be exactly what its metadata names.
+right; then it flushes, and its chunks must be exactly those its metadata names.
 
-A recovery does what its calls' answers make it do, and nothing else: no chance, no time. That is used three
-times, and each crash is counted and held against the oracle all the same:
+A recovery depends only on the answers to its calls, never on chance or time. This saves work in three places;
+each crash is still counted and checked against the oracle:
 
-* Two crashes that leave the same disk and the same oracle are judged once.
-* Of two disks that show the same, and differ in what a power loss would take, one is recovered. On the other
-  its calls are repeated, without the store; each must be answered as it was. What the store showed is held
-  against the other's oracle, and the power is lost.
-* Two recoveries that come to disks that show the same, with the same oracle, are settled once: no power loss
-  follows.
+* Two crashes that leave the same disk and the same oracle are checked once.
+* If two disks read the same and differ only in what a power loss would take, one is recovered. On the other
+  the recovery's calls are replayed without the store, and each must be answered as before. What the store
+  showed is checked against the other's oracle; then the power is lost.
+* If two recoveries end with disks that read the same and with the same oracle, the power loss follows once.
 """
 
 from __future__ import annotations
@@ -125,13 +124,13 @@ class Look:
 
 
 @attrs.define
-class Judge:
+class CrashChecker:
     """Crashes instants of a scenario and judges what comes of it."""
 
     scenario: Scenario
-    judged: set[Hashable] = attrs.field(factory=set)
+    checked: set[Hashable] = attrs.field(factory=set)
     """What was left by the crashes so far."""
-    judged_second: set[Hashable] = attrs.field(factory=set)
+    checked_second: set[Hashable] = attrs.field(factory=set)
     """The same of the crashes of recoveries."""
     looks: dict[Hashable, Look] = attrs.field(factory=dict)
     """By what the first owner found, and whose state it asked for."""
@@ -146,7 +145,7 @@ class Judge:
         disk, oracle = after(instant.disk, mode, random), instant.oracle.copy()
         self.crashes += 1
         left = fingerprint(disk), repr(oracle)
-        if left in self.judged:
+        if left in self.checked:
             return
 
         if self.scenario.twice and not self.briefly:
@@ -154,7 +153,7 @@ class Judge:
         if not self.briefly:
             disk = self._recover(disk, oracle)
         self._settle(disk, oracle)
-        self.judged.add(left)
+        self.checked.add(left)
 
     def _recover(self, found: SimulatedDisk, oracle: Oracle) -> SimulatedDisk:
         """The first owner after the crash looks, then loses power: nothing that it saw may depend on what
@@ -216,7 +215,7 @@ class Judge:
 
     def _crash_the_recovery(self, found: SimulatedDisk, oracle: Oracle) -> None:
         recorder = self._record_recovery(fork(found)[0], oracle)
-        inner = Judge(self.scenario, self.judged_second, settled=self.settled, briefly=True)
+        inner = CrashChecker(self.scenario, self.checked_second, settled=self.settled, briefly=True)
         for instant in recorder.instants:
             for mode in extremes(instant):
                 try:

@@ -1,8 +1,7 @@
 """A host that dies whenever it opens one container: a program for tests of quarantine.
 
-The environment variable FATAL_CONTAINER is the container's index; FATAL_WHILE names a file without which nothing
-happens. The host dies after it opened the log, so that each death leaves a higher epoch behind.
-"""
+The environment variable CRASH_CONTAINER is the container's index; CRASH_WHILE names a file without which
+nothing happens. The host dies after it opened the log, so that each death leaves a higher epoch behind."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ _open_log = StorageClaim.open_log
 
 async def _open_and_die(claim: StorageClaim, previous_epochs: Collection[int] | None) -> OpenedLog:
     opened = await _open_log(claim, previous_epochs)
-    if claim.container == int(os.environ["FATAL_CONTAINER"]) and Path(os.environ["FATAL_WHILE"]).exists():
+    if claim.container == int(os.environ["CRASH_CONTAINER"]) and Path(os.environ["CRASH_WHILE"]).exists():
         os.kill(os.getpid(), signal.SIGKILL)
     return opened
 

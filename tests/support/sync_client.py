@@ -1,4 +1,4 @@
-"""The doors to a store: embedded, a client, and a plain client whose calls are awaited like the others'."""
+"""A synchronous client behind the asynchronous interface, so that one test runs on every client."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import anyio.to_thread
 import tierlog
 
 
-class InThread:
+class AwaitedSyncClient:
     """A sync client whose calls are awaited."""
 
     def __init__(self, client: tierlog.SyncClient) -> None:
@@ -23,11 +23,11 @@ class InThread:
 
 
 @asynccontextmanager
-async def connect_in_thread(url: str, **terms: Any) -> AsyncIterator[InThread]:
+async def connect_in_thread(url: str, **options: Any) -> AsyncIterator[AwaitedSyncClient]:
     """``tierlog.connect_sync`` in the form of ``tierlog.connect``."""
-    opened = tierlog.connect_sync(url, **terms)
+    opened = tierlog.connect_sync(url, **options)
     client = await anyio.to_thread.run_sync(opened.__enter__)
     try:
-        yield InThread(client)
+        yield AwaitedSyncClient(client)
     finally:
         await anyio.to_thread.run_sync(opened.__exit__, None, None, None)
