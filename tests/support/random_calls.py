@@ -1,10 +1,12 @@
-"""Random calls of one family, for tests of the model and of the checker: few names, few writers, every
-verb."""
+"""Random calls of one family, for tests of the model, of the checker and of the store: few names, few
+writers, every verb."""
 
 from __future__ import annotations
 
 from random import Random
 
+import attrs
+from simulation.model import STAGED_PARTS, TRANSACTION_IDS, State, staged_names
 from simulation.model_calls import (
     Append,
     Create,
@@ -20,11 +22,14 @@ from simulation.model_calls import (
     Truncate,
     UpdateAttributes,
 )
+from simulation.model_transactions import Abort, Begin, Commit, LookUp, Stage
 
-from tierlog import AttributeUpdate, AttributeUpdateKind
+from tierlog import AttributeUpdate, AttributeUpdateKind, StagedPart, TransactionToken
 
 NAMES = ("f", "f#1", "f#2")
 WRITERS = ("v", "w")
+TARGETS = ("f", "f#1")
+LEASE = 1000.0
 
 
 def random_call(random: Random, number: int) -> Op:
@@ -67,5 +72,64 @@ def random_call(random: Random, number: int) -> Op:
             merge,
             merge,
             ExpireWriters(name, ("w",)),
+        )
+    )
+
+
+def random_transaction_call(random: Random, state: State, number: int) -> Op:
+    target, transaction = random.choice(TARGETS), random.choice(TRANSACTION_IDS[:3])
+    names = staged_names(target, transaction)
+    token = random.choice((None, None, TransactionToken("q", random.randrange(6)), TransactionToken("r", 1)))
+    staged = state.staged(target, transaction)
+    parts = tuple(
+        StagedPart(name, len(segment.data))
+        for name, segment in random.sample(sorted(staged.items()), random.randint(0, len(staged)))
+    )
+    match random.choice(
+        ("begin", "stage", "stage", "append", "append", "commit", "abort", "look", "wrong", "rare")
+    ):
+        case "begin":
+            return Begin(target, transaction, token, LEASE)
+        case "stage":
+            return Stage(target, transaction, random.choice(STAGED_PARTS))
+        case "append":
+            return Append(
+                random.choice((target, *names)),
+                (b"%d." % number,),
+                expected_offset=random.choice((None, None, 0)),
+            )
+        case "commit":
+            return Commit(target, transaction, parts, token)
+        case "abort":
+            return Abort(target, transaction, random.choice(("", "why")))
+        case "look":
+            return random.choice(
+                (
+                    LookUp(target, transaction),
+                    Info(names[0]),
+                    Read(names[0], 0, 50),
+                    ListNames("f"),
+                    Info(target),
+                )
+            )
+        case "wrong":
+            wrong = tuple(attrs.evolve(part, length=part.length + 1) for part in parts)
+            foreign = (StagedPart(random.choice(staged_names("f", "t4") + names), 0), StagedPart("f", 0))
+            return Commit(
+                target,
+                transaction,
+                random.choice((wrong, (*parts, *parts), (*parts, random.choice(foreign)))),
+                token,
+            )
+    return random.choice(
+        (
+            Create(target),
+            Create(target),
+            Create(target),
+            Delete(target),
+            Seal(target),
+            Truncate(target, 1),
+            Merge("f", ("f#1",)),
+            Seal(names[0]),
         )
     )

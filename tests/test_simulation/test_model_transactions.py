@@ -8,24 +8,22 @@ from typing import Any
 
 import attrs
 import pytest
-from simulation.model import STAGED_PARTS, TRANSACTION_IDS, Outcome, State, refusal, staged_names
+from simulation.model import Outcome, State, refusal, staged_names
 from simulation.model_calls import (
     Append,
     Create,
     Delete,
-    Info,
     ListNames,
-    Merge,
     Op,
     Read,
     Seal,
-    Truncate,
     not_found,
 )
 from simulation.model_transactions import Abort, Begin, Commit, LookUp, ReturnedTransaction, Stage
 from simulation.view import difference, observe, shows
 
 from support.container_world import ContainerWorld
+from support.random_calls import LEASE, TARGETS, random_transaction_call
 from tierlog import SegmentStore
 from tierlog.storage_backends.base.errors import (
     BadOffset,
@@ -45,7 +43,7 @@ from tierlog.storage_backends.base.transactions import (
 
 pytestmark = pytest.mark.anyio
 
-LEASE = 1000.0
+
 P0, P1, _ = staged_names("f", "t0")
 TOKEN = TransactionToken("q", 3)
 BEGIN = Begin("f", "t0", TOKEN, LEASE)
@@ -115,75 +113,13 @@ async def test_model_and_store_give_the_same_answers() -> None:
     assert shows(state, view), difference(state, view)
 
 
-TARGETS = ("f", "f#1")
-
-
-def random_call(random: Random, state: State, number: int) -> Op:
-    target, transaction = random.choice(TARGETS), random.choice(TRANSACTION_IDS[:3])
-    names = staged_names(target, transaction)
-    token = random.choice((None, None, TransactionToken("q", random.randrange(6)), TransactionToken("r", 1)))
-    staged = state.staged(target, transaction)
-    parts = tuple(
-        StagedPart(name, len(segment.data))
-        for name, segment in random.sample(sorted(staged.items()), random.randint(0, len(staged)))
-    )
-    match random.choice(
-        ("begin", "stage", "stage", "append", "append", "commit", "abort", "look", "wrong", "rare")
-    ):
-        case "begin":
-            return Begin(target, transaction, token, LEASE)
-        case "stage":
-            return Stage(target, transaction, random.choice(STAGED_PARTS))
-        case "append":
-            return Append(
-                random.choice((target, *names)),
-                (b"%d." % number,),
-                expected_offset=random.choice((None, None, 0)),
-            )
-        case "commit":
-            return Commit(target, transaction, parts, token)
-        case "abort":
-            return Abort(target, transaction, random.choice(("", "why")))
-        case "look":
-            return random.choice(
-                (
-                    LookUp(target, transaction),
-                    Info(names[0]),
-                    Read(names[0], 0, 50),
-                    ListNames("f"),
-                    Info(target),
-                )
-            )
-        case "wrong":
-            wrong = tuple(attrs.evolve(part, length=part.length + 1) for part in parts)
-            foreign = (StagedPart(random.choice(staged_names("f", "t4") + names), 0), StagedPart("f", 0))
-            return Commit(
-                target,
-                transaction,
-                random.choice((wrong, (*parts, *parts), (*parts, random.choice(foreign)))),
-                token,
-            )
-    return random.choice(
-        (
-            Create(target),
-            Create(target),
-            Create(target),
-            Delete(target),
-            Seal(target),
-            Truncate(target, 1),
-            Merge("f", ("f#1",)),
-            Seal(names[0]),
-        )
-    )
-
-
 @pytest.mark.parametrize("seed", range(10))
 async def test_model_and_store_agree_on_any_calls(seed: int) -> None:
     random, state = Random(seed), Create("f").apply(State())[0]
     async with ContainerWorld().owner() as owner:
         await owner.store.create_segment("f")
         for number in range(200):
-            op = random_call(random, state, number)
+            op = random_transaction_call(random, state, number)
             state, outcome = op.apply(state)
             answer = await ask(owner.store, op)
             assert outcome.accepts(answer), f"{op} returned {answer!r}, not {outcome}"

@@ -10,12 +10,10 @@ from random import Random
 
 import anyio
 import anyio.abc
-import attrs
 import pytest
-from simulation.disk import Keep
 from simulation.faults import Fault, Kind, Nth, Target
 from simulation.loop import Deadlock, after_steps, run_virtual
-from simulation.settings import ChunksKind, Latency, Limits, SiteKind, WalKind
+from simulation.settings import ChunksKind, SiteKind, WalKind
 from simulation.trace import Trace
 from simulation.world import Process, ProcessDied, Site
 
@@ -23,7 +21,6 @@ from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.errors import (
     NotOwner,
     OutcomeUnknown,
-    StorageFull,
     Throttled,
     TierlogError,
     Unavailable,
@@ -92,32 +89,6 @@ async def created(site: Site, tasks: anyio.abc.TaskGroup) -> Process:
 # --- lives --------------------------------------------------------------------------------------
 
 
-@every_kind
-def test_a_store_lives_through_a_kill_a_clean_end_and_a_power_loss(kind: SiteKind) -> None:
-    async def story(site: Site, tasks: anyio.abc.TaskGroup) -> None:
-        first = await created(site, tasks)
-        acked = await write(first, range(60))
-        first.kill()
-        second = await site.start(tasks)
-        assert await content(second) == acked
-        acked += await write(second, range(60, 120))
-        await second.call(lambda store: store.flush())
-        assert sum(map(len, _users_chunks(site))) >= len(acked)
-        await second.stop()
-        site.lose_power("none")
-        third = await site.start(tasks)
-        assert await content(third) == acked
-        log = third.containers()[0].log.statistics()
-        await third.stop()
-        assert (log.epoch, third.error) == (3, None)
-
-    play(story, kind)
-
-
-def _users_chunks(site: Site) -> list[bytes]:
-    return [data for name, data in site.chunk_contents().items() if name.startswith("containers/")]
-
-
 async def _create(name: str, store: SegmentStore) -> None:
     await store.create_segment(name)
 
@@ -155,17 +126,6 @@ def test_idle_means_quiet(kind: SiteKind) -> None:
         assert site.calls == before
 
     play(story, kind)
-
-
-def test_calls_take_their_time_and_interleave() -> None:
-    async def story(site: Site, tasks: anyio.abc.TaskGroup) -> None:
-        process = await created(site, tasks)
-        await write(process, range(10))
-        assert anyio.current_time() > 0.05
-
-    slow = Latency(files=0.01, sync=0.01, log=0.01, chunks=0.01, share=0.5)
-    for kind in KINDS:
-        play(story, attrs.evolve(kind, latency=slow))
 
 
 # --- ends ---------------------------------------------------------------------------------------
@@ -255,28 +215,6 @@ def test_a_start_can_be_killed_too(kind: SiteKind, steps: int) -> None:
 
 def _kill_number(site: Site, number: int) -> None:
     site.processes[number - 1].kill()
-
-
-@every_kind
-@pytest.mark.parametrize("keep", ["none", "all", "random"])
-def test_a_power_loss_keeps_what_was_acked(kind: SiteKind, keep: Keep) -> None:
-    async def story(site: Site, tasks: anyio.abc.TaskGroup) -> None:
-        process = await created(site, tasks)
-        acked = b""
-        for steps in (50, 200, 400):
-            after_steps(steps, partial(site.lose_power, keep))
-            try:
-                for number in range(400):
-                    await append(process, block(number))
-                    acked += block(number)
-            except ProcessDied:
-                process = await site.start(tasks)
-            shown = await content(process)
-            assert shown[: len(acked)] == acked
-            assert len(shown) <= len(acked) + 100  # one append was in doubt
-            acked = shown
-
-    play(story, kind)
 
 
 # --- zombies ------------------------------------------------------------------------------------
@@ -410,22 +348,6 @@ def test_a_failed_start_gives_its_reason() -> None:
         assert site.processes[1].ended.is_set()
 
     play(story, SiteKind())
-
-
-def test_a_full_disk_refuses_appends_until_there_is_room() -> None:
-    async def story(site: Site, tasks: anyio.abc.TaskGroup) -> None:
-        process = await created(site, tasks)
-        await write(process, range(5))
-        undo = site.damage.fill_disk()
-        with pytest.raises((StorageFull, Unavailable, OutcomeUnknown)):
-            for number in range(2000):
-                await append(process, block(number))
-        undo()
-        await anyio.sleep(5)
-        await append(process, b"again")
-
-    play(story, SiteKind(limits=Limits(wal_low_water=4096)))
-    play(story, SiteKind(limits=Limits(wal_low_water=4096), capacity=1 << 20))
 
 
 def test_a_jump_of_the_wall_clock_moves_nothing_else() -> None:

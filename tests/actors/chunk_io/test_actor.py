@@ -72,22 +72,6 @@ async def test_an_unexpected_error_reaches_the_caller_and_the_actor_continues() 
         assert not await play.client.exists("a")
 
 
-async def test_reads_are_retried_through_the_client() -> None:
-    async with stage() as play:
-        play.chunks.plan("exists", DOWN, DOWN)
-        assert not await play.client.exists("a")
-        assert play.actor.statistics().attempts.retries == 2
-
-
-async def test_a_write_of_unknown_outcome_surfaces_once() -> None:
-    async with stage() as play:
-        await play.client.create("a")
-        play.chunks.plan("write", Fault(FaultKind.AFTER))
-        with pytest.raises(OutcomeUnknown):
-            await play.client.write("a", 0, [b"x"])
-        assert play.chunks.count("write") == 1
-
-
 async def test_mutable_buffers_are_copied_when_the_call_is_made() -> None:
     async with stage() as play, anyio.create_task_group() as tasks:
         hang = Hang()

@@ -11,7 +11,7 @@ import pytest
 from support.container_parts import NAME, Parts, append
 from support.container_world import virtual_time
 from tierlog.actors.container.admission import Admission, AdmissionOptions
-from tierlog.storage_backends.base.errors import StorageFull, Throttled, TierlogError, Unavailable
+from tierlog.storage_backends.base.errors import StorageFull, Throttled, TierlogError
 
 pytestmark = [pytest.mark.anyio, virtual_time]
 
@@ -91,15 +91,6 @@ async def test_a_delay_ends_when_the_writer_makes_progress() -> None:
         assert await gates.seconds() == pytest.approx(0.25)
 
 
-async def test_above_the_hard_limit_appends_are_refused() -> None:
-    gates = Gates()
-    gates.pin(200)
-    with pytest.raises(Throttled, match="200 bytes wait to be flushed"):
-        await gates.admission.admit(NAME, 10)
-
-    assert gates.admission.statistics().throttled == 1
-
-
 async def test_a15_above_the_hard_limit_a_full_long_term_storage_is_named() -> None:
     """Waiting makes no room there: whoever appends should hear of it."""
     gates = Gates()
@@ -125,20 +116,6 @@ async def test_full_memory_asks_for_a_flush_cycle(pinned: int) -> None:
             assert pinned == 200
 
     assert gates.writer.requested == 1
-
-
-async def test_a_segment_that_cannot_be_flushed_is_refused_alone() -> None:
-    """F4: above its cap only its own appends are refused."""
-    gates = Gates()
-    gates.pin(51)
-    gates.writer.failing[gates.parts.segment().sid] = Unavailable("scripted: down")
-    with pytest.raises(Throttled, match=f"{NAME}.* cannot be flushed"):
-        await gates.admission.admit(NAME, 10)
-    await gates.admission.admit("other", 10)
-    await gates.admission.admit("no/such", 10)
-
-    gates.parts.flush(length=1)
-    await gates.admission.admit(NAME, 10)
 
 
 async def test_a_full_disk_refuses_appends_before_anything_is_written() -> None:

@@ -96,21 +96,6 @@ async def test_the_cut_is_durable_before_anything_is_written() -> None:
     assert "write" in order[1:]
 
 
-async def test_a_cycle_by_size_takes_only_what_is_due() -> None:
-    world = await FlushWorld().open()
-    due = world.parts.create("due")
-    other = world.parts.create("other")
-    world.parts.do(append("due", b"aa"), append("other", b"b"))
-    writer = writer_of(world)
-    writer.segment_due(due.sid)
-    await writer.cycle(full=False)
-
-    assert due.is_flushed
-    assert not other.has_record
-    assert completed(world) == [CycleComplete(1, 1, 4, False)]
-    assert writer.statistics().due_segments == 0
-
-
 async def test_a_merge_brings_its_sources_along() -> None:
     """F3: target and sources are due together, whichever was wanted."""
     world = await FlushWorld().open()
@@ -124,21 +109,6 @@ async def test_a_merge_brings_its_sources_along() -> None:
 
     assert target.is_flushed
     assert await world.stored(target) == b"tssr"
-
-
-async def test_deletes_ride_in_a_cycle() -> None:
-    """F2: the record is removed in the cycle, and the collector learns when the cycle is complete."""
-    world = await FlushWorld().open()
-    segment = world.parts.create()
-    world.parts.do(append(NAME, b"abc"))
-    writer = writer_of(world)
-    await writer.cycle(full=True)
-    world.parts.do(DeleteRequest(NAME))
-    await writer.cycle(full=True)
-
-    assert world.parts.state.segments.get(segment.sid) is None
-    assert len(world.sink.released) == 1
-    assert world.cycles[-1] == ("completed", 2)
 
 
 async def test_a_segment_deleted_during_its_flush_is_no_failure() -> None:
@@ -228,18 +198,6 @@ async def test_a_claim_that_is_refused_ends_the_writer(error: Exception) -> None
 # --- when ---------------------------------------------------------------------------------------
 
 
-async def test_what_a_client_did_is_flushed_at_its_age() -> None:
-    """F5, C8."""
-    async with running() as (world, writer):
-        world.parts.create()
-        world.parts.do(append(NAME, b"abc"))
-        writer.operations_logged()
-        await anyio.sleep(29.9)
-        assert completed(world) == []
-        await anyio.sleep(0.2)
-        assert completed(world) == [CycleComplete(1, 1, 2, True)]
-
-
 async def test_what_a_cycle_produces_makes_no_next_one_due() -> None:
     """F5: an idle store is quiet."""
     async with running() as (world, writer):
@@ -251,16 +209,6 @@ async def test_what_a_cycle_produces_makes_no_next_one_due() -> None:
         await anyio.sleep(1000)
 
         assert len(world.logged) == before == 1
-
-
-async def test_enough_bytes_make_a_cycle_due_at_once() -> None:
-    async with running() as (world, writer):
-        segment = world.parts.create()
-        world.parts.do(append(NAME, b"abc"))
-        writer.segment_due(segment.sid)
-        await anyio.wait_all_tasks_blocked()
-
-        assert segment.is_flushed
 
 
 async def test_opening_a_flushed_store_flushes_nothing() -> None:
@@ -310,48 +258,6 @@ async def test_while_storage_is_down_there_is_one_attempt_per_pause() -> None:
 
 
 # --- flush() ------------------------------------------------------------------------------------
-
-
-async def test_flush_returns_when_everything_so_far_is_in_a_complete_cycle() -> None:
-    async with running() as (world, writer):
-        segment = world.parts.create()
-        world.parts.do(append(NAME, b"abc"))
-        await writer.flush()
-
-        assert segment.is_flushed
-        assert completed(world) == [CycleComplete(1, 1, 2, True)]
-        assert writer.statistics().last_cut == 2
-
-
-async def test_flush_raises_what_kept_a_segment_from_it() -> None:
-    async with running() as (world, writer):
-        world.parts.create("bad", "good")
-        world.parts.do(append("bad", b"x"), append("good", b"y"))
-        only_fails(world, "bad")
-        with pytest.raises(Unavailable, match="scripted"):
-            await writer.flush()
-
-        assert world.parts.segment("good").is_flushed
-        world.chunks.script = None
-        await writer.flush()
-        assert world.parts.segment("bad").is_flushed
-
-
-async def test_a_flush_asked_for_during_a_cycle_waits_for_the_next() -> None:
-    """Its cut must be at or after the call."""
-    async with running() as (world, writer):
-        segment = world.parts.create()
-        world.parts.do(append(NAME, b"abc"))
-        delayed = every(Fault(FaultKind.DELAY, seconds=1.0), "write", "create_with_content")
-        world.chunks.script = delayed
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(writer.flush)
-            await anyio.sleep(0.5)
-            world.parts.do(append(NAME, b"def"))
-            await writer.flush()
-
-        assert segment.flushed == 6
-        assert [op.full for op in completed(world) if isinstance(op, CycleComplete)] == [True, True]
 
 
 async def test_flush_of_a_flushed_store_completes_an_empty_cycle() -> None:

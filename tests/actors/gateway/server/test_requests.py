@@ -142,35 +142,6 @@ async def test_h8_malformed_json_is_refused(a: Service, body: bytes) -> None:
     assert (response.status_code, response.json()["code"]) == (400, "invalid-argument")
 
 
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Tierlog-Expected-Offset": "-1"},
-        {"Tierlog-Expected-Offset": "9223372036854775807"},
-        {"Tierlog-Expected-Offset": "9223372036854775808"},
-        {"Tierlog-Event-Number": "1"},
-        {"Tierlog-Writer-Id": "w"},
-        {"Tierlog-Writer-Id": "w w", "Tierlog-Event-Number": "1"},
-        {"Tierlog-Writer-Id": "w" * 65, "Tierlog-Event-Number": "1"},
-        {"Tierlog-Writer-Id": "w", "Tierlog-Event-Number": "1", "Tierlog-Previous-Event-Number": "1"},
-    ],
-)
-async def test_h4_headers_out_of_range_are_refused(a: Service, headers: dict[str, str]) -> None:
-    response = await a.http.post("/v1/segments/a/append", content=b"x", headers={**RAW, **headers})
-
-    assert (response.status_code, response.json()["code"]) == (400, "invalid-argument")
-    assert await length(a) == 0
-
-
-async def test_h4_a_header_that_is_given_twice_is_refused(a: Service) -> None:
-    stream = await a.raw(
-        HEAD + b"content-length: 1\r\nconnection: close\r\ntierlog-expected-offset: "
-        b"0\r\ntierlog-expected-offset: 0\r\n\r\nx"
-    )
-
-    assert (await everything(stream)).startswith(b"HTTP/1.1 400 ")
-
-
 # --- half requests ------------------------------------------------------------------------------
 
 
@@ -206,16 +177,6 @@ async def test_half_a_head_times_out(a: Service, monkeypatch: pytest.MonkeyPatch
     answer = await everything(half)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b"connection: close" in answer
-
-
-async def test_a_head_without_an_end_is_cut_off(a: Service) -> None:
-    stream = await a.raw(b"GET /health HTTP/1.1\r\n" + b"x: " + b"y" * 200_000)
-
-    assert (await everything(stream)).startswith(b"HTTP/1.1 413 ")
-
-
-async def test_nonsense_is_refused(a: Service) -> None:
-    assert (await everything(await a.raw(b"\x16\x03\x01\r\n\r\n"))).startswith(b"HTTP/1.1 400 ")
 
 
 async def test_requests_on_one_connection_are_answered_in_order(a: Service) -> None:

@@ -15,7 +15,6 @@ from tierlog import open_store
 from tierlog.actors.gateway.server.app import ServerLimits
 from tierlog.actors.gateway.wire.batch import BATCH_TYPE, BatchItem, decode_outcomes, encode_batch
 from tierlog.actors.gateway.wire.bodies import JSON_TYPE
-from tierlog.actors.gateway.wire.errors import from_problem
 from tierlog.storage_backends.base.errors import NotOwner, TransactionEnded
 
 pytestmark = pytest.mark.anyio
@@ -80,37 +79,6 @@ async def test_a_transactions_life(served: Service) -> None:
     )
     assert (await served.http.get("/v1/segments/app/events/bytes")).content == b"bytes"
     assert (await served.http.get("/v1/segments")).json() == {"segments": ["app/events"]}
-
-
-async def test_transactions_are_listed_by_the_prefix_of_their_targets(served: Service) -> None:
-    for target in ("b", "a/1", "a/2"):
-        await served.store.create_segment(target)
-        await served.store.begin_transaction(target, "t")
-
-    found = (await served.http.get("/v1/transactions", params={"prefix": "a/"})).json()["transactions"]
-
-    assert [(each["target"], each["transaction_id"], each["state"]) for each in found] == [
-        ("a/1", "t", "open"),
-        ("a/2", "t", "open"),
-    ]
-    assert len((await served.http.get("/v1/transactions")).json()["transactions"]) == 3
-
-
-async def test_h2_a_zombies_append_is_409_with_the_state(served: Service) -> None:
-    await stage(served)
-    await ask(served, "commit-transaction", **VERBS["commit-transaction"])
-
-    late = await served.http.post("/v1/segments/app/events%23txn.t-1.p0/append", content=b"x", headers=RAW)
-
-    assert (late.status_code, late.json()["code"], late.json()["state"]) == (
-        409,
-        "transaction-ended",
-        "committed",
-    )
-    error = from_problem(late.status_code, late.headers, late.content, maybe_applied=True)
-    assert isinstance(error, TransactionEnded)
-    assert (error.state, error.segment) == ("committed", "app/events")
-    assert (await served.store.segment_info("app/events")).length == 5
 
 
 async def test_h7_a_zombies_item_in_a_batch_fails_with_the_state_and_the_others_are_applied(

@@ -116,32 +116,6 @@ async def test_idempotent_and_conditional_appends(served: Service) -> None:
     )
 
 
-async def test_merge(served: Service) -> None:
-    for name in ("a", "a#1", "a#2"):
-        await served.store.create_segment(name)
-        await served.store.append(name, name.encode())
-    await served.store.seal_segment("a#1")
-
-    assert (
-        problem(await post(served, "/v1/segments/a/merge", {"sources": ["a#1", "a#2"]})).code
-        == "segment-not-sealed"
-    )
-    await served.store.seal_segment("a#2")
-    updates = [{"name": "n", "value": 1, "kind": "none"}]
-    assert (
-        await post(served, "/v1/segments/a/merge", {"sources": ["a#1", "a#2"], "attribute_updates": updates})
-    ).json() == {"offset": 1}
-    assert (await served.http.get("/v1/segments/a/bytes")).content == b"aa#1a#2"
-
-
-async def test_flush_moves_everything_to_long_term_storage(served: Service) -> None:
-    await served.store.create_segment("a")
-    await append(served, "a", b"hello")
-
-    assert (await post(served, "/v1/flush")).json() == {}
-    assert (await served.store.segment_info("a")).flushed_length == 5
-
-
 @pytest.mark.parametrize(
     "method, path, body, status, code",
     [
@@ -187,10 +161,6 @@ async def test_h2_refusals(
     assert (response.status_code, response.json()["code"]) == (status, code)
     assert response.headers["content-type"] == "application/problem+json"
     assert response.json()["request_id"] == response.headers["x-request-id"]
-
-
-async def test_a_wrong_method_is_answered_with_the_allowed_one(served: Service) -> None:
-    assert (await served.http.put("/v1/batch")).headers["allow"] == "POST"
 
 
 # --- batches ------------------------------------------------------------------------------------
