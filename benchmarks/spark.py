@@ -150,8 +150,10 @@ async def write(setting: Setting) -> Sequence[Pair]:
             return count * ROW_BYTES / 1e6 / seconds
 
         pairs = await alternate(setting, value, reference, ROUNDS)
-        told = ", ".join(f"{name} {statistics.median(each):,.0f} MB" for name, each in disk.items())
-        print(f"spark_write: to disk for {count * ROW_BYTES / 1e6:,.0f} MB of rows: {told}", file=sys.stderr)
+        reported = ", ".join(f"{name} {statistics.median(each):,.0f} MB" for name, each in disk.items())
+        print(
+            f"spark_write: to disk for {count * ROW_BYTES / 1e6:,.0f} MB of rows: {reported}", file=sys.stderr
+        )
         return pairs
 
 

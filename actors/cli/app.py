@@ -10,12 +10,12 @@ import typer
 from . import chunks, container, folder, segment_read, segment_write, serve, status, transactions, transfer
 
 _HELP = (
-    "A tiered segment store: append-only segments, durable in a write-ahead log when an append returns, moved to"
-    " cheap chunk storage in the background.\n\n"
+    "A tiered segment store: append-only segments, durable in a write-ahead log when an append returns,"
+    " moved to cheap chunk storage in the background.\n\n"
     "Start with `tierlog segment create app/events`, `echo hello | tierlog segment append app/events`,"
     " `tierlog segment read app/events`.\n\n"
-    "Commands that read (read, tail, info, ls, show, layout, verify, doctor) change nothing and also work on a"
-    " folder that another process has open.\n\n"
+    "Commands that read (read, tail, info, ls, show, layout, verify, doctor) change nothing and also work on"
+    " a folder that another process has open.\n\n"
     "Commands that write own the folder while they run. They refuse a folder that another process has open,"
     " unless you add --take-over."
 )

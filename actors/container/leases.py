@@ -1,7 +1,7 @@
 """The time of transactions: when a lease or a tombstone expires (rules T5 and T7).
 
-Owns: deadlines on the owner's monotonic clock, and the requests to abort or forget what has expired. Does not
-own: the decision (``operations/transactions.py``), nor the records.
+Deadlines are on the owner's monotonic clock; what has expired is aborted or forgotten by a request like any
+other (``operations/transactions.py``).
 
 An append costs nothing here. Each open transaction is checked every quarter of its lease, and the number and
 durable lengths of its staged segments show whether something came since the last check. So a lease never

@@ -1,8 +1,5 @@
 """Flushing one segment: its pieces into chunks, then one commit with length, start and seal (rule F1).
 
-Owns: the transactions on one segment in one cycle. Does not own: the order of segments (``flush_order.py``),
-retries (the storage actor), chunk names and layout (``ChunkedSegmentStorage``).
-
 Order: data and splices in offset order; the last transaction also truncates and seals. A long backlog is
 committed in steps, so that memory is freed as it goes. A merged source was flushed and sealed in an earlier
 wave (rule F3). If long-term storage has no room, a truncation is committed alone (``make_room``). An error or

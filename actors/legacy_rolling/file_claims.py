@@ -1,8 +1,6 @@
 """File claims: which segment has imported the data files of which legacy segment, across containers (rule
 S14).
 
-Owns: the names, the content and the creation of file claims.
-
 Legacy software joins two segments by writing the target's header and then deleting the source's. If it ended
 in between, both headers name the source's files, and the two names may be in different containers, whose
 metadata are separate. Imported twice, a file would be deleted with one segment and missing in the other.

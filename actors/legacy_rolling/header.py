@@ -1,7 +1,6 @@
 """The header file of the legacy layout, byte for byte. Pure.
 
-Owns: the names of its files, the items of a header, and their meaning. Does not own: whether the files are
-there (``find.py``), the length of the last chunk and the seal, which are not in the text.
+The text does not contain the length of the last chunk, nor the seal; ``find.py`` reads those from the files.
 
 A segment ``app/events`` is the header file ``app/events$header`` and the data files
 ``app/events$offset.<start>``; or, without a header, one plain file of the segment's name. The header is UTF-8

@@ -1,8 +1,6 @@
 """Keeps header files of the legacy layout up to date, for software that still reads them
 (``LayoutMode.CODE_ONLY_UPGRADE``).
 
-Owns: which headers are behind, and when they are written. Does not own: their bytes (``export.py``).
-
 A header is due when a commit changed its segment's chunks or seal and the flush cycle is complete; ``flush``
 writes what is due. At the start every header is checked. One that cannot be written is tried again later. A
 segment that the format cannot express keeps the header that it has, with a warning in the log. When a segment

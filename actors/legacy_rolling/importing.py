@@ -1,11 +1,10 @@
 """Import of legacy segments: on demand, and at the first access to a name that the container does not know.
 
-Owns: the way from the files to the container's import, and the one reading of all their bytes, which gives
-each block its checksum (rule S5). Does not own: the files' format (``header.py``, ``find.py``), nor the
-commit, which makes the records and the container's segment in one step.
+An import reads all bytes of the segment once, and each block gets its checksum (rule S5). The commit makes
+the records and the container's segment in one step.
 
 At first access a missing name costs two requests to long-term storage before its caller gets
-``SegmentNotFound``. An import reads all bytes of the segment, and claims its files (``file_claims.py``).
+``SegmentNotFound``. An import claims the segment's files (``file_claims.py``).
 There is one import of a name at a time, and a name is imported once in a container's life (rule S14).
 
 The files stay where they are, and become chunks like any other except that nothing is appended to them (rule

@@ -1,8 +1,7 @@
 """Read-ahead: sequential readers of long-term storage find the next bytes already in memory.
 
-Owns: the streams (one per reader that continues where its last read ended), their windows, which were or are
-being fetched ahead, and the limits of all read-aheads together. Does not own: what may be read (the reader
-asks only below the flushed offset), nor the tail cache.
+Each reader that continues where its last read ended has a stream with windows, fetched or being fetched. The
+reader asks only for bytes below the flushed offset.
 
 A read that begins where an earlier one ended, or inside it, shows a sequential reader: its stream gets one
 window. Each window that is read to its end doubles how far the stream reads ahead, up to ``ahead_bytes`` or

@@ -1,8 +1,5 @@
 """The reader: one segment's bytes from the tail cache, merged sources, and long-term storage.
 
-Owns: the choice of the source for an offset. Does not own: what is durable (``durable_length``), waiting at
-the tail (the container), chunks.
-
 Order: the cache first, then a merged source that is not spliced yet, then long-term storage up to the flushed
 offset. A read returns from one source and may be short; it is never empty below the durable length. If a
 chunk vanishes during a read the segment has changed: the reader tries again as long as the layout changes.

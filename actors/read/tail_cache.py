@@ -1,8 +1,7 @@
 """The tail cache of one container: the newest bytes of its segments, and every byte that is not in long-term
 storage yet.
 
-Owns: blocks of bytes by (segment id, offset), and the sums that throttling reads. Does not own: which bytes
-are durable (only durable ones are put here, rule C1), nor where flushed ones are.
+Blocks are kept by (segment id, offset). Only durable bytes are put here (rule C1).
 
 Bytes at or above a segment's flushed offset are *pinned*: they are the only copy outside the log. Flushed
 ones are dropped when the total exceeds the limit, of the least recently written segment first. Adjacent small

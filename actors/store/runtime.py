@@ -1,8 +1,7 @@
 """One process's parts of one store: its containers, the actor for long-term storage, and the ``SegmentStore``
 that leads to them, started and stopped in order.
 
-Owns: which containers are served here, how each is put together, and the start and stop order. Does not own:
-which log and which chunk storage (``opening.py`` for real ones, tests for simulated ones).
+The caller gives the log and the chunk storage: ``opening.py`` real ones, tests simulated ones.
 
 Start: the storage actor, then every container, until each answers; if one never will, the start fails with
 its reason. Stop, also on cancellation and Ctrl-C: refuse new calls, stop the containers (each finishes what

@@ -171,8 +171,8 @@ def _take_reserve(layout: LogLayout, path: str, error: OSError) -> Program[FileH
         yield Rename(layout.reserve, path)
     except FileNotFoundError:
         raise StorageFull(
-            f"no space for {path}, and the log's reserve is used up: free some space on its file system, then "
-            f"open it again"
+            f"no space for {path}, and the log's reserve is used up: free some space on its file system, "
+            f"then open it again"
         ) from error
     handle: FileHandle = yield Open(path, write=True, cold=True)
     return handle

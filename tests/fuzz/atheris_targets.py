@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of one target: ``python -m fuzz.atheris_targets NAME FOLDER [libFuzzer options]``,
 with ``tests`` on the path.
 
-Owns: the meeting of atheris and the registry. ``FOLDER`` holds the corpus; the target's examples are written
+``FOLDER`` holds the corpus; the target's examples are written
 into it first. ``test_coverage_guided.py`` starts one such process per target, because libFuzzer ends the
 process that it ran in: with code 0 when its time is up, or with a report and the offending bytes in a file
 when ``examine`` raised, hung or took too much memory.

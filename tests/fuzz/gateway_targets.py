@@ -255,12 +255,12 @@ def _answer(kind: Any, *examples: object, decode: Callable[[bytes], Any] | None 
 
 
 def _problem(data: bytes) -> TierlogError:
-    told: Mapping[str, str] = {"content-type": errors.PROBLEM_TYPE, "retry-after": "1"}
-    pause = errors.retry_after(told, data)
+    reported: Mapping[str, str] = {"content-type": errors.PROBLEM_TYPE, "retry-after": "1"}
+    pause = errors.retry_after(reported, data)
     assert pause is not None
     assert 0 <= pause < 1e9
-    error = errors.from_problem(500, told, data, maybe_applied=True)
-    again = errors.from_problem(500, told, errors.to_problem(error).body(), maybe_applied=True)
+    error = errors.from_problem(500, reported, data, maybe_applied=True)
+    again = errors.from_problem(500, reported, errors.to_problem(error).body(), maybe_applied=True)
     assert (type(again), str(again)) == (type(error), str(error))
     return error
 

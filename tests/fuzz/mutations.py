@@ -1,7 +1,6 @@
 """Bytes for decoders: any at all, and valid ones after damage.
 
-Owns: the hypothesis strategies, and the systematic damage (every cut, every bit). Does not own: what must
-come of it (``target.py``).
+Hypothesis strategies, and systematic damage: every cut, every flipped bit.
 """
 
 from __future__ import annotations

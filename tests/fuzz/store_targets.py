@@ -351,7 +351,8 @@ _LEGACY = [
         [_HEADER, _CONCATENATED],
         errors=(DataCorruption,),
         encode=format_header,
-        canonical=False,  # keys have no case, numbers may have leading zeros, and a concat is written as what it comes to
+        # Keys have no case, numbers may have leading zeros, and a concat is written as its result.
+        canonical=False,
         values=st.builds(
             lambda size, starts: LegacyHeader(
                 size, tuple(LegacyChunk(start, f"a$offset.{start}") for start in sorted(starts))

@@ -1,7 +1,6 @@
 """What a decoder is to its fuzzers: a name, valid bytes, and what may come out.
 
-Owns: ``Target`` and its one judgement, ``examine``, which the hypothesis tests and the coverage-guided runs
-share. Does not own: which decoders exist (``targets.py``), nor how bytes are made up (``mutations.py``).
+The hypothesis tests and the coverage-guided runs share ``examine``.
 """
 
 from __future__ import annotations

@@ -43,13 +43,13 @@ def run_and_kill(folder: Path, seed: int, after: int) -> list[str]:
     with start_writer(folder, seed) as writer:
         assert writer.stdout is not None
         assert writer.stderr is not None
-        said = "".join(writer.stdout.readline() for _ in range(1 + after))
+        output = "".join(writer.stdout.readline() for _ in range(1 + after))
         writer.send_signal(signal.SIGKILL)
-        said += writer.stdout.read()
+        output += writer.stdout.read()
         errors = writer.stderr.read()
-    assert said.startswith("open\n"), errors
+    assert output.startswith("open\n"), errors
     assert "Traceback" not in errors
-    return whole_lines(said)
+    return whole_lines(output)
 
 
 @pytest.mark.timeout(120)

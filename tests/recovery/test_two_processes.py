@@ -15,25 +15,25 @@ from support.event_writer import CONFIG
 pytestmark = pytest.mark.anyio
 
 
-def hear_until(writer: subprocess.Popen[str], acks: int) -> str:
+def receive_until(writer: subprocess.Popen[str], acks: int) -> str:
     """What a writer says until it has told ``acks`` of them."""
     assert writer.stdout is not None
-    said = ""
-    while said.count("app/") < acks:
+    output = ""
+    while output.count("app/") < acks:
         line = writer.stdout.readline()
         assert line, f"the writer ended early: {writer.stderr.read() if writer.stderr else ''}"
-        said += line
-    return said
+        output += line
+    return output
 
 
-def end(writer: subprocess.Popen[str], said: str) -> list[str]:
+def end(writer: subprocess.Popen[str], output: str) -> list[str]:
     """The rest of what a fenced writer says. It must end by itself, and say why."""
     assert writer.stdout is not None
     assert writer.stderr is not None
     with writer:
         # Through the same buffer as before: `communicate` would pass over what `readline` has taken in
         # already.
-        lines = whole_lines(said + writer.stdout.read())
+        lines = whole_lines(output + writer.stdout.read())
         errors = writer.stderr.read()
     assert writer.returncode == 0, errors
     assert lines[-1] == "fenced", (lines[-3:], errors)
@@ -42,17 +42,17 @@ def end(writer: subprocess.Popen[str], said: str) -> list[str]:
 
 async def fight(folder: Path, rounds: int) -> None:
     acks = Acks()
-    owner, said = start_writer(folder, 0, "a"), ""
+    owner, output = start_writer(folder, 0, "a"), ""
     for number in range(1, rounds + 1):
-        said += hear_until(owner, 30)
+        output += receive_until(owner, 30)
         challenger = start_writer(folder, number, "ab"[number % 2])
-        heard = hear_until(challenger, 1)
-        assert acks.record("ab"[(number - 1) % 2], end(owner, said)) >= 30
-        owner, said = challenger, heard
+        received = receive_until(challenger, 1)
+        assert acks.record("ab"[(number - 1) % 2], end(owner, output)) >= 30
+        owner, output = challenger, received
 
-    said += hear_until(owner, 30)
+    output += receive_until(owner, 30)
     async with tierlog.open_store(folder, config=CONFIG) as store:
-        assert acks.record("ab"[rounds % 2], end(owner, said)) >= 30
+        assert acks.record("ab"[rounds % 2], end(owner, output)) >= 30
         await acks.check(store)
         await store.flush()
     async with tierlog.open_store(folder, config=CONFIG) as store:

@@ -2,7 +2,7 @@
 nothing.
 
 Two processes share one simulated disk. The first is frozen at an I/O call; the second opens the store,
-checks, works and flushes; then the first thaws and goes on as if nothing had happened, until it notices.
+checks, works and flushes; then the first resumes and goes on as if nothing had happened, until it notices.
 Every call of the first owner's life is tried as the moment of the freeze; the tests below group them by what
 the owner was doing.
 """
@@ -35,18 +35,18 @@ WRITERS = dict.fromkeys(NAMES, frozenset("vwxyz"))
 
 @attrs.define
 class Freezer:
-    """Holds every call of a process from number ``at`` on, until it thaws."""
+    """Holds every call of a process from number ``at`` on, until it resumes."""
 
     at: int
     calls: list[str] = attrs.field(factory=list)
     frozen: anyio.Event = attrs.field(factory=anyio.Event)
-    thaw: anyio.Event = attrs.field(factory=anyio.Event)
+    resume: anyio.Event = attrs.field(factory=anyio.Event)
 
     def __call__(self, index: int, call: IoCall) -> Fault | None:
         self.calls.append(describe(call))
-        if index >= self.at and not self.thaw.is_set():
+        if index >= self.at and not self.resume.is_set():
             self.frozen.set()
-            return Pause(self.thaw)
+            return Pause(self.resume)
         return None
 
 
@@ -92,7 +92,7 @@ async def _freeze_at_the_end(first: FirstOwner, freezer: Freezer) -> None:
 
 
 async def succeed(disk: SimulatedDisk, first: FirstOwner, freezer: Freezer) -> Oracle:
-    """The second owner's life, in the middle of which the first one thaws; returns what must be true
+    """The second owner's life, in the middle of which the first one resumes; returns what must be true
     afterwards."""
     async with opened(SimulatedFiles(disk), 2) as store:
         view = await observe(store, WRITERS)
@@ -107,9 +107,9 @@ async def succeed(disk: SimulatedDisk, first: FirstOwner, freezer: Freezer) -> O
         ):
             await oracle.call(store, "next/", op)
 
-        freezer.thaw.set()
+        freezer.resume.set()
         await first.ended.wait()
-        # Whatever the first owner acked, before the freeze or after the thaw, was there when the second one
+        # Whatever the first owner acked, before the freeze or after it, was there when the second one
         # began.
         first.oracle.check(view)
         oracle.check(await observe(store, WRITERS))
@@ -127,7 +127,7 @@ def freeze_where(wanted: Callable[[str, str], bool]) -> int:
     """Freeze the first owner at each call for which ``wanted(call, the one before)``; returns how many there
     were."""
     names = calls_of_the_first_owner()
-    # Before it has raised the register it owns nothing: thawed, it would simply be the next owner.
+    # Before it has raised the register it owns nothing: resumed, it would simply be the next owner.
     owner = next(index for index, name in enumerate(names) if name.startswith("Unlock")) + 1
     found = [index for index in range(owner, len(names)) if wanted(names[index], names[index - 1])]
     for at in found:
@@ -191,7 +191,7 @@ def test_an_owner_frozen_at_any_call() -> None:
 
 
 def test_a_fenced_owner_reports_it() -> None:
-    """At the latest with the second call after the thaw; the first one may have been in doubt."""
+    """At the latest with the second call after it resumes; the first one may have been in doubt."""
 
     async def story() -> list[str]:
         disk, said = SimulatedDisk(Random(0)), list[str]()

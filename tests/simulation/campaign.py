@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import attrs
 
 from .run import Verdict
-from .workers import Crew, Job, Runner
+from .workers import Job, Runner, WorkerPool
 
 SEED_SECONDS_MAX = 120.0
 
@@ -80,8 +80,8 @@ def run_campaign(terms: Terms, runner: Runner, on_verdict: Callable[[Verdict, Ta
     begin = time.monotonic()
     tally = Tally(terms.jobs)
     try:
-        with Crew(runner, terms.jobs, terms.seed_seconds_max) as crew:
-            for verdict in crew.run(_jobs(terms, begin)):
+        with WorkerPool(runner, terms.jobs, terms.seed_seconds_max) as pool:
+            for verdict in pool.run(_jobs(terms, begin)):
                 tally.add(verdict)
                 tally.real_seconds = time.monotonic() - begin
                 on_verdict(verdict, tally)

@@ -46,7 +46,7 @@ class ProcessControl(Protocol):
 
     def make_zombie(self, process: Process, random: Random) -> None: ...
 
-    async def thaw_later(self, process: Process, seconds: float) -> None: ...
+    async def resume_later(self, process: Process, seconds: float) -> None: ...
 
 
 class CompoundFaults:
@@ -166,7 +166,7 @@ class CompoundFaults:
             process = self._site.processes[number - 1]
             if process is self._stage.current:
                 self._hands.make_zombie(process, random)
-            self._start(partial(self._hands.thaw_later, process, fault.seconds))
+            self._start(partial(self._hands.resume_later, process, fault.seconds))
 
         if self._site.kind.wal is WalKind.SERVICE:
             self._add(Target.LOG, Kind.FREEZE, ("append",), random, then=succeed)
@@ -191,7 +191,7 @@ class CompoundFaults:
             if process is self._stage.current and not self._stage.is_over:
                 process.freeze()
                 self._hands.make_zombie(process, random)
-                self._start(partial(self._hands.thaw_later, process, random.choice((0.5, 2.0, 10.0))))
+                self._start(partial(self._hands.resume_later, process, random.choice((0.5, 2.0, 10.0))))
 
         kind = random.choice((Kind.BEFORE, Kind.BEFORE, Kind.AFTER))
         faults, owner = self._site.faults, process.number
@@ -236,7 +236,7 @@ class CompoundFaults:
             name, offset, end = random.choice(stored)
             await self._change(stage.current, visitor, random.choice((Truncate(name, end), Delete(name))))
             await trio.sleep(self._site.kind.limits.collect_after + 1.0)
-        process.thaw()
+        process.resume()
         if stage.current is None or stage.is_over or not process.alive:
             return
 

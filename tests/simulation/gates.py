@@ -3,7 +3,7 @@
 The gate counts calls, makes them take time, holds them while the process is frozen and refuses them once it
 is dead. Every call passes before its effect, and once more before its answer is used. A frozen process stops
 at either point, so its effect may be in the world before the process knows; its timers run, and what they
-start waits here. Thawed, it continues where it was: a zombie, if another process owns the store by then.
+start waits here. Resumed, it continues where it was: a zombie, if another process owns the store by then.
 
 A dead process never passes: its calls raise ``Killed``, which no part of a store takes for an error, so that
 everything unwinds, shielded or not, and nothing in its ``finally`` blocks has an effect.
@@ -46,29 +46,29 @@ class Gate:
         """How many effects this process has requested."""
         self.freezes = 0
         self._random = random
-        self._thawed: trio.Event | None = None
+        self._resumed: trio.Event | None = None
         self._held: list[anyio.Event] = []
 
     @property
     def frozen(self) -> bool:
-        return self._thawed is not None
+        return self._resumed is not None
 
     # --- the process's life ---
 
     def freeze(self) -> None:
-        if self._thawed is None:
-            self._thawed = trio.Event()
+        if self._resumed is None:
+            self._resumed = trio.Event()
             self.freezes += 1
 
-    def thaw(self) -> None:
-        thawed, self._thawed = self._thawed, None
-        if thawed is not None:
-            thawed.set()
+    def resume(self) -> None:
+        resumed, self._resumed = self._resumed, None
+        if resumed is not None:
+            resumed.set()
 
     def kill(self) -> None:
         """From here on nothing passes; calls that wait at the gate are thrown out."""
         self.alive = False
-        self.thaw()
+        self.resume()
         for event in self._held:
             event.set()
 
@@ -102,15 +102,15 @@ class Gate:
 
     async def stay(self) -> None:
         """Wait while frozen; ``Killed`` if dead. Lets nobody else run if there is nothing to wait for."""
-        while self._thawed is not None:
-            await self._thawed.wait()
+        while self._resumed is not None:
+            await self._resumed.wait()
         if not self.alive:
             raise Killed
 
     async def stand_still(self) -> None:
         """As ``stay``, out of reach of any timer: one of the call's own, such as a sleep's, would take the
         wait here for its own."""
-        if self._thawed is not None:
+        if self._resumed is not None:
             with trio.CancelScope(shield=True):
                 await self.stay()
         if not self.alive:

@@ -144,7 +144,7 @@ class Nemesis:
 
         process.freeze()
         self.make_zombie(process, random)
-        self._tasks.start_soon(self.thaw_later, process, fault.seconds)
+        self._tasks.start_soon(self.resume_later, process, fault.seconds)
 
     async def _take_over(self, fault: PlannedFault, random: Random) -> None:
         process = self._stage.current
@@ -163,9 +163,9 @@ class Nemesis:
             self.kill(oldest)
         self._stage.give_up_on(process)
 
-    async def thaw_later(self, process: Process, seconds: float) -> None:
+    async def resume_later(self, process: Process, seconds: float) -> None:
         await trio.sleep(seconds)
-        process.thaw()
+        process.resume()
 
     async def _lose_power(self, fault: PlannedFault, random: Random) -> None:
         self.cut_power(random.choice(KEEPS))
@@ -268,7 +268,7 @@ class Nemesis:
             undo()
         self._undo.clear()
         for process in self._site.processes:
-            process.thaw()
+            process.resume()
 
     async def watch_progress(self) -> None:
         """If no call ends for a long time, heal; if that does not help, a call is never answered."""

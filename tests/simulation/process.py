@@ -131,18 +131,18 @@ class Process:
             call.cancel()
 
     def freeze(self) -> None:
-        """As SIGSTOP: each effect, and each answer, waits for ``thaw``. Locks stay held."""
+        """As SIGSTOP: each effect, and each answer, waits for ``resume``. Locks stay held."""
         if self.alive and not self.frozen:
             self.gate.trace.note(self.gate.name, "frozen")
             self.gate.freeze()
 
-    def thaw(self) -> None:
+    def resume(self) -> None:
         if self.frozen:
-            self.gate.trace.note(self.gate.name, "thawed")
-            self.gate.thaw()
+            self.gate.trace.note(self.gate.name, "resumed")
+            self.gate.resume()
 
     async def stop(self) -> None:
-        """The clean end. Returns when it has ended; a frozen process ends once it is thawed."""
+        """The clean end. Returns when it has ended; a frozen process ends once it is resumed."""
         self._stop.set()
         await self.ended.wait()
 

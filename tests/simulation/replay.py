@@ -21,7 +21,7 @@ from .campaign import Tally
 from .report import print_tally, replay_command
 from .run import Verdict
 from .shrink import Steps, format_steps, kind_of, shrink
-from .workers import HUNG, Crew, Job, Runner
+from .workers import HUNG, Job, Runner, WorkerPool
 
 _TRACE_LINES = 200
 """Of the end of a trace, printed."""
@@ -54,9 +54,9 @@ def replay(terms: ReplayOptions, runner: Runner) -> tuple[Verdict, Shrunk | None
     run."""
     if terms.trace_file is not None:
         terms.trace_file.write_text("", encoding="utf-8")
-    with Crew(runner, 1, terms.seed_seconds_max) as crew:
+    with WorkerPool(runner, 1, terms.seed_seconds_max) as pool:
         begin = time.monotonic()
-        verdict = crew.run_one(
+        verdict = pool.run_one(
             Job(terms.seed, terms.operations, terms.keep, full_trace=terms.trace_file is not None)
         )
         seconds = time.monotonic() - begin
@@ -65,7 +65,7 @@ def replay(terms: ReplayOptions, runner: Runner) -> tuple[Verdict, Shrunk | None
         if not terms.as_json:
             _print_run(terms, verdict, seconds)
         shrunk = (
-            _shrink(terms, crew, verdict)
+            _shrink(terms, pool, verdict)
             if verdict.violation is not None and verdict.steps and terms.shrink_seconds
             else None
         )
@@ -96,14 +96,14 @@ def _print_run(terms: ReplayOptions, verdict: Verdict, seconds: float) -> None:
         output.print_lines([f"seed {terms.seed} fails: {verdict.violation}"])
 
 
-def _shrink(terms: ReplayOptions, crew: Crew, verdict: Verdict) -> Shrunk | None:
+def _shrink(terms: ReplayOptions, pool: WorkerPool, verdict: Verdict) -> Shrunk | None:
     """None if there is nothing to gain: a run that hangs would hang for most of the time that shrinking may
     take."""
     assert verdict.violation is not None
     kind = kind_of(verdict.violation)
     if verdict.violation.startswith(HUNG):
         return None
-    attempt = _Attempt(terms, crew, kind, _progress(terms, len(verdict.steps)))
+    attempt = _Attempt(terms, pool, kind, _progress(terms, len(verdict.steps)))
     best = shrink(verdict.steps, attempt, attempt.gives_up)
     return Shrunk(best, attempt.runs, is_smallest=not attempt.gives_up(), interrupted=attempt.interrupted)
 
@@ -112,10 +112,10 @@ class _Attempt:
     """Whether some steps still fail in the same way, and when to give up asking."""
 
     def __init__(
-        self, terms: ReplayOptions, crew: Crew, kind: str, progress: Callable[[int, int], None]
+        self, terms: ReplayOptions, pool: WorkerPool, kind: str, progress: Callable[[int, int], None]
     ) -> None:
         self._terms = terms
-        self._crew = crew
+        self._pool = pool
         self._kind = kind
         self._progress = progress
         self._end = time.monotonic() + terms.shrink_seconds
@@ -125,7 +125,7 @@ class _Attempt:
     def __call__(self, steps: Steps) -> bool:
         self.runs += 1
         try:
-            verdict = self._crew.run_one(Job(self._terms.seed, self._terms.operations, steps))
+            verdict = self._pool.run_one(Job(self._terms.seed, self._terms.operations, steps))
         except KeyboardInterrupt:
             self.interrupted = True
             return False

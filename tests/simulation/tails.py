@@ -25,7 +25,7 @@ from .gates import Gate
 from .model_calls import NextBlock
 
 TAIL_SECONDS = 1.0
-LOOKS = 20
+CHECKS = 20
 
 
 class MissedWakeup(AssertionError):
@@ -51,8 +51,8 @@ async def await_block(
         async def give_up() -> None:
             nonlocal silence
             before = ""
-            for _ in range(LOOKS):
-                await trio.sleep(TAIL_SECONDS / LOOKS)
+            for _ in range(CHECKS):
+                await trio.sleep(TAIL_SECONDS / CHECKS)
                 news = listening.news()
                 if news and news == before:
                     silence = NoBlock(f"{op.name!r} at {op.offset}: {news}")

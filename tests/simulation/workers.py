@@ -68,7 +68,7 @@ def without_verdict(job: Job, violation: str) -> Verdict:
     )
 
 
-class Crew:
+class WorkerPool:
     """Up to ``size`` workers; use it as a context."""
 
     def __init__(self, runner: Runner, size: int, seed_seconds_max: float) -> None:

@@ -131,11 +131,11 @@ def test_half_an_answer_is_none(transport: BulkTransport, answer: bytes, error: 
 
 
 def test_a_silent_server_is_given_up(transport: BulkTransport) -> None:
-    heard = threading.Event()
-    with serving(lambda peer: (heard.wait(10), None)[1]) as url:
+    received = threading.Event()
+    with serving(lambda peer: (received.wait(10), None)[1]) as url:
         with pytest.raises(httpx.ReadTimeout):
             get(transport, url, seconds=0.05)
-        heard.set()
+        received.set()
 
 
 def test_where_nobody_listens_nothing_was_sent(transport: BulkTransport) -> None:

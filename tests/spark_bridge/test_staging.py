@@ -160,10 +160,10 @@ def test_a_task_of_an_aborted_write_fails(by_error: bool) -> None:
         run(store)
 
 
-@pytest.mark.parametrize("trouble", ["lost", "dropped"])
+@pytest.mark.parametrize("failure", ["lost", "dropped"])
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_an_append_with_unknown_outcome_is_applied_once(trouble: str, number: int) -> None:
-    store = Store(lost=[number]) if trouble == "lost" else Store(dropped=[number])
+def test_an_append_with_unknown_outcome_is_applied_once(failure: str, number: int) -> None:
+    store = Store(lost=[number]) if failure == "lost" else Store(dropped=[number])
 
     staged = run(store)
 

@@ -52,7 +52,7 @@ def test_arrow_takes_memory_from_the_c_library_from_there_on(tmp_path: Path) -> 
         "print(pa.default_memory_pool().backend_name, pa.system_memory_pool().bytes_allocated() > 0)\n"
     )
     environment = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}  # whatever the tests run with
-    told = subprocess.run(
+    reported = subprocess.run(
         [sys.executable, "starter.py"],
         cwd=tmp_path,
         env=environment,
@@ -61,7 +61,7 @@ def test_arrow_takes_memory_from_the_c_library_from_there_on(tmp_path: Path) -> 
         check=True,
     ).stdout
 
-    assert told == "system True\n"
+    assert reported == "system True\n"
 
 
 def test_a_program_is_known_by_the_module_it_was_started_with(tmp_path: Path) -> None:
@@ -69,12 +69,12 @@ def test_a_program_is_known_by_the_module_it_was_started_with(tmp_path: Path) ->
         "from tierlog.spark_bridge.worker_heap import program\nprint(repr(program()))\n"
     )
 
-    def told(*arguments: str) -> str:
+    def reported(*arguments: str) -> str:
         command = [sys.executable, *arguments]
         return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
 
-    assert told("-m", "starter") == "'starter'\n"
-    assert told("starter.py") == "''\n"
+    assert reported("-m", "starter") == "'starter'\n"
+    assert reported("starter.py") == "''\n"
 
 
 def test_each_piece_of_work_announces_its_start_once(

@@ -113,7 +113,7 @@ def _comparable(answer: object) -> object:
 
 
 @attrs.define
-class Look:
+class Observation:
     """What the first owner after a crash did and saw."""
 
     trace: list[Answered] = attrs.field(factory=list)
@@ -132,7 +132,7 @@ class CrashChecker:
     """What was left by the crashes so far."""
     checked_second: set[Hashable] = attrs.field(factory=set)
     """The same of the crashes of recoveries."""
-    looks: dict[Hashable, Look] = attrs.field(factory=dict)
+    observations: dict[Hashable, Observation] = attrs.field(factory=dict)
     """By what the first owner found, and whose state it asked for."""
     settled: set[Hashable] = attrs.field(factory=set)
     """What the last owners found so far."""
@@ -161,13 +161,13 @@ class CrashChecker:
         disk = fork(found)[0]
         if oracle.has_doubtful():
             # What it sends again depends on the oracle.
-            self._look(disk, oracle)
+            self._observe(disk, oracle)
             return after(disk, "none", disk.random)
 
         key = seen(found), frozenset(oracle.writers.items())
-        known = self.looks.get(key)
+        known = self.observations.get(key)
         if known is None:
-            self.looks[key] = self._look(disk, oracle)
+            self.observations[key] = self._observe(disk, oracle)
         else:
             repeat(known.trace, disk)
             assert seen(disk) == known.left
@@ -176,26 +176,26 @@ class CrashChecker:
                 oracle.forget_doubtful()
         return after(disk, "none", disk.random)
 
-    def _look(self, disk: SimulatedDisk, oracle: Oracle) -> Look:
-        look, ending = Look(), Ending()
+    def _observe(self, disk: SimulatedDisk, oracle: Oracle) -> Observation:
+        observation, ending = Observation(), Ending()
 
         async def body(store: SegmentStore) -> None:
-            look.view = await observe(store, oracle.writers)
-            oracle.check(look.view)
+            observation.view = await observe(store, oracle.writers)
+            oracle.check(observation.view)
             await oracle.repeat_doubtful(store)
 
         async def life() -> None:
             try:
                 await live_and_end(
-                    TracedFiles(disk, look.trace, ending), 101, ending, body, self.scenario.limits
+                    TracedFiles(disk, observation.trace, ending), 101, ending, body, self.scenario.limits
                 )
             except StorageFull:
                 # On a full disk an owner may refuse to begin; it has changed nothing that counts.
                 assert self.scenario.capacity is not None
 
         run_virtual(life, 0)
-        look.left = seen(disk)
-        return look
+        observation.left = seen(disk)
+        return observation
 
     def _settle(self, disk: SimulatedDisk, oracle: Oracle) -> None:
         disk.capacity = None  # whoever runs a full disk makes room at some time

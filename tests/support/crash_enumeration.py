@@ -54,7 +54,7 @@ class Scenario:
     before: Sequence[Session] = ()
     """What was on the disk already: lived without crashes."""
     zombie: Session | None = None
-    """An owner that freezes during this session, and thaws when the first of ``sessions`` was played by its
+    """An owner that freezes during this session, and resumes when the first of ``sessions`` was played by its
     successor."""
     freezes_at: str = ""
     """The calls at which the zombie freezes: a pattern."""
@@ -124,7 +124,7 @@ def sector_borders(offset: int, size: int) -> list[int]:
 
 
 @attrs.frozen
-class Picture:
+class DiskSnapshot:
     """A disk as it was before a call."""
 
     disk: SimulatedDisk
@@ -142,9 +142,9 @@ class Recorder:
     instants: list[Instant] = attrs.field(factory=list)
     events: list[str] = attrs.field(factory=list)
     """In order: each state-changing call as ``Verb path``, each operation as ``Logged Kind`` before the write
-    that logs it, and what processes do: ``Begin n``, ``Freeze n``, ``Thaw n``, ``Refused``."""
+    that logs it, and what processes do: ``Begin n``, ``Freeze n``, ``Resume n``, ``Refused``."""
     calls: int = 0
-    _picture: Picture | None = None
+    _snapshot: DiskSnapshot | None = None
 
     def perform(self, files: RecordingFiles, call: IoCall) -> Any:
         before = self._before(files.disk)
@@ -152,14 +152,14 @@ class Recorder:
             return files.perform(call)
         finally:
             if before.print != fingerprint(files.disk):
-                self._picture = None
+                self._snapshot = None
                 self._note(before.copy, _on_twin(call, before.twins))
 
-    def _before(self, disk: SimulatedDisk) -> Picture:
+    def _before(self, disk: SimulatedDisk) -> DiskSnapshot:
         """The last picture, if nothing has changed since: all that changes the disk comes by here."""
-        if self._picture is None or self._picture.disk is not disk:
-            self._picture = Picture(disk, *fork(disk), fingerprint(disk))
-        return self._picture
+        if self._snapshot is None or self._snapshot.disk is not disk:
+            self._snapshot = DiskSnapshot(disk, *fork(disk), fingerprint(disk))
+        return self._snapshot
 
     def _note(self, before: SimulatedDisk, call: IoCall) -> None:
         oracle = self.oracle.copy()
@@ -216,17 +216,17 @@ class RecordingFiles(SimulatedFiles):
 
 @attrs.define
 class Freezer:
-    """Once armed, holds every call of its process from the first one that fits on, until it thaws."""
+    """Once armed, holds every call of its process from the first one that fits on, until it resumes."""
 
     pattern: str
     armed: bool = False
     frozen: anyio.Event = attrs.field(factory=anyio.Event)
-    thaw: anyio.Event = attrs.field(factory=anyio.Event)
+    resume: anyio.Event = attrs.field(factory=anyio.Event)
 
     def __call__(self, index: int, call: IoCall) -> Fault | None:
         if self.armed and fnmatchcase(describe(call), self.pattern):
             self.frozen.set()
-        return Pause(self.thaw) if self.frozen.is_set() and not self.thaw.is_set() else None
+        return Pause(self.resume) if self.frozen.is_set() and not self.resume.is_set() else None
 
 
 @attrs.define
@@ -290,8 +290,8 @@ class Life:
                 oracle.check(await observe(store, oracle.writers))
                 await oracle.repeat_doubtful(store)
                 await play(new, oracle, store)
-                self.recorder.events.append(f"Thaw {first}")
-                freezer.thaw.set()
+                self.recorder.events.append(f"Resume {first}")
+                freezer.resume.set()
                 await ended.wait()
                 oracle.check(await observe(store, oracle.writers))
 

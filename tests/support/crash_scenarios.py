@@ -458,8 +458,8 @@ FULL = Scenario(
     ],
 )
 ZOMBIE = Scenario(
-    rules="W1, W4, W8: an owner frozen behind its sync is succeeded; what it does after the thaw counts for "
-    "nothing.",
+    rules="W1, W4, W8: an owner frozen behind its sync is succeeded; what it does after it resumes counts "
+    "for nothing.",
     zombie=Session(
         {
             "a/": [
@@ -475,7 +475,7 @@ ZOMBIE = Scenario(
         Session({"b/": [_append("b/s", "third", 50)]}),
     ],
     limits=PATIENT,
-    reaches=[["Begin 1", "Begin 2", "Thaw 1", "Fenced 1", "Begin 3", "Logged Append"]],
+    reaches=[["Begin 1", "Begin 2", "Resume 1", "Fenced 1", "Begin 3", "Logged Append"]],
 )
 RECOVERY = Scenario(
     rules="W3, W4, W5, C7: a recovery after a kill crashes at every call of its own, and is recovered.",

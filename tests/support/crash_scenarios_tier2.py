@@ -163,8 +163,8 @@ DEFRAG = Scenario(
     ],
 )
 DEFRAG_DEFERRED = Scenario(
-    rules="S8, S9, S11, F6: small chunks that a merge brings are joined by deferred work, inside the storage, and "
-    "grow on as more come.",
+    rules="S8, S9, S11, F6: small chunks that a merge brings are joined by deferred work, inside the "
+    "storage, and grow on as more come.",
     before=[Session({"a/": [Create("a/s"), *_parts(70, rolling_size=20)]})],
     sessions=[Session({"a/": [_merge(1), Flush(), RunDeferredWork()]})],
     limits=Tier2Limits(chunked=ChunkedOptions(defrag=DefragOptions(loose_chunks=2, native_min=0, growth=2))),
@@ -198,8 +198,8 @@ DEFRAG_INLINE = Scenario(
     ],
 )
 RELOCATE = Scenario(
-    rules="S10, S8, S11: the live rest of a mostly truncated first chunk moves as a part of the deferred work, never "
-    "of the truncation.",
+    rules="S10, S8, S11: the live rest of a mostly truncated first chunk moves as a part of the deferred "
+    "work, never of the truncation.",
     before=[Session({"a/": [Create("a/s", 200), _append("a/s", "old", 300), Flush()]})],
     sessions=[
         Session({"a/": [Truncate("a/s", 180), Flush(), RunDeferredWork(), _append("a/s", "on", 30), Flush()]})

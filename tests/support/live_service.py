@@ -89,15 +89,15 @@ class Service:
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, cwd=folder.parent
             )
         self.url = ""
-        self.said = ""
+        self.printed = ""
         self._client: httpx.Client | None = None
         self._numbers: Counter[str] = Counter()
 
     def __enter__(self) -> Self:
         """Wait until it says where it listens."""
         assert self.process.stdout is not None
-        self.said = self.process.stdout.readline().decode()
-        found = re.search(r"http://\S+", self.said)
+        self.printed = self.process.stdout.readline().decode()
+        found = re.search(r"http://\S+", self.printed)
         assert found is not None, self.log
         self.url = found[0]
         return self

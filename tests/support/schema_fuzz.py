@@ -1,7 +1,7 @@
 """What Schemathesis finds wrong with a server, by the server's own OpenAPI document.
 
-Owns: one run of all its checks over all operations of a document, from a fixed seed, and the findings as text
-with the request that repeats each. Does not own: the server, nor what to think of a finding.
+One run makes all its checks on all operations of the document, from a fixed seed. Each finding is text with
+the request that repeats it.
 
 Batches are generated as batches: their bytes are no text that a JSON Schema could describe.
 """
@@ -90,4 +90,5 @@ def _failures(recorder: Any) -> Iterator[str]:
                 response = recorder.interactions[case].response
                 answer = "" if response is None else f"\n{response.status_code} {response.content[:500]!r}"
                 failure = check.failure_info
-                yield f"{check.name}: {failure.failure.title}\n{failure.failure.message}\n{failure.code_sample}{answer}"
+                described = f"{failure.failure.title}\n{failure.failure.message}\n{failure.code_sample}"
+                yield f"{check.name}: {described}{answer}"

@@ -28,5 +28,5 @@ class Recorder:
         return span
 
 
-def said(span: ReadableSpan) -> dict[str, Any]:
+def attributes_of(span: ReadableSpan) -> dict[str, Any]:
     return dict(span.attributes or {})

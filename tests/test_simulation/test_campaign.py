@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from simulation.campaign import Tally, Terms, run_campaign
 from simulation.run import Verdict
-from simulation.workers import Crew, Job, WorkersCannotStart
+from simulation.workers import Job, WorkerPool, WorkersCannotStart
 
 from support.fake_seeds import BREAKING, DYING, FAILING, HANGING, run_fake
 
@@ -31,8 +31,8 @@ def nobody(verdict: Verdict, tally: Tally) -> None:
 
 
 def run_jobs(*jobs: Job, size: int = 1, seed_seconds_max: float = 60) -> dict[int, Verdict]:
-    with Crew(run_fake, size, seed_seconds_max) as crew:
-        return {verdict.seed: verdict for verdict in crew.run(iter(jobs))}
+    with WorkerPool(run_fake, size, seed_seconds_max) as pool:
+        return {verdict.seed: verdict for verdict in pool.run(iter(jobs))}
 
 
 def test_every_seed_is_run_once_and_counted() -> None:
@@ -102,9 +102,9 @@ def test_a_run_that_breaks_or_hangs_is_reported_with_its_stack() -> None:
 
 
 def test_a_worker_is_used_again_and_idle_ones_are_not_started() -> None:
-    with Crew(run_fake, 8, 60) as crew:
+    with WorkerPool(run_fake, 8, 60) as pool:
         for seed in range(1, 5):
-            assert crew.run_one(Job(seed)).seed == seed
+            assert pool.run_one(Job(seed)).seed == seed
         assert len(multiprocessing.active_children()) == 1
 
     assert multiprocessing.active_children() == []

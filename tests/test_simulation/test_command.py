@@ -22,7 +22,7 @@ from simulation.mutants.score import Terms as ScoreTerms
 from simulation.report import COMMAND_VARIABLE
 from simulation.run import Verdict
 from simulation.shrink import parse_steps
-from simulation.workers import Crew, Job
+from simulation.workers import Job, WorkerPool
 
 from support.fake_seeds import BREAKING, FAILING, NEEDED, STEPS, run_fake
 
@@ -265,14 +265,14 @@ def test_the_printed_command_replays_the_smallest_failure(
 def test_ctrl_c_while_shrinking_keeps_what_was_found(
     simulate: Simulate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_one, runs = Crew.run_one, itertools.count(1)
+    run_one, runs = WorkerPool.run_one, itertools.count(1)
 
-    def interrupted(crew: Crew, job: Job) -> Verdict:
+    def interrupted(pool: WorkerPool, job: Job) -> Verdict:
         if next(runs) == 9:
             raise KeyboardInterrupt
-        return run_one(crew, job)
+        return run_one(pool, job)
 
-    monkeypatch.setattr(Crew, "run_one", interrupted)
+    monkeypatch.setattr(WorkerPool, "run_one", interrupted)
     code, out, _ = simulate(seed=FAILING)
     kept = parse_steps(out.partition("--keep ")[2].split()[0])
 

@@ -326,7 +326,7 @@ def test_a_freeze_delays_the_effect_until_the_process_resumes(target: Target) ->
             tasks.start_soon(_act, bench, target)
             await anyio.sleep(1000)
             assert not _has_happened(bench, target)
-            bench.gate.thaw()
+            bench.gate.resume()
         assert _has_happened(bench, target)
 
     on_a_bench(story)

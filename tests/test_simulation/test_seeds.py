@@ -14,7 +14,7 @@ from simulation.campaign import Tally, Terms, fresh_base, run_campaign
 from simulation.report import COMMAND_VARIABLE, OPERATIONS, replay_command
 from simulation.run import Verdict, run_seed
 from simulation.shrink import parse_steps
-from simulation.workers import Crew, Job
+from simulation.workers import Job, WorkerPool
 
 SEEDS = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text(encoding="utf-8"))
 FOUND: list[dict[str, Any]] = SEEDS.get("found", [])
@@ -56,8 +56,8 @@ def report(verdict: Verdict, operations: int = OPERATIONS) -> str:
 def test_a_seed_that_once_found_a_bug_finds_nothing(entry: dict[str, Any]) -> None:
     operations = entry.get("operations", OPERATIONS)
     keep = parse_steps(entry["keep"]) if "keep" in entry else None
-    with Crew(run_seed, 1, SEED_SECONDS_MAX) as crew:
-        verdict = crew.run_one(Job(entry["seed"], operations, keep))
+    with WorkerPool(run_seed, 1, SEED_SECONDS_MAX) as pool:
+        verdict = pool.run_one(Job(entry["seed"], operations, keep))
 
     if verdict.violation is not None:
         pytest.fail(f"{report(verdict, operations)}\nit once was: {entry['story']}", pytrace=False)

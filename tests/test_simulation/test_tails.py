@@ -122,7 +122,7 @@ def test_a_frozen_process_withholds_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         await seal(site)
         process.freeze()
         await anyio.sleep(2 * TAIL_SECONDS)
-        process.thaw()
+        process.resume()
 
     monkeypatch.setattr(SegmentState, "wake", lambda self: None)
     assert wait_at_the_end(seal_and_freeze) == NoBlock()

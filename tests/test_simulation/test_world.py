@@ -227,7 +227,7 @@ def test_a_resumed_zombie_continues_and_is_fenced(kind: SiteKind) -> None:
 
 
 def zombie(kind: SiteKind, steps: int) -> int:
-    """An owner that is frozen after ``steps`` and thawed behind its successor; returns how many effects it
+    """An owner that is frozen after ``steps`` and resumed behind its successor; returns how many effects it
     still had."""
     late: list[int] = []
 
@@ -256,7 +256,7 @@ def zombie(kind: SiteKind, steps: int) -> int:
         await second.call(lambda store: store.flush())
 
         before = len(_effects(site.trace, first))
-        first.thaw()
+        first.resume()
         await anyio.sleep(60)
         assert fenced
         assert b"".join(acked) == begun[: len(b"".join(acked))]
@@ -285,7 +285,7 @@ def test_nothing_leaves_a_frozen_process() -> None:
         frozen_at = site.calls
         await anyio.sleep(1000)
         assert (answers, site.calls) == ([], frozen_at)
-        process.thaw()
+        process.resume()
         await anyio.sleep(1)
         assert answers == [b"x"]
 

@@ -74,6 +74,7 @@ async def page(call: Call) -> Answer:
 _PAGE = """<!doctype html>
 <title>tierlog</title>
 <h1>tierlog: {word}</h1>
-<p>{tails} readers wait at tails. See <a href="/metrics">metrics</a> and the <a href="/openapi.json">API</a>.</p>
+<p>{tails} readers wait at tails.
+See <a href="/metrics">metrics</a> and the <a href="/openapi.json">API</a>.</p>
 <table><tr><th>container</th><th>state</th></tr>{rows}</table>
 """

@@ -57,7 +57,8 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         found.close()
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another port, or stop the process that uses it"
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another port, or stop the process "
+            f"that uses it"
         ) from error
 
     return found

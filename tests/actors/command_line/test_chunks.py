@@ -77,9 +77,9 @@ def test_a_layout_is_the_chain_of_a_segment(run: Run, store: Path) -> None:
         25,
         10,
     )
-    told = run("chunks", "layout", NAME).out
-    assert "29 bytes from 0 on, 4 not flushed" in told
-    assert "3 chunks, open, rolling at 10 bytes" in told
+    reported = run("chunks", "layout", NAME).out
+    assert "29 bytes from 0 on, 4 not flushed" in reported
+    assert "3 chunks, open, rolling at 10 bytes" in reported
     assert "nothing of it is flushed yet" in run("chunks", "layout", "app/new").out
     assert run("chunks", "layout", "no/such").code == 1
 

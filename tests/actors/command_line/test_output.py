@@ -9,10 +9,10 @@ from tierlog.actors.cli.output import count
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(0, "0 chunks"), (1, "1 chunk"), (2, "2 chunks"), (21, "21 chunks")]
+    ("number", "text"), [(0, "0 chunks"), (1, "1 chunk"), (2, "2 chunks"), (21, "21 chunks")]
 )
-def test_counts_of_one_are_singular(number: int, said: str) -> None:
-    assert count(number, "chunk") == said
+def test_counts_of_one_are_singular(number: int, text: str) -> None:
+    assert count(number, "chunk") == text
 
 
 def test_a_report_on_single_items_uses_the_singular(run: Run) -> None:

@@ -77,10 +77,14 @@ def test_show_prints_everything_known(run: Run, where: tuple[str, ...]) -> None:
     }
     assert (expires_in is None) == (not where), "no clock runs where nobody is the owner"
 
-    told = dict(line.split("  ", 1) for line in run("txn", "show", NAME, "t-1", *where).out.splitlines())
-    told = {name: value.strip() for name, value in told.items()}
-    assert (told["state"], told["lease"], told["token"]) == ("open", "60.5 s", "query at epoch 3")
-    assert (told["staged"], "reason" in told, "offset" in told) == (f"{NAME}#txn.t-1.p0 5", False, False)
+    reported = dict(line.split("  ", 1) for line in run("txn", "show", NAME, "t-1", *where).out.splitlines())
+    reported = {name: value.strip() for name, value in reported.items()}
+    assert (reported["state"], reported["lease"], reported["token"]) == ("open", "60.5 s", "query at epoch 3")
+    assert (reported["staged"], "reason" in reported, "offset" in reported) == (
+        f"{NAME}#txn.t-1.p0 5",
+        False,
+        False,
+    )
 
 
 def test_abort_ends_it_and_prints_the_reason(run: Run, where: tuple[str, ...]) -> None:

@@ -19,7 +19,7 @@ from tierlog.storage_backends.files.local import LocalFiles
 
 
 @pytest.fixture
-def older(folder: Path) -> Path:
+def legacy_folder(folder: Path) -> Path:
     """Long-term storage of the legacy layout, without a store."""
 
     async def make() -> None:
@@ -33,7 +33,7 @@ def older(folder: Path) -> Path:
     return folder
 
 
-def test_segments_of_the_legacy_layout_are_imported(run: Run, older: Path) -> None:
+def test_segments_of_the_legacy_layout_are_imported(run: Run, legacy_folder: Path) -> None:
     run("segment", "create", "app/new")
     done = run("import", "app/one", "plain")
     assert (done.code, done.err) == (0, "")
@@ -53,9 +53,9 @@ def test_segments_of_the_legacy_layout_are_imported(run: Run, older: Path) -> No
     assert run("chunks", "verify").code == 0
 
 
-def test_one_damaged_segment_does_not_stop_the_import_of_others(run: Run, older: Path) -> None:
+def test_one_damaged_segment_does_not_stop_the_import_of_others(run: Run, legacy_folder: Path) -> None:
     run("segment", "create", "app/new")
-    (older / "lts" / "app" / "one$offset.4").unlink()
+    (legacy_folder / "lts" / "app" / "one$offset.4").unlink()
     run("export", "app/new")
     done = run("import", "--all")
 
@@ -122,10 +122,10 @@ def test_a_backup_as_it_is_changes_nothing_and_reports_what_is_missing(
     make_store(folder)
     before = fingerprint(folder)
     assert run("backup", "b", "--as-it-is").code == 2
-    told = run("backup", "b", "--as-it-is", "--to", str(tmp_path / "backups")).out
+    reported = run("backup", "b", "--as-it-is", "--to", str(tmp_path / "backups")).out
 
     assert fingerprint(folder) == before
-    assert "not in the backup: 5 bytes only in the log" in told
+    assert "not in the backup: 5 bytes only in the log" in reported
     (listed,) = json.loads(run("backup", "--list", "--to", str(tmp_path / "backups"), "--json").out)
     assert (listed["name"], listed["segments"], listed["unflushed"]) == ("b", 1, 5)
     assert run("backup", "--list").out.splitlines() == ["segments  chunks  bytes  unflushed  created  name"]
@@ -164,11 +164,11 @@ def test_a_restore_without_a_backup_is_refused(run: Run, folder: Path, tmp_path:
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_ctrl_c_during_an_import_leaves_no_partial_segment(
-    folder: Path, older: Path, run: Run, times: int
+    folder: Path, legacy_folder: Path, run: Run, times: int
 ) -> None:
     """The file is sparse, and so large that its checksums take minutes."""
     run("segment", "create", "app/new")
-    with open(older / "lts" / "huge", "wb") as file:
+    with open(legacy_folder / "lts" / "huge", "wb") as file:
         file.truncate(1 << 38)
     with spawn(folder, "import", "huge") as process:
         assert process.stderr is not None
@@ -180,6 +180,6 @@ def test_ctrl_c_during_an_import_leaves_no_partial_segment(
 
         assert process.wait() == 130
         assert process.stderr.read() == b""
-    (older / "lts" / "huge").unlink()
+    (legacy_folder / "lts" / "huge").unlink()
     assert run("segment", "ls").out == "app/new\n"
     assert run("doctor").code == 0

@@ -24,13 +24,13 @@ OPTIONS = AdmissionOptions(
 class Log:
     room: bool = True
     room_after_look: bool = False
-    looks: int = 0
+    checks: int = 0
 
     def has_room(self, size: int) -> bool:
         return self.room
 
     async def check_space(self) -> None:
-        self.looks += 1
+        self.checks += 1
         self.room = self.room_after_look
 
 
@@ -133,12 +133,12 @@ async def test_a_full_disk_is_checked_again_periodically() -> None:
     for _ in range(3):
         with pytest.raises(StorageFull):
             await gates.admission.admit(NAME, 10)
-    assert gates.log.looks == 1
+    assert gates.log.checks == 1
 
     gates.log.room_after_look = True
     await anyio.sleep(1.0)
     await gates.admission.admit(NAME, 10)
-    assert gates.log.looks == 2
+    assert gates.log.checks == 2
 
 
 async def test_without_pressure_an_append_does_not_suspend() -> None:

@@ -12,7 +12,7 @@ from support.container_world import ContainerWorld, until
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_read_shows_nothing_of_a_segment_that_came_into_being_meanwhile_before_that_is_durable_rule_c1(
+async def test_a_read_shows_a_segment_created_meanwhile_only_once_it_is_durable_rule_c1(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It comes between what the read settles and its second look."""

@@ -75,9 +75,9 @@ class Host:
     async def obey(self, order: Open | Close) -> Report:
         """Carry out an order and return what is said next."""
         self.orders.obey(order)
-        return await self.heard()
+        return await self.received()
 
-    async def heard(self) -> Report:
+    async def received(self) -> Report:
         with anyio.fail_after(20):
             return await self.reports.receive()
 
@@ -137,7 +137,7 @@ async def test_orders_about_one_container_are_carried_out_in_order() -> None:
     async with hosts(Site()) as (host,):
         for order in (Open(1, 0, 1), Close(1, 0, 2), Open(1, 0, 3)):
             host.orders.obey(order)
-        assert [await host.heard() for _ in range(3)] == [Opened(0, 1, 1), Closed(0), Opened(0, 3, 2)]
+        assert [await host.received() for _ in range(3)] == [Opened(0, 1, 1), Closed(0), Opened(0, 3, 2)]
 
 
 async def test_v3_a_fenced_container_is_released_and_reported() -> None:
@@ -146,7 +146,7 @@ async def test_v3_a_fenced_container_is_released_and_reported() -> None:
         await there.obey(Open(1, 0, 2))
         assert here.says_nothing(), "it cannot know yet"
         here.orders.check_fenced()
-        assert await here.heard() == Fenced(0, 1, "another owner opened it")
+        assert await here.received() == Fenced(0, 1, "another owner opened it")
         assert not here.runtime.serves(0)
         here.orders.check_fenced()
         there.orders.check_fenced()
@@ -169,9 +169,9 @@ async def test_v3_a_fence_met_by_an_append_is_reported_once() -> None:
         await there.obey(Open(1, 0, 2))
         with pytest.raises(TierlogError):
             await here.runtime.store.append(NAME, b"too late")
-        told = await here.heard()
-        assert isinstance(told, Fenced)
-        assert (told.index, told.epoch) == (0, 1)
+        reported = await here.received()
+        assert isinstance(reported, Fenced)
+        assert (reported.index, reported.epoch) == (0, 1)
         await anyio.wait_all_tasks_blocked()
         assert here.says_nothing()
 
@@ -190,10 +190,10 @@ async def test_v8_a_failed_opening_gives_its_reason_and_can_be_retried(
     site = Site()
     site.errors[0] = error
     async with hosts(site) as (host,):
-        told = await host.obey(Open(1, 0, 1))
-        assert isinstance(told, Failed)
-        assert (told.request, told.kind) == (1, kind)
-        assert str(error) in told.reason
+        reported = await host.obey(Open(1, 0, 1))
+        assert isinstance(reported, Failed)
+        assert (reported.request, reported.kind) == (1, kind)
+        assert str(error) in reported.reason
         assert await host.obey(Open(1, 1, 2)) == Opened(1, 2, 1), "the others go on"
         site.errors.clear()
         assert await host.obey(Open(1, 0, 3)) == Opened(0, 3, 1)
@@ -203,7 +203,7 @@ async def test_v1_an_answer_goes_to_no_supervisor_but_the_one_that_ordered() -> 
     async with hosts(Site()) as (host,):
         host.orders.obey(Open(1, 0, 1))
         host.orders.obey(Open(2, 1, 1))
-        assert await host.heard() == Opened(1, 1, 1)
+        assert await host.received() == Opened(1, 1, 1)
         await anyio.wait_all_tasks_blocked()
         assert host.says_nothing()
         assert host.runtime.epochs() == {0: 1, 1: 1}

@@ -23,12 +23,12 @@ END = (
 
 
 @pytest.mark.parametrize(
-    "program, said",
+    "program, printed",
     [(HOST, "tierlog.actors.host.main True True\n"), (IMPORTING, "False\nTrue\n"), (END, "2 True\n")],
     ids=["a host's start", "the collector waits", "a command's end"],
 )
-def test_the_collector_does_not_look_at_what_stays(program: str, said: str) -> None:
+def test_the_collector_does_not_look_at_what_stays(program: str, printed: str) -> None:
     assert (
         subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-        == said
+        == printed
     )

@@ -44,7 +44,7 @@ def config(mode: str) -> StoreConfig:
 
 
 @pytest.fixture
-async def older(tmp_path: Path) -> FileSystemChunkStorage:
+async def legacy_chunks(tmp_path: Path) -> FileSystemChunkStorage:
     """Long-term storage with a segment in the legacy layout."""
     chunks = FileSystemChunkStorage(LocalFiles(), str(tmp_path / "lts"), system_world())
     await chunks.open()
@@ -63,7 +63,7 @@ async def headers(chunks: FileSystemChunkStorage) -> list[str]:
 
 
 async def test_install_new_is_the_default_and_looks_for_nothing(
-    tmp_path: Path, older: FileSystemChunkStorage
+    tmp_path: Path, legacy_chunks: FileSystemChunkStorage
 ) -> None:
     async with open_store(tmp_path, config=StoreConfig(containers=1)) as store:
         await use(store)
@@ -71,11 +71,11 @@ async def test_install_new_is_the_default_and_looks_for_nothing(
             await store.read(OLD, 0, 9)
         await store.create_segment(OLD)
         assert (await store.segment_info(OLD)).length == 0
-    assert await headers(older) == [f"{OLD}$header"]
+    assert await headers(legacy_chunks) == [f"{OLD}$header"]
 
 
 async def test_no_upgrade_imports_on_demand_and_leaves_the_legacy_layout_alone(
-    tmp_path: Path, older: FileSystemChunkStorage
+    tmp_path: Path, legacy_chunks: FileSystemChunkStorage
 ) -> None:
     async with open_store(tmp_path, config=config("no-upgrade")) as store:
         await use(store)
@@ -86,14 +86,14 @@ async def test_no_upgrade_imports_on_demand_and_leaves_the_legacy_layout_alone(
         await store.append(OLD, b"more")
         await store.flush()
 
-    found = await find(older, OLD)
+    found = await find(legacy_chunks, OLD)
     assert found is not None
     assert found.length == 6
-    assert await headers(older) == [f"{OLD}$header"]
+    assert await headers(legacy_chunks) == [f"{OLD}$header"]
 
 
 async def test_code_only_upgrade_reads_and_writes_both_layouts(
-    tmp_path: Path, older: FileSystemChunkStorage
+    tmp_path: Path, legacy_chunks: FileSystemChunkStorage
 ) -> None:
     async with open_store(tmp_path, config=config("code-only-upgrade")) as store:
         await use(store)
@@ -101,13 +101,13 @@ async def test_code_only_upgrade_reads_and_writes_both_layouts(
         await store.flush()
 
     for name, length in ((OLD, 10), (NEW, 3)):
-        found = await find(older, name)
+        found = await find(legacy_chunks, name)
         assert found is not None
         assert found.length == length
 
 
 async def test_layout_upgrade_reads_both_layouts_and_writes_the_new_one(
-    tmp_path: Path, older: FileSystemChunkStorage
+    tmp_path: Path, legacy_chunks: FileSystemChunkStorage
 ) -> None:
     async with open_store(tmp_path, config=config("layout-upgrade")) as store:
         await use(store)
@@ -115,10 +115,10 @@ async def test_layout_upgrade_reads_both_layouts_and_writes_the_new_one(
         await store.flush()
         assert await store.read(OLD, 0, 4) == b"0123"
 
-    found = await find(older, OLD)
+    found = await find(legacy_chunks, OLD)
     assert found is not None
     assert found.length == 6
-    assert await headers(older) == [f"{OLD}$header"]
+    assert await headers(legacy_chunks) == [f"{OLD}$header"]
 
 
 @pytest.mark.parametrize("mode", ["no-upgrade", "code-only-upgrade"])

@@ -53,7 +53,7 @@ async def world() -> ContainerWorld:
     return world
 
 
-async def older(world: ContainerWorld, name: str = NAME, *, sealed: bool = False) -> ChunkStorage:
+async def write_segment(world: ContainerWorld, name: str = NAME, *, sealed: bool = False) -> ChunkStorage:
     await write_legacy(world.chunks, name, b"0123", b"45", b"6789", max_size=100, sealed=sealed)
     return world.chunks
 
@@ -63,7 +63,7 @@ async def older(world: ContainerWorld, name: str = NAME, *, sealed: bool = False
 
 @pytest.mark.parametrize("mode", LayoutMode)
 async def test_an_import_on_demand_works_in_every_mode(world: ContainerWorld, mode: LayoutMode) -> None:
-    await older(world, sealed=True)
+    await write_segment(world, sealed=True)
     async with world.owner(layout=mode) as owner:
         assert await import_segment(owner.container, NAME) == 10
         info = await owner.store.segment_info(NAME)
@@ -77,7 +77,7 @@ async def test_an_import_on_demand_works_in_every_mode(world: ContainerWorld, mo
 async def test_an_imported_segment_comes_back_with_its_container_rule_s14(
     world: ContainerWorld, checkpoint: bool, crash: bool
 ) -> None:
-    await older(world)
+    await write_segment(world)
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
         await import_segment(owner.container, NAME)
@@ -112,7 +112,7 @@ async def test_the_containers_own_spacing_and_rolling_size_count(world: Containe
 
 
 async def test_the_next_id_is_not_the_imported_ones(world: ContainerWorld) -> None:
-    await older(world)
+    await write_segment(world)
     async with world.owner() as owner:
         await import_segment(owner.container, NAME)
         await owner.store.create_segment("app/new")
@@ -124,7 +124,7 @@ async def test_the_next_id_is_not_the_imported_ones(world: ContainerWorld) -> No
 async def test_appends_go_to_a_new_chunk_and_flushes_leave_the_files_alone_rule_s3(
     world: ContainerWorld,
 ) -> None:
-    await older(world)
+    await write_segment(world)
     async with world.owner() as owner:
         await import_segment(owner.container, NAME)
         await owner.store.append(NAME, b"new", expected_offset=10)
@@ -139,7 +139,7 @@ async def test_appends_go_to_a_new_chunk_and_flushes_leave_the_files_alone_rule_
 async def test_a_deleted_import_takes_its_files_along_and_never_comes_back_rule_s14(
     world: ContainerWorld,
 ) -> None:
-    await older(world)
+    await write_segment(world)
     options = attrs.evolve(OPTIONS, collector=attrs.evolve(OPTIONS.collector, delay=0))
     async with world.owner(options) as owner:
         assert await read_all(owner.store, NAME) == b"0123456789"
@@ -183,7 +183,7 @@ async def test_a_deleted_segment_does_not_come_back_out_of_its_export_rule_s14(
 
 
 async def test_what_exists_is_not_imported(world: ContainerWorld) -> None:
-    await older(world)
+    await write_segment(world)
     async with world.owner() as owner:
         await import_segment(owner.container, NAME)
         with pytest.raises(SegmentExists):
@@ -193,7 +193,7 @@ async def test_what_exists_is_not_imported(world: ContainerWorld) -> None:
 
 
 async def test_a_file_belongs_to_one_segment_only(world: ContainerWorld) -> None:
-    await older(world)
+    await write_segment(world)
     await write_header(world.chunks, "app/thief", f"maxsize=9&0={NAME}$offset.0&".encode())
     async with world.owner() as owner:
         await import_segment(owner.container, NAME)
@@ -230,7 +230,7 @@ async def test_a_staged_name_is_refused(world: ContainerWorld) -> None:
 
 async def test_every_verb_finds_a_segment_of_the_legacy_layout(world: ContainerWorld) -> None:
     for name in "abcdefgh":
-        await older(world, name, sealed=name == "c")
+        await write_segment(world, name, sealed=name == "c")
     async with world.owner() as owner:
         store = owner.store
         assert await store.read("a", 2, 3) == b"234"
@@ -251,7 +251,7 @@ async def test_every_verb_finds_a_segment_of_the_legacy_layout(world: ContainerW
 
 
 async def test_callers_at_the_same_time_import_once(world: ContainerWorld) -> None:
-    await older(world)
+    await write_segment(world)
     async with world.owner() as owner:
         found: list[bytes] = []
 
@@ -273,7 +273,7 @@ async def test_callers_at_the_same_time_import_once(world: ContainerWorld) -> No
 async def test_of_two_concurrent_imports_the_second_finds_the_segment_existing(
     world: ContainerWorld,
 ) -> None:
-    await older(world)
+    await write_segment(world)
     async with world.owner() as owner:
         answers: list[object] = []
 
@@ -293,7 +293,7 @@ async def test_of_two_concurrent_imports_the_second_finds_the_segment_existing(
 async def test_a_caller_refused_just_before_a_concurrent_import_retries(
     world: ContainerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await older(world)
+    await write_segment(world)
     async with world.owner(layout=LayoutMode.LAYOUT_UPGRADE) as owner:
         real, asked = owner.container._ask, 0
 
@@ -313,7 +313,7 @@ async def test_a_caller_refused_just_before_a_concurrent_import_retries(
 async def test_a_succeeded_owner_refuses_no_import_by_what_it_knew_rule_c1(
     world: ContainerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await older(world)
+    await write_segment(world)
     async with world.owner() as owner:
         await import_segment(owner.container, NAME)
 
@@ -336,7 +336,7 @@ async def test_a_segment_without_data_files_is_imported_empty(world: ContainerWo
 async def test_without_lookups_nothing_is_found_and_nothing_asked(
     world: ContainerWorld, mode: LayoutMode
 ) -> None:
-    await older(world)
+    await write_segment(world)
     async with world.owner(layout=mode) as owner:
         before = len(world.chunks.calls)
         with pytest.raises(SegmentNotFound):

@@ -316,10 +316,10 @@ async def with_released(tmp_path: Path) -> Path:
 
 async def released_in(folder: Path) -> dict[int, list[str]]:
     async with open_reader(folder) as view:
-        pictures = [await container.snapshot() for container in view.containers]
+        snapshots = [await container.snapshot() for container in view.containers]
         return {
             index: names
-            for index, snapshot in enumerate(pictures)
+            for index, snapshot in enumerate(snapshots)
             if (names := released_names(snapshot.state.metadata))
         }
 

@@ -53,7 +53,7 @@ class Case:
         self.readers = [Reader() for _ in range(READERS)]
         self.budget = ReadAheadBudget(limit_bytes=64, fetches_max=3)
         self.ahead = ReadAhead(owner.storage.read, OPTIONS, self.budget)
-        self.troubles: list[str] = []
+        self.failures: list[str] = []
         self.go_on = anyio.Event()
         self.had_trouble = False
         self.is_changing = False
@@ -62,15 +62,15 @@ class Case:
         owner.chunks.read = self._read_with_trouble  # type: ignore[method-assign]
 
     async def _read_with_trouble(self, name: str, offset: int, size: int) -> bytes:
-        trouble = self.troubles.pop() if self.troubles and not self.is_changing else ""
+        failure = self.failures.pop() if self.failures and not self.is_changing else ""
         await checkpoint()
-        if trouble == "slow":
+        if failure == "slow":
             await self.go_on.wait()
-        if trouble == "fail":
+        if failure == "fail":
             raise Unavailable("scripted")
 
         data = await self._read_chunk(name, offset, size)
-        return data[:-1] if trouble == "short" else data
+        return data[:-1] if failure == "short" else data
 
     async def read(self, reader: Reader, size: int, times: int) -> None:
         """Up to ``times`` reads in sequence."""
@@ -169,7 +169,7 @@ async def play(append: bool, pieces: list[tuple[bytes, int]], steps: list[Step],
         if deletes:
             await case.delete()
             await case.collect()
-        case.troubles.clear()
+        case.failures.clear()
         await case.settle()
 
         if not deletes:
@@ -200,7 +200,7 @@ async def take(case: Case, step: Step, tasks: anyio.abc.TaskGroup) -> None:
     elif verb == "yield":
         await checkpoint()
     elif verb in {"fail", "short", "slow"}:
-        case.troubles.append(verb)
+        case.failures.append(verb)
         case.had_trouble = True
 
 

@@ -66,9 +66,9 @@ async def test_it_answers_as_the_store_does(tmp_path: Path) -> None:
         assert data == whole
         assert await view.read(NAME, len(whole), 10) == b""
     async with open_store(tmp_path) as store:
-        told = await store.segment_info(NAME)
+        reported = await store.segment_info(NAME)
 
-    assert seen == told
+    assert seen == reported
 
 
 async def test_viewing_a_live_folder_fences_nobody_and_changes_no_byte(tmp_path: Path) -> None:
@@ -186,10 +186,10 @@ async def test_arguments_are_checked_as_the_store_checks_them(
         with pytest.raises(InvalidArgument) as seen:
             await view.read(*arguments)
     async with open_store(tmp_path) as store:
-        with pytest.raises(InvalidArgument) as told:
+        with pytest.raises(InvalidArgument) as reported:
             await store.read(*arguments)
 
-    assert str(seen.value) == str(told.value)
+    assert str(seen.value) == str(reported.value)
 
 
 async def test_a_foreign_folder_is_refused_and_unchanged(tmp_path: Path) -> None:

@@ -134,9 +134,7 @@ async def test_a_store_opens_on_a_backend_without_room_so_that_somebody_can_make
 
 
 @virtual_time
-async def test_s7_while_long_term_storage_is_away_appends_continue_until_the_cache_limit_and_resume_by_themselves() -> (
-    None
-):
+async def test_s7_while_long_term_storage_is_down_appends_continue_until_the_cache_limit_and_resume() -> None:
     chunks = FaultyChunkStorage(MemoryChunkStorage(), every(Fault(FaultKind.BEFORE), *GROWTH))
     async with opened(chunks, UNLIMITED) as store:
         await make(store, "s", bytes(400 * KIB))

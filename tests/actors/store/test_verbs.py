@@ -397,7 +397,7 @@ async def test_a_cancelled_tail_leaves_nothing_behind(store: SegmentStore) -> No
 # --- flush, reopening ---------------------------------------------------------------------------
 
 
-def said(info: SegmentInfo) -> SegmentInfo:
+def described(info: SegmentInfo) -> SegmentInfo:
     """What a client made it: all but how far the storage writer is."""
     return attrs.evolve(info, flushed_length=0)
 
@@ -425,11 +425,11 @@ async def test_everything_is_there_after_reopening(tmp_path: Path) -> None:
             await store.delete_segment("gone")
             if flush:
                 await store.flush()
-            before = [said(await store.segment_info(name)) for name in ("a", "b")]
+            before = [described(await store.segment_info(name)) for name in ("a", "b")]
 
         for _ in range(3):
             async with tierlog.open_store(folder, config=CONFIG) as store:
-                assert [said(await store.segment_info(name)) for name in ("a", "b")] == before
+                assert [described(await store.segment_info(name)) for name in ("a", "b")] == before
                 assert await store.list_segments() == ["a", "b"]
                 assert await read_all(store, "a", 70_000) == bytes(30_000) + b"event"
                 assert await store.last_event_number("a", "w") == 41

@@ -136,14 +136,14 @@ async def test_a_connection_begins_with_hello(pair: Pair) -> None:
             assert await pair.connection.receive() == Heartbeat(1, 0), "what came with it is not lost"
 
 
-@pytest.mark.parametrize("said", [encode(Heartbeat(1, 0)), b"nonsense\n", b""])
+@pytest.mark.parametrize("first_bytes", [encode(Heartbeat(1, 0)), b"nonsense\n", b""])
 async def test_v5_a_connection_without_hello_is_refused(
-    pair: Pair, said: bytes, monkeypatch: pytest.MonkeyPatch
+    pair: Pair, first_bytes: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel, "HELLO_SECONDS", 0.05)
     with pair.other:
         async with pair.stream:
-            pair.other.sendall(said)
+            pair.other.sendall(first_bytes)
             with pytest.raises(ProtocolError):
                 await pair.connection.hello()
 

@@ -95,7 +95,7 @@ class Machine:
         self.frozen.discard(host)
         self.do(self.fleet.exited(host, self.now))
 
-    def thaw(self, host: str) -> None:
+    def resume(self, host: str) -> None:
         """It finds itself fenced for what others have opened, says so, and goes on."""
         self.frozen.discard(host)
         for index, epoch in list(self.serves[host].items()):
@@ -178,7 +178,7 @@ def test_a_host_that_wakes_up_is_fenced_and_takes_containers_again() -> None:
     world = machine()
     world.frozen.add("host-0")
     world.run(1)
-    world.thaw("host-0")
+    world.resume("host-0")
     world.run(3)
     assert world.count(KillHost) == 0
     assert sorted(world.owners.values()) == ["host-0"] * 2 + ["host-1"] * 2
@@ -401,7 +401,7 @@ def test_v3_a_container_that_our_own_order_fenced_is_opened_again_at_once() -> N
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["kill", "freeze", "thaw", "run", "disconnect", "drain", "restart"]),
+        st.sampled_from(["kill", "freeze", "resume", "run", "disconnect", "drain", "restart"]),
         st.integers(0, 2),
     ),
     max_size=25,
@@ -426,8 +426,8 @@ def test_after_any_failure_every_container_is_served_by_one_live_host_again(
             world.kill(host)
         elif step == "freeze":
             world.frozen.add(host)
-        elif step == "thaw":
-            world.thaw(host)
+        elif step == "resume":
+            world.resume(host)
         elif step == "disconnect":
             world.do(world.fleet.disconnected(host, world.now))
         elif step == "drain":
@@ -437,7 +437,7 @@ def test_after_any_failure_every_container_is_served_by_one_live_host_again(
             for other in sorted(set(world.alive) - world.frozen):
                 world.say_hello(other)
     for host in sorted(world.frozen):
-        world.thaw(host)
+        world.resume(host)
     world.run(60)
     assert set(world.owners) == set(range(5))
     assert {assignment.index: assignment.host for assignment in world.fleet.assignments} == world.owners

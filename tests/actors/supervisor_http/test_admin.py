@@ -14,7 +14,7 @@ from starlette.applications import Starlette
 
 from support.fake_hosts import FakeHostsSupervisor
 from support.http_server import everything, until
-from support.spans import Recorder, said
+from support.spans import Recorder, attributes_of
 from tierlog.actors.gateway.server.app import context_of
 from tierlog.actors.gateway.server.context import ServerContext
 from tierlog.actors.gateway.server.listener import bind, serve_http
@@ -194,11 +194,11 @@ async def test_each_request_is_one_span_that_continues_with_the_clients_trace() 
     assert span.context is not None
     assert span.parent is not None
     assert (f"{span.context.trace_id:032x}", f"{span.parent.span_id:016x}") == (TRACE, PARENT)
-    told = said(span)
-    assert told["http.route"] == "/v1/containers/{container}/move"
-    assert told["http.response.status_code"] == 202
-    assert told["url.path"] == "/v1/containers/1/move"
-    assert told["tierlog.request_id"] == "r-1"
+    reported = attributes_of(span)
+    assert reported["http.route"] == "/v1/containers/{container}/move"
+    assert reported["http.response.status_code"] == 202
+    assert reported["url.path"] == "/v1/containers/1/move"
+    assert reported["tierlog.request_id"] == "r-1"
     recorder.provider.shutdown()
 
 
@@ -209,7 +209,10 @@ async def test_a_refused_order_is_no_failure_of_the_supervisor_s() -> None:
         assert (await served.http.delete("/tea")).status_code == 404
 
     refused, strange = recorder.all()
-    assert (refused.name, said(refused)["http.response.status_code"]) == ("POST /v1/hosts/{host}/drain", 404)
+    assert (refused.name, attributes_of(refused)["http.response.status_code"]) == (
+        "POST /v1/hosts/{host}/drain",
+        404,
+    )
     assert refused.status.is_unset
-    assert (strange.name, "http.route" in said(strange)) == ("_OTHER", False)
+    assert (strange.name, "http.route" in attributes_of(strange)) == ("_OTHER", False)
     recorder.provider.shutdown()

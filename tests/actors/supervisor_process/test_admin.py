@@ -63,8 +63,8 @@ def test_the_map_names_each_containers_host_and_epoch(service: Service) -> None:
     } == expected
     for url in urls.values():
         assert httpx.get(f"{url}/health").status_code == 200
-        told = httpx.get(f"{url}/v1/containers").json()["containers"]
-        assert [assignment["url"] for assignment in told] == [
+        reported = httpx.get(f"{url}/v1/containers").json()["containers"]
+        assert [assignment["url"] for assignment in reported] == [
             assignment["url"] for assignment in document["containers"]
         ]
 
@@ -94,7 +94,7 @@ def test_a_long_poll_for_the_map_answers_when_it_changes(service: Service) -> No
 
 
 @pytest.mark.parametrize(
-    "method, path, document, status, said",
+    "method, path, document, status, detail",
     [
         ("POST", "/v1/containers/9/move", {"host": "host-0"}, 404, "the containers are 0 to 2"),
         ("POST", "/v1/containers/0/move", {"host": "host-9"}, 404, "no host 'host-9'"),
@@ -115,11 +115,11 @@ def test_a_long_poll_for_the_map_answers_when_it_changes(service: Service) -> No
     ],
 )
 def test_a_bad_request_is_refused(
-    service: Service, method: str, path: str, document: Any, status: int, said: str
+    service: Service, method: str, path: str, document: Any, status: int, detail: str
 ) -> None:
     answer = service.client.request(method, path, json=document)
     assert answer.status_code == status
-    assert said in problem(answer)["detail"]
+    assert detail in problem(answer)["detail"]
 
 
 def test_a_page_of_another_site_gives_no_orders(service: Service) -> None:
@@ -161,8 +161,10 @@ def test_requests_about_all_hosts_are_sent_to_each(service: Service) -> None:
             service.post(f"/v1/segments/{name}/begin-transaction", {"transaction_id": "t-1"}).status_code
             == 200
         )
-    told = service.client.get("/v1/transactions", params={"prefix": "list/"}).json()["transactions"]
-    assert [(each["target"], each["state"]) for each in told] == [(name, "open") for name in sorted(names)]
+    reported = service.client.get("/v1/transactions", params={"prefix": "list/"}).json()["transactions"]
+    assert [(each["target"], each["state"]) for each in reported] == [
+        (name, "open") for name in sorted(names)
+    ]
     assert service.post("/v1/flush").status_code == 200
 
 
@@ -197,9 +199,9 @@ def test_status_as_tables_and_as_json(service: Service, tierlog: Run) -> None:
     assert shown.code == 0
     for word in ("ready", "failovers: 0", "host-0", "host-1", "epoch", "unflushed"):
         assert word in shown.out
-    told = json.loads(tierlog("status", "--json").out)
-    assert [host["pid"] for host in told["hosts"]] == list(service.pids().values())
-    assert told["pid"] == service.process.pid
+    reported = json.loads(tierlog("status", "--json").out)
+    assert [host["pid"] for host in reported["hosts"]] == list(service.pids().values())
+    assert reported["pid"] == service.process.pid
 
 
 def test_orders_from_the_command_line(service: Service, tierlog: Run) -> None:

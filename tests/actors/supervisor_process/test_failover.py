@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lo
 def test_a_service_starts_serves_and_stops_without_leaving_anything(folder: Path) -> None:
     with Service(folder, containers=3) as service:
         service.settle()
-        assert "serving 3 containers on 2 hosts at http://127.0.0.1:" in service.said
+        assert "serving 3 containers on 2 hosts at http://127.0.0.1:" in service.printed
         service.create("app/events")
         service.append("app/events", b"hello")
         assert service.read("app/events") == b"hello"

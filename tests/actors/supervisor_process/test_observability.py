@@ -86,8 +86,8 @@ def test_supervisor_and_hosts_trace_when_the_environment_enables_it(
     assert [link["context"]["span_id"] for link in group["links"]] == [
         mine["tierlog.append"]["context"]["span_id"]
     ]
-    told = group["resource"]["attributes"]
-    assert (told["service.name"], told["service.instance.id"]) == ("tierlog", "host-0")
+    reported = group["resource"]["attributes"]
+    assert (reported["service.name"], reported["service.instance.id"]) == ("tierlog", "host-0")
     status = mine["GET /v1/status"]
     assert status["parent_id"] == f"0x{PARENT}"
     assert status["resource"]["attributes"]["service.instance.id"] == "supervisor"

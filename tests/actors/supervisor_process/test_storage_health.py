@@ -40,13 +40,13 @@ def test_s7_a_chunk_root_that_disappears_is_reported_and_waited_for(folder: Path
         (folder / "lts").mkdir()
         client.append(name, b"meanwhile;")
 
-        told = wait_until(
+        reported = wait_until(
             lambda: service.client.get("/health").json()["unhealthy_storage"], "the supervisor reports it"
         )
-        assert told["host-0"]["state"] == "unreachable"
-        assert "unmounted?" in told["host-0"]["cause"]
+        assert reported["host-0"]["state"] == "unreachable"
+        assert "unmounted?" in reported["host-0"]["cause"]
         host = service.host("host-0")
-        assert host["storage"] == told["host-0"]
+        assert host["storage"] == reported["host-0"]
         assert "unmounted?" in service.client.get("/").text
         assert (
             'tierlog_supervised_host_storage{host="host-0",storage="unreachable"} 1.0'

@@ -17,7 +17,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 import tierlog
 from support.service import service
-from support.spans import Recorder, said
+from support.spans import Recorder, attributes_of
 from tierlog.actors.gateway.wire.batch import BatchItem
 from tierlog.actors.telemetry.opentelemetry import EXPORTER, tracing_of_process
 
@@ -60,7 +60,7 @@ async def test_calls_to_long_term_storage_have_a_span_with_their_chunk(
         if path.is_file()
     }
     made = {
-        said(span)["tierlog.chunk"]
+        attributes_of(span)["tierlog.chunk"]
         for span in recorder.all()
         if span.name.startswith("tierlog.chunk_storage.create")
     }
@@ -86,10 +86,12 @@ async def test_a_groups_span_is_linked_to_the_appends_in_it_and_has_no_parent(
     assert set().union(*map(linked, groups)) == numbers(appends)
     assert sum(len(group.links) for group in groups) == 20, "each append is in one group"
     assert all(group.parent is None for group in groups)
-    assert sum(said(group)["tierlog.count"] for group in groups) == 20
-    assert sum(said(group)["tierlog.bytes"] for group in groups) >= 60
-    assert {(said(group)["tierlog.container"], said(group)["tierlog.epoch"]) for group in groups} == {(0, 1)}
-    assert len({said(group)["tierlog.group"] for group in groups}) == len(groups)
+    assert sum(attributes_of(group)["tierlog.count"] for group in groups) == 20
+    assert sum(attributes_of(group)["tierlog.bytes"] for group in groups) >= 60
+    assert {
+        (attributes_of(group)["tierlog.container"], attributes_of(group)["tierlog.epoch"]) for group in groups
+    } == {(0, 1)}
+    assert len({attributes_of(group)["tierlog.group"] for group in groups}) == len(groups)
 
 
 async def test_an_appends_span_is_below_the_callers_and_describes_the_append(
@@ -104,7 +106,7 @@ async def test_an_appends_span_is_below_the_callers_and_describes_the_append(
     append, work = recorder.one("tierlog.append"), recorder.one("work")
     assert append.parent is not None
     assert append.parent.span_id == number_of(work)
-    assert said(append) == {
+    assert attributes_of(append) == {
         "tierlog.container": 0,
         "tierlog.segment": "s",
         "tierlog.bytes": 3,
@@ -122,7 +124,7 @@ async def test_a_batch_is_one_span_that_its_groups_name_once(tmp_path: Path, rec
 
     assert outcomes == [0, 2]
     batch = recorder.one("tierlog.append_each")
-    assert said(batch) == {"tierlog.count": 2, "tierlog.bytes": 3}
+    assert attributes_of(batch) == {"tierlog.count": 2, "tierlog.bytes": 3}
     assert all(
         linked(group) == {number_of(batch)} and len(group.links) == 1
         for group in recorder.spans("tierlog.wal.append")
@@ -136,7 +138,7 @@ async def test_a_refusal_is_recorded_with_its_code(tmp_path: Path, recorder: Rec
             await store.append("nothing", b"x")
 
     append = recorder.one("tierlog.append")
-    assert said(append)["error.type"] == "segment-not-found"
+    assert attributes_of(append)["error.type"] == "segment-not-found"
     assert append.status.status_code is StatusCode.ERROR
     assert recorder.spans("tierlog.wal.append") == [], "nothing was logged for it"
 
@@ -186,10 +188,10 @@ def test_a_requests_span_continues_with_the_clients_trace_down_to_the_store(
     assert append.parent is not None
     assert append.parent.span_id == number_of(request)
     assert linked(recorder.spans("tierlog.wal.append")[-1]) == {number_of(append)}
-    told = said(request)
-    assert told.pop("server.port") == httpx.URL(url).port
-    assert told.pop("user_agent.original").startswith("python-httpx/")
-    assert told == {
+    reported = attributes_of(request)
+    assert reported.pop("server.port") == httpx.URL(url).port
+    assert reported.pop("user_agent.original").startswith("python-httpx/")
+    assert reported == {
         "http.request.method": "POST",
         "http.response.status_code": 200,
         "http.route": "/v1/segments/{name}/append",
@@ -210,9 +212,9 @@ def test_a_refused_request_is_no_failure_of_the_servers_and_a_strange_one_has_no
         assert client.delete("/tea").status_code == 404
 
     refused, strange = recorder.one("GET /v1/segments/{name}/info"), recorder.one("_OTHER")
-    assert said(refused)["http.response.status_code"] == 404
+    assert attributes_of(refused)["http.response.status_code"] == 404
     assert refused.status.status_code is StatusCode.UNSET
-    assert "http.route" not in said(strange)
+    assert "http.route" not in attributes_of(strange)
 
 
 def test_a_malformed_traceparent_begins_a_new_trace(tmp_path: Path, recorder: Recorder) -> None:
@@ -238,9 +240,9 @@ def test_a_clients_call_its_request_and_what_a_server_does_for_it_are_one_trace(
     assert len(line) == 5
     assert all(is_below(lower, upper) for upper, lower in pairwise(line))
     assert linked(recorder.spans("tierlog.wal.append")[-1]) == {number_of(line[-1])}
-    assert said(line[1]) == {"tierlog.segment": "s", "tierlog.count": 1, "tierlog.bytes": 3}
+    assert attributes_of(line[1]) == {"tierlog.segment": "s", "tierlog.count": 1, "tierlog.bytes": 3}
     assert line[2].kind is SpanKind.CLIENT
-    assert said(line[2]) == {
+    assert attributes_of(line[2]) == {
         "http.request.method": "POST",
         "http.response.status_code": 200,
         "url.full": f"{url}/v1/segments/s/append",
@@ -288,8 +290,8 @@ async def test_a_clients_failed_request_is_recorded(tmp_path: Path, recorder: Re
 
     call = recorder.one("tierlog.client.info")
     [request] = [span for span in recorder.spans("GET") if is_below(span, call)]
-    assert said(call)["error.type"] == "segment-not-found"
-    assert (said(request)["error.type"], request.status.status_code) == ("404", StatusCode.ERROR)
+    assert attributes_of(call)["error.type"] == "segment-not-found"
+    assert (attributes_of(request)["error.type"], request.status.status_code) == ("404", StatusCode.ERROR)
 
 
 async def test_a_transactions_verbs_are_traced_from_the_client_to_the_store(

@@ -29,14 +29,14 @@ class Freeze:
         self._where = where
         self.armed = False
         self.reached = anyio.Event()
-        self.thaw = anyio.Event()
+        self.resume = anyio.Event()
 
     def __call__(self, index: int, call: IoCall) -> Fault | None:
         if not self.armed or not self._where(call):
             return None
         self.armed = False
         self.reached.set()
-        return Pause(self.thaw)
+        return Pause(self.resume)
 
 
 def is_check(call: IoCall) -> bool:
@@ -67,7 +67,7 @@ async def test_a_zombie_frozen_between_its_sync_and_its_check_does_not_ack() -> 
         await freeze.reached.wait()
         owner = await open_log(disk)
         found = await contents(owner)
-        freeze.thaw.set()
+        freeze.resume.set()
     assert found == {1: b"acked", 2: b"in doubt"}
     await owner.append([b"new"])
     await owner.close()
@@ -91,7 +91,7 @@ async def test_the_next_owner_makes_durable_what_it_read_from_the_page_cache(kee
         found = await contents(owner)
         assert found == {1: b"acked", 2: b"in the page cache only"}
         zombie_files.kill()
-        freeze.thaw.set()
+        freeze.resume.set()
         disk = disk.crash(keep)  # type: ignore[arg-type]
         tasks.cancel_scope.cancel()
     assert await read_all(disk) == found
@@ -135,7 +135,7 @@ async def test_a_zombie_that_rolls_after_the_seal_adds_nothing() -> None:
         await freeze.reached.wait()
         owner = await open_log(disk)
         await owner.append([b"acked"])
-        freeze.thaw.set()
+        freeze.resume.set()
     assert f"{1:016x}-{2:08x}.wal" in disk.folder(FOLDER).names
     await owner.close()
     await zombie.close()
@@ -162,7 +162,7 @@ async def test_nothing_leaves_an_opener_that_was_overtaken() -> None:
             await freeze.reached.wait()
             owner = await open_log(disk)
             number = await owner.append([b"by the owner"])
-            freeze.thaw.set()
+            freeze.resume.set()
         await owner.close()
         assert (await read_all(disk))[number] == b"by the owner"
 
@@ -181,7 +181,7 @@ async def test_a_truncation_that_froze_after_its_check_takes_nothing_that_is_nee
         owner = await open_log(disk)
         found = await contents(owner)
         await owner.append([b"new"])
-        freeze.thaw.set()
+        freeze.resume.set()
     assert list(found) == [3, 4]
     await owner.close()
     await zombie.close()
@@ -305,7 +305,7 @@ async def test_a_cancelled_append_breaks_the_log_or_has_happened() -> None:
         tasks.start_soon(log.append, [b"one"])
         await freeze.reached.wait()
         tasks.cancel_scope.cancel()
-        freeze.thaw.set()
+        freeze.resume.set()
     await log.close()
     assert await read_all(disk) == {1: b"one"}
 
@@ -353,7 +353,7 @@ async def test_inspect_tolerates_a_writer_that_rolls_and_truncates() -> None:
         await log.append([b"c"], truncate_before=3)
         await log.append([b"d" * 1600])
         await log.truncate()
-        freeze.thaw.set()
+        freeze.resume.set()
     assert set(await contents(reader)) >= {3}
     await reader.close()
     await log.close()

@@ -73,32 +73,32 @@ async def test_two_processes_fight_over_one_folder_and_no_acked_group_is_lost(tm
     fighters = [start(folder, name, 8) for name in ("one", "two")]
     outputs = [await anyio.to_thread.run_sync(fighter.communicate) for fighter in fighters]
     assert [fighter.returncode for fighter in fighters] == [0, 0]
-    told = [acked_by(output) for output, _ in outputs]
+    reported = [acked_by(output) for output, _ in outputs]
     found = await read_all(folder)
 
-    assert not set(told[0]) & set(told[1])
+    assert not set(reported[0]) & set(reported[1])
     assert list(found) == list(range(1, len(found) + 1))
-    assert len(told[0]) + len(told[1]) >= 40
-    for acked in told:
+    assert len(reported[0]) + len(reported[1]) >= 40
+    for acked in reported:
         assert {number: found[number] for number in acked} == acked
 
 
 async def test_a_killed_writer_loses_no_acked_group(tmp_path: Path) -> None:
     folder = tmp_path / "wal"
-    told: dict[int, bytes] = {}
+    reported: dict[int, bytes] = {}
     for lines in (1, 7, 30, 75):
         writer = start(folder, "writer", 50)
         assert writer.stdout is not None
         output = "".join([writer.stdout.readline() for _ in range(lines)])
         os.kill(writer.pid, signal.SIGKILL)
         rest, _ = await anyio.to_thread.run_sync(writer.communicate)
-        told.update(acked_by(output + rest))
+        reported.update(acked_by(output + rest))
         found = await read_all(folder)
-        assert {number: found[number] for number in told} == told
+        assert {number: found[number] for number in reported} == reported
 
 
 async def test_two_owners_in_one_process_take_the_log_from_each_other(tmp_path: Path) -> None:
-    told: dict[int, bytes] = {}
+    reported: dict[int, bytes] = {}
 
     async def fight(name: bytes) -> None:
         for _ in range(6):
@@ -107,7 +107,7 @@ async def test_two_owners_in_one_process_take_the_log_from_each_other(tmp_path: 
                 await log.open()
                 for index in range(10):
                     payload = b"%s %d" % (name, index) * 50
-                    told[await log.append([payload])] = payload
+                    reported[await log.append([payload])] = payload
             except NotOwner:
                 continue
             finally:
@@ -117,5 +117,5 @@ async def test_two_owners_in_one_process_take_the_log_from_each_other(tmp_path: 
         tasks.start_soon(fight, b"one")
         tasks.start_soon(fight, b"two")
     found = await read_all(tmp_path / "wal")
-    assert len(told) >= 10
-    assert {number: found[number] for number in told} == told
+    assert len(reported) >= 10
+    assert {number: found[number] for number in reported} == reported

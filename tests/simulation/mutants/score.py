@@ -19,7 +19,7 @@ from tierlog.actors.cli import output
 
 from ..report import first_line, replay_command
 from ..run import Verdict, run_seed
-from ..workers import Crew, Job, Runner
+from ..workers import Job, Runner, WorkerPool
 from .catalogue import CATALOGUE
 from .planting import Mutant
 
@@ -93,7 +93,7 @@ def show_score(terms: Terms, *, quiet: bool = False, as_json: bool = False) -> i
     score = Score([Result(mutant) for mutant in terms.mutants])
     end = None if terms.seconds is None else time.monotonic() + terms.seconds
     try:
-        with Crew(terms.runner, 1, SEED_SECONDS_MAX) as sound:
+        with WorkerPool(terms.runner, 1, SEED_SECONDS_MAX) as sound:
             for result in score.results:
                 _run(terms, score, result, sound, end)
                 if as_json:
@@ -106,11 +106,11 @@ def show_score(terms: Terms, *, quiet: bool = False, as_json: bool = False) -> i
     return score.exit_code
 
 
-def _run(terms: Terms, score: Score, result: Result, sound: Crew, end: float | None) -> None:
+def _run(terms: Terms, score: Score, result: Result, sound: WorkerPool, end: float | None) -> None:
     begin = time.monotonic()
     runner = partial(run_planted, terms.runner, result.mutant.name)
-    with Crew(runner, terms.jobs, SEED_SECONDS_MAX) as crew:
-        for verdict in crew.run(_jobs(terms, end)):
+    with WorkerPool(runner, terms.jobs, SEED_SECONDS_MAX) as pool:
+        for verdict in pool.run(_jobs(terms, end)):
             result.seeds += 1
             if verdict.violation is not None and _passes(sound, Job(verdict.seed, terms.operations), score):
                 result.caught_by = verdict
@@ -125,7 +125,7 @@ def _jobs(terms: Terms, end: float | None) -> Iterator[Job]:
         yield Job(seed, terms.operations)
 
 
-def _passes(sound: Crew, job: Job, score: Score) -> bool:
+def _passes(sound: WorkerPool, job: Job, score: Score) -> bool:
     verdict = sound.run_one(job)
     if verdict.violation is not None:
         score.sound_fails[job.seed] = first_line(verdict.violation)

@@ -426,7 +426,7 @@ async def test_the_end_of_the_body_waits_for_appends_of_others() -> None:
 async def test_a_failing_body_fails_its_waiters() -> None:
     server = Server()
     server.gate.clear()
-    told: list[TierlogError] = []
+    reported: list[TierlogError] = []
     with scripted(server) as http:
         async with anyio.create_task_group() as tasks:
             with pytest.raises(ZeroDivisionError):
@@ -436,14 +436,14 @@ async def test_a_failing_body_fails_its_waiters() -> None:
                         try:
                             await client.append("s", b"x")
                         except TierlogError as error:
-                            told.append(error)
+                            reported.append(error)
 
                     tasks.start_soon(append)
                     await server.has_one()
                     raise ZeroDivisionError
             server.gate.set()
 
-    assert [type(error) for error in told] == [OutcomeUnknown]
+    assert [type(error) for error in reported] == [OutcomeUnknown]
 
 
 async def test_a_frozen_owner_is_abandoned_when_the_map_names_another() -> None:

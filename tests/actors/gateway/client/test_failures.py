@@ -33,11 +33,11 @@ from tierlog.actors.gateway.wire.errors import OwnedElsewhere
 
 pytestmark = pytest.mark.anyio
 
-Door = Callable[..., AbstractAsyncContextManager[Any]]
+Connect = Callable[..., AbstractAsyncContextManager[Any]]
 
 
 @pytest.fixture(params=["async", "sync"])
-def door(request: pytest.FixtureRequest) -> Door:
+def connect(request: pytest.FixtureRequest) -> Connect:
     return tierlog.connect if request.param == "async" else connect_in_thread
 
 
@@ -87,26 +87,26 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
-async def test_a_read_survives_every_loss(door: Door, loss: Answer | str) -> None:
+async def test_a_read_survives_every_loss(connect: Connect, loss: Answer | str) -> None:
     with scripted(reading(loss, loss)) as server:
-        async with door(server.url) as client:
+        async with connect(server.url) as client:
             assert (await client.segment_info("s")).length == 7
 
     assert server.paths == ["/v1/segments/s/info"] * 3
 
 
-async def test_a_read_gives_up_at_its_deadline_with_the_reason(door: Door) -> None:
+async def test_a_read_gives_up_at_its_deadline_with_the_reason(connect: Connect) -> None:
     with scripted(script_of(HTML)) as server:
-        async with door(server.url, deadline=0.5) as client:
+        async with connect(server.url, deadline=0.5) as client:
             with pytest.raises(Unavailable, match="502"):
                 await client.segment_info("s")
 
     assert len(server.received) > 1
 
 
-async def test_h3_a_permanent_foreign_answer_is_raised_at_once(door: Door) -> None:
+async def test_h3_a_permanent_foreign_answer_is_raised_at_once(connect: Connect) -> None:
     with scripted(script_of(Answer(403, b"no", {"Content-Type": "text/plain"}))) as server:
-        async with door(server.url) as client:
+        async with connect(server.url) as client:
             with pytest.raises(Unavailable, match="403"):
                 await client.segment_info("s")
             with pytest.raises(OutcomeUnknown, match="403"):
@@ -115,9 +115,9 @@ async def test_h3_a_permanent_foreign_answer_is_raised_at_once(door: Door) -> No
     assert len(server.received) == 2
 
 
-async def test_a_silent_server_costs_a_call_its_deadline_and_no_more(door: Door) -> None:
+async def test_a_silent_server_costs_a_call_its_deadline_and_no_more(connect: Connect) -> None:
     with scripted(script_of(Fault.SILENCE)) as server:
-        async with door(server.url, deadline=0.2) as client:
+        async with connect(server.url, deadline=0.2) as client:
             with pytest.raises(Unavailable):
                 await client.segment_info("s")
             with pytest.raises(OutcomeUnknown):
@@ -127,11 +127,11 @@ async def test_a_silent_server_costs_a_call_its_deadline_and_no_more(door: Door)
         server.release()
 
 
-async def test_bytes_other_than_the_requested_ones_are_never_returned(door: Door) -> None:
+async def test_bytes_other_than_the_requested_ones_are_never_returned(connect: Connect) -> None:
     wrong = Answer(206, b"abc", {"Content-Range": "bytes 5-7/9"})
     right = Answer(206, b"abc", {"Content-Range": "bytes 4-6/9"})
     with scripted(script_of(wrong, Answer(206, b"abc", {}), right)) as server:
-        async with door(server.url) as client:
+        async with connect(server.url) as client:
             assert await client.read("s", 4, 10) == b"abc"
 
 
@@ -139,9 +139,11 @@ async def test_bytes_other_than_the_requested_ones_are_never_returned(door: Door
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
-async def test_a_plain_append_that_may_be_applied_is_not_sent_twice(door: Door, loss: Answer | str) -> None:
+async def test_a_plain_append_that_may_be_applied_is_not_sent_twice(
+    connect: Connect, loss: Answer | str
+) -> None:
     with scripted(then(loss)) as server:
-        async with door(server.url) as client:
+        async with connect(server.url) as client:
             with pytest.raises(OutcomeUnknown):
                 await client.append("s", b"x")
             assert await client.append("s", b"x") == 3
@@ -151,11 +153,11 @@ async def test_a_plain_append_that_may_be_applied_is_not_sent_twice(door: Door, 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
 async def test_a_numbered_append_and_a_conditional_one_are_sent_until_they_are_answered(
-    door: Door, loss: Answer | str
+    connect: Connect, loss: Answer | str
 ) -> None:
     for named in ({"writer_id": "w", "event_number": 1}, {"expected_offset": 3}):
         with scripted(then(loss, loss)) as server:
-            async with door(server.url) as client:
+            async with connect(server.url) as client:
                 assert await client.append("s", b"x", **named) == 3
 
         assert len(server.received) == 3
@@ -177,22 +179,22 @@ def refused(error: tierlog.TierlogError) -> Callable[[Received], Answer]:
 
 
 @pytest.mark.parametrize(
-    "length, told", [(2, BadOffset), (6, BadOffset), (7, OutcomeUnknown), (100, OutcomeUnknown)]
+    "length, reported", [(2, BadOffset), (6, BadOffset), (7, OutcomeUnknown), (100, OutcomeUnknown)]
 )
 async def test_a_bad_offset_after_a_lost_reply_counts_only_as_proof(
-    door: Door, length: int, told: type[Exception]
+    connect: Connect, length: int, reported: type[Exception]
 ) -> None:
     """4 bytes at offset 3: only a segment of at least 7 bytes can hold them."""
     bad = refused(BadOffset("x", segment="s", expected=length, given=3))
     with scripted(lambda received: bad(received) if received.number else Fault.RESET) as server:
-        async with door(server.url) as client:
-            with pytest.raises(told):
+        async with connect(server.url) as client:
+            with pytest.raises(reported):
                 await client.append("s", b"1234", expected_offset=3)
 
 
-async def test_a_creation_after_a_lost_reply_may_be_anothers(door: Door) -> None:
+async def test_a_creation_after_a_lost_reply_may_be_anothers(connect: Connect) -> None:
     with scripted(script_of(Fault.RESET, problem(SegmentExists("x", segment="s")))) as server:
-        async with door(server.url) as client:
+        async with connect(server.url) as client:
             with pytest.raises(OutcomeUnknown, match="x"):
                 await client.create_segment("s")
             with pytest.raises(SegmentExists):
@@ -209,19 +211,21 @@ async def test_a_creation_after_a_lost_reply_may_be_anothers(door: Door) -> None
         lambda c: c.expire_writers("s", ["w"]),
     ],
 )
-async def test_other_changes_are_not_sent_twice(door: Door, verb: Callable[[Any], Awaitable[object]]) -> None:
+async def test_other_changes_are_not_sent_twice(
+    connect: Connect, verb: Callable[[Any], Awaitable[object]]
+) -> None:
     with scripted(script_of(Fault.RESET)) as server:
-        async with door(server.url) as client:
+        async with connect(server.url) as client:
             with pytest.raises(OutcomeUnknown):
                 await verb(client)
 
     assert len(server.received) == 1
 
 
-async def test_backpressure_is_waited_for_as_long_as_the_server_asks(door: Door) -> None:
+async def test_backpressure_is_waited_for_as_long_as_the_server_asks(connect: Connect) -> None:
     throttled = problem(Throttled("slow down"))
     with scripted(then(throttled, throttled)) as server:
-        async with door(server.url) as client:
+        async with connect(server.url) as client:
             begun = anyio.current_time()
             assert await client.append("s", b"x") == 3
             assert anyio.current_time() - begun >= 0.2
@@ -229,10 +233,10 @@ async def test_backpressure_is_waited_for_as_long_as_the_server_asks(door: Door)
     assert len(server.received) == 3
 
 
-async def test_backpressure_beyond_the_deadline_is_raised_at_once(door: Door) -> None:
+async def test_backpressure_beyond_the_deadline_is_raised_at_once(connect: Connect) -> None:
     busy = Answer(429, b"", {"Retry-After": "60"})
     with scripted(script_of(problem(Throttled("x")), busy)) as server:
-        async with door(server.url) as client:
+        async with connect(server.url) as client:
             with pytest.raises(Unavailable, match="429"):
                 await client.segment_info("s")
 
@@ -246,19 +250,19 @@ def free_port() -> int:
         return port
 
 
-async def test_an_unreachable_url_is_reported_soon(door: Door) -> None:
+async def test_an_unreachable_url_is_reported_soon(connect: Connect) -> None:
     url = f"http://127.0.0.1:{free_port()}"
 
     with pytest.raises(Unavailable, match=f"no tierlog server answers at {url}"):
-        async with door(url, deadline=0.2):
+        async with connect(url, deadline=0.2):
             pass
 
 
-async def test_a_foreign_server_is_recognised(door: Door) -> None:
+async def test_a_foreign_server_is_recognised(connect: Connect) -> None:
     with scripted(script_of(Answer(404, b"<html>", {"Content-Type": "text/html"}))) as server:
         server.map = None
         with pytest.raises(Unavailable, match="404"):
-            async with door(server.url, deadline=0.2):
+            async with connect(server.url, deadline=0.2):
                 pass
 
 
@@ -277,16 +281,16 @@ async def test_a_foreign_server_is_recognised(door: Door) -> None:
         7,
     ],
 )
-async def test_a_malformed_url_is_refused(door: Door, url: Any) -> None:
+async def test_a_malformed_url_is_refused(connect: Connect, url: Any) -> None:
     with pytest.raises(tierlog.InvalidArgument, match="http://"):
-        async with door(url):
+        async with connect(url):
             pass
 
 
 @pytest.mark.parametrize("deadline", [0, -1, float("nan"), float("inf"), "1", None, True])
-async def test_a_deadline_is_a_number_of_seconds(door: Door, deadline: Any) -> None:
+async def test_a_deadline_is_a_number_of_seconds(connect: Connect, deadline: Any) -> None:
     with pytest.raises(tierlog.InvalidArgument, match="deadline"):
-        async with door("http://127.0.0.1:1", deadline=deadline):
+        async with connect("http://127.0.0.1:1", deadline=deadline):
             pass
 
 
@@ -297,7 +301,7 @@ def places(*urls: str | None, epoch: int = 1) -> ContainerMap:
     return ContainerMap(1, tuple(ContainerAssignment(index, url, epoch) for index, url in enumerate(urls)))
 
 
-async def test_calls_go_to_the_owner_and_follow_it_when_it_moves(door: Door) -> None:
+async def test_calls_go_to_the_owner_and_follow_it_when_it_moves(connect: Connect) -> None:
     elsewhere = problem(tierlog.NotOwner("not here"))
     with (
         scripted(script_of(elsewhere)) as old,
@@ -311,29 +315,29 @@ async def test_calls_go_to_the_owner_and_follow_it_when_it_moves(door: Door) -> 
             return elsewhere
 
         old.script = moves
-        async with door(supervisor.url) as client:
+        async with connect(supervisor.url) as client:
             assert await client.append("s", b"x") == 3
 
     assert (len(old.received), len(new.received), len(supervisor.received)) == (1, 1, 0)
 
 
-async def test_a_named_owner_is_asked_without_a_map_refresh(door: Door) -> None:
+async def test_a_named_owner_is_asked_without_a_map_refresh(connect: Connect) -> None:
     with scripted(then()) as new, scripted(script_of(Fault.RESET)) as old:
         old.map = places(old.url)
         old.script = script_of(problem(OwnedElsewhere("there", owner=new.url)))
-        async with door(old.url) as client:
+        async with connect(old.url) as client:
             generation = old.map_requests
             assert await client.append("s", b"x") == 3
             assert old.map_requests == generation
 
 
-async def test_a_redirect_loop_ends_at_the_deadline(door: Door) -> None:
+async def test_a_redirect_loop_ends_at_the_deadline(connect: Connect) -> None:
     with scripted(script_of(HTML)) as one, scripted(script_of(HTML)) as two:
         one.map = places(one.url)
         one.script = script_of(problem(OwnedElsewhere("there", owner=two.url)))
         two.script = script_of(problem(OwnedElsewhere("there", owner=one.url)))
         two.map = None
-        async with door(one.url, deadline=0.5) as client:
+        async with connect(one.url, deadline=0.5) as client:
             # The deadline may strike while one more attempt is under way; then nobody knows.
             with pytest.raises(
                 (Unavailable, OutcomeUnknown),
@@ -343,16 +347,16 @@ async def test_a_redirect_loop_ends_at_the_deadline(door: Door) -> None:
             assert len(one.received) + len(two.received) < 60
 
 
-async def test_a_lost_host_is_replaced_by_the_one_in_the_map(door: Door) -> None:
+async def test_a_lost_host_is_replaced_by_the_one_in_the_map(connect: Connect) -> None:
     gone = f"http://127.0.0.1:{free_port()}"
     with scripted(then()) as new, scripted(script_of(HTML)) as supervisor:
         supervisor.map = places(gone)
-        async with door(supervisor.url) as client:
+        async with connect(supervisor.url) as client:
             supervisor.map = places(new.url, epoch=2)
             assert await client.append("s", b"x") == 3
 
 
-async def test_a_missing_supervisor_is_tolerated(door: Door) -> None:
+async def test_a_missing_supervisor_is_tolerated(connect: Connect) -> None:
     """Hosts know the map too."""
     with (
         scripted(then()) as new,
@@ -361,12 +365,12 @@ async def test_a_missing_supervisor_is_tolerated(door: Door) -> None:
     ):
         supervisor.map = places(old.url)
         old.map = places(new.url, epoch=2)
-        async with door(supervisor.url) as client:
+        async with connect(supervisor.url) as client:
             supervisor.stop()
             assert await client.append("s", b"x") == 3
 
 
-async def test_a_redirect_refreshes_the_map(door: Door) -> None:
+async def test_a_redirect_refreshes_the_map(connect: Connect) -> None:
     with scripted(then()) as owner, scripted(script_of(HTML)) as supervisor:
         supervisor.map = places(None)
 
@@ -375,14 +379,14 @@ async def test_a_redirect_refreshes_the_map(door: Door) -> None:
             return Answer(307, b"", {"Location": owner.url + received.path})
 
         supervisor.script = redirects
-        async with door(supervisor.url) as client:
+        async with connect(supervisor.url) as client:
             assert await client.append("s", b"x") == 3
 
 
-async def test_a_map_of_another_store_is_ignored(door: Door) -> None:
+async def test_a_map_of_another_store_is_ignored(connect: Connect) -> None:
     with scripted(then()) as owner, scripted(script_of(HTML)) as supervisor:
         supervisor.map = places(owner.url)
-        async with door(supervisor.url) as client:
+        async with connect(supervisor.url) as client:
             supervisor.map = one_container(5, supervisor.url)
             owner.script = then(problem(tierlog.NotOwner("x")))
             assert await client.append("s", b"x") == 3

@@ -31,12 +31,12 @@ from tierlog.storage_backends.base.transactions import TransactionInfo, Transact
 
 pytestmark = pytest.mark.anyio
 
-Door = Callable[..., AbstractAsyncContextManager[Any]]
+Connect = Callable[..., AbstractAsyncContextManager[Any]]
 Verb = Callable[[Any], Awaitable[object]]
 
 
 @pytest.fixture(params=["async", "sync"])
-def door(request: pytest.FixtureRequest) -> Door:
+def connect(request: pytest.FixtureRequest) -> Connect:
     return tierlog.connect if request.param == "async" else connect_in_thread
 
 
@@ -69,10 +69,10 @@ CHANGING = [name for name in VERBS if name != "transaction-info"]
 
 
 @pytest.mark.parametrize("name", VERBS)
-async def test_every_verb_is_sent_until_it_is_answered(door: Door, name: str) -> None:
+async def test_every_verb_is_sent_until_it_is_answered(connect: Connect, name: str) -> None:
     verb, success = VERBS[name]
     with scripted(script_of(*LOSSES, success)) as server:
-        async with door(server.url) as client:
+        async with connect(server.url) as client:
             await verb(client)
 
     assert len(server.received) == len(LOSSES) + 1
@@ -81,20 +81,20 @@ async def test_every_verb_is_sent_until_it_is_answered(door: Door, name: str) ->
 
 
 @pytest.mark.parametrize("name", CHANGING)
-async def test_giving_up_after_a_lost_reply_has_an_unknown_outcome(door: Door, name: str) -> None:
+async def test_giving_up_after_a_lost_reply_has_an_unknown_outcome(connect: Connect, name: str) -> None:
     verb, _ = VERBS[name]
     with scripted(script_of(Fault.RESET)) as server:
-        async with door(server.url, deadline=0.2) as client:
+        async with connect(server.url, deadline=0.2) as client:
             with pytest.raises(OutcomeUnknown):
                 await verb(client)
 
 
 @pytest.mark.parametrize("name", VERBS)
-async def test_a_refusal_arrives_unchanged(door: Door, name: str) -> None:
+async def test_a_refusal_arrives_unchanged(connect: Connect, name: str) -> None:
     verb, _ = VERBS[name]
     ended = problem(TransactionEnded("it was aborted: the job failed", segment="s", state="aborted"))
     with scripted(script_of(problem(TransactionNotFound("nobody knows it", segment="s")), ended)) as server:
-        async with door(server.url) as client:
+        async with connect(server.url) as client:
             with pytest.raises(TransactionNotFound, match="nobody knows it"):
                 await verb(client)
             with pytest.raises(TransactionEnded, match="the job failed") as caught:
@@ -104,7 +104,7 @@ async def test_a_refusal_arrives_unchanged(door: Door, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "error, told",
+    "error, reported",
     [
         (TransactionEnded("x", segment="s", state="aborted"), TransactionEnded),
         (BadOffset("x", segment="s", expected=1, given=2), BadOffset),
@@ -113,22 +113,22 @@ async def test_a_refusal_arrives_unchanged(door: Door, name: str) -> None:
     ],
 )
 async def test_a_refusal_of_a_commit_after_a_lost_reply_counts_only_as_proof(
-    door: Door, error: tierlog.TierlogError, told: type[Exception]
+    connect: Connect, error: tierlog.TierlogError, reported: type[Exception]
 ) -> None:
     """A commit may have been applied before its target was deleted, and then nobody knows the transaction."""
     with scripted(script_of(Fault.RESET, problem(error))) as server:
-        async with door(server.url) as client:
-            with pytest.raises(told):
+        async with connect(server.url) as client:
+            with pytest.raises(reported):
                 await VERBS["commit-transaction"][0](client)
 
 
 @pytest.mark.parametrize("name", VERBS)
-async def test_h13_a_verb_goes_to_the_owner_of_its_target(door: Door, name: str) -> None:
+async def test_h13_a_verb_goes_to_the_owner_of_its_target(connect: Connect, name: str) -> None:
     verb, success = VERBS[name]
     with scripted(script_of(success)) as owner, scripted(script_of(Fault.RESET)) as old:
         old.map = ContainerMap(1, (ContainerAssignment(0, old.url, 1),))
         old.script = script_of(problem(OwnedElsewhere("there", owner=owner.url)))
-        async with door(old.url) as client:
+        async with connect(old.url) as client:
             await verb(client)
 
     assert (len(old.received), len(owner.received)) == (1, 1)
@@ -155,7 +155,7 @@ def losing_first_replies(url: str) -> Callable[[Received], Act]:
 
 
 async def test_h17_a_transaction_whose_replies_are_all_lost_is_applied_once(
-    door: Door, tmp_path: Path
+    connect: Connect, tmp_path: Path
 ) -> None:
     token = TransactionToken("query", 0)
     with (
@@ -164,7 +164,7 @@ async def test_h17_a_transaction_whose_replies_are_all_lost_is_applied_once(
         scripted(losing_first_replies(url)) as way,
     ):
         direct.create_segment("s")
-        async with door(way.url) as client:
+        async with connect(way.url) as client:
             assert (await client.begin_transaction("s", "t", token=token)).state is TransactionState.OPEN
             name = await client.stage_segment("s", "t", "p0")
             assert await client.append(name, b"bytes", writer_id="task", event_number=0) == 0
@@ -178,7 +178,7 @@ async def test_h17_a_transaction_whose_replies_are_all_lost_is_applied_once(
 
 
 async def test_h17_an_abort_with_a_lost_reply_is_done_and_its_zombies_are_refused(
-    door: Door, tmp_path: Path
+    connect: Connect, tmp_path: Path
 ) -> None:
     with (
         service(tmp_path / "data", containers=1) as url,
@@ -188,7 +188,7 @@ async def test_h17_an_abort_with_a_lost_reply_is_done_and_its_zombies_are_refuse
         direct.create_segment("s")
         direct.begin_transaction("s", "t")
         name = direct.stage_segment("s", "t", "p0")
-        async with door(way.url) as client:
+        async with connect(way.url) as client:
             assert (
                 await client.abort_transaction("s", "t", reason="the job failed")
             ).reason == "the job failed"
@@ -213,7 +213,7 @@ def host_of(*containers: int) -> Callable[[Received], Answer]:
     return lambda received: Answer(200, encode_json(Transactions(found)))
 
 
-async def test_transactions_of_all_hosts_are_listed_once(door: Door) -> None:
+async def test_transactions_of_all_hosts_are_listed_once(connect: Connect) -> None:
     """A host that still lists a container of another's is not believed about it."""
     with (
         scripted(host_of(0)) as one,
@@ -223,7 +223,7 @@ async def test_transactions_of_all_hosts_are_listed_once(door: Door) -> None:
         supervisor.map = ContainerMap(
             1, (ContainerAssignment(0, one.url, 1), ContainerAssignment(1, two.url, 1))
         )
-        async with door(supervisor.url) as client:
+        async with connect(supervisor.url) as client:
             found = await client.list_transactions("app/")
 
     assert [(each.target, each.transaction_id) for each in found] == [

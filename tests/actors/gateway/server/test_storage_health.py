@@ -41,9 +41,9 @@ async def test_a_failure_and_its_end_are_reported_over_http(tmp_path: Path) -> N
                 with pytest.raises(Unavailable):
                     await store.flush()
 
-        told = (await served.http.get("/health")).json()
-        assert told["alive"]
-        assert "cannot be reached" in told["storage"]["cause"]
+        reported = (await served.http.get("/health")).json()
+        assert reported["alive"]
+        assert "cannot be reached" in reported["storage"]["cause"]
         assert (await served.http.get("/ready")).status_code == 200, "it answers all that it is asked"
         assert (
             'tierlog_storage_health_state{state="unreachable"} 1.0'

@@ -56,12 +56,12 @@ def test_a_message_is_one_line_and_comes_back_as_it_was(message: Message) -> Non
 
 @given(st.lists(st.integers(1, 40)))
 def test_messages_are_put_together_from_pieces_of_any_size(sizes: list[int]) -> None:
-    stream, lines, heard = b"".join(map(encode, MESSAGES)), Lines(), []
+    stream, lines, received = b"".join(map(encode, MESSAGES)), Lines(), []
     for size in sizes:
-        heard += lines.feed(stream[:size])
+        received += lines.feed(stream[:size])
         stream = stream[size:]
-    heard += lines.feed(stream)
-    assert heard == MESSAGES
+    received += lines.feed(stream)
+    assert received == MESSAGES
 
 
 def test_messages_of_a_newer_version_may_have_more_fields() -> None:
