@@ -140,7 +140,7 @@ async def test_a_tail_reports_that_its_segment_was_deleted_and_recreated(tmp_pat
             await store.create_segment(NAME)
             await store.append(NAME, b"a new life that is longer")
 
-            with pytest.raises(SegmentNotFound, match="made again"):
+            with pytest.raises(SegmentNotFound, match="created again"):
                 await anext(tail)
 
 
