@@ -2,26 +2,23 @@
 
 1. The service starts (or is found), the segments are created, and the open files of its processes are
    counted.
-2. The writers start. In each round the script's nemesis injects a fault and ends it; every container must ack
-   again within a limit.
+2. The writers start. Each round injects a fault and ends it; every container must ack again within a limit.
 3. The writers finish. The service settles, is counted again, and every segment is read back and checked.
 4. The service stops. No process and no socket may be left, and `tierlog doctor` examines the folder.
 """
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
-from functools import partial
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from random import Random
-from typing import Protocol
 
 import anyio
-import attrs
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -29,42 +26,39 @@ import tierlog
 from chaos_parts.http_store import HttpStore
 from chaos_parts.ledger import Ledger, Outcome, SegmentCheck
 from chaos_parts.processes import PATIENCE, RunError, Usage, compare_usage, processes_of, usage_of
-from chaos_parts.report import Report
+from chaos_parts.report import Report, Window, count_takeovers
 from chaos_parts.service import OwnService, Service
-from chaos_parts.tail import TailWriters
-from chaos_parts.takeovers import Takeovers, Window
-from chaos_parts.writer_processes import WriterProcesses, segment_names
+from chaos_parts.writers import Plan, TailWriters, WriterProcesses, segment_names
 from tierlog.actors.kernel.exits import leaves
 
 POOLED = 45.0
 """Seconds. A client keeps idle connections for 30 s, and checks their age when it uses them."""
 RECOVERY_LIMIT = 20.0
 """Seconds after which a container that does not ack again counts as lost."""
-TAKEOVER_GOAL = 0.3
 
 
-@attrs.frozen(kw_only=True)
-class Options:
+class Options(argparse.Namespace):
+    """The arguments; ``command_line.py`` has their defaults."""
+
     rounds: int
     seed: int
     hosts: int
     containers: int
-    writers: int = 0
-    pace: float = 0.0
+    writers: int
+    pace: float
     tail: int = 0
-    client: str = "tierlog"
-    plain: bool = True
-    """Whether there are lanes without event numbers."""
+    client: str
     json: bool
     goals: bool = False
     keep: Path | None
     patience: float
     url: str | None = None
     pids_from: Path | None = None
+    only: int | None = None
 
 
 class Run:
-    """What a nemesis works with."""
+    """What a round works with."""
 
     def __init__(
         self, options: Options, service: Service, report: Report, folder: Path, console: Console
@@ -79,14 +73,15 @@ class Run:
         self.windows: list[Window] = []
         """When a container had to be taken over and nothing else was wrong: figures with a goal are of these
         times."""
-        columns = (
+        self.progress = Progress(
             TextColumn("round"),
             MofNCompleteColumn(),
             BarColumn(),
             TextColumn("{task.description}"),
             TimeElapsedColumn(),
+            console=console,
+            disable=not console.is_terminal,
         )
-        self.progress = Progress(*columns, console=console, disable=not console.is_terminal)
         self._bar = self.progress.add_task("", total=options.rounds)
 
     def begin_fault(self, fault: str) -> None:
@@ -112,10 +107,17 @@ class Run:
             self.report.violations += [str(error) for error in leaves(errors)]
 
     async def acks_again(
-        self, containers: Iterable[int], since: float, figure: str, goal: float | None = None
+        self,
+        figure: str,
+        goal: float | None = None,
+        *,
+        since: float | None = None,
+        containers: Iterable[int] | None = None,
     ) -> None:
-        """Wait until each container has acked an event that was sent after ``since``, and record the
-        times."""
+        """Wait until each container (default: all) has acked an event that was sent after ``since`` (default:
+        now), and record the times."""
+        since = time.monotonic() if since is None else since
+        containers = range(self.service.containers) if containers is None else containers
         wait = await self.ledger.first(Outcome.ACKED, containers, since, RECOVERY_LIMIT)
         self.report.samples_of(figure, goal).values += wait.seconds.values()
         if goal is not None:
@@ -133,18 +135,13 @@ class Run:
             raise RunError(f"containers {sorted(wait.missing)} ack nothing, though there is no fault")
 
 
-class Nemesis(Protocol):
-    """The faults of one script."""
-
-    def prepared(self, run: Run) -> AbstractAsyncContextManager[None]:
-        """Entered before the first round, left after the last one."""
-
-    async def round(self, run: Run) -> None:
-        """Inject a fault, end it, and wait until every container acks again."""
+Round = Callable[[Run], Awaitable[None]]
+"""Injects a fault, ends it, and waits until every container acks again."""
 
 
-async def campaign(run: Run, nemesis: Nemesis) -> None:
-    """The whole run. Violations are in the report; raises ``RunError`` if the run could not be made."""
+async def campaign(run: Run, inject: Round, *, plain: bool = True) -> None:
+    """The whole run; ``plain``: with lanes without event numbers. Violations are in the report; raises
+    ``RunError`` if the run could not be made."""
     service = run.service
     async with AsyncExitStack() as stack:
         stack.push_async_callback(service.aclose)
@@ -155,92 +152,94 @@ async def campaign(run: Run, nemesis: Nemesis) -> None:
         async with HttpStore(service.data_url) as store:
             for segment in run.segments:
                 await store.create_segment(segment)
-        before = await _service_usage(run)
-        await _write_through_rounds(run, nemesis)
+        before = await _service_usage(service)
+        await _write_through_rounds(run, inject, plain=plain)
         await service.settled()
-        run.report.violations += await _leaks(before, partial(_service_usage, run), PATIENCE / 3)
-        await _check_segments(run)
+        await _report_leaks(run, before, lambda: _service_usage(service), PATIENCE / 3)
+        async with HttpStore(service.data_url) as store:
+            await _check_segments(run, store)
     if isinstance(service, OwnService):
         check_leftovers(run, service)
 
 
-async def _write_through_rounds(run: Run, nemesis: Nemesis) -> None:
-    options, service = run.options, run.service
-    writers = WriterProcesses(
-        run.ledger, url=service.data_url, client=options.client, seed=options.seed, pace=options.pace
-    )
-    writers.plan(run.segments, options.writers, plain=options.plain)
-    tails = TailWriters(service, run.ledger, run.segments)
-    takeovers = Takeovers(service)
+async def _write_through_rounds(run: Run, inject: Round, *, plain: bool) -> None:
+    options, url = run.options, run.service.data_url
+    writers = WriterProcesses(run.ledger)
+    plans = [
+        Plan(
+            url,
+            options.client,
+            f"{options.seed}/{number}",
+            options.pace,
+            writers.plan(number, run.segments, plain=plain),
+        )
+        for number in range(options.writers)
+    ]
+
+    async def usage() -> dict[str, Usage]:
+        found = {f"writer {number}": usage_of(pid, "writer") for number, pid in enumerate(writers.pids)}
+        return {name: usage for name, usage in found.items() if usage is not None}
+
+    skipped = sum(1 for _ in run.service.log_lines())
     try:
-        async with writers.running():
+        async with tierlog.connect(url) as store, writers.running(plans):
+            tails = TailWriters(store, run.ledger, run.segments)
             await run.all_ack()
-            before = await _writer_usage(writers)
+            before = await usage()
             began, acked = time.monotonic(), run.ledger.acked
-            async with nemesis.prepared(run):
-                await _rounds(run, nemesis, tails)
+            try:
+                await _rounds(run, inject, tails)
+            finally:
+                tails.end()
             await run.all_ack()
             run.report.seconds, run.report.acked = time.monotonic() - began, run.ledger.acked - acked
-            run.report.violations += await _leaks(before, partial(_writer_usage, writers), POOLED)
+            await _report_leaks(run, before, usage, POOLED)
     finally:
-        await tails.aclose()
         run.report.violations += run.ledger.problems
-    inside, outside = takeovers.seconds(run.windows)
-    run.report.samples_of("takeover: order to open until opened", TAKEOVER_GOAL).values += inside
-    run.report.samples_of("opened after other faults").values += outside
-    run.report.counts |= takeovers.replayed()
+    count_takeovers(run.report, run.service.log_lines(), skipped, run.windows)
 
 
-async def _rounds(run: Run, nemesis: Nemesis, tails: TailWriters) -> None:
+async def _rounds(run: Run, inject: Round, tails: TailWriters) -> None:
     for _ in range(run.options.rounds):
         await tails.add(run.options.tail)
-        await nemesis.round(run)
+        await inject(run)
         run.advance()
         if run.report.violations or run.ledger.problems:
             return
 
 
-# --- leaks --------------------------------------------------------------------------------------
-
-
-async def _service_usage(run: Run) -> dict[str, Usage]:
-    supervisor = await run.service.supervisor()
-    usages = {supervisor.name: usage_of(supervisor.pid, "supervisor")}
-    usages |= {host.name: usage_of(host.pid, "host") for host in await run.service.hosts()}
-    return {name: usage for name, usage in usages.items() if usage is not None}
-
-
-async def _writer_usage(writers: WriterProcesses) -> dict[str, Usage]:
-    usages = {f"writer {number}": usage_of(pid, "writer") for number, pid in enumerate(writers.pids)}
-    return {name: usage for name, usage in usages.items() if usage is not None}
-
-
-async def _leaks(
-    before: dict[str, Usage], usages: Callable[[], Awaitable[dict[str, Usage]]], limit: float
-) -> list[str]:
-    """Closing or pooled connections need a moment: what has grown must shrink within ``limit`` seconds."""
-    deadline = time.monotonic() + limit
-    while grown := compare_usage(before, await usages()):
-        if time.monotonic() >= deadline:
-            break
-        await anyio.sleep(0.1)
-    return grown
-
-
 # --- checks -------------------------------------------------------------------------------------
 
 
-async def _check_segments(run: Run) -> None:
+async def _service_usage(service: Service) -> dict[str, Usage]:
+    supervisor = await service.supervisor()
+    usages = {supervisor.name: usage_of(supervisor.pid, "supervisor")}
+    usages |= {host.name: usage_of(host.pid, "host") for host in await service.hosts()}
+    return {name: usage for name, usage in usages.items() if usage is not None}
+
+
+async def _report_leaks(
+    run: Run, before: dict[str, Usage], usage: Callable[[], Awaitable[dict[str, Usage]]], limit: float
+) -> None:
+    """Closing or pooled connections need a moment: what has grown must shrink within ``limit`` seconds."""
+    deadline = time.monotonic() + limit
+    while grown := compare_usage(before, await usage()):
+        if time.monotonic() >= deadline:
+            break
+        await anyio.sleep(0.1)
+    run.report.violations += grown
+
+
+async def _check_segments(run: Run, store: HttpStore) -> None:
     """Read every segment back through the service."""
-    async with HttpStore(run.service.data_url) as store:
-        for segment in run.segments:
-            check = SegmentCheck(segment, run.ledger.lanes)
-            async for block in store.read_blocks(segment):
-                check.feed(block)
-            run.report.violations += check.finish()
-            run.report.events += check.events
-            run.report.unknown += check.unknown
-            run.report.bytes += check.bytes
+    for segment in run.segments:
+        check = SegmentCheck(segment, run.ledger.lanes)
+        async for block in store.read_blocks(segment):
+            check.feed(block)
+        run.report.violations += check.finish()
+        run.report.events += sum(lane.found for lane in check.lanes.values())
+        run.report.unknown += sum(lane.unknown for lane in check.lanes.values())
+        run.report.bytes += check.bytes
     lanes = run.ledger.lanes
     run.report.counts |= {
         "calls sent again": sum(lane.retried for lane in lanes),
@@ -252,17 +251,12 @@ async def _check_segments(run: Run) -> None:
 
 def check_leftovers(run: Run, service: OwnService) -> None:
     """What a stopped service left behind."""
-    left = processes_of(service.folder)
-    if left:
+    if left := processes_of(service.folder):
         run.violated(f"processes {left} outlived their supervisor")
     for path in service.runtime.rglob("*"):
         if path.is_socket():
             run.violated(f"the socket {path} was left")
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "tierlog.actors.cli", "doctor", "--data", str(service.folder)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    doctor = [sys.executable, "-P", "-m", "tierlog.actors.cli", "doctor", "--data", str(service.folder)]
+    done = subprocess.run(doctor, capture_output=True, text=True, check=False)
     if done.returncode:
         run.violated(f"tierlog doctor: {(done.stdout + done.stderr).strip()[-500:]}")

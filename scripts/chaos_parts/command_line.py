@@ -18,11 +18,11 @@ from random import SystemRandom
 import anyio
 from rich.console import Console
 
-from chaos_parts.campaign import Nemesis, Options, Run, campaign
+from chaos_parts.campaign import Options, Round, Run, campaign
 from chaos_parts.processes import RunError, free_port, until_signalled
 from chaos_parts.report import Report
 from chaos_parts.service import OwnService, Service
-from chaos_parts.tail import settings_for
+from tierlog.actors.settings.units import MiB
 
 _SETTINGS = """\
 [server]
@@ -32,40 +32,54 @@ failovers = 100000
 container_crashes = 1000
 """
 """The only difference from the defaults: how often a host may die."""
-
+_OPERATION_BYTES = 500
+"""More than an event takes in the log on average, so that tails reach their length before a checkpoint."""
 
 MakeService = Callable[[Options, Path], Service]
+
+
+def settings(options: Options, server: str = "") -> str:
+    """The configuration of a service that is started here; ``server`` is added to the section of that
+    name. Containers have tails of about ``--tail`` operations."""
+    bytes_max = max(MiB, options.tail * _OPERATION_BYTES)
+    checkpoint = f'[checkpoint]\nwal_bytes = "{bytes_max} B"\n' if options.tail else ""
+    return _SETTINGS + server + checkpoint
+
+
+def own_service(options: Options, folder: Path) -> OwnService:
+    hosts, containers = options.hosts, options.containers
+    data = folder / "data"
+    return OwnService(
+        data, folder, hosts=hosts, containers=containers, config=settings(options), port=free_port()
+    )
 
 
 def run_script(
     script: str,
     text: str,
     arguments: Sequence[str],
-    nemesis: Nemesis,
+    inject: Round,
     *,
-    rounds: int,
+    rounds: int = 20,
     attach: bool = False,
     plain: bool = True,
-    make_service: MakeService | None = None,
+    make_service: MakeService = own_service,
 ) -> int:
     """Run a campaign; returns the exit status. ``text`` is the help, ``attach`` whether --url is allowed,
-    ``make_service`` starts a special service in a folder."""
-    given = parse_options(make_parser(script, text, attach=attach, rounds=rounds), arguments)
-    options = Options(**vars(given), plain=plain)
+    ``make_service`` starts a service in a folder."""
+    options = parse_options(make_parser(script, text, attach=attach, rounds=rounds), arguments)
     report = Report(script, options.seed, strict=options.goals)
-    return carry_out(options, report, partial(campaign, nemesis=nemesis), make_service=make_service)
+    return carry_out(options, report, partial(campaign, inject=inject, plain=plain), make_service)
 
 
 def carry_out(
     options: Options,
     report: Report,
     work: Callable[[Run], Awaitable[None]],
-    *,
-    make_service: MakeService | None = None,
+    make_service: MakeService = own_service,
 ) -> int:
     """Make the service, do the work, show the report."""
-    script = report.script
-    folder = options.keep or Path(tempfile.mkdtemp(prefix=f"tierlog-chaos-{script}-"))
+    folder = options.keep or Path(tempfile.mkdtemp(prefix=f"tierlog-chaos-{report.script}-"))
     folder.mkdir(exist_ok=True)
     console = Console(stderr=options.json)
     keep = options.keep is not None
@@ -73,10 +87,10 @@ def carry_out(
         if options.url is not None:
             service = Service(options.url, pids_from=options.pids_from)
         else:
-            service = (make_service or own_service)(options, folder)
+            service = make_service(options, folder)
     except RunError as error:
         folder.rmdir()
-        print(f"chaos_{script}: {error}", file=sys.stderr)
+        print(f"chaos_{report.script}: {error}", file=sys.stderr)
         return 1
     service.patience = options.patience
     try:
@@ -98,28 +112,11 @@ def carry_out(
             service.keep(folder)
             kept = f"the data and the log are kept in {folder}"
             console.print(kept, highlight=False, markup=False, soft_wrap=True)
-        return report.exit_status
+        return 0 if report.holds else 1
     finally:
         service.close()
         if not keep:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def settings(options: Options, server: str = "") -> str:
-    """The configuration of a service that is started here; ``server`` is added to its section of that
-    name."""
-    return _SETTINGS + server + settings_for(options.tail)
-
-
-def own_service(options: Options, folder: Path) -> OwnService:
-    return OwnService(
-        folder / "data",
-        folder,
-        hosts=options.hosts,
-        containers=options.containers,
-        config=settings(options),
-        port=free_port(),
-    )
 
 
 # --- arguments ----------------------------------------------------------------------------------
@@ -135,16 +132,17 @@ def make_parser(
         description=text,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add = made.add_argument
 
-    def number(name: str, least: int, most: int, default: int | None, what: str) -> None:
-        shown = "" if default is None else f" (default: {default})"
-        made.add_argument(name, type=count(least, most), default=default, metavar="N", help=what + shown)
+    def number(name: str, least: int, most: int, default: int, what: str) -> None:
+        what += f" (default: {default})"
+        add(name, type=count(least, most), default=default, metavar="N", help=what)
 
     number("--rounds", 1, 100_000, rounds, "number of rounds")
-    number("--seed", 0, 1 << 63, None, "seed of all choices (default: random; the report shows it)")
+    seed = "seed of all choices (default: random; the report shows it)"
+    add("--seed", type=count(0, 1 << 63), default=SystemRandom().randrange(1 << 32), metavar="N", help=seed)
     number("--hosts", 1, 64, 2, "host processes")
     number("--containers", 1, 256, 4, "segment containers")
-    add = made.add_argument
     if writers:
         number("--writers", 1, 64, 2, "writer processes; each writes to every container")
         number("--tail", 0, 1_000_000, 0, "operations added to each container's log before each round")
@@ -159,21 +157,16 @@ def make_parser(
     add("--patience", type=seconds, default=30, metavar="SECONDS", help=patience)
     add("--json", action="store_true", help="the report as one JSON document")
     if attach:
-        add(
-            "--url",
-            metavar="URL",
-            help="attach to this supervisor on this machine instead of starting a service",
-        )
+        url = "attach to this supervisor on this machine instead of starting a service"
+        add("--url", metavar="URL", help=url)
         pids = "with --url: lines of a host's name and its process id, read in each round"
         add("--pids-from", type=Path, metavar="FILE", help=pids)
     return made
 
 
-def parse_options(made: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
-    given = made.parse_args(arguments)
-    if given.seed is None:
-        given.seed = SystemRandom().randrange(1 << 32)
-    if getattr(given, "pids_from", None) is not None and given.url is None:
+def parse_options(made: argparse.ArgumentParser, arguments: Sequence[str]) -> Options:
+    given = made.parse_args(arguments, Options())
+    if given.pids_from is not None and given.url is None:
         made.error("--pids-from needs --url: the processes of a service that is started here are known")
     if given.keep is not None:
         given.keep = given.keep.absolute()

@@ -13,8 +13,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -89,14 +88,12 @@ class SmallDiskService(OwnService):
 
     def __init__(self, options: Options, workplace: Path) -> None:
         self.disk = SmallDisk()
-        config = settings(options) + _SMALL.format(low_water=LOW_WATER)
-        folder = self.disk.folder / "data"
         super().__init__(
-            folder,
+            self.disk.folder / "data",
             workplace,
             hosts=options.hosts,
             containers=options.containers,
-            config=config,
+            config=settings(options) + _SMALL.format(low_water=LOW_WATER),
             port=free_port(),
         )
 
@@ -110,61 +107,30 @@ class SmallDiskService(OwnService):
         self.disk.close()
 
 
-class DiskFull:
-    @asynccontextmanager
-    async def prepared(self, run: Run) -> AsyncIterator[None]:
-        yield
-
-    async def round(self, run: Run) -> None:
-        """Fill; appends are rejected and reads go on; a host may be killed; free; all containers ack
-        again."""
-        assert isinstance(run.service, SmallDiskService)
-        disk = run.service.disk
-        await run.service.settled()
-        full = run.random.random() < 0.5
-        run.begin_fault("disk full" if full else "disk below low water")
-        since = time.monotonic()
-        try:
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(_keep_full, disk, 0 if full else LOW_WATER - _BELOW_LOW_WATER)
-                await self._await_rejections(run, since)
-                tasks.cancel_scope.cancel()
-            await self._read(run)
-            await anyio.sleep(run.random.uniform(0, 1.0))
-            if run.random.random() < 0.3:
-                await self._kill_host(run)
-        finally:
-            disk.release()
-        await run.acks_again(
-            range(run.service.containers), time.monotonic(), "disk free again, until the first ack"
-        )
-
-    async def _await_rejections(self, run: Run, since: float) -> None:
-        wait = await run.ledger.first(Outcome.FULL, range(run.service.containers), since, _REJECTION_LIMIT)
-        samples = run.report.samples_of("disk filled, until appends are rejected as StorageFull")
-        samples.values += wait.seconds.values()
-        for container in sorted(wait.missing):
-            run.violated_in_round(
-                f"container {container} rejected nothing within {_REJECTION_LIMIT:g} s of a full disk"
-            )
-
-    async def _read(self, run: Run) -> None:
-        """Every segment can be read from its beginning."""
-        async with HttpStore(run.service.data_url) as store:
-            for segment in run.segments:
-                try:
-                    block = await anext(store.read_blocks(segment))
-                except tierlog.TierlogError as error:
-                    run.violated_in_round(f"{segment} cannot be read while the disk is full: {error}")
-                else:
-                    run.report.count("bytes read while full", len(block))
-
-    async def _kill_host(self, run: Run) -> None:
-        """Another host opens its containers on the full disk, or when there is space again."""
-        victim = run.random.choice(await run.service.hosts())
-        run.begin_fault("SIGKILL of a host on a full disk")
-        run.service.send_signal(victim, signal.SIGKILL)
-        await anyio.sleep(run.random.uniform(0, 1.5))
+async def fill(run: Run) -> None:
+    """Fill; appends are rejected and reads go on; a host may be killed; free; all containers ack again."""
+    assert isinstance(run.service, SmallDiskService)
+    disk = run.service.disk
+    await run.service.settled()
+    full = run.random.random() < 0.5
+    run.begin_fault("disk full" if full else "disk below low water")
+    since = time.monotonic()
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_keep_full, disk, 0 if full else LOW_WATER - _BELOW_LOW_WATER)
+            await _await_rejections(run, since)
+            tasks.cancel_scope.cancel()
+        await _read(run)
+        await anyio.sleep(run.random.uniform(0, 1.0))
+        if run.random.random() < 0.3:
+            # Another host opens its containers on the full disk, or when there is space again.
+            victim = run.random.choice(await run.service.hosts())
+            run.begin_fault("SIGKILL of a host on a full disk")
+            run.service.send_signal(victim, signal.SIGKILL)
+            await anyio.sleep(run.random.uniform(0, 1.5))
+    finally:
+        disk.release()
+    await run.acks_again("disk free again, until the first ack")
 
 
 async def _keep_full(disk: SmallDisk, leave: int) -> None:
@@ -174,5 +140,27 @@ async def _keep_full(disk: SmallDisk, leave: int) -> None:
         await anyio.sleep(_REFILL_SECONDS)
 
 
+async def _await_rejections(run: Run, since: float) -> None:
+    wait = await run.ledger.first(Outcome.FULL, range(run.service.containers), since, _REJECTION_LIMIT)
+    samples = run.report.samples_of("disk filled, until appends are rejected as StorageFull")
+    samples.values += wait.seconds.values()
+    for container in sorted(wait.missing):
+        run.violated_in_round(
+            f"container {container} rejected nothing within {_REJECTION_LIMIT:g} s of a full disk"
+        )
+
+
+async def _read(run: Run) -> None:
+    """Every segment can be read from its beginning."""
+    async with HttpStore(run.service.data_url) as store:
+        for segment in run.segments:
+            try:
+                block = await anext(store.read_blocks(segment))
+            except tierlog.TierlogError as error:
+                run.violated_in_round(f"{segment} cannot be read while the disk is full: {error}")
+            else:
+                run.report.count("bytes read while full", len(block))
+
+
 def main(text: str, arguments: Sequence[str]) -> int:
-    return run_script("disk_full", text, arguments, DiskFull(), rounds=10, make_service=SmallDiskService)
+    return run_script("disk_full", text, arguments, fill, rounds=10, make_service=SmallDiskService)

@@ -15,16 +15,14 @@ half is ignored.
 from __future__ import annotations
 
 import enum
-import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import anyio
 import attrs
+import msgspec
 
 from chaos_parts.events import Event, EventReader, TornError
 
-RECORD = struct.Struct("<BHQIdd")
-"""Outcome, lane, first number, events, when the call began, when it ended."""
 _REPORTED_MAX = 5
 """Violations reported for each lane: the first ones tell enough."""
 
@@ -46,23 +44,24 @@ class Outcome(enum.IntEnum):
     """The lane has ended: events from this number on were never sent."""
 
 
-@attrs.frozen
-class Record:
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """What became of ``count`` events of a lane; a line of JSON."""
+
     outcome: Outcome
     lane: int
     first: int
-    count: int
-    began: float
-    ended: float
+    count: int = 0
+    began: float = 0.0
+    ended: float = 0.0
 
     def encode(self) -> bytes:
-        return RECORD.pack(self.outcome, self.lane, self.first, self.count, self.began, self.ended)
+        return msgspec.json.encode(self) + b"\n"
 
 
-def decode_records(data: bytes) -> Iterator[Record]:
-    """Every whole record."""
-    for outcome, *fields in RECORD.iter_unpack(data[: len(data) // RECORD.size * RECORD.size]):
-        yield Record(Outcome(outcome), *fields)
+def split_records(data: bytes) -> tuple[list[Record], bytes]:
+    """Every whole record, and the beginning of one whose end is still missing."""
+    *lines, rest = data.split(b"\n")
+    return [msgspec.json.decode(line, type=Record) for line in lines], rest
 
 
 @attrs.define

@@ -7,7 +7,6 @@ and a proxy takes its place."""
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -31,37 +30,27 @@ class ProxiedService(OwnService):
     def __init__(self, options: Options, folder: Path) -> None:
         first = free_ports((_REAL, _SHOWN), options.hosts + 1, _PORTS_FROM + free_port() % 10_000)
         config = settings(options, f'host_port = {first + 1}\nadvertise = "{_SHOWN}"\n')
+        hosts, containers = options.hosts, options.containers
         super().__init__(
-            folder / "data",
-            folder,
-            hosts=options.hosts,
-            containers=options.containers,
-            config=config,
-            port=first,
+            folder / "data", folder, hosts=hosts, containers=containers, config=config, port=first
         )
         self.data_url = f"http://{_SHOWN}:{first}"
-        self.supervisor_link = Link("supervisor", (_SHOWN, first), (_REAL, first))
-        self.host_links = [
-            Link(f"host-{n}", (_SHOWN, first + 1 + n), (_REAL, first + 1 + n)) for n in range(options.hosts)
+        self.supervisor_link, *self.host_links = self.links = [
+            Link((_SHOWN, port), (_REAL, port)) for port in range(first, first + 1 + hosts)
         ]
-        self.control_link: Link | None = None
-
-    @property
-    def links(self) -> list[Link]:
-        control = [] if self.control_link is None else [self.control_link]
-        return [self.supervisor_link, *self.host_links, *control]
+        """All of them; the control socket's link comes last, once it is there."""
 
     @asynccontextmanager
     async def started(self) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
-            for link in (self.supervisor_link, *self.host_links):
+            for link in self.links:
                 await stack.enter_async_context(link)
             self.start()
             path = await self._control_socket()
             real = path.with_name("real")
             path.rename(real)
             stack.callback(real.unlink, missing_ok=True)
-            self.control_link = await stack.enter_async_context(Link("control", str(path), str(real)))
+            self.links.append(await stack.enter_async_context(Link(str(path), str(real))))
             yield
 
     async def _control_socket(self) -> Path:
@@ -84,77 +73,53 @@ def _listens(path: Path) -> bool:
     return True
 
 
-class Partition:
-    @asynccontextmanager
-    async def prepared(self, run: Run) -> AsyncIterator[None]:
-        yield
+async def part(run: Run) -> None:
+    """A fault on some links for a while. When it ends every container must ack again."""
+    service = run.service
+    assert isinstance(service, ProxiedService)
+    await service.settled()
+    await anyio.sleep(run.random.uniform(0, 0.3))
+    try:
+        fault = _inject(run, service)
+        run.begin_fault(fault)
+        await anyio.sleep(run.random.choice((0.1, 0.5, 1.0, 2.0)) * run.random.uniform(0.5, 1.5))
+    finally:
+        for link in service.links:
+            link.heal()
+    await run.acks_again(f"healed ({fault.partition(' ')[0]}), until the first ack")
 
-    async def round(self, run: Run) -> None:
-        """A fault on some links for a while. When it ends every container must ack again."""
-        service = run.service
-        assert isinstance(service, ProxiedService)
-        await service.settled()
-        await anyio.sleep(run.random.uniform(0, 0.3))
-        try:
-            fault = self._inject(run, service)
-            run.begin_fault(fault)
-            await anyio.sleep(run.random.choice((0.1, 0.5, 1.0, 2.0)) * run.random.uniform(0.5, 1.5))
-        finally:
-            for link in service.links:
-                link.heal()
-        await run.acks_again(
-            range(service.containers),
-            time.monotonic(),
-            f"healed ({fault.partition(' ')[0]}), until the first ack",
-        )
 
-    def _inject(self, run: Run, service: ProxiedService) -> str:
-        random = run.random
-        links = random.choice(
-            ([service.supervisor_link], [random.choice(service.host_links)], service.host_links, None)
-        )
-        if links is None:
-            return self._inject_control(run, service)
-
-        kind = random.choice(("cut", "silent", "slow", "thin", "doubled", "broken"))
-        for link in links:
-            if kind in ("doubled", "broken"):
-                # Both are about new connections.
-                link.set(LinkFault(cut=True))
-            link.set(self._faults(random.uniform(0.005, 0.2))[kind])
-        whose = (
-            "the supervisor's link"
-            if links == [service.supervisor_link]
-            else "a host's link"
-            if len(links) == 1
-            else "all hosts' links"
-        )
-        return f"{kind} {whose}"
-
-    @staticmethod
-    def _faults(delay: float) -> dict[str, LinkFault]:
-        return {
-            "cut": LinkFault(cut=True),
-            "silent": LinkFault(silent=True),
-            "slow": LinkFault(delay=delay),
-            "thin": LinkFault(rate=20_000),
-            "doubled": LinkFault(duplicate=True),
-            "broken": LinkFault(),
-        }
-
-    def _inject_control(self, run: Run, service: ProxiedService) -> str:
-        """Between the supervisor and one host, or all; clients reach all of them."""
-        assert service.control_link is not None
-        kind = run.random.choice(("cut", "silent", "slow"))
-        fault = self._faults(run.random.uniform(0.005, 0.2))[kind]
-        if run.random.random() < 0.6:
-            service.control_link.set_one(fault, run.random)
+def _inject(run: Run, service: ProxiedService) -> str:
+    random = run.random
+    where = random.choice(("the supervisor's link", "a host's link", "all hosts' links", "control"))
+    faults = {
+        "cut": LinkFault(cut=True),
+        "silent": LinkFault(silent=True),
+        "slow": LinkFault(delay=random.uniform(0.005, 0.2)),
+        "thin": LinkFault(rate=20_000),
+        "doubled": LinkFault(duplicate=True),
+        "broken": LinkFault(),
+    }
+    if where == "control":
+        # Between the supervisor and one host, or all; clients reach all of them.
+        kind, link = random.choice(("cut", "silent", "slow")), service.links[-1]
+        if random.random() < 0.6:
+            link.set_one(faults[kind], random)
             return f"{kind} control of a host"
-        service.control_link.set(fault)
+        link.set(faults[kind])
         return f"{kind} control of all hosts"
+
+    kind, links = random.choice(tuple(faults)), service.host_links
+    if where == "the supervisor's link":
+        links = [service.supervisor_link]
+    elif where == "a host's link":
+        links = [random.choice(links)]
+    for link in links:
+        if kind in ("doubled", "broken"):
+            link.set(LinkFault(cut=True))  # both are about new connections
+        link.set(faults[kind])
+    return f"{kind} {where}"
 
 
 def main(text: str, arguments: Sequence[str]) -> int:
-    return run_script(
-        "partition", text, arguments, Partition(), rounds=20, plain=False, make_service=ProxiedService
-    )
+    return run_script("partition", text, arguments, part, plain=False, make_service=ProxiedService)

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import islice
+from typing import Any
 
 import attrs
 from rich.console import Console
 from rich.table import Table
+
+TAKEOVER_GOAL = 0.3
+_SHARES = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
 
 
 @attrs.define
@@ -75,10 +82,6 @@ class Report:
         return not self.violations and not (self.strict and self.slow)
 
     @property
-    def exit_status(self) -> int:
-        return 0 if self.holds else 1
-
-    @property
     def line(self) -> str:
         if self.holds:
             return f"HOLDS  {self.facts}, 0 lost, 0 doubled, 0 torn"
@@ -96,13 +99,8 @@ class Report:
             for each in self.samples
         }
         plain = attrs.asdict(self, filter=attrs.filters.exclude("samples", "strict"))
-        return {
-            **plain,
-            "figures": figures,
-            "events_per_second": round(self._rate),
-            "slow": self.slow,
-            "holds": self.holds,
-        }
+        computed = {"events_per_second": round(self._rate), "slow": self.slow, "holds": self.holds}
+        return {**plain, "figures": figures, **computed}
 
     @property
     def _rate(self) -> float:
@@ -115,13 +113,10 @@ class Report:
 
         console.print(self._table())
         if self.counts:
-            console.print(
-                ", ".join(f"{name} {number}" for name, number in self.counts.items()), highlight=False
-            )
-        console.print(
-            f"{self._rate:.0f} events/s acked over {self.seconds:.1f} s, {self.bytes} bytes read back",
-            highlight=False,
-        )
+            counts = (f"{name} {number}" for name, number in self.counts.items())
+            console.print(", ".join(counts), highlight=False)
+        rate = f"{self._rate:.0f} events/s acked over {self.seconds:.1f} s, {self.bytes} bytes read back"
+        console.print(rate, highlight=False)
         for text in [*self.violations, *self.slow]:
             console.print(f"- {text}", highlight=False, markup=False)
         console.print(self.line, highlight=False, markup=False, soft_wrap=True)
@@ -131,10 +126,8 @@ class Report:
         if self.rounds:
             for text in self.violations:
                 console.print(f"- {text}", highlight=False, markup=False)
-            line = (
-                f"interrupted after {self.rounds} of {wanted} rounds, seed {self.seed}: until then "
-                f"{len(self.violations)} violations"
-            )
+            done = f"interrupted after {self.rounds} of {wanted} rounds, seed {self.seed}"
+            line = f"{done}: until then {len(self.violations)} violations"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _table(self) -> Table:
@@ -142,16 +135,59 @@ class Report:
         for column in table.columns[1:6]:
             column.justify = "right"
         for each in filter(lambda samples: samples.values, self.samples):
-            row = [f"{each.percentile(share):.3f}" for _, share in _SHARES]
-            result = "" if each.limit is None else "holds" if each.holds else "missed"
-            table.add_row(
+            row = [
                 each.name,
                 str(len(each.values)),
-                *row,
-                "" if each.limit is None else f"< {each.limit:g}",
-                result,
-            )
+                *(f"{each.percentile(share):.3f}" for _, share in _SHARES),
+            ]
+            if each.limit is not None:
+                row += [f"< {each.limit:g}", "holds" if each.holds else "missed"]
+            table.add_row(*row)
         return table
 
 
-_SHARES = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))
+# --- takeovers ----------------------------------------------------------------------------------
+
+Window = tuple[float, float]
+"""Begin and end, in seconds of the wall clock, like the log's timestamps."""
+
+
+def count_takeovers(report: Report, log: Iterable[str], skipped: int, windows: Iterable[Window]) -> None:
+    """Add the takeovers in a service's log after its first ``skipped`` lines, those ordered within one of the
+    windows apart, and how many operations the new owners replayed."""
+    lines = [json.loads(text) for text in islice(log, skipped, None) if text.startswith("{")]
+    inside = report.samples_of("takeover: order to open until opened", TAKEOVER_GOAL)
+    outside = report.samples_of("opened after other faults")
+    spans = list(windows)
+    for ordered, seconds in takeovers_in(lines):
+        is_inside = any(begin <= ordered <= end for begin, end in spans)
+        (inside if is_inside else outside).values.append(seconds)
+    if replayed := sorted(int(line["operations"]) for line in lines if line.get("event") == "recovered"):
+        median = replayed[len(replayed) // 2]
+        report.counts |= {
+            "recoveries": len(replayed),
+            "operations replayed (median)": median,
+            "(most)": replayed[-1],
+        }
+
+
+def takeovers_in(lines: Iterable[dict[str, Any]]) -> Iterator[tuple[float, float]]:
+    """When each takeover was ordered, by the wall clock, and how many seconds it took until the new owner had
+    opened the container.
+
+    A move by an operator or for balance is no takeover: there the order follows a close. The time to detect a
+    loss is not included.
+    """
+    ordered: dict[int, datetime] = {}
+    closed: set[int] = set()
+    for line in lines:
+        event, kind = line.get("event"), line.get("kind")
+        if event == "order" and kind == "CloseContainer":
+            closed.add(line["index"])
+        elif event == "order" and kind == "OpenContainer":
+            if line["index"] not in closed:
+                ordered[line["index"]] = datetime.fromisoformat(line["timestamp"])
+            closed.discard(line["index"])
+        elif event == "done" and kind == "opened" and line["container"] in ordered:
+            begin = ordered.pop(line["container"])
+            yield begin.timestamp(), (datetime.fromisoformat(line["timestamp"]) - begin).total_seconds()

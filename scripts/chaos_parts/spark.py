@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
+from itertools import groupby
 
 import anyio
 import attrs
@@ -17,26 +17,16 @@ from rich.console import Console
 from rich.table import Table
 
 import tierlog
-from chaos_parts.campaign import Options, Run, check_leftovers
+from chaos_parts.campaign import Run, check_leftovers
 from chaos_parts.command_line import carry_out, count, make_parser, parse_options
 from chaos_parts.http_store import HttpStore
 from chaos_parts.processes import WorkerGoneError
 from chaos_parts.report import Report
 from chaos_parts.service import OwnService
 from chaos_parts.spark_checker import Poller, check_writes, left_staged, lengths_allowed
-from chaos_parts.spark_drivers import Drivers
+from chaos_parts.spark_drivers import Drivers, Request
 from chaos_parts.spark_faults import RoundFault
-from chaos_parts.spark_jobs import Request
-from chaos_parts.spark_scenarios import (
-    CELLS,
-    FaultKind,
-    Point,
-    Scenario,
-    by_master,
-    scenario,
-    scenarios,
-    table_of,
-)
+from chaos_parts.spark_scenarios import CELLS, FaultKind, Point, Scenario, scenario, scenarios
 from chaos_parts.spark_session import missing
 from chaos_parts.sync_point import open_sync_point
 from tierlog.spark_bridge import events
@@ -47,15 +37,6 @@ _REPEATS_MAX = 3
 the point."""
 _VIOLATED_MAX = 10
 """Rounds with violations before a run gives up."""
-
-
-@attrs.frozen(kw_only=True)
-class SparkOptions(Options):
-    only: int | None = None
-
-    @property
-    def scenarios(self) -> list[Scenario]:
-        return scenarios(self.seed, self.rounds) if self.only is None else [scenario(self.seed, self.only)]
 
 
 @attrs.define
@@ -80,8 +61,8 @@ class SparkReport(Report):
             table = Table("rounds", *Point)
             for column in table.columns[1:]:
                 column.justify = "right"
-            for row in table_of(Counter({cell: self.actions.get(fault_name(*cell), 0) for cell in CELLS})):
-                table.add_row(*row)
+            for kind in FaultKind:
+                table.add_row(kind, *(str(self.actions.get(fault_name(kind, point), 0)) for point in Point))
             console.print(table)
         super().show(console, as_json=as_json)
 
@@ -91,50 +72,62 @@ def fault_name(kind: FaultKind, point: Point) -> str:
 
 
 class SparkCampaign:
-    def __init__(self, run: Run, options: SparkOptions, store: tierlog.Client, drivers: Drivers) -> None:
+    def __init__(self, run: Run, store: tierlog.Client, drivers: Drivers) -> None:
         self._run = run
-        self._options = options
         self._store = store
         self._drivers = drivers
-        self.port = 0
+        self._port = 0
         """Of the sync point."""
-        self._prefix = f"chaos/{options.seed}-{time.time_ns():x}"
+        self._prefix = f"chaos/{run.options.seed}-{time.time_ns():x}"
         self._fault: RoundFault | None = None
         self._targets: dict[str, Scenario] = {}
         self._violated: set[int] = set()
 
-    async def on_sync_point(self, number: int, what: int) -> None:
-        if self._fault is not None:
-            await self._fault.on_sync_point(number, what)
+    async def run(self) -> None:
+        async def reached(number: int, what: int) -> None:
+            if self._fault is not None:
+                await self._fault.on_sync_point(number, what)
 
-    async def rounds(self) -> None:
-        for _, group in by_master(self._options.scenarios):
+        async with open_sync_point(reached) as self._port:
+            try:
+                await self._rounds()
+                await self._drivers.close()
+            finally:
+                await self._drivers.kill()
+
+    async def _rounds(self) -> None:
+        seed, only = self._run.options.seed, self._run.options.only
+        wanted = scenarios(seed, self._run.options.rounds) if only is None else [scenario(seed, only)]
+        for _, group in groupby(wanted, key=lambda each: each.master):
             for each in group:
                 await self._round(each)
                 if len(self._violated) >= _VIOLATED_MAX:
                     self._run.violated(f"{_VIOLATED_MAX} rounds had violations: the others were not run")
                     return
-            await self._leases_end()
+            for target, left in (await left_staged(self._store, self._targets)).items():
+                self._report(self._targets[target], [left])
+            self._targets.clear()
 
     def _report(self, drawn: Scenario, problems: Sequence[str]) -> None:
         if problems:
             self._violated.add(drawn.number)
         for problem in problems:
             where = f"round {drawn.number} ({fault_name(*drawn.cell)}{', stream' if drawn.stream else ''})"
-            alone = f"scripts/chaos_spark.py --seed {self._options.seed} --only {drawn.number}"
+            alone = f"scripts/chaos_spark.py --seed {self._run.options.seed} --only {drawn.number}"
             self._run.violated(f"{where}: {problem}; alone: {alone}")
 
     async def _round(self, drawn: Scenario) -> None:
         self._run.begin_fault(fault_name(*drawn.cell))
-        problems, inconclusive = await self._attempt(drawn, f"{self._prefix}/{drawn.number}")
-        for again in range(1, _REPEATS_MAX):
+        problems, inconclusive = list[str](), ""
+        for attempt in range(_REPEATS_MAX):
+            problems, inconclusive = await self._attempt(drawn, f"{self._prefix}/{drawn.number}-{attempt}")
             if problems or not inconclusive:
                 break
-            self._run.report.count(f"rounds repeated ({inconclusive})")
-            problems, inconclusive = await self._attempt(drawn, f"{self._prefix}/{drawn.number}-{again}")
-        self._report(
-            drawn, [*problems, *([f"{inconclusive}: the round proves nothing"] if inconclusive else [])]
-        )
+            if attempt < _REPEATS_MAX - 1:
+                self._run.report.count(f"rounds repeated ({inconclusive})")
+        if inconclusive:
+            problems.append(f"{inconclusive}: the round proves nothing")
+        self._report(drawn, problems)
         self._run.advance()
 
     async def _attempt(self, drawn: Scenario, target: str) -> tuple[list[str], str]:
@@ -151,24 +144,17 @@ class SparkCampaign:
                 self._fault = fault = RoundFault(self._run, self._drivers, self._store, drawn, target, tasks)
                 problems = await self._writes(drawn, target)
             polling.cancel_scope.cancel()
+        async with HttpStore(self._run.service.data_url) as reader:
+            data = b"".join([block async for block in reader.read_blocks(target)])
         problems += [*fault.problems, *poller.problems]
-        problems += await self._check(target, batches, shuffled=drawn.kind is FaultKind.ELSEWHERE)
-        self._run.report.samples_of(f"a round on {drawn.master}").values.append(time.monotonic() - began)
-        self._run.report.count("polls of readers", poller.polls)
-        self._run.report.count("polls without an answer", poller.unanswered)
-        self._run.report.acked += sum(batches)
+        problems += check_writes(data, batches, shuffled=drawn.kind is FaultKind.ELSEWHERE)
+        report = self._run.report
+        report.samples_of(f"a round on {drawn.master}").values.append(time.monotonic() - began)
+        report.count("polls of readers", poller.polls)
+        report.count("polls without an answer", poller.unanswered)
+        report.acked += sum(batches)
+        report.bytes += len(data)
         return problems, fault.inconclusive
-
-    async def _check(self, target: str, batches: Sequence[int], *, shuffled: bool) -> list[str]:
-        async with HttpStore(self._run.service.data_url) as store:
-            data = b"".join([block async for block in store.read_blocks(target)])
-        self._run.report.bytes += len(data)
-        return check_writes(data, batches, shuffled=shuffled)
-
-    async def _leases_end(self) -> None:
-        for target, left in (await left_staged(self._store, self._targets)).items():
-            self._report(self._targets[target], [left])
-        self._targets.clear()
 
     # --- writes ----------------------------------------------------------------------------------
 
@@ -181,20 +167,33 @@ class SparkCampaign:
         failed = await self._write(drawn, target, problems, faulty=True)
         if failed and drawn.succeeds:
             problems.append(f"the write failed, though Spark or the client could recover: {failed}")
-        for _ in range(_WRITES_MAX):
-            if not failed:
-                break
+        repeats = 0
+        while failed and repeats < _WRITES_MAX:
+            repeats += 1
             self._run.report.count("writes repeated")
             failed = await self._write(drawn, target, problems)
         if drawn.stream and not failed:
             await self._fill(target, 1, range(drawn.rows, drawn.rows + drawn.more_rows))
         if (drawn.stream or drawn.again) and not failed:
             failed = await self._write(drawn, target, problems)
-        return [*problems, *([f"the repeated write failed: {failed}"] if failed else [])]
+        if failed:
+            problems.append(f"the repeated write failed: {failed}")
+        return problems
 
     async def _write(self, drawn: Scenario, target: str, problems: list[str], *, faulty: bool = False) -> str:
+        """Why a write failed; empty if it did not."""
+        request = Request(
+            scenario=drawn,
+            url=self._run.service.data_url,
+            target=target,
+            source=f"{target}/in",
+            checkpoint=str(self._run.folder / f"checkpoint-{target.rpartition('/')[2]}"),
+            partitions=drawn.partitions if faulty else drawn.partitions_later,
+            port=self._port,
+            faulty=faulty,
+        )
         try:
-            return await self._drivers.write(drawn.master, self._request(drawn, target, faulty=faulty))
+            return await self._drivers.write(drawn.master, request)
         except WorkerGoneError as gone:
             if not (faulty and drawn.kind is FaultKind.DRIVER_KILLED):
                 problems.append(str(gone))
@@ -205,25 +204,13 @@ class SparkCampaign:
         await self._drivers.kill()
         return failed
 
-    def _request(self, drawn: Scenario, target: str, *, faulty: bool) -> Request:
-        return Request(
-            scenario=drawn,
-            url=self._run.service.data_url,
-            target=target,
-            source=f"{target}/in",
-            checkpoint=str(self._run.folder / f"checkpoint-{target.rpartition('/')[2]}"),
-            partitions=drawn.partitions if faulty else drawn.partitions_later,
-            port=self.port,
-            faulty=faulty,
-        )
-
     async def _fill(self, target: str, number: int, rows: range) -> None:
         """The n-th append to the segment that a stream copies."""
         data = events.encode([b"%d" % row for row in rows])
         await self._store.append(f"{target}/in", data, writer_id="chaos", event_number=number)
 
 
-async def campaign(run: Run, options: SparkOptions) -> None:
+async def campaign(run: Run) -> None:
     service = run.service
     assert isinstance(service, OwnService)
     starts = run.report.samples_of("start of a Spark session")
@@ -232,14 +219,8 @@ async def campaign(run: Run, options: SparkOptions) -> None:
         async with service.running():
             await service.inspect()
             async with tierlog.connect(service.data_url) as store:
-                work = SparkCampaign(run, options, store, drivers)
                 began = time.monotonic()
-                async with open_sync_point(work.on_sync_point) as work.port:
-                    try:
-                        await work.rounds()
-                        await drivers.close()
-                    finally:
-                        await drivers.kill()
+                await SparkCampaign(run, store, drivers).run()
                 run.report.seconds = time.monotonic() - began
     finally:
         await service.aclose()
@@ -248,18 +229,14 @@ async def campaign(run: Run, options: SparkOptions) -> None:
 
 
 def main(text: str, arguments: Sequence[str]) -> int:
-    made = make_parser("spark", text, attach=False, rounds=len(CELLS), writers=False)
-    made.add_argument(
-        "--only",
-        type=count(1, 100_000),
-        metavar="N",
-        help="only the round of that number, such as one with a violation",
-    )
-    options = SparkOptions(**vars(parse_options(made, arguments)))
+    parser = make_parser("spark", text, attach=False, rounds=len(CELLS), writers=False)
+    only = "only the round of that number, such as one with a violation"
+    parser.add_argument("--only", type=count(1, 100_000), metavar="N", help=only)
+    options = parse_options(parser, arguments)
     if reason := missing():
         print(f"chaos_spark: {reason}", file=sys.stderr)
         return 1
 
     if options.only is not None:
-        options = attrs.evolve(options, rounds=1)
-    return carry_out(options, SparkReport("spark", options.seed), lambda run: campaign(run, options))
+        options.rounds = 1
+    return carry_out(options, SparkReport("spark", options.seed), campaign)

@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
+import attrs
+import cattrs
 
 from chaos_parts.processes import RunError, Worker, WorkerGoneError, free_port
-from chaos_parts.spark_jobs import Request, carry_out, warm_up
-from chaos_parts.spark_scenarios import Master
+from chaos_parts.spark_checker import Event
+from chaos_parts.spark_scenarios import FaultKind, Master, Scenario
 from chaos_parts.spark_session import (
     answer_requests,
     environment,
@@ -30,9 +32,29 @@ from chaos_parts.spark_session import (
     spark_home,
 )
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 START = 300.0
 WRITE = 150.0
 """Seconds after which a session, or a write, hangs."""
+
+
+@attrs.frozen(kw_only=True)
+class Request:
+    """A batch, or a run of a stream."""
+
+    scenario: Scenario
+    url: str
+    target: str
+    source: str
+    """The segment that a stream copies."""
+    checkpoint: str
+    partitions: int
+    port: int
+    """Of the sync point."""
+    faulty: bool
+    """Whether the fault is injected into this run."""
 
 
 class Drivers:
@@ -73,7 +95,7 @@ class Drivers:
         ``WorkerGoneError`` if the driver ends."""
         worker = await self.for_master(master)
         with anyio.fail_after(WRITE):
-            failed: str = (await worker.ask(request.document()))["failed"]
+            failed: str = (await worker.ask(cattrs.unstructure(request)))["failed"]
         return failed
 
     async def close(self) -> None:
@@ -91,6 +113,11 @@ class Drivers:
 # --- the driver ---------------------------------------------------------------------------------
 
 _START = 60.0
+_STREAM = 90
+"""Seconds after which a stream hangs."""
+_BATCH_BYTES = 4096
+"""So small that a hundred rows are several appends."""
+_PARTITIONS_BEFORE_SHUFFLE = 8
 _POLL = 0.05
 _EXECUTORS = {Master.CLUSTER: 2, Master.TWO_HOSTS: 2}
 """The executors of a complete session; 0 for a local master."""
@@ -200,10 +227,82 @@ def wait_for_executors(spark: Any, count: int) -> None:
         time.sleep(_POLL)
 
 
+def _write(spark: Any, request: Request) -> None:
+    """Write, with the fault if there is one. Raises Spark's errors."""
+    name = "tierlog"
+    if request.faulty:
+        from chaos_parts.spark_failing_writer import NAME, Fault, source_with
+
+        name = NAME
+        spark.dataSource.register(source_with(Fault(request.scenario, request.port)))
+    (_copy_stream if request.scenario.stream else _write_batch)(spark, request, name)
+
+
+def _options(request: Request) -> dict[str, str]:
+    rows = "arrow" if request.scenario.arrow else "python"
+    return {
+        "endpoint": request.url,
+        "batchBytes": str(_BATCH_BYTES),
+        "txnLease": f"{request.scenario.lease:g} s",
+        "rows": rows,
+    }
+
+
+def _write_batch(spark: Any, request: Request, name: str) -> None:
+    scenario = request.scenario
+    shuffled = scenario.kind is FaultKind.ELSEWHERE
+    rows = spark.range(0, scenario.rows, 1, _PARTITIONS_BEFORE_SHUFFLE if shuffled else request.partitions)
+    if shuffled:
+        rows = rows.repartition(request.partitions)
+    named = {"txnAppId": "chaos", "txnVersion": "1"} if scenario.versioned else {"txnId": "chaos"}
+    writer = rows.selectExpr("CAST(id AS STRING) AS value").mapInArrow(tag, "value binary").write.format(name)
+    writer.options(**_options(request), **named).mode("append").save(request.target)
+
+
+def _copy_stream(spark: Any, request: Request, name: str) -> None:
+    """Up to the current end of the source."""
+    reader = (
+        spark.readStream.format("tierlog")
+        .option("endpoint", request.url)
+        .option("minPartitions", str(request.partitions))
+    )
+    rows = reader.schema("value binary").load(request.source).mapInArrow(tag, "value binary")
+    writer = rows.writeStream.format(name).options(
+        **_options(request), segment=request.target, checkpointLocation=request.checkpoint
+    )
+    query = writer.trigger(availableNow=True).start()
+    try:
+        if not query.awaitTermination(_STREAM):
+            raise TimeoutError(f"the stream did not end within {_STREAM} s")
+    finally:
+        query.stop()
+
+
+def warm_up(spark: Any) -> None:
+    """Start the Python workers, so that speculation does not take the first round's tasks for slow ones."""
+    spark.range(0, 8, 1, 8).selectExpr("CAST(id AS STRING) AS value").mapInArrow(tag, "value binary").count()
+
+
+def tag(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In the task that writes: row numbers come in, events go out."""
+    import pyarrow as pa
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None
+    number = 0
+    for batch in batches:
+        made = []
+        for row in batch.column(0).to_pylist():
+            made.append(Event(int(row), context.partitionId(), context.taskAttemptId(), number).encode())
+            number += 1
+        yield pa.RecordBatch.from_arrays([pa.array(made, pa.binary())], ["value"])
+
+
 def handle(spark: Any, executors: int, document: dict[str, Any]) -> dict[str, Any]:
     if executors:
         wait_for_executors(spark, executors)
-    carry_out(spark, Request.parse(document))
+    _write(spark, cattrs.structure(document, Request))
     return {}
 
 

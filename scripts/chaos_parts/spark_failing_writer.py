@@ -69,17 +69,12 @@ class Fault:
                 self.report(COPY_DONE)
             return message
 
-        return self._fail(inner, rows)
-
-    def _fail(
-        self, inner: Callable[[Iterator[Any]], WriterCommitMessage], rows: Iterator[Any]
-    ) -> WriterCommitMessage:
-        if self.scenario.point is Point.BEFORE_APPENDS:
+        if scenario.point is Point.BEFORE_APPENDS:
             self.inject()
-        if self.scenario.point is Point.MIDWAY or self.scenario.point.in_commit:
+        if scenario.point is Point.MIDWAY or scenario.point.in_commit:
             rows = self._rows_until_fault(rows)
         message = inner(rows)
-        if self.scenario.point is Point.AFTER_APPENDS:
+        if scenario.point is Point.AFTER_APPENDS:
             self.inject()
         return message
 
@@ -127,36 +122,24 @@ def executor_above(pid: int) -> int:
 
 # --- the contract, wrapped ----------------------------------------------------------------------
 
-
-class _Wrapper:
-    def __init__(self, inner: Any, fault: Fault) -> None:
-        self.inner = inner
-        self.fault = fault
-
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return self.fault.write(self.inner.write, iterator)
-
-    def commit(self, messages: Sequence[WriterCommitMessage | None], *batch: int) -> None:
-        self.fault.commit(partial(self.inner.commit, messages, *batch))
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None], *batch: int) -> None:
-        self.inner.abort(messages, *batch)
+_CONTRACTS = (DataSourceArrowWriter, DataSourceStreamArrowWriter, DataSourceWriter, DataSourceStreamWriter)
 
 
-class BatchArrow(_Wrapper, DataSourceArrowWriter):
-    pass
+def _failing(inner: Any, fault: Fault) -> Any:
+    """A writer of the same contract around ``inner``."""
+    contract: Any = next(each for each in _CONTRACTS if isinstance(inner, each))
 
+    class Writer(contract):
+        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+            return fault.write(inner.write, iterator)
 
-class BatchRows(_Wrapper, DataSourceWriter):
-    pass
+        def commit(self, messages: Sequence[WriterCommitMessage | None], *batch: int) -> None:
+            fault.commit(partial(inner.commit, messages, *batch))
 
+        def abort(self, messages: Sequence[WriterCommitMessage | None], *batch: int) -> None:
+            inner.abort(messages, *batch)
 
-class StreamArrow(_Wrapper, DataSourceStreamArrowWriter):
-    pass
-
-
-class StreamRows(_Wrapper, DataSourceStreamWriter):
-    pass
+    return Writer()
 
 
 def source_with(fault: Fault) -> type[TierlogDataSource]:
@@ -168,13 +151,9 @@ def source_with(fault: Fault) -> type[TierlogDataSource]:
             return NAME
 
         def writer(self, schema: StructType, overwrite: bool) -> Any:
-            inner = super().writer(schema, overwrite)
-            return (BatchArrow if isinstance(inner, DataSourceArrowWriter) else BatchRows)(inner, fault)
+            return _failing(super().writer(schema, overwrite), fault)
 
         def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802 - Spark calls it so
-            inner = super().streamWriter(schema, overwrite)
-            return (StreamArrow if isinstance(inner, DataSourceStreamArrowWriter) else StreamRows)(
-                inner, fault
-            )
+            return _failing(super().streamWriter(schema, overwrite), fault)
 
     return Source

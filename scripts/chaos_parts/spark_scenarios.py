@@ -6,10 +6,8 @@ itself. A JVM has one master at a time, so rounds are run master by master."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from itertools import groupby, product
+from itertools import product
 from random import Random
 
 import attrs
@@ -164,12 +162,3 @@ def scenarios(seed: int, rounds: int) -> list[Scenario]:
         (scenario(seed, number) for number in range(1, rounds + 1)),
         key=lambda each: (order.index(each.master), each.number),
     )
-
-
-def by_master(scenarios: Iterable[Scenario]) -> list[tuple[Master, list[Scenario]]]:
-    return [(master, list(group)) for master, group in groupby(scenarios, key=lambda each: each.master)]
-
-
-def table_of(counts: Counter[tuple[FaultKind, Point]]) -> list[Sequence[str]]:
-    """A row for each kind of fault, and a column for each point."""
-    return [(kind.value, *(str(counts[kind, point]) for point in Point)) for kind in FaultKind]

@@ -1,30 +1,35 @@
-"""A writer process: appends on its lanes, repeats calls, and reports every outcome to its parent.
+"""The writers of a run: processes with many lanes each, and between two rounds the writers of long tails.
 
 Each lane has one call in flight. An identified lane sends one or more events at a time, with writer id and
 event numbers, until they are acked. A plain lane sends each event once and gives up on an unknown outcome. A
 call that takes longer than ``HANG`` is cancelled and reported as hung.
 
-Outcomes are records on the standard output (``ledger.py``). When its standard input ends, the process
-finishes the calls in flight and exits."""
+As a program this module is one writer process. It prints each outcome (``ledger.Record``) on a line of its
+own. When its standard input ends it finishes the calls in flight and exits. A writer that ends by itself is a
+violation; on cancellation all are killed and waited for."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, Protocol
 
 import anyio
-import attrs
+import anyio.abc
+import msgspec
 
 import tierlog
 from chaos_parts.events import event_bytes
-from chaos_parts.ledger import Outcome, Record
+from chaos_parts.http_store import HttpStore
+from chaos_parts.ledger import Lane, Ledger, Outcome, Record, split_records
+from chaos_parts.processes import SCRIPTS, RunError
+from tierlog.actors.gateway.wire.batch import BatchItem
+from tierlog.storage_backends.base.names import container_of
 
 HANG = 60.0
 """Far above any deadline of the clients."""
@@ -32,7 +37,6 @@ ENDING = 30.0
 """Seconds for which an ending lane repeats its last events."""
 _BATCH_MAX = 20
 _AFTER_ERROR = 0.02
-_NOT_NOW = (tierlog.Unavailable, tierlog.Throttled, tierlog.NotOwner)
 
 
 class Store(Protocol):
@@ -45,8 +49,7 @@ class Store(Protocol):
     ) -> Any: ...
 
 
-@attrs.frozen
-class LanePlan:
+class LanePlan(msgspec.Struct, frozen=True):
     """The task of one lane."""
 
     lane: int
@@ -55,8 +58,7 @@ class LanePlan:
     identified: bool
 
 
-@attrs.frozen
-class Plan:
+class Plan(msgspec.Struct, frozen=True):
     """The task of one process; JSON in its first argument."""
 
     url: str
@@ -64,7 +66,7 @@ class Plan:
     seed: str
     pace: float
     """Seconds between two calls of a lane."""
-    lanes: tuple[LanePlan, ...]
+    lanes: list[LanePlan]
 
 
 class LaneWriter:
@@ -84,122 +86,243 @@ class LaneWriter:
 
     async def run(self) -> None:
         while self._ending == float("inf"):
-            await (self._send_identified() if self._plan.identified else self._send_plain())
+            await (self.send_identified() if self._plan.identified else self.send_plain())
             await anyio.sleep(self._random.uniform(0, 2 * self._pace))
-        self._report(Record(Outcome.ENDED, self._plan.lane, self._number, 0, 0.0, 0.0))
+        self._report(Record(Outcome.ENDED, self._plan.lane, self._number))
 
-    async def _send_identified(self) -> None:
-        first, count = (
-            self._number,
-            1 if self._random.random() < 0.7 else self._random.randint(2, _BATCH_MAX),
-        )
-        events = [event_bytes(self._plan.writer, number) for number in range(first, first + count)]
+    async def send_identified(self) -> None:
+        """Send the next events until they are acked."""
+        first, count = self._number, 1
+        if self._random.random() >= 0.7:
+            count = self._random.randint(2, _BATCH_MAX)
         self._number += count
-        while await self._call(first, count, lambda: self._append(first, events)) is not Outcome.ACKED:
+        segment, writer = self._plan.segment, self._plan.writer
+        events = [event_bytes(writer, number) for number in range(first, first + count)]
+
+        async def append() -> None:
+            if count == 1:
+                await self._store.append(segment, events[0], writer_id=writer, event_number=first)
+            else:
+                await self._store.append_many(segment, events, writer_id=writer, first_event_number=first)
+
+        while await self._call(first, count, append) is not Outcome.ACKED:
             if time.monotonic() >= self._ending:
                 return
             await anyio.sleep(_AFTER_ERROR)
 
-    async def _append(self, first: int, events: list[bytes]) -> None:
-        if len(events) == 1:
-            await self._store.append(
-                self._plan.segment, events[0], writer_id=self._plan.writer, event_number=first
-            )
-        else:
-            await self._store.append_many(
-                self._plan.segment, events, writer_id=self._plan.writer, first_event_number=first
-            )
-
-    async def _send_plain(self) -> None:
+    async def send_plain(self) -> None:
         number = self._number
         self._number += 1
-        await self._call(
-            number, 1, lambda: self._store.append(self._plan.segment, event_bytes(self._plan.writer, number))
-        )
+        data = event_bytes(self._plan.writer, number)
+        await self._call(number, 1, lambda: self._store.append(self._plan.segment, data))
 
     async def _call(self, first: int, count: int, call: Callable[[], Awaitable[object]]) -> Outcome:
         """Make one call and report its outcome."""
         began, outcome = time.monotonic(), Outcome.HUNG
         with anyio.move_on_after(HANG):
-            outcome = await self._outcome(call)
+            outcome = await _outcome(call)
         outcomes = [outcome]
-        if outcome is Outcome.HUNG and not self._plan.identified:
+        if self._plan.identified and outcome in (Outcome.UNKNOWN, Outcome.REJECTED):
+            outcomes = [Outcome.RETRIED]
+        elif not self._plan.identified and outcome is Outcome.HUNG:
             outcomes.append(Outcome.UNKNOWN)
-        if outcome is Outcome.FULL and not self._plan.identified:
+        elif not self._plan.identified and outcome is Outcome.FULL:
             outcomes.append(Outcome.REJECTED)
         for each in outcomes:
             self._report(Record(each, self._plan.lane, first, count, began, time.monotonic()))
         return outcome
 
-    async def _outcome(self, call: Callable[[], Awaitable[object]]) -> Outcome:
-        try:
-            await call()
-        except tierlog.StorageFull:
-            return Outcome.FULL
-        except tierlog.OutcomeUnknown:
-            return Outcome.RETRIED if self._plan.identified else Outcome.UNKNOWN
-        except _NOT_NOW:
-            return Outcome.RETRIED if self._plan.identified else Outcome.REJECTED
-        return Outcome.ACKED
+
+async def _outcome(call: Callable[[], Awaitable[object]]) -> Outcome:
+    try:
+        await call()
+    except tierlog.StorageFull:
+        return Outcome.FULL
+    except tierlog.OutcomeUnknown:
+        return Outcome.UNKNOWN
+    except (tierlog.Unavailable, tierlog.Throttled, tierlog.NotOwner):
+        return Outcome.REJECTED
+    return Outcome.ACKED
 
 
-def open_client(kind: str, url: str) -> AbstractAsyncContextManager[Any]:
-    """The store at ``url``: tierlog's client, or plain HTTP."""
-    if kind == "raw":
-        from chaos_parts.http_store import HttpStore
-
-        return HttpStore(url)
-
-    return tierlog.connect(url)
+# --- processes ----------------------------------------------------------------------------------
 
 
-async def write(
-    plan: Plan, finished: Callable[[], Awaitable[None]], report: Callable[[Record], None]
-) -> None:
-    """Run every lane until ``finished`` returns."""
-    async with open_client(plan.client, plan.url) as store, anyio.create_task_group() as tasks:
+def segment_names(prefix: str, containers: int) -> list[str]:
+    """One name for each container, in the order of the containers."""
+    names: dict[int, str] = {}
+    number = 0
+    while len(names) < containers:
+        name = f"{prefix}/{number}"
+        names.setdefault(container_of(name, containers), name)
+        number += 1
+    return [names[index] for index in range(containers)]
+
+
+class WriterProcesses:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._processes: list[anyio.abc.Process] = []
+        self._ending = self._killed = False
+
+    def plan(self, number: int, segments: Sequence[str], *, plain: bool) -> list[LanePlan]:
+        """The lanes of process ``number``: an identified one for each segment, and perhaps one plain."""
+        lanes = [(f"w{number}.{index}", index, True) for index in range(len(segments))]
+        if plain:
+            lanes.append((f"p{number}", number % len(segments), False))
+        return [
+            LanePlan(
+                self._ledger.add_lane(Lane(writer, segments[index], index, identified)),
+                writer,
+                segments[index],
+                identified,
+            )
+            for writer, index, identified in lanes
+        ]
+
+    @asynccontextmanager
+    async def running(self, plans: Sequence[Plan]) -> AsyncIterator[None]:
+        """They write while the body runs; after it every outcome is in the ledger."""
+        async with anyio.create_task_group() as tasks:
+            try:
+                for plan in plans:
+                    tasks.start_soon(self._record, await self._start(plan))
+                yield
+                await self._finish()
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await self._end()
+
+    async def _start(self, plan: Plan) -> anyio.abc.Process:
+        process = await anyio.open_process(
+            command_of_writer(plan),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=None,
+            env={**os.environ, "PYTHONPATH": str(SCRIPTS)},
+            start_new_session=True,
+        )
+        self._processes.append(process)
+        return process
+
+    async def _record(self, process: anyio.abc.Process) -> None:
+        assert process.stdout is not None
+        rest = b""
+        async for block in process.stdout:
+            records, rest = split_records(rest + block)
+            self._ledger.add(records)
+        status = await process.wait()
+        if (status and not self._killed) or not self._ending:
+            self._ledger.fail(f"a writer ended by itself with exit status {status}; its error is above")
+
+    async def _finish(self) -> None:
+        """Let them finish, and wait."""
+        self._ending = True
+        with anyio.move_on_after(HANG + ENDING) as waiting:
+            for process in self._processes:
+                assert process.stdin is not None
+                await process.stdin.aclose()
+            for process in self._processes:
+                await process.wait()
+        if waiting.cancelled_caught:
+            self._ledger.problems.append(f"a writer did not end within {HANG + ENDING:g} s")
+
+    async def _end(self) -> None:
+        self._ending = self._killed = True
+        for process in self._processes:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    @property
+    def pids(self) -> list[int]:
+        return [process.pid for process in self._processes]
+
+
+def command_of_writer(plan: Plan) -> list[str]:
+    return [sys.executable, "-P", "-m", "chaos_parts.writers", msgspec.json.encode(plan).decode()]
+
+
+async def write(plan: Plan) -> None:
+    """The writer process: run every lane until the standard input ends."""
+    client = HttpStore(plan.url) if plan.client == "raw" else tierlog.connect(plan.url)
+    async with client as store, anyio.create_task_group() as tasks:
         lanes = [
-            LaneWriter(lane, store, Random(f"{plan.seed}/{lane.lane}"), plan.pace, report)
+            LaneWriter(lane, store, Random(f"{plan.seed}/{lane.lane}"), plan.pace, _print)
             for lane in plan.lanes
         ]
         for lane in lanes:
             tasks.start_soon(lane.run)
-        await finished()
+        # A thread that waits for the parent would keep a failed process alive.
+        await anyio.wait_readable(sys.stdin.fileno())
+        while os.read(sys.stdin.fileno(), 1024):
+            await anyio.wait_readable(sys.stdin.fileno())
         for lane in lanes:
             lane.end()
 
 
-async def _end_of_input() -> None:
-    # A thread that waits for the parent would keep a failed process alive.
-    descriptor = sys.stdin.fileno()
-    await anyio.wait_readable(descriptor)
-    while os.read(descriptor, 1024):
-        await anyio.wait_readable(descriptor)
-
-
-def _report(record: Record) -> None:
+def _print(record: Record) -> None:
     # Unbuffered, and smaller than what a pipe takes atomically.
     os.write(sys.stdout.fileno(), record.encode())
 
 
-def plan_json(plan: Plan) -> str:
-    return json.dumps(attrs.asdict(plan))
+# --- tails --------------------------------------------------------------------------------------
+
+_TAIL_BATCH = 1000
+_TAIL_LIMIT = 60.0
 
 
-def parse_plan(text: str) -> Plan:
-    document = json.loads(text)
-    return Plan(**{**document, "lanes": tuple(LanePlan(**lane) for lane in document["lanes"])})
+class TailWriters:
+    """Long tails: so many operations in each container's log that its next owner has something to replay.
+    Checked like all other lanes."""
+
+    def __init__(self, store: tierlog.Client, ledger: Ledger, segments: Sequence[str]) -> None:
+        self._store = store
+        self._ledger = ledger
+        self._lanes = [
+            ledger.add_lane(Lane(f"t{index}", segment, index, identified=True))
+            for index, segment in enumerate(segments)
+        ]
+
+    def end(self) -> None:
+        self._ledger.add(Record(Outcome.ENDED, lane, self._ledger.lanes[lane].next) for lane in self._lanes)
+
+    async def add(self, operations: int) -> None:
+        """Append so many operations in every container. Raises ``RunError`` after 60 s."""
+        async with anyio.create_task_group() as tasks:
+            for index in self._lanes:
+                tasks.start_soon(self._add, index, self._ledger.lanes[index], operations)
+
+    async def _add(self, index: int, lane: Lane, operations: int) -> None:
+        goal = lane.next + operations
+        with anyio.move_on_after(_TAIL_LIMIT):
+            while lane.next < goal:
+                await self._send(index, lane, range(lane.next, min(lane.next + _TAIL_BATCH, goal)))
+            return
+        raise RunError(
+            f"{lane.segment}: {goal - lane.next} events of {operations} were not acked within "
+            f"{_TAIL_LIMIT:g} s"
+        )
+
+    async def _send(self, index: int, lane: Lane, numbers: range) -> None:
+        """One batch; the next one repeats what was not acked."""
+        began = time.monotonic()
+        writer = lane.writer.encode()
+        outcomes = await self._store.append_each(
+            [BatchItem(lane.segment, event_bytes(lane.writer, each), writer, each, 1) for each in numbers]
+        )
+        failed = (at for at, outcome in enumerate(outcomes) if isinstance(outcome, Exception))
+        if acked := next(failed, len(outcomes)):
+            self._ledger.add([Record(Outcome.ACKED, index, numbers.start, acked, began, time.monotonic())])
+        else:
+            await anyio.sleep(_AFTER_ERROR)
 
 
-def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m chaos_parts.writers", description="A writer of the chaos scripts, which start it."
-    )
-    parser.add_argument("plan", type=parse_plan)
-    plan: Plan = parser.parse_args(arguments).plan
+def main() -> int:
+    plan = msgspec.json.decode(sys.argv[1], type=Plan)
     status = 0
     try:
-        anyio.run(write, plan, _end_of_input, _report, backend_options={"use_uvloop": True})
+        anyio.run(write, plan, backend_options={"use_uvloop": True})
     except* tierlog.TierlogError as errors:
         print(f"a writer stops: {errors.exceptions[0]!r}", file=sys.stderr)
         status = 1
@@ -207,4 +330,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from random import Random
@@ -15,13 +14,11 @@ from rich.console import Console
 
 import tierlog
 from chaos_parts.events import EventReader, TornError, event_bytes
-from chaos_parts.ledger import Lane, Ledger, Outcome, Record, SegmentCheck, decode_records
+from chaos_parts.ledger import Lane, Ledger, Outcome, Record, SegmentCheck, split_records
 from chaos_parts.processes import RunError, Usage, compare_usage
-from chaos_parts.report import Report, Samples
+from chaos_parts.report import Report, Samples, takeovers_in
 from chaos_parts.service import OwnService
-from chaos_parts.takeovers import takeovers_in
-from chaos_parts.writer_processes import segment_names
-from chaos_parts.writers import LanePlan, LaneWriter, Plan, parse_plan, plan_json
+from chaos_parts.writers import LanePlan, LaneWriter, Plan, command_of_writer, segment_names
 from support.scripted_server import problem, scripted
 from tierlog.storage_backends.base.names import container_of
 
@@ -153,11 +150,11 @@ def test_torn_bytes_are_reported_with_their_offset() -> None:
 # --- the ledger --------------------------------------------------------------------------------
 
 
-def test_a_record_that_was_cut_off_is_ignored() -> None:
+def test_a_record_that_is_cut_off_waits_for_its_end() -> None:
     records = [Record(Outcome.ACKED, 1, 7, 2, 0.5, 0.75), Record(Outcome.UNKNOWN, 0, 3, 1, 1.0, 2.0)]
     data = b"".join(record.encode() for record in records)
 
-    assert list(decode_records(data + data[:5])) == records
+    assert split_records(data + data[:5]) == (records, data[:5])
 
 
 def test_acks_out_of_order_and_calls_that_hang_are_problems() -> None:
@@ -234,15 +231,15 @@ def test_only_a_clean_run_holds_and_a_missed_goal_breaks_it_when_asked_for() -> 
     report.count_fault("SIGKILL of a host")
     report.samples_of("kill", 1.0).values.append(1.5)
 
-    assert (report.exit_status, report.line.split()[0]) == (0, "HOLDS")
+    assert (report.holds, report.line.split()[0]) == (True, "HOLDS")
     assert report.document()["slow"] == ["kill: p99 is 1.500 s, not under 1 s"]
 
     report.strict = True
-    assert (report.exit_status, report.line.split()[0]) == (1, "BROKEN")
+    assert (report.holds, report.line.split()[0]) == (False, "BROKEN")
 
     report.strict = False
     report.violations.append("an event is lost")
-    assert report.exit_status == 1
+    assert not report.holds
 
 
 def test_takeovers_are_timed_and_moves_are_none() -> None:
@@ -276,54 +273,61 @@ def test_growth_beyond_some_slack_is_a_leak() -> None:
 # --- writers ------------------------------------------------------------------------------------
 
 
-def test_a_plan_travels_as_json() -> None:
-    plan = Plan(
-        "http://127.0.0.1:1",
-        "raw",
-        "7/0",
-        0.01,
-        (LanePlan(0, "w0.0", "a", True), LanePlan(1, "p0", "b", False)),
-    )
-
-    assert parse_plan(plan_json(plan)) == plan
-
-
 def test_each_container_has_a_segment() -> None:
     names = segment_names("chaos", 8)
 
     assert [container_of(name, 8) for name in names] == list(range(8))
 
 
+class FailingStore:
+    def __init__(self, *errors: Exception) -> None:
+        self._errors = list(errors)
+
+    async def append(self, name: str, data: bytes, **_: object) -> None:
+        if self._errors:
+            raise self._errors.pop(0)
+
+    append_many = append
+
+
 @pytest.mark.parametrize(
     "error, of_identified, of_plain",
     [
-        (tierlog.OutcomeUnknown("lost"), Outcome.RETRIED, Outcome.UNKNOWN),
-        (tierlog.Unavailable("starting"), Outcome.RETRIED, Outcome.REJECTED),
-        (tierlog.StorageFull("full"), Outcome.FULL, Outcome.FULL),
+        (tierlog.OutcomeUnknown("lost"), [Outcome.RETRIED], [Outcome.UNKNOWN]),
+        (tierlog.Unavailable("starting"), [Outcome.RETRIED], [Outcome.REJECTED]),
+        (tierlog.StorageFull("full"), [Outcome.FULL], [Outcome.FULL, Outcome.REJECTED]),
     ],
 )
 @pytest.mark.anyio
 async def test_the_outcome_of_a_failed_call_depends_on_the_lane(
-    error: Exception, of_identified: Outcome, of_plain: Outcome
+    error: Exception, of_identified: list[Outcome], of_plain: list[Outcome]
 ) -> None:
+    found: list[Record] = []
 
-    async def fail() -> None:
-        raise error
+    def writer(*, is_identified: bool) -> LaneWriter:
+        plan = LanePlan(0, "w0", "s", is_identified)
+        return LaneWriter(plan, FailingStore(error), Random(1), 0.0, found.append)  # type: ignore[arg-type]
 
-    for identified_lane, expected in ((True, of_identified), (False, of_plain)):
-        lane = LaneWriter(LanePlan(0, "w0", "s", identified_lane), None, Random(1), 0.0, lambda record: None)  # type: ignore[arg-type]
-        assert await lane._outcome(fail) is expected
+    await writer(is_identified=True).send_identified()
+    assert [record.outcome for record in found] == [*of_identified, Outcome.ACKED]
+
+    found.clear()
+    await writer(is_identified=False).send_plain()
+    assert [record.outcome for record in found] == of_plain
 
 
 def test_a_failed_writer_ends_while_its_parent_still_waits() -> None:
     """Waiting for the parent must not keep the process alive."""
     gone = problem(tierlog.SegmentNotFound("no segment 's'", segment="s"))
     with scripted(lambda received: gone) as server:
-        plan = Plan(server.url, "raw", "1/0", 0.001, (LanePlan(0, "w0", "s", identified=False),))
-        command = [sys.executable, "-P", "-m", "chaos_parts.writers", plan_json(plan)]
+        plan = Plan(server.url, "raw", "1/0", 0.001, [LanePlan(0, "w0", "s", identified=False)])
         environment = {**os.environ, "PYTHONPATH": str(SCRIPTS)}
         with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+            command_of_writer(plan),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
         ) as writer:
             assert writer.stdin is not None
             assert writer.stderr is not None

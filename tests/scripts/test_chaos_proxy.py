@@ -30,11 +30,12 @@ class Echo:
 
     def __init__(self) -> None:
         self.received = b""
-        self.connections = 0
+        self.connections = self.open = 0
         self.ends = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
+        self.open += 1
         try:
             while data := await reader.read(65536):
                 self.received += data
@@ -45,6 +46,7 @@ class Echo:
             pass
         finally:
             self.ends.set()
+            self.open -= 1
             writer.close()
 
 
@@ -53,16 +55,17 @@ async def linked(unix: Path | None = None) -> AsyncIterator[tuple[Link, Echo]]:
     echo = Echo()
     if unix is None:
         server = await asyncio.start_server(echo.serve, "127.0.0.1", 0)
-        link = Link("test", ("127.0.0.1", 0), server.sockets[0].getsockname())
+        link = Link(("127.0.0.1", 0), server.sockets[0].getsockname())
     else:
         server = await asyncio.start_unix_server(echo.serve, unix / "real")
-        link = Link("test", str(unix / "shown"), str(unix / "real"))
+        link = Link(str(unix / "shown"), str(unix / "real"))
     async with link:
         yield link, echo
     while _opened:
         _opened.pop().transport.abort()
     server.close()
     await server.wait_closed()
+    await until(lambda: echo.open == 0)
 
 
 _opened: list[asyncio.StreamWriter] = []
@@ -188,7 +191,7 @@ async def test_a_doubled_connection_arrives_twice_and_answers_once() -> None:
 
 async def test_a_target_that_is_gone_resets_its_clients() -> None:
     port = free_ports(["127.0.0.1"], 1, 40_000)
-    async with Link("test", ("127.0.0.1", 0), ("127.0.0.1", port)) as link:
+    async with Link(("127.0.0.1", 0), ("127.0.0.1", port)) as link:
         reader, writer = await connect(link)
 
         with pytest.raises(ConnectionResetError):

@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -21,8 +22,7 @@ import tierlog
 from chaos_parts.processes import processes_of_session
 from chaos_parts.spark import SparkReport, fault_name
 from chaos_parts.spark_checker import EVENT_BYTES, Event, Poller, check_writes, lengths_allowed, parse_event
-from chaos_parts.spark_jobs import Request
-from chaos_parts.spark_scenarios import CELLS, FaultKind, Master, Point, by_master, scenario, scenarios
+from chaos_parts.spark_scenarios import CELLS, FaultKind, Master, Point, scenario, scenarios
 from chaos_parts.spark_session import first_and_last_cause, missing
 from tierlog import SegmentInfo
 from tierlog.spark_bridge import events
@@ -48,14 +48,11 @@ def test_a_round_is_the_same_alone_and_among_many() -> None:
     assert scenario(8, 1) != scenario(7, 1)
 
 
-def test_rounds_are_grouped_by_master_so_that_each_is_started_once() -> None:
-    groups = by_master(scenarios(3, 80))
+def test_rounds_are_sorted_by_master_so_that_each_is_started_once() -> None:
+    found = scenarios(3, 80)
 
-    assert [master for master, _ in groups] == list(Master)
-    assert all(each.master is master for master, draws in groups for each in draws)
-    assert all(
-        [each.number for each in draws] == sorted(each.number for each in draws) for _, draws in groups
-    )
+    assert [master for master, _ in groupby(each.master for each in found)] == list(Master)
+    assert found == sorted(found, key=lambda each: (list(Master).index(each.master), each.number))
 
 
 def test_findings_are_plausible() -> None:
@@ -67,21 +64,6 @@ def test_findings_are_plausible() -> None:
         assert each.stream or each.kind is not FaultKind.STREAM_RESTARTED
         assert not (each.stream and each.master is not Master.LOCAL)
         assert each.arrow or each.point is not Point.MIDWAY
-
-
-def test_a_request_travels_as_json() -> None:
-    request = Request(
-        scenario=scenario(1, 1),
-        url="http://127.0.0.1:1",
-        target="a",
-        source="a/in",
-        checkpoint="c",
-        partitions=3,
-        port=9,
-        faulty=True,
-    )
-
-    assert Request.parse(json.loads(json.dumps(request.document()))) == request
 
 
 # --- the judge ----------------------------------------------------------------------------------
