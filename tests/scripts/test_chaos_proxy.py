@@ -30,12 +30,11 @@ class Echo:
 
     def __init__(self) -> None:
         self.received = b""
-        self.connections = self.open = 0
+        self.connections = 0
         self.ends = asyncio.Event()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        self.open += 1
         try:
             while data := await reader.read(65536):
                 self.received += data
@@ -46,7 +45,6 @@ class Echo:
             pass
         finally:
             self.ends.set()
-            self.open -= 1
             writer.close()
 
 
@@ -61,11 +59,11 @@ async def linked(unix: Path | None = None) -> AsyncIterator[tuple[Link, Echo]]:
         link = Link(str(unix / "shown"), str(unix / "real"))
     async with link:
         yield link, echo
-    while _opened:
-        _opened.pop().transport.abort()
+    for writer in _opened:
+        writer.transport.abort()
+    _opened.clear()
     server.close()
     await server.wait_closed()
-    await until(lambda: echo.open == 0)
 
 
 _opened: list[asyncio.StreamWriter] = []
