@@ -84,6 +84,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._url = b""
         self._headers: Headers = []
         self._in_head = False
+        self._framing_bytes = 0
+        """Received inside a body since its last byte: chunk extensions and trailers, which mean nothing here."""
         self._head_bytes = 0
         self._chunk_bytes = 0
         self._heads = 0
@@ -150,11 +152,18 @@ class HttpConnection(asyncio.BufferedProtocol):
         is_behind = bool(self._requests) and not self._requests[0].more_body
         was_in_body = self._parsed is not None
         self._heads, self._chunk_bytes = 0, nbytes
+        self._framing_bytes += nbytes
         self._stop_keep_alive_timer()
         try:
             self._feed(self._buffer[:nbytes])
         except httptools.HttpParserError:
             self._refuse(_NOT_HTTP if self._head_bytes <= HEAD_BYTES_MAX else _HEAD_TOO_LARGE)
+            return
+
+        if self._parsed is None:
+            self._framing_bytes = 0
+        elif self._framing_bytes > len(self._buffer) + HEAD_BYTES_MAX:
+            self._refuse(_HEAD_TOO_LARGE)
             return
 
         if self._in_head and not was_in_body and not self._heads:
@@ -227,7 +236,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        self._headers.append((name.lower(), value))
+        if self._in_head:  # trailers are ignored: the request was decided by its head
+            self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Errors raised here come out of the parser as ``HttpParserError``."""
@@ -275,6 +285,7 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._start(request)
 
     def on_body(self, body: bytes) -> None:
+        self._framing_bytes = 0
         if self._parsed is not None and not self._parsed.is_answered:
             self._parsed.body += body
             self._parsed.event.set()

@@ -7,7 +7,7 @@ event loop's thread."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import anyio
@@ -77,7 +77,7 @@ class ServerContext:
         """``error`` about the segment ``name``, with the owner's URL if this server knows it."""
         return error
 
-    def check_origin(self, headers: Mapping[bytes, bytes]) -> None:
+    def check_origin(self, origin: str | None, host: str | None) -> None:
         """Raises ``CrossOrigin`` if a page of another site sent this change, and this server cares."""
 
     # --- admission -------------------------------------------------------------------------------

@@ -198,7 +198,7 @@ class EndpointApp(Generic[S]):
         if self._json_body is None:
             found = await endpoint.handler(call)
         else:
-            self.server.check_origin(dict(call.scope["headers"]))
+            self.server.check_origin(call.header("Origin"), call.header("Host"))
             limit = getattr(self.server.limits, endpoint.body_limit)
             found = await endpoint.handler(call, await call.json_body(self._json_body, limit))
         if found is None or isinstance(found, Answer):

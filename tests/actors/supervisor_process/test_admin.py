@@ -122,11 +122,20 @@ def test_a_bad_request_is_refused(
     assert detail in problem(answer)["detail"]
 
 
-def test_a_page_of_another_site_gives_no_orders(service: Service) -> None:
+@pytest.mark.parametrize("origin", [b"http://evil.example", b"http://\xff", b"http://[evil"])
+def test_a_page_of_another_site_gives_no_orders(service: Service, origin: bytes) -> None:
     pids = service.pids()
-    answer = service.client.post("/v1/roll", headers={"Origin": "http://evil.example"})
+    answer = service.client.post("/v1/roll", headers=[(b"Origin", origin)])
     assert answer.status_code == 403
-    assert "evil.example" in problem(answer)["detail"]
+    assert problem(answer)["code"] == "cross-origin"
+    assert service.pids() == pids
+
+
+def test_an_origin_that_is_given_twice_is_refused(service: Service) -> None:
+    pids = service.pids()
+    ours = str(service.client.base_url).rstrip("/")
+    answer = service.client.post("/v1/roll", headers=[("Origin", "http://evil.example"), ("Origin", ours)])
+    assert answer.status_code == 400
     assert service.pids() == pids
 
 

@@ -103,6 +103,27 @@ async def test_nonsense_in_the_middle_of_a_body_is_answered(a: Service) -> None:
     assert await contents(a) == b""
 
 
+@pytest.mark.parametrize("line", [b"a: b\r\n", b"b" * 1024])
+async def test_h9_trailers_without_end_are_refused(a: Service, line: bytes) -> None:
+    head = APPEND + b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\na: "
+
+    answer = await ask(a, head + line * ((1 << 20) // len(line)))
+
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert await contents(a) == b""
+
+
+async def test_h9_trailers_do_not_change_the_request(a: Service) -> None:
+    trailers = b"tierlog-expected-offset: 7\r\ncontent-type: text/plain\r\n"
+
+    answer = await ask(
+        a, APPEND + b"transfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n" + trailers + b"\r\n" + LAST
+    )
+
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert await contents(a) == b"x"
+
+
 @pytest.mark.parametrize("protocol", [b"h2c", b"websocket"])
 async def test_an_upgrade_header_is_ignored_and_the_body_is_read(a: Service, protocol: bytes) -> None:
     wish = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: " + protocol + b"\r\nhttp2-settings: AAMA\r\n"
