@@ -13,7 +13,7 @@ TOGETHER = ("tests/spark_bridge/", "tests/packaging/test_wheel.py")
 """A JVM is started once, and a wheel is built and installed once."""
 
 # No deadline: on a shared machine it measures the neighbours.
-settings.register_profile("short", deadline=None, print_blob=True, max_examples=50)
+settings.register_profile("short", deadline=None, print_blob=True, max_examples=25)
 settings.register_profile("long", deadline=None, print_blob=True, max_examples=1_000)
 
 
@@ -41,6 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     # The first process begins with these, and what is stolen from it is taken from its end.
     items.sort(key=lambda item: not item.nodeid.startswith(TOGETHER))
+    for item in items:
+        if "one_loop" in item.keywords and "trio" in item.name:
+            item.add_marker(pytest.mark.extended)
     if config.getoption("--long"):
         return
 
@@ -52,16 +55,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _is_left_out(item: pytest.Item, *, extended: bool) -> bool:
-    if "long" in item.keywords or ("one_loop" in item.keywords and "trio" in item.name):
-        return True
-    return "extended" in item.keywords and not extended
+    return "long" in item.keywords or ("extended" in item.keywords and not extended)
 
 
 def pytest_collection_finish() -> None:
-    # So many tests are a large heap that stays to the end: a full collection that looks through it each time
-    # takes a second.
+    # The tests themselves are a large heap that stays to the end: each full collection of it takes a second.
     gc.collect()
     gc.freeze()
+    # The next full collection waits until the heap has grown by a quarter of what the last one saw. Without
+    # this one that would be the frozen heap, and what the tests leave in cycles would grow to gigabytes.
+    gc.collect()
 
 
 @pytest.fixture(params=["asyncio", "trio"])

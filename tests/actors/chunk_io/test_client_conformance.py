@@ -43,11 +43,11 @@ class ActorClient(StorageClient):
         await self._stack.aclose()
 
 
+@pytest.mark.one_loop
 class TestStorageClient(ChunkStorageConformance):
     @pytest.fixture(autouse=True)
-    def states(self) -> dict[Path, MemoryChunkState]:
-        self._states: dict[Path, MemoryChunkState] = {}
-        return self._states
+    def state(self) -> None:
+        self._state = MemoryChunkState()
 
     def make(self, folder: Path) -> ChunkStorage:
-        return ActorClient(MemoryChunkStorage(self._states.setdefault(folder, MemoryChunkState())))
+        return ActorClient(MemoryChunkStorage(self._state))

@@ -13,13 +13,16 @@ from tierlog.testing.chunk_conformance import ChunkStorageConformance
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, FaultyChunkStorage, every, nth
 
 pytestmark = pytest.mark.anyio
-STATES: dict[Path, MemoryChunkState] = {}
 
 
 @pytest.mark.one_loop
 class TestWithoutAScript(ChunkStorageConformance):
+    @pytest.fixture(autouse=True)
+    def state(self) -> None:
+        self._state = MemoryChunkState()
+
     def make(self, folder: Path) -> FaultyChunkStorage:
-        return FaultyChunkStorage(MemoryChunkStorage(STATES.setdefault(folder, MemoryChunkState())))
+        return FaultyChunkStorage(MemoryChunkStorage(self._state))
 
 
 @pytest.fixture

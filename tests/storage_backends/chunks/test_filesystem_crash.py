@@ -25,11 +25,12 @@ FIRST, SECOND, MORE = b"1" * 1500, b"2" * 700, b"3" * 900
 
 @pytest.mark.one_loop
 class TestOnASimulatedDisk(ChunkStorageConformance):
-    disks: dict[Path, SimulatedDisk] = {}  # noqa: RUF012 - shared by the instances of one test through its folder.
+    @pytest.fixture(autouse=True)
+    def disk(self) -> None:
+        self._disk = SimulatedDisk(Random(1))
 
     def make(self, folder: Path) -> FileSystemChunkStorage:
-        disk = self.disks.setdefault(folder, SimulatedDisk(Random(1)))
-        return FileSystemChunkStorage(SimulatedFiles(disk), ROOT, world_of(Random().getrandbits(64)))
+        return FileSystemChunkStorage(SimulatedFiles(self._disk), ROOT, world_of(Random().getrandbits(64)))
 
 
 class Workload:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,18 @@ from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunk
 from tierlog.testing.chunk_conformance import ChunkStorageConformance
 
 
-@lru_cache(maxsize=4)
-def state_in(folder: Path) -> MemoryChunkState:
-    """What stands for the content of ``folder``: a second instance sees what the first one wrote."""
-    return MemoryChunkState()
+class InMemory(ChunkStorageConformance):
+    @pytest.fixture(autouse=True)
+    def state(self) -> None:
+        self._state = MemoryChunkState()
 
 
-class TestMemory(ChunkStorageConformance):
+class TestMemory(InMemory):
     def make(self, folder: Path) -> MemoryChunkStorage:
-        return MemoryChunkStorage(state_in(folder))
+        return MemoryChunkStorage(self._state)
 
 
 @pytest.mark.one_loop
-class TestMemoryLikeAnObjectStore(ChunkStorageConformance):
+class TestMemoryLikeAnObjectStore(InMemory):
     def make(self, folder: Path) -> MemoryChunkStorage:
-        return MemoryChunkStorage(state_in(folder), append=False, concat=False)
+        return MemoryChunkStorage(self._state, append=False, concat=False)

@@ -13,12 +13,12 @@ from tierlog.storage_backends.chunks import s3_requests
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a class with ``short`` all other tests are long."""
+    """Of a class with ``short`` all other tests are extended."""
     for item in items:
         if isinstance(item, pytest.Function) and item.function not in getattr(
             item.cls, "short", [item.function]
         ):
-            item.add_marker(pytest.mark.long)
+            item.add_marker(pytest.mark.extended)
 
 
 @pytest.fixture(scope="session")
