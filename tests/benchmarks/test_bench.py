@@ -63,7 +63,13 @@ def bench(folder: Path, *arguments: str) -> tuple[int, str, str]:
 
 
 @pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.long)])
-@pytest.mark.parametrize("names", [NAMES[::2], NAMES[1::2]], ids=["one-half", "other-half"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(NAMES[::2], id="one-half"),
+        pytest.param(NAMES[1::2], id="other-half", marks=pytest.mark.extended),
+    ],
+)
 def test_every_benchmark_runs_and_reports_one_object_a_line(
     tmp_path: Path, backend: str, names: list[str]
 ) -> None:

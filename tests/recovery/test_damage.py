@@ -10,6 +10,7 @@ of headers and metadata and of every 7th byte of payload, and cuts at the bounda
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from random import Random
 
 import pytest
@@ -38,6 +39,14 @@ from support.damage import (
 
 pytestmark = pytest.mark.timeout(1200)
 every_image = pytest.mark.parametrize("moment", LIVES)
+two_images = pytest.mark.parametrize(
+    "moment",
+    [
+        name if name in ("killed", "owners") else pytest.param(name, marks=pytest.mark.extended)
+        for name in LIVES
+    ],
+)
+every_fifth = pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.extended)])
 
 EVERY_BIT = range(1 << 20)
 REGISTER_BITS = [*range(8 * 52), *range(8 * 508, 8 * 1536)]
@@ -124,7 +133,7 @@ def test_flipped_bits_of_the_logs_headers(bits: Callable[[str, bytes], Iterator[
     assert refused > 10 * whole
 
 
-@every_image
+@two_images
 def test_flipped_bits_all_over_the_log(moment: str) -> None:
     """What an opener logged again may rot in the older file: no owner needs it there."""
     whole, refused = judge_all(image(moment), each_file(image(moment), WAL, a_bit_of_every_seventh_byte))
@@ -139,7 +148,8 @@ def test_every_flipped_bit_of_the_log(moment: str) -> None:
     )
 
 
-def test_every_flipped_bit_of_the_registers_records() -> None:
+@every_fifth
+def test_every_flipped_bit_of_the_registers_records(step: int) -> None:
     """What was never written in it is padding and empty slots; of those, samples are tried."""
     found = image("closed")
     content = found.content(REGISTER)
@@ -148,7 +158,9 @@ def test_every_flipped_bit_of_the_registers_records() -> None:
         for bit in REGISTER_BITS
         if bit < 8 * 512 or any(content[(bit // 512) * 64 :][:64]) or bit % 61 == 0
     ]
-    whole, refused = judge_all(found, flips(REGISTER, content, [*bits, *range(8 * 1536, 8 * 4096, 997)]))
+    whole, refused = judge_all(
+        found, flips(REGISTER, content, [*bits[::step], *range(8 * 1536, 8 * 4096, 997 * step)])
+    )
     assert refused > whole
 
 
@@ -158,9 +170,9 @@ def test_every_flipped_bit_of_the_register(moment: str) -> None:
     judge_all(image(moment), flips(REGISTER, image(moment).content(REGISTER), EVERY_BIT))
 
 
-def everything(path: str, content: bytes) -> Iterator[Damage]:
-    yield from cut(path, content, range(len(content)))
-    yield from flips(path, content, EVERY_BIT)
+def everything(path: str, content: bytes, step: int = 1) -> Iterator[Damage]:
+    yield from cut(path, content, range(0, len(content), step))
+    yield from flips(path, content, EVERY_BIT[::step])
 
 
 @pytest.mark.parametrize("part", [IDENTITY, CLAIMS])
@@ -168,8 +180,10 @@ def test_every_cut_and_flipped_bit_of_identity_and_claim(part: str) -> None:
     assert judge_all(image("closed"), each_file(image("closed"), part, everything))[0] == 0
 
 
-def test_every_cut_and_flipped_bit_of_a_chunk() -> None:
-    assert judge_all(image("closed"), each_file(image("closed"), CHUNKS, everything))[0] == 0
+@every_fifth
+def test_every_cut_and_flipped_bit_of_a_chunk(step: int) -> None:
+    damages = each_file(image("closed"), CHUNKS, partial(everything, step=step))
+    assert judge_all(image("closed"), damages)[0] == 0
 
 
 # --- pages and whole files ----------------------------------------------------------------------
@@ -215,7 +229,7 @@ def test_a_file_from_an_older_backup(moment: str) -> None:
     assert refused > 3
 
 
-@every_image
+@two_images
 def test_two_damaged_files(moment: str) -> None:
     """A sample of pairs; one of the two is named."""
     random = Random(moment)

@@ -68,9 +68,12 @@ def chaos(temporary: Path, script: str, *arguments: str) -> dict[str, Any]:
     "script, seed, figure",
     [
         ("failover", "2", "SIGKILL of a host until the first ack of the new owner"),
-        ("freeze", "3", "SIGSTOP of a host until the first ack of the new owner"),
-        ("disk_full", "1", "disk free again, until the first ack"),
         ("partition", "2", ""),
+        pytest.param(
+            *("freeze", "3", "SIGSTOP of a host until the first ack of the new owner"),
+            marks=pytest.mark.extended,
+        ),
+        pytest.param(*("disk_full", "1", "disk free again, until the first ack"), marks=pytest.mark.extended),
     ],
 )
 def test_one_round_of_each_holds(script: str, seed: str, figure: str, temporary: Path) -> None:

@@ -18,21 +18,19 @@ SPARK_SECONDS = 180
 
 
 SHORT = (
-    "test_what_is_written_is_read_back_in_the_order_of_partitions",
-    "test_tasks_that_fail_half_way_and_run_again_write_once",
-    "test_a_failed_job_leaves_nothing_visible",
-    "test_a_replayed_micro_batch_is_written_once_whatever_its_partitions",
-    "test_segments_of_a_prefix_are_one_stream_and_new_ones_join_it",
+    "test_what_is_written_is_read_back_in_the_order_of_partitions[arrow]",
+    "test_tasks_that_fail_half_way_and_run_again_write_once[is killed]",
+    "test_a_replayed_micro_batch_is_written_once_whatever_its_partitions[True]",
 )
-"""With Spark a test takes seconds: of those that need a session the default run has these, `--long` all."""
+"""With Spark a test takes seconds: of those that need a session the default set has these."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):
-            if not item.name.startswith(SHORT):
-                item.add_marker(pytest.mark.long)
+            if item.name not in SHORT:
+                item.add_marker(pytest.mark.extended)
             item.add_marker(pytest.mark.timeout(SPARK_SECONDS))
             # PySpark leaves sockets to the garbage collector.
             item.add_marker(

@@ -35,7 +35,7 @@ def test_runs_print_nothing() -> None:
     program = (
         "import gc, logging; logging.getLogger('tierlog').addHandler(logging.NullHandler())\n"
         "from simulation.run import run_seed\n"
-        f"assert not any(run_seed(seed).violation for seed in {(*SEEDS, 20793)})\n"
+        f"assert not any(run_seed(seed).violation for seed in {(*SEEDS[:2], 20793)})\n"
         "gc.collect()\n"
     )
     environment = {**os.environ, "PYTHONDEVMODE": "1"}
@@ -45,10 +45,11 @@ def test_runs_print_nothing() -> None:
     assert ran.stdout + ran.stderr == ""
 
 
+@pytest.mark.parametrize("seeds", [range(1), pytest.param(range(1, 4), marks=pytest.mark.extended)], ids=str)
 @pytest.mark.parametrize("kind", COMPOUND)
-def test_a_compound_fault_happens_and_finds_nothing(kind: FaultKind) -> None:
+def test_a_compound_fault_happens_and_finds_nothing(kind: FaultKind, seeds: range) -> None:
     happened = 0
-    for seed in range(4):
+    for seed in seeds:
         plan = make_plan(seed)
         numbers = [action.number for action in plan.actions[10::15]]
         faults = [PlannedFault(number, kind, 1, 1.0, number) for number in numbers]

@@ -21,6 +21,9 @@ FOUND: list[dict[str, Any]] = SEEDS.get("found", [])
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
 PARTS = 4
 """Tests run in parallel, so the standing and the fresh seeds are several tests each."""
+one_part = pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.extended) for part in range(1, PARTS))]
+)
 FRESH_SECONDS = 3.0
 FRESH_SECONDS_LONG = 150.0
 SEED_SECONDS_MAX = 40.0
@@ -63,14 +66,14 @@ def test_a_seed_that_once_found_a_bug_finds_nothing(entry: dict[str, Any]) -> No
         pytest.fail(f"{report(verdict, operations)}\nit once was: {entry['story']}", pytrace=False)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@one_part
 def test_standing_seeds_find_nothing(part: int) -> None:
     size = SEEDS["standing"]["count"] // PARTS
 
     run(SEEDS["standing"]["first"] + part * size, count=size)
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@one_part
 def test_fresh_seeds_find_nothing(part: int) -> None:
     run(fresh_base(), seconds=FRESH_SECONDS)
 

@@ -30,7 +30,7 @@ from tierlog.actors.settings.configuration import S3Config, StorageConfig
 from tierlog.actors.store.read_only import open_reader
 from tierlog.storage_backends.files.local import LocalFiles
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 NAME = "app/events"
 PLACE = f"s3://{BUCKET}/stores/first"

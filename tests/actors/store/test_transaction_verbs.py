@@ -36,7 +36,12 @@ TOKEN = TransactionToken("größe of query", 7)
 Verb = Callable[[Any], Awaitable[object]]
 
 
-@pytest.fixture(params=["embedded", "client", "plain client"])
+@pytest.fixture(
+    params=[
+        "embedded",
+        *(pytest.param(kind, marks=pytest.mark.one_loop) for kind in ("client", "plain client")),
+    ]
+)
 async def store(request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str) -> AsyncIterator[Any]:
     """With an empty target. All that is said here is true of each."""
     if request.param == "embedded":

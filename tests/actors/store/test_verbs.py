@@ -29,7 +29,7 @@ from tierlog.actors.settings.configuration import StoreConfig
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(params=["embedded", "client"])
+@pytest.fixture(params=["embedded", pytest.param("client", marks=pytest.mark.one_loop)])
 async def store(
     request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str
 ) -> AsyncIterator[SegmentStore]:

@@ -70,6 +70,7 @@ def test_v5_a_frozen_hosts_containers_are_served_elsewhere_and_it_is_fenced_when
         assert service.read(name) == b"meanwhile"
 
 
+@pytest.mark.extended
 def test_v5_a_host_that_stays_frozen_is_replaced(folder: Path, tmp_path: Path) -> None:
     config = tmp_path / "tierlog.toml"
     config.write_text("[server]\nsilent_grace = 0.3\n")
@@ -119,6 +120,7 @@ def test_v4_a_killed_supervisors_successor_finds_its_hosts_and_moves_nothing(fol
             assert second.stop() == 0
 
 
+@pytest.mark.extended
 def test_a_supervisor_and_all_hosts_killed_lose_nothing_acked(folder: Path) -> None:
     with Service(folder) as first:
         first.settle()
@@ -133,6 +135,7 @@ def test_a_supervisor_and_all_hosts_killed_lose_nothing_acked(folder: Path) -> N
         assert not set(second.pids().values()) & set(pids.values())
 
 
+@pytest.mark.extended
 def test_v4_a_frozen_host_is_replaced_by_a_new_supervisor(folder: Path) -> None:
     with Service(folder) as first:
         first.settle()
@@ -195,6 +198,7 @@ def test_a_rolling_restart_replaces_every_process_and_loses_nothing(folder: Path
         assert [host["exits"] for host in service.status()["hosts"]] == [0, 0]
 
 
+@pytest.mark.extended
 def test_lost_hosts_leave_no_descriptor_in_the_supervisor(folder: Path) -> None:
     with Service(folder) as service:
 

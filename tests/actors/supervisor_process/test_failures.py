@@ -108,6 +108,7 @@ def taken_port_after_a_free_one() -> socket.socket:
         taken.close()
 
 
+@pytest.mark.extended
 def test_a_host_that_cannot_bind_does_not_keep_the_others_from_serving(folder: Path, tmp_path: Path) -> None:
     with taken_port_after_a_free_one() as taken:
         port = taken.getsockname()[1]

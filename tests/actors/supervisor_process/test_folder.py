@@ -51,6 +51,7 @@ def test_a_writing_command_is_pointed_to_the_service(folder: Path) -> None:
     assert tierlog(folder, "segment", "create", NAME).code == 0, "it is nobody's now"
 
 
+@pytest.mark.extended
 def test_the_status_of_a_killed_supervisor_is_not_trusted(folder: Path) -> None:
     with Service(folder, hosts=1, containers=1) as first:
         first.settle()

@@ -91,6 +91,7 @@ async def storage(files: ScriptedFiles, tmp_path: Path) -> AsyncIterator[FileSys
     await storage.close()
 
 
+@pytest.mark.one_loop
 class TestFileSystem(ChunkStorageConformance):
     def make(self, folder: Path) -> FileSystemChunkStorage:
         return FileSystemChunkStorage(LocalFiles(), str(folder / "lts"), world_of(next(SEEDS)))

@@ -21,7 +21,7 @@ from tierlog.storage_backends.segments.core import ChunkedOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
 from tierlog.storage_backends.segments.records import DeferredWorkKind
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 THIRD = 0x1_0000_0003
 CHUNKS = 10_000

@@ -28,7 +28,7 @@ from tierlog.storage_backends.segments.records import BLOCK, ChunkRecord
 from tierlog.storage_backends.segments.records.chunk import START_SPACING
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every, nth
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 APPEND = pytest.mark.parametrize("append", [True, False], ids=["append", "no-append"])
 INSIDE = pytest.mark.parametrize("native_min", [0, 1 << 20], ids=["inside", "by-copy"])
 MAKING = ("create_with_content", "write", "concat")

@@ -38,7 +38,9 @@ TAIL = b"GET /v1/segments/a/tail?wait=60 HTTP/1.1\r\nhost: x\r\n\r\n"
 STREAM = b"GET /v1/segments/a/tail?stream=true HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+@pytest.fixture(
+    params=[pytest.param(False, id="asyncio", marks=pytest.mark.extended), pytest.param(True, id="uvloop")]
+)
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
     """The service runs on uvloop, whose sockets are its own."""
     return "asyncio", {"use_uvloop": request.param}

@@ -61,7 +61,9 @@ def bytes_of(size: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-@pytest.fixture(params=[False, True], ids=["asyncio", "uvloop"])
+@pytest.fixture(
+    params=[pytest.param(False, id="asyncio", marks=pytest.mark.extended), pytest.param(True, id="uvloop")]
+)
 def anyio_backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, bool]]:
     """The service runs on uvloop, whose sockets are its own."""
     return "asyncio", {"use_uvloop": request.param}

@@ -20,7 +20,7 @@ from tierlog.storage_backends.base.errors import (
 )
 from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("reused_clients")]
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop, pytest.mark.usefixtures("reused_clients")]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tierlog.storage_backends.base.chunk_storage import ChunkRange
 from tierlog.storage_backends.base.errors import BadChunkOffset, ChunkExists, OutcomeUnknown, Unavailable
 from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
 
-pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("reused_clients")]
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop, pytest.mark.usefixtures("reused_clients")]
 
 MIB = 1 << 20
 SOURCES = {

@@ -26,7 +26,7 @@ from tierlog.storage_backends.base.errors import (
 )
 from tierlog.storage_backends.chunks.s3 import S3ChunkStorage
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]
 
 DATA = bytes(range(256)) * 4
 
