@@ -24,53 +24,12 @@ def bench() -> Bench:
     return bench_with_abc()
 
 
-def test_calls_that_overlap_may_take_effect_in_any_order(bench: Bench) -> None:
-    first, second, read = bench.begin(append(b"1")), bench.begin(append(b"2")), bench.begin(READ)
-    bench.checker.answered(read, b"abc2")
-    bench.checker.answered(first, 4)
-    bench.checker.answered(second, 3)
-
-    bench.checker.observe(f(b"abc21"))
-
-
-@pytest.mark.parametrize("data", [b"abc", b"abcd"])
-def test_a_call_in_doubt_may_have_taken_effect_or_not(bench: Bench, data: bytes) -> None:
-    bench.doubtful(append(b"d"))
-
-    bench.returns(READ, data)
-
-
-def test_a_call_in_doubt_may_take_effect_long_after(bench: Bench) -> None:
-    bench.doubtful(append(b"d"))
-    bench.returns(READ, b"abc")
-    bench.returns(Read("f", 3, 1), b"")
-
-    bench.returns(READ, b"abcd")
-
-
 def test_a_repeat_of_a_write_in_doubt_takes_effect_once(bench: Bench) -> None:
     bench.doubtful(written(0, b"d"))
     bench.returns(written(0, b"d"), 3)
 
     bench.checker.observe(f(b"abcd", last_numbers={"w": 0}))
     assert len(bench.checker.states) == 1
-
-
-def test_an_ack_may_come_after_the_fence(bench: Bench) -> None:
-    late = bench.begin(append(b"d"))
-    bench.fence(f(b"abcd"))
-    bench.returns(append(b"e"), 4)
-
-    bench.checker.answered(late, 3)
-
-
-def test_a_query_of_a_zombie_may_be_answered_with_what_was_true_before_the_fence(bench: Bench) -> None:
-    late, unseen = bench.begin(READ), bench.begin(append(b"d"))
-    bench.fence(f(b"abcd"))
-    bench.returns(append(b"e"), 4)
-    bench.checker.answered(late, b"abc")
-
-    bench.checker.lost(unseen)
 
 
 def test_a_call_of_the_present_owner_is_not_settled_by_a_fence_of_earlier_ones(bench: Bench) -> None:

@@ -8,16 +8,6 @@ from tierlog.actors.chunk_io.quota import Quota
 from tierlog.storage_backends.base.errors import StorageFull
 
 
-def test_users_are_refused_from_the_safe_size_on() -> None:
-    quota = Quota(100)
-    quota.measure(99)
-    quota.check("data/a")
-    quota.measure(100)
-    with pytest.raises(StorageFull, match="holds 100 bytes, its safe size is 100"):
-        quota.check("data/a")
-    assert quota.statistics().refused == 1
-
-
 def test_bytes_written_since_the_measurement_count() -> None:
     quota = Quota(100)
     quota.measure(60)
@@ -27,12 +17,6 @@ def test_bytes_written_since_the_measurement_count() -> None:
     quota.measure(70)
     quota.check("data/a")
     assert repr(quota) == "<Quota 70 of 100 B>"
-
-
-def test_the_stores_own_chunks_are_exempt() -> None:
-    quota = Quota(100)
-    quota.measure(1000)
-    quota.check("_system/containers/0/epoch.1")
 
 
 def test_zero_means_no_limit() -> None:

@@ -39,18 +39,6 @@ def append_and_flush(run: Run, *texts: str) -> None:
         assert run("chunks", "defrag", NAME).code == 0  # it flushes: the next owner begins another chunk
 
 
-def test_small_chunks_are_joined(store: None, server: S3Server, run: Run) -> None:
-    append_and_flush(run, "one ", "two ", "three")
-    assert run("segment", "seal", NAME).code == 0
-    done = run("chunks", "defrag", "--all", "--json")
-
-    assert (done.code, done.err, json.loads(done.out)[0]["segment"]) == (0, "", NAME)
-    (joined,) = chunks_of(run, NAME)
-    assert objects(server)[joined] == b"one two three"
-    assert run("segment", "read", NAME).out == "one two three"
-    assert run("chunks", "verify").code == 0
-
-
 def test_segments_of_the_legacy_layout_are_imported(store: None, server: S3Server, run: Run) -> None:
     async def write() -> None:
         chunks = s3_storage(server.url, PREFIX)
@@ -100,18 +88,3 @@ def test_a_backup_is_restored(store: None, run: Run, folder: Path, tmp_path: Pat
     assert (done.code, done.err) == (0, "")
     assert run("segment", "read", NAME).out == "kept"
     assert run("doctor", "--deep").code == 0
-
-
-def test_a_backup_with_missing_chunks_is_reported(
-    store: None, server: S3Server, run: Run, folder: Path
-) -> None:
-    append_and_flush(run, "kept")
-    run("backup", "first")
-    for name in chunks_of(run, NAME):
-        server.remove(PREFIX + name)
-    shutil.rmtree(folder)
-
-    assert is_one_line(run("restore", "first", "--chunks", PLACE).err)
-    assert not (folder / "wal").exists()
-    done = run("restore", "first", "--partial", "--json", "--chunks", PLACE)
-    assert (done.code, [lost["segment"] for lost in json.loads(done.out)["lost"]]) == (1, [NAME])

@@ -92,17 +92,6 @@ async def test_recovery_from_a_checkpoint_gives_the_same_state() -> None:
     assert recovered.parts.cache.slices(recovered.parts.segment().sid, 7, 99) == [b" not later"]
 
 
-async def test_the_log_forgets_what_is_flushed() -> None:
-    """W5: up to the begin, because nothing before it is needed any more."""
-    async with running() as (world, checkpointer):
-        await created(world)
-        await world.ask(append(NAME, b"abc"))
-        await flushed(world)
-        await checkpointer.checkpoint()
-
-        assert retained(world) == [4, 5, 6]
-
-
 async def test_the_log_keeps_the_oldest_group_with_unflushed_bytes() -> None:
     async with running() as (world, checkpointer):
         await created(world, "a", "b")
@@ -125,24 +114,6 @@ async def test_a_deleted_segment_pins_nothing() -> None:
         await checkpointer.checkpoint()
 
         assert retained(world)[0] == 4
-
-
-async def test_appends_continue_between_the_parts() -> None:
-    """C7: a checkpoint of many segments is written in parts, each in its own turn."""
-    async with running() as (world, checkpointer):
-        for number in range(600):
-            world.post(CreateRequest(f"s{number}", ROLLING))
-        await world.ask(append("s0", b"before"))
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(checkpointer.checkpoint)
-            while world.parts.state.snapshot is None:
-                await anyio.lowlevel.checkpoint()
-            await world.ask(append("s0", b"during"))
-        parts = [op for _, ops in world.groups() for op in ops if isinstance(op, CheckpointPart)]
-        recovered = await recover(world.service)
-
-    assert [len(part.images) for part in parts] == [256, 256, 88]
-    assert recovered.parts.content(recovered.parts.segment("s0").sid) == b"beforeduring"
 
 
 async def test_a_checkpoint_that_failed_can_be_retried() -> None:

@@ -10,19 +10,15 @@ import pytest
 from support.container_parts import NAME, ROLLING, append, by_writer
 from support.pipeline import PipelineWorld
 from tierlog.actors.container.operations.create import CreateRequest
-from tierlog.actors.container.operations.delete import DeleteRequest
 from tierlog.actors.container.operations.queries import InfoRequest, ListRequest, WaitDurableRequest
 from tierlog.actors.container.operations.writers import LastEventRequest
 from tierlog.actors.container.pipeline import PipelineOptions
 from tierlog.actors.container.requests import LogRequest, Request, SnapshotRequest
 from tierlog.actors.kernel.mailbox import Lane
 from tierlog.actors.kernel.one_shot import Answer
-from tierlog.actors.kernel.reply import Reply
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.checkpoint import CheckpointBegin
-from tierlog.journal.operations.delete_segment import DeleteSegment
-from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.errors import (
     NotOwner,
     OutcomeUnknown,
@@ -206,35 +202,6 @@ async def test_a_fenced_owner_does_not_answer_even_if_there_is_nothing_to_log() 
         assert isinstance(world.error, NotOwner)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("bug"), MemoryError(), KeyboardInterrupt()], ids=repr)
-async def test_a_torn_step_poisons_the_container(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """C5: no request succeeds, and nothing is logged any more."""
-    async with PipelineWorld().running() as world:
-        await created(world)
-        before = len(world.groups())
-        state, apply = world.parts.state, world.parts.state.apply
-
-        def torn(op: Operation) -> None:
-            if type(op) is DeleteSegment:
-                raise error
-            apply(op)
-
-        monkeypatch.setattr(state, "apply", torn)
-        requests: list[Request] = [append(NAME, b"x"), DeleteRequest(NAME), append(NAME, b"y")]
-        for request in requests:
-            request.reply = Reply()
-        with pytest.raises(type(error)):
-            world.pipeline.step(requests)
-        world.pipeline._wake_committer()
-        await anyio.wait_all_tasks_blocked()
-
-        assert world.pipeline.poisoned
-        assert [await outcome(request.reply) for request in requests] == [OutcomeUnknown] * 3
-        assert len(world.groups()) == before
-
-
 async def test_a_failure_while_publishing_poisons_too() -> None:
     async with PipelineWorld().running() as world:
         await created(world)
@@ -245,22 +212,6 @@ async def test_a_failure_while_publishing_poisons_too() -> None:
         assert world.pipeline.poisoned
         assert isinstance(world.error, ValueError)
         assert await outcome(reply) is OutcomeUnknown
-
-
-async def test_closing_answers_what_is_in_the_mailbox() -> None:
-    async with PipelineWorld().running() as world:
-        await created(world)
-        world.log.hold()
-        reply = world.post(append(NAME, b"abc"))
-        await anyio.wait_all_tasks_blocked()
-        late = world.post(append(NAME, b"def"))
-        await anyio.wait_all_tasks_blocked()
-        world.close()
-        world.log.gate.set()
-        await world.ended.wait()
-
-        assert world.error is None
-        assert [await reply.wait(), await late.wait()] == [0, 3]
 
 
 async def test_after_a_cancellation_the_outcome_is_unknown() -> None:

@@ -69,30 +69,6 @@ def test_the_map_names_each_containers_host_and_epoch(service: Service) -> None:
         ]
 
 
-def test_a_long_poll_for_the_map_answers_when_it_changes(service: Service) -> None:
-    version = service.client.get("/v1/containers").json()["version"]
-    assert (
-        service.client.get("/v1/containers", params={"after": version, "wait": "0.01"}).json()["version"]
-        == version
-    )
-    answers: list[int] = []
-
-    def poll() -> None:
-        answers.append(
-            httpx.get(
-                f"{service.url}/v1/containers", params={"after": version, "wait": "20"}, timeout=30
-            ).json()["version"]
-        )
-
-    thread = threading.Thread(target=poll)
-    thread.start()
-    host = next(host for host in service.pids() if host != service.assignments()[0][0])
-    assert service.post("/v1/containers/0/move", {"host": host}).status_code == 202
-    thread.join()
-    assert answers[0] > version
-    wait_until(lambda: service.assignments().get(0, ("",))[0] == host, "the container has moved")
-
-
 @pytest.mark.parametrize(
     "method, path, document, status, detail",
     [
@@ -120,15 +96,6 @@ def test_a_bad_request_is_refused(
     answer = service.client.request(method, path, json=document)
     assert answer.status_code == status
     assert detail in problem(answer)["detail"]
-
-
-@pytest.mark.parametrize("origin", [b"http://evil.example", b"http://\xff", b"http://[evil"])
-def test_a_page_of_another_site_gives_no_orders(service: Service, origin: bytes) -> None:
-    pids = service.pids()
-    answer = service.client.post("/v1/roll", headers=[(b"Origin", origin)])
-    assert answer.status_code == 403
-    assert problem(answer)["code"] == "cross-origin"
-    assert service.pids() == pids
 
 
 def test_an_origin_that_is_given_twice_is_refused(service: Service) -> None:

@@ -70,19 +70,6 @@ def test_v5_a_frozen_hosts_containers_are_served_elsewhere_and_it_is_fenced_when
         assert service.read(name) == b"meanwhile"
 
 
-@pytest.mark.extended
-def test_v5_a_host_that_stays_frozen_is_replaced(folder: Path, tmp_path: Path) -> None:
-    config = tmp_path / "tierlog.toml"
-    config.write_text("[server]\nsilent_grace = 0.3\n")
-    with Service(folder, f"--config={config}") as service:
-        service.settle()
-        pid = service.pids()["host-1"]
-        os.kill(pid, signal.SIGSTOP)
-        wait_until(lambda: service.pids()["host-1"] not in (pid, 0), "another process takes its place")
-        service.settle()
-        assert pid not in processes_of(folder)
-
-
 def test_v7_a_supervisor_that_was_frozen_declares_no_host_lost(folder: Path) -> None:
     with Service(folder) as service:
         service.settle()

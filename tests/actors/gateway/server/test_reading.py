@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, MutableMapping
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import anyio
 import httpx
 import pytest
 
-from support.http_server import Service, Wrapped, everything, service, serving, until
+from support.http_server import Service, Wrapped, service, serving, until
 from tierlog import open_store
-from tierlog.actors.gateway.server.app import make_app
 from tierlog.actors.gateway.server.context import ServerLimits
-from tierlog.actors.store.opening import system_world
-from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import Unavailable
 
 pytestmark = pytest.mark.anyio
@@ -106,44 +102,6 @@ async def test_an_empty_segment_has_no_bytes(small: Service) -> None:
 
 
 # --- streams ------------------------------------------------------------------------------------
-
-
-async def test_h10_a_slow_reader_costs_a_few_blocks(small: Service) -> None:
-    reads = 0
-    taken: list[bytes] = []
-    may_take = anyio.Semaphore(0)
-
-    async def read(name: str, offset: int, size: int) -> Buffer:
-        nonlocal reads
-        reads += 1
-        return await small.store.read_view(name, offset, size)
-
-    async def receive() -> dict[str, object]:
-        await anyio.sleep_forever()
-        return {}
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        if message["type"] == "http.response.body":
-            await may_take.acquire()
-            taken.append(message["body"])
-
-    app = make_app(Wrapped(small.store, read_view=read), system_world(), limits=SMALL)
-    path = "/v1/segments/a/bytes"
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(
-            app,
-            {"type": "http", "method": "GET", "path": path, "headers": [], "query_string": b""},
-            receive,
-            send,
-        )
-        for count in range(10):
-            await until(lambda: reads > len(taken))
-            await anyio.wait_all_tasks_blocked()
-            assert reads - len(taken) <= 2
-            may_take.release()
-            await until(lambda count=count: len(taken) == count + 1)
-
-    assert b"".join(taken) == DATA
 
 
 async def test_h10_what_fails_after_the_answer_began_breaks_the_connection(tmp_path: Path) -> None:
@@ -287,19 +245,6 @@ async def test_h11_a_parked_reader_ends_with_its_client(small: Service, query: b
 
     await until(lambda: small.gateway.tails == 0)
     await until(lambda: small.gateway.metrics.requests(status=499) == 1)
-
-
-async def test_h11_a_thousand_idle_tails(small: Service) -> None:
-    request = b"GET /v1/segments/a/tail?offset=10000&wait=60 HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
-    streams = [await small.raw(request) for _ in range(1000)]
-    await until(lambda: small.gateway.tails == 1000)
-    assert (await small.http.get("/health")).status_code == 200
-
-    await small.store.append("a", b"wake up")
-
-    for stream in streams:
-        assert (await everything(stream)).endswith(b"\r\n\r\nwake up")
-    assert small.gateway.tails == 0
 
 
 async def test_h12_more_tails_than_the_bound_are_refused(tmp_path: Path) -> None:

@@ -16,8 +16,7 @@ from tierlog.actors.chunk_io.actor import StorageActor
 from tierlog.actors.chunk_io.client import StorageClient
 from tierlog.actors.chunk_io.options import StorageOptions
 from tierlog.actors.kernel.backoff import Backoff
-from tierlog.storage_backends.base.chunk_storage import ChunkRange
-from tierlog.storage_backends.base.errors import ChunkExists, ChunkNotFound, OutcomeUnknown, Unavailable
+from tierlog.storage_backends.base.errors import ChunkNotFound
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("reused_clients")]
 
@@ -73,37 +72,6 @@ async def test_a_creation_succeeds_after_failures(
     assert server.objects()["store/a/b"] == DATA
 
 
-async def test_a_read_back_that_finds_other_bytes_is_no_success(
-    client: StorageClient, server: S3Server
-) -> None:
-    other = s3_storage(server.url)
-    await other.open()
-    await other.create_with_content("a/b", [b"other"])
-    await other.close()
-    server.fail(Fault("PutObject", drop=True))
-    with pytest.raises(ChunkExists, match="with other content"):
-        await client.create_with_content("a/b", [DATA])
-
-
-async def test_a_lasting_failure_is_raised_after_the_last_attempt(
-    client: StorageClient, server: S3Server
-) -> None:
-    server.fail(Fault("PutObject", refuse=SLOW_DOWN, times=3))
-    with pytest.raises(Unavailable, match="slow down"):
-        await client.create_with_content("a/b", [DATA])
-
-    assert server.count("PutObject") == 3
-    assert "store/a/b" not in server.objects()
-
-
-async def test_an_unknown_outcome_stays_unknown_until_the_bucket_answers(
-    client: StorageClient, server: S3Server
-) -> None:
-    server.fail(Fault("PutObject", drop=True), Fault("PutObject", refuse=SLOW_DOWN, times=2))
-    with pytest.raises(OutcomeUnknown, match="slow down"):
-        await client.create_with_content("a/b", [DATA])
-
-
 async def test_reads_lists_and_deletes_succeed_after_failures(
     client: StorageClient, server: S3Server
 ) -> None:
@@ -120,30 +88,3 @@ async def test_reads_lists_and_deletes_succeed_after_failures(
     await client.delete("a/b")
     with pytest.raises(ChunkNotFound):
         await client.delete("a/b")
-
-
-async def test_pages_of_a_list_are_read_where_the_last_one_ended(server: S3Server) -> None:
-    """A13: each is one request of the service, and a failure of one does not restart the list."""
-    options = StorageOptions(attempts=3, backoff=Backoff(first=0, maximum=0), list_page=2)
-    actor = StorageActor(s3_storage(server.url), options, Random(1))
-    async with anyio.create_task_group() as tasks:
-        await tasks.start(actor.run)
-        client, names = StorageClient(actor), [f"a/{number}" for number in range(5)]
-        for name in names:
-            await client.create_with_content(name, [b"x"])
-        server.page_size = 2
-        server.seen.clear()
-        server.fail(Fault("ListObjectsV2", refuse=SLOW_DOWN))
-
-        assert [info.name async for info in client.list("a/")] == names
-        assert server.count("ListObjectsV2") == 4
-        actor.stop()
-
-
-async def test_a_concat_is_never_repeated_by_itself(client: StorageClient, server: S3Server) -> None:
-    await client.create_with_content("a", [DATA])
-    server.fail(Fault("PutObject", applied=True, drop=True))
-    with pytest.raises(OutcomeUnknown):
-        await client.concat("b", [ChunkRange("a", 0, 10)])
-
-    assert server.count("PutObject") == 2
