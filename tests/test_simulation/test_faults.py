@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import inspect
 import math
 from collections.abc import Awaitable, Callable
 from random import Random
+from typing import Concatenate, ParamSpec
 
 import anyio
 import pytest
@@ -35,6 +37,7 @@ from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
 from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
 
 DATA = b"x" * 1000
+P = ParamSpec("P")
 
 
 class Bench:
@@ -71,11 +74,15 @@ class Bench:
         self.faults.add(Fault(target, kind, **more))  # type: ignore[arg-type]
 
 
-def on_a_bench(story: Callable[[Bench], Awaitable[None]]) -> None:
-    async def body() -> None:
-        await story(Bench())
+def on_a_bench(story: Callable[Concatenate[Bench, P], Awaitable[None]]) -> Callable[P, None]:
+    """A test that runs in virtual time, on a bench of its own."""
 
-    run_virtual(body, 0)
+    def test(*arguments: P.args, **named: P.kwargs) -> None:
+        run_virtual(lambda: story(Bench(), *arguments, **named), 0)
+
+    signature = inspect.signature(story)
+    test.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
+    return test
 
 
 def put(path: str) -> Program[None]:
@@ -102,122 +109,110 @@ def put(path: str) -> Program[None]:
         (Kind.AFTER, "SyncFolder", 1000, 1000),
     ],
 )
-def test_a_file_call_fails_before_after_or_in_the_middle(
-    kind: Kind, verb: str, cached: int | None, durable: int | None
+@on_a_bench
+async def test_a_file_call_fails_before_after_or_in_the_middle(
+    bench: Bench, kind: Kind, verb: str, cached: int | None, durable: int | None
 ) -> None:
-    async def story(bench: Bench) -> None:
-        bench.add(Target.FILES, kind, verbs=(verb,), keep=300)
-        with pytest.raises(OSError, match="simulated") as caught:
-            await bench.files.run(put("/a"))
-        assert caught.value.errno == (errno.ENOSPC if kind is Kind.FULL else errno.EIO)
-        assert bench.faults.met == {f"files {kind}": 1}
-        assert _length(bench.disk) == cached
-        assert _length(bench.disk.crash("none")) == durable
-
-    on_a_bench(story)
+    bench.add(Target.FILES, kind, verbs=(verb,), keep=300)
+    with pytest.raises(OSError, match="simulated") as caught:
+        await bench.files.run(put("/a"))
+    assert caught.value.errno == (errno.ENOSPC if kind is Kind.FULL else errno.EIO)
+    assert bench.faults.met == {f"files {kind}": 1}
+    assert _length(bench.disk) == cached
+    assert _length(bench.disk.crash("none")) == durable
 
 
 def _length(disk: SimulatedDisk) -> int | None:
     return len(disk.content("/a")) if disk.exists("/a") else None
 
 
-def test_a_failed_open_leaves_no_handle() -> None:
-    async def story(bench: Bench) -> None:
-        bench.add(Target.FILES, Kind.AFTER, verbs=("Open",))
-        with pytest.raises(OSError, match="simulated"):
-            await bench.files.run(put("/a"))
-        assert bench.files.open_handles == 0
-
-    on_a_bench(story)
-
-
-def test_a_failed_sync_loses_what_it_should_have_saved() -> None:
-    async def story(bench: Bench) -> None:
-        bench.add(Target.FILES, Kind.BEFORE, verbs=("Sync",))
-        with pytest.raises(OSError, match="simulated"):
-            await bench.files.run(put("/a"))
-
-        def again() -> Program[None]:
-            handle = yield Open("/a", write=True)
-            yield Sync(handle)
-            yield SyncFolder("/")
-
-        await bench.files.run(again())
-        assert bench.disk.crash("all").content("/a") != DATA
-
-    on_a_bench(story)
-
-
-def test_a_stalled_call_continues_after_its_time() -> None:
-    async def story(bench: Bench) -> None:
-        bench.add(Target.FILES, Kind.STALL, verbs=("Write",), seconds=7.0)
+@on_a_bench
+async def test_a_failed_open_leaves_no_handle(bench: Bench) -> None:
+    bench.add(Target.FILES, Kind.AFTER, verbs=("Open",))
+    with pytest.raises(OSError, match="simulated"):
         await bench.files.run(put("/a"))
-        assert anyio.current_time() == pytest.approx(7)
-        assert bench.disk.content("/a") == DATA
+    assert bench.files.open_handles == 0
 
-    on_a_bench(story)
+
+@on_a_bench
+async def test_a_failed_sync_loses_what_it_should_have_saved(bench: Bench) -> None:
+    bench.add(Target.FILES, Kind.BEFORE, verbs=("Sync",))
+    with pytest.raises(OSError, match="simulated"):
+        await bench.files.run(put("/a"))
+
+    def again() -> Program[None]:
+        handle = yield Open("/a", write=True)
+        yield Sync(handle)
+        yield SyncFolder("/")
+
+    await bench.files.run(again())
+    assert bench.disk.crash("all").content("/a") != DATA
+
+
+@on_a_bench
+async def test_a_stalled_call_continues_after_its_time(bench: Bench) -> None:
+    bench.add(Target.FILES, Kind.STALL, verbs=("Write",), seconds=7.0)
+    await bench.files.run(put("/a"))
+    assert anyio.current_time() == pytest.approx(7)
+    assert bench.disk.content("/a") == DATA
 
 
 # --- the log service ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("kind", "arrived"), [(Kind.BEFORE, 0), (Kind.AFTER, 1)])
-def test_a_log_append_without_an_answer_breaks_the_log_for_its_owner(kind: Kind, arrived: int) -> None:
-    async def story(bench: Bench) -> None:
-        log = bench.log()
-        await log.open()
-        bench.add(Target.LOG, kind, verbs=("append",))
-        with pytest.raises(Unavailable, match="simulated"):
-            await log.append([b"group"])
-        for call in (log.append([b"more"]), log.truncate()):
-            with pytest.raises(Unavailable, match="open it again"):
-                await call
-        with pytest.raises(Unavailable):
-            log.check_owner()
-        await log.close()
-        assert await bench.groups() == arrived
-
-    on_a_bench(story)
+@on_a_bench
+async def test_a_log_append_without_an_answer_breaks_the_log_for_its_owner(
+    bench: Bench, kind: Kind, arrived: int
+) -> None:
+    log = bench.log()
+    await log.open()
+    bench.add(Target.LOG, kind, verbs=("append",))
+    with pytest.raises(Unavailable, match="simulated"):
+        await log.append([b"group"])
+    for call in (log.append([b"more"]), log.truncate()):
+        with pytest.raises(Unavailable, match="open it again"):
+            await call
+    with pytest.raises(Unavailable):
+        log.check_owner()
+    await log.close()
+    assert await bench.groups() == arrived
 
 
 @pytest.mark.parametrize(("seconds", "arrived"), [(5.0, 1), (math.inf, 0)])
-def test_a_stalled_log_call_comes_late_or_fails_when_the_faults_are_cleared(
-    seconds: float, arrived: int
+@on_a_bench
+async def test_a_stalled_log_call_comes_late_or_fails_when_the_faults_are_cleared(
+    bench: Bench, seconds: float, arrived: int
 ) -> None:
-    async def story(bench: Bench) -> None:
-        log = bench.log()
-        await log.open()
-        bench.add(Target.LOG, Kind.STALL, seconds=seconds)
-        failures: list[TierlogError] = []
+    log = bench.log()
+    await log.open()
+    bench.add(Target.LOG, Kind.STALL, seconds=seconds)
+    failures: list[TierlogError] = []
 
-        async def append() -> None:
-            try:
-                await log.append([b"group"])
-            except Unavailable as error:
-                failures.append(error)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(append)
-            await anyio.sleep(3)
-            assert await bench.groups() == 0
-            await anyio.sleep(3)
-            bench.faults.clear()
-        assert (await bench.groups(), len(failures)) == (arrived, 1 - arrived)
-
-    on_a_bench(story)
-
-
-def test_a_cancelled_log_append_breaks_the_log() -> None:
-    async def story(bench: Bench) -> None:
-        log = bench.log()
-        await log.open()
-        bench.add(Target.LOG, Kind.STALL)
-        with anyio.move_on_after(1):
+    async def append() -> None:
+        try:
             await log.append([b"group"])
-        with pytest.raises(Unavailable):
-            await log.append([b"more"])
+        except Unavailable as error:
+            failures.append(error)
 
-    on_a_bench(story)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(append)
+        await anyio.sleep(3)
+        assert await bench.groups() == 0
+        await anyio.sleep(3)
+        bench.faults.clear()
+    assert (await bench.groups(), len(failures)) == (arrived, 1 - arrived)
+
+
+@on_a_bench
+async def test_a_cancelled_log_append_breaks_the_log(bench: Bench) -> None:
+    log = bench.log()
+    await log.open()
+    bench.add(Target.LOG, Kind.STALL)
+    with anyio.move_on_after(1):
+        await log.append([b"group"])
+    with pytest.raises(Unavailable):
+        await log.append([b"more"])
 
 
 # --- chunks -------------------------------------------------------------------------------------
@@ -233,55 +228,47 @@ def test_a_cancelled_log_append_breaks_the_log() -> None:
         (Kind.FULL, StorageFull, 3),
     ],
 )
-def test_a_chunk_write_fails(kind: Kind, error: type[TierlogError], length: int) -> None:
-    async def story(bench: Bench) -> None:
-        await bench.chunks.open()
-        await bench.chunks.create_with_content("a", [b"abc"])
-        bench.add(Target.CHUNKS, kind, keep=300, verbs=("write",))
-        with pytest.raises(error):
-            await bench.chunks.write("a", 3, [DATA])
-        assert len(bench.memory.state.chunks["a"].data) == length
-        assert await bench.chunks.write("a", length, [b"d"]) == length + 1
-
-    on_a_bench(story)
+@on_a_bench
+async def test_a_chunk_write_fails(bench: Bench, kind: Kind, error: type[TierlogError], length: int) -> None:
+    await bench.chunks.open()
+    await bench.chunks.create_with_content("a", [b"abc"])
+    bench.add(Target.CHUNKS, kind, keep=300, verbs=("write",))
+    with pytest.raises(error):
+        await bench.chunks.write("a", 3, [DATA])
+    assert len(bench.memory.state.chunks["a"].data) == length
+    assert await bench.chunks.write("a", length, [b"d"]) == length + 1
 
 
-def test_a_chunk_is_read_with_a_flipped_bit_once() -> None:
-    async def story(bench: Bench) -> None:
-        await bench.chunks.open()
-        await bench.chunks.create_with_content("a", [b"abc"])
-        bench.add(Target.CHUNKS, Kind.FLIP, bit=8)
-        assert [await bench.chunks.read("a", 0, 9) for _ in range(2)] == [b"acc", b"abc"]
-
-    on_a_bench(story)
+@on_a_bench
+async def test_a_chunk_is_read_with_a_flipped_bit_once(bench: Bench) -> None:
+    await bench.chunks.open()
+    await bench.chunks.create_with_content("a", [b"abc"])
+    bench.add(Target.CHUNKS, Kind.FLIP, bit=8)
+    assert [await bench.chunks.read("a", 0, 9) for _ in range(2)] == [b"acc", b"abc"]
 
 
-def test_a_list_is_stale() -> None:
-    async def story(bench: Bench) -> None:
-        await bench.chunks.open()
-        bench.add(Target.CHUNKS, Kind.STALE_LIST)
-        await bench.chunks.create_with_content("a", [b"abc"])
-        assert [[info.name async for info in bench.chunks.list("")] for _ in range(2)] == [[], ["a"]]
-
-    on_a_bench(story)
+@on_a_bench
+async def test_a_list_is_stale(bench: Bench) -> None:
+    await bench.chunks.open()
+    bench.add(Target.CHUNKS, Kind.STALE_LIST)
+    await bench.chunks.create_with_content("a", [b"abc"])
+    assert [[info.name async for info in bench.chunks.list("")] for _ in range(2)] == [[], ["a"]]
 
 
-def test_a_hanging_chunk_call_has_no_effect_and_fails_when_the_faults_are_cleared() -> None:
-    async def story(bench: Bench) -> None:
-        await bench.chunks.open()
-        bench.add(Target.CHUNKS, Kind.STALL)
+@on_a_bench
+async def test_a_hanging_chunk_call_has_no_effect_and_fails_when_the_faults_are_cleared(bench: Bench) -> None:
+    await bench.chunks.open()
+    bench.add(Target.CHUNKS, Kind.STALL)
 
-        async def create() -> None:
-            with pytest.raises(OutcomeUnknown):
-                await bench.chunks.create_with_content("a", [b"abc"])
+    async def create() -> None:
+        with pytest.raises(OutcomeUnknown):
+            await bench.chunks.create_with_content("a", [b"abc"])
 
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(create)
-            await anyio.sleep(100)
-            bench.faults.clear()
-        assert not bench.memory.state.chunks
-
-    on_a_bench(story)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(create)
+        await anyio.sleep(100)
+        bench.faults.clear()
+    assert not bench.memory.state.chunks
 
 
 # --- strikes ------------------------------------------------------------------------------------
@@ -307,103 +294,89 @@ def _has_happened(bench: Bench, target: Target) -> bool:
 
 @pytest.mark.parametrize("target", list(Target))
 @pytest.mark.parametrize("kind", [Kind.KILL, Kind.POWER])
-def test_a_strike_comes_before_the_effect(target: Target, kind: Kind) -> None:
-    async def story(bench: Bench) -> None:
-        bench.add(target, kind)
+@on_a_bench
+async def test_a_strike_comes_before_the_effect(bench: Bench, target: Target, kind: Kind) -> None:
+    bench.add(target, kind)
+    with pytest.raises(Killed):
+        await _act(bench, target)
+    assert bench.struck == [(kind, 1)]
+    assert not _has_happened(bench, target)
+
+
+@pytest.mark.parametrize("target", list(Target))
+@on_a_bench
+async def test_a_freeze_delays_the_effect_until_the_process_resumes(bench: Bench, target: Target) -> None:
+    bench.add(target, Kind.FREEZE)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_act, bench, target)
+        await anyio.sleep(1000)
+        assert not _has_happened(bench, target)
+        bench.gate.resume()
+    assert _has_happened(bench, target)
+
+
+@pytest.mark.parametrize("target", list(Target))
+@on_a_bench
+async def test_a_stalled_call_of_a_killed_process_ends(bench: Bench, target: Target) -> None:
+    bench.add(target, Kind.STALL)
+
+    async def act() -> None:
         with pytest.raises(Killed):
             await _act(bench, target)
-        assert bench.struck == [(kind, 1)]
-        assert not _has_happened(bench, target)
 
-    on_a_bench(story)
-
-
-@pytest.mark.parametrize("target", list(Target))
-def test_a_freeze_delays_the_effect_until_the_process_resumes(target: Target) -> None:
-    async def story(bench: Bench) -> None:
-        bench.add(target, Kind.FREEZE)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_act, bench, target)
-            await anyio.sleep(1000)
-            assert not _has_happened(bench, target)
-            bench.gate.resume()
-        assert _has_happened(bench, target)
-
-    on_a_bench(story)
-
-
-@pytest.mark.parametrize("target", list(Target))
-def test_a_stalled_call_of_a_killed_process_ends(target: Target) -> None:
-    async def story(bench: Bench) -> None:
-        bench.add(target, Kind.STALL)
-
-        async def act() -> None:
-            with pytest.raises(Killed):
-                await _act(bench, target)
-
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(act)
-            await anyio.sleep(10)
-            bench.gate.kill()
-        assert not _has_happened(bench, target)
-
-    on_a_bench(story)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(act)
+        await anyio.sleep(10)
+        bench.gate.kill()
+    assert not _has_happened(bench, target)
 
 
 # --- triggers -----------------------------------------------------------------------------------
 
 
-def test_the_nth_matching_call_is_met_once() -> None:
-    async def story(bench: Bench) -> None:
-        bench.add(Target.CHUNKS, Kind.BEFORE, trigger=Nth(2), verbs=("read",), part="log", process=1)
-        calls = [
-            (1, "read", "log/a"),
-            (1, "write", "log/a"),
-            (2, "read", "log/a"),
-            (1, "read", "b"),
-            (1, "read", "log/b"),
-            (1, "read", "log/c"),
-        ]
-        met = [bench.faults.next(Target.CHUNKS, *call) is not None for call in calls]
-        assert met == [False, False, False, False, True, False]
-        assert bench.faults.next(Target.LOG, 1, "read", "log/a") is None
-
-    on_a_bench(story)
+@on_a_bench
+async def test_the_nth_matching_call_is_met_once(bench: Bench) -> None:
+    bench.add(Target.CHUNKS, Kind.BEFORE, trigger=Nth(2), verbs=("read",), part="log", process=1)
+    calls = [
+        (1, "read", "log/a"),
+        (1, "write", "log/a"),
+        (2, "read", "log/a"),
+        (1, "read", "b"),
+        (1, "read", "log/b"),
+        (1, "read", "log/c"),
+    ]
+    met = [bench.faults.next(Target.CHUNKS, *call) is not None for call in calls]
+    assert met == [False, False, False, False, True, False]
+    assert bench.faults.next(Target.LOG, 1, "read", "log/a") is None
 
 
-def test_a_window_meets_its_share_of_the_calls_and_ends() -> None:
-    async def story(bench: Bench) -> None:
-        bench.add(Target.LOG, Kind.BEFORE, trigger=Window(10, 0.3))
-        met = [bench.faults.next(Target.LOG, 1, "append", "0") is not None for _ in range(1000)]
-        assert 200 < sum(met) < 400
-        await anyio.sleep(10)
-        assert bench.faults.next(Target.LOG, 1, "append", "0") is None
-
-    on_a_bench(story)
+@on_a_bench
+async def test_a_window_meets_its_share_of_the_calls_and_ends(bench: Bench) -> None:
+    bench.add(Target.LOG, Kind.BEFORE, trigger=Window(10, 0.3))
+    met = [bench.faults.next(Target.LOG, 1, "append", "0") is not None for _ in range(1000)]
+    assert 200 < sum(met) < 400
+    await anyio.sleep(10)
+    assert bench.faults.next(Target.LOG, 1, "append", "0") is None
 
 
-def test_cleared_faults_are_not_met() -> None:
-    async def story(bench: Bench) -> None:
-        bench.add(Target.FILES, Kind.BEFORE, trigger=Window(1e9, 1.0))
-        bench.faults.clear()
-        await bench.files.run(put("/a"))
+@on_a_bench
+async def test_cleared_faults_are_not_met(bench: Bench) -> None:
+    bench.add(Target.FILES, Kind.BEFORE, trigger=Window(1e9, 1.0))
+    bench.faults.clear()
+    await bench.files.run(put("/a"))
 
-        def read() -> Program[bytes]:
-            return (yield Read((yield Open("/a")), 0, 2000))  # type: ignore[no-any-return]
+    def read() -> Program[bytes]:
+        return (yield Read((yield Open("/a")), 0, 2000))  # type: ignore[no-any-return]
 
-        assert await bench.files.run(read()) == DATA
-
-    on_a_bench(story)
+    assert await bench.files.run(read()) == DATA
 
 
-def test_faults_a_target_cannot_have_are_refused() -> None:
-    async def story(bench: Bench) -> None:
-        for target in Target:
-            for kind in Kind:
-                if (target, kind) in KINDS:
+@on_a_bench
+async def test_faults_a_target_cannot_have_are_refused(bench: Bench) -> None:
+    for target in Target:
+        for kind in Kind:
+            if (target, kind) in KINDS:
+                bench.add(target, kind)
+            else:
+                with pytest.raises(ValueError, match="cannot suffer"):
                     bench.add(target, kind)
-                else:
-                    with pytest.raises(ValueError, match="cannot suffer"):
-                        bench.add(target, kind)
-
-    on_a_bench(story)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
