@@ -3,7 +3,7 @@
 proves that every answer was true.
 
 It starts `tierlog serve` on a temporary folder (or attaches to yours with --url) and writers that record
-every ack. In each round a host is frozen: for a moment, for longer than the supervisor waits, or for ever; or
+every ack. In each round a host is frozen: for a moment, for longer than the supervisor waits, or forever; or
 the supervisor is frozen. Other writers send directly to the frozen host, so that it finds requests when it
 wakes up, after another host has opened its containers. What it acks must be in what the new owner serves;
 what it rejects must not. At the end every segment is checked as by scripts/chaos_failover.py.

@@ -44,7 +44,7 @@ class FaultKind(Enum):
     FULL = "full"
     """Raise ``StorageFull`` without calling."""
     HANG = "hang"
-    """Await the storage's ``hang``, by default for ever, then raise ``OutcomeUnknown`` without calling."""
+    """Await the storage's ``hang``, by default forever, then raise ``OutcomeUnknown`` without calling."""
     DELAY = "delay"
     """Wait ``seconds``, then call."""
     FLIP = "flip"

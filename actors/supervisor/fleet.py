@@ -6,7 +6,7 @@ Tell it what happened; it returns the commands that follow, for ``supervisor.py`
 A container has one host at a time as far as orders go. Whether an earlier host still believes that it serves
 the container does not matter, because opening it elsewhere fences that host in the log (rule W1). So a silent
 host's containers are opened elsewhere at once. A container fenced by an owner that the supervisor did not
-order stays closed until an operator releases it: two supervisors would fence each other for ever (rule V3). A
+order stays closed until an operator releases it: two supervisors would fence each other forever (rule V3). A
 container whose hosts crash while they open it is quarantined (rule V8).
 
 Nothing is kept on disk: a supervisor that starts again learns from its hosts what they serve.

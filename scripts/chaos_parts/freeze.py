@@ -74,7 +74,7 @@ async def _freeze_briefly(run: Run, victim: Victim) -> None:
 async def _freeze_host(run: Run, victim: Victim, url: str, *, wakes: bool, alone: bool) -> None:
     """Another host takes over. The frozen one wakes up as a zombie, with requests that wait for it; or the
     supervisor kills it."""
-    run.begin_fault("SIGSTOP, then a zombie" if wakes else "SIGSTOP for ever")
+    run.begin_fault("SIGSTOP, then a zombie" if wakes else "SIGSTOP forever")
     figure = "SIGSTOP of a host until the first ack of the new owner"
     goal: float | None = GOAL
     if alone:

@@ -3,7 +3,7 @@ checker.
 
 A client stays with its process while that serves. A zombie keeps one client, which calls it until it answers
 ``NotOwner``. A client whose process died, or that abandons a frozen one, has lost its call. No client waits
-for ever: tails have an end, and everything else is answered or the run fails.
+forever: tails have an end, and everything else is answered or the run fails.
 """
 
 from __future__ import annotations

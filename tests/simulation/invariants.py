@@ -302,7 +302,7 @@ class Watch:
         self._seen: dict[tuple[int, int], _Moment] = {}
         """By container and epoch."""
         self._names: dict[tuple[int, int], str] = {}
-        """By container and segment id: an id means one segment for ever."""
+        """By container and segment id: an id means one segment forever."""
         self._records: dict[tuple[int, int], int] = {}
         self.checks = 0
 

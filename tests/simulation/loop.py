@@ -33,11 +33,11 @@ _failures: trio.lowlevel.RunVar[list[BaseException]] = trio.lowlevel.RunVar("fai
 
 
 class Deadlock(Exception):
-    """Everybody waits for ever; the message names each task and where it waits."""
+    """Everybody waits forever; the message names each task and where it waits."""
 
 
 class Busy(Deadlock):
-    """A task runs for ever; the message names each task and where it is."""
+    """A task runs forever; the message names each task and where it is."""
 
 
 @attrs.frozen
@@ -118,7 +118,7 @@ async def _within(limit: float, rounds: Rounds | None, body: Callable[[], Awaita
 
 
 def _drop_shields() -> None:
-    """Let the cancellation through to tasks that wait for ever behind a shield, and to what they then begin
+    """Let the cancellation through to tasks that wait forever behind a shield, and to what they then begin
     behind another."""
     for task in _all_tasks():
         status = None if task.name == _WATCH else task._cancel_status

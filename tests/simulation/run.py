@@ -176,7 +176,7 @@ class _Run:
         long-term storage.
 
         Even if the answer of a write to a chunk is lost: it cannot be tried again there, and must not be
-        tried there for ever (rule S3).
+        tried there forever (rule S3).
         """
         process, random = await self._stage.serving(), Random(f"last bytes {self._plan.seed}")
         if self._stage.may_meet_damage(process):

@@ -77,7 +77,7 @@ async def service(
 
 
 async def until(condition: Any) -> None:
-    """Return once ``condition()`` holds; the test's own time limit ends a wait that is for ever."""
+    """Return once ``condition()`` holds; the test's own time limit ends a wait that is forever."""
     while not condition():
         await anyio.sleep(0.001)
 

@@ -177,5 +177,5 @@ def scripted(script: Script) -> Iterator[ScriptedServer]:
 
 
 def script_of(*acts: Act) -> Script:
-    """One after the other; the last one for ever."""
+    """One after the other; the last one forever."""
     return lambda received: acts[min(received.number, len(acts) - 1)]

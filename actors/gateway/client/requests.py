@@ -142,7 +142,7 @@ def failure_of(response: Response, *, changes: bool) -> Failure:
     pause = retry_after(response.headers, response.body) or 0.0
     is_foreign = not response.headers.get("content-type", "").lower().startswith(PROBLEM_TYPE)
     if is_foreign and 400 <= response.status < 500 and response.status not in _FOREIGN_BUT_PASSING:
-        # A wrong URL, or a proxy that denies access: the same answer would come for ever.
+        # A wrong URL, or a proxy that denies access: the same answer would come forever.
         return Failure(Kind.REFUSED, error)
 
     return Failure(kind_of(error), error, pause)

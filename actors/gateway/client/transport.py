@@ -5,7 +5,7 @@ the whole body, and every request that changes something has one, except a raw a
 counts as sent from the start.
 
 Cancellation closes the connection of the request; the pool stays usable. For that no pool has a bound: a
-request that waits in a bounded pool and is cancelled can lose its slot for ever. The client bounds what it
+request that waits in a bounded pool and is cancelled can lose its slot forever. The client bounds what it
 sends itself."""
 
 from __future__ import annotations

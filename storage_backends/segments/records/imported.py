@@ -2,7 +2,7 @@
 S14).
 
 It is written with the import, or before this store's first header file for the name: from then on the files
-under the name are this store's own. It outlives the segment, because its header file may stay for ever, and
+under the name are this store's own. It outlives the segment, because its header file may stay forever, and
 without the record a deleted segment would come back, in part, at the next access.
 
 Layout: u8 type 5, u8 version 1, u64 segment; further bytes are kept.

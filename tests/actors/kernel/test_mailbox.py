@@ -48,7 +48,7 @@ async def test_each_item_is_charged_an_overhead() -> None:
 
 
 async def test_an_item_above_the_byte_bound_is_let_in_alone() -> None:
-    """Else it would wait for ever."""
+    """Else it would wait forever."""
     mailbox = small(size_bytes=30)
     assert mailbox.offer("huge", 10_000)
     assert not mailbox.offer("small", 1)

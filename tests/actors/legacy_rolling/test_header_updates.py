@@ -106,7 +106,7 @@ async def test_a_header_is_deleted_with_its_segment(world: ContainerWorld) -> No
 async def test_a_deleted_segment_does_not_come_back_out_of_its_own_header_rule_s14(
     world: ContainerWorld, data: bytes
 ) -> None:
-    """It is there until the next flush is complete, for ever if a crash comes before, and then without its
+    """It is there until the next flush is complete, forever if a crash comes before, and then without its
     chunks."""
     async with world.owner() as owner:
         await owner.store.create_segment(NAME)

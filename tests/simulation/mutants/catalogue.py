@@ -188,7 +188,7 @@ def zombie_answers_reads(plant: Planter) -> None:
 
 @mutant("C1")
 def tails_are_not_woken(plant: Planter) -> None:
-    """A reader at the end of a segment waits for ever, though bytes came or the segment was sealed."""
+    """A reader at the end of a segment waits forever, though bytes came or the segment was sealed."""
     plant(SegmentState.wake, lambda original, self: None)
 
 
@@ -312,7 +312,7 @@ def relocation_moves_the_dead_part(plant: Planter) -> None:
 
 @mutant("S11")
 def deferred_work_is_forgotten(plant: Planter) -> None:
-    """What a delete, a truncation or a merge left to be done is never done, and chunks stay for ever."""
+    """What a delete, a truncation or a merge left to be done is never done, and chunks stay forever."""
     plant(deferred_work._record, lambda original, txn, stored, left: original(txn, stored, None))
 
 
@@ -391,7 +391,7 @@ def references_are_ignored(plant: Planter) -> None:
 
 @mutant("G2")
 def orphans_are_not_looked_for(plant: Planter) -> None:
-    """Chunks and claims that a dead owner left behind stay for ever."""
+    """Chunks and claims that a dead owner left behind stay forever."""
 
     async def find(original: Any, self: Collector) -> bool:
         return True
@@ -480,7 +480,7 @@ def lease_ends_early(plant: Planter) -> None:
 
 @mutant("T8")
 def sealed_segment_grows_by_a_commit(plant: Planter) -> None:
-    """A segment that was sealed for ever grows by a commit."""
+    """A segment that was sealed forever grows by a commit."""
 
     def commit(original: Any, state: Any, request: Any) -> Any:
         target = state.segments.find(request.target)
@@ -497,5 +497,5 @@ def sealed_segment_grows_by_a_commit(plant: Planter) -> None:
 
 @mutant("T9")
 def leases_never_end(plant: Planter) -> None:
-    """What a driver that died had staged is kept for ever."""
+    """What a driver that died had staged is kept forever."""
     plant(Leases._schedule_check, lambda original, self, watch, now: None)

@@ -150,7 +150,7 @@ async def test_s9_a_storage_that_is_down_leaves_the_deferred_work_as_it_was() ->
 
 
 async def test_s9_a_damaged_chunk_is_passed_and_the_deferred_work_ends() -> None:
-    """Otherwise it would be tried for ever. Readers report the damage."""
+    """Otherwise it would be tried forever. Readers report the damage."""
     tier2 = Tier2(append=False, options=attrs.evolve(OPTIONS, maintenance_records=4))
     owner = await tier2.owner()
     await write_each(owner, 12)

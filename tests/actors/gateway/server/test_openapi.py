@@ -37,7 +37,7 @@ async def served(folder: Path) -> AsyncIterator[str]:
         async def tail(
             name: str, offset: int = 0, *, block_size: int = 1 << 20
         ) -> AsyncGenerator[bytes, None]:
-            """Ends at the tail: a stream that waits for the next append would wait for ever."""
+            """Ends at the tail: a stream that waits for the next append would wait forever."""
             block = await store.read(name, offset, block_size)
             if block:
                 yield block

@@ -82,7 +82,7 @@ async def test_a_refused_append_left_the_chunk_as_it_was(storage: S3ChunkStorage
 async def test_a_chunk_that_takes_no_more_appends_is_not_called_unavailable(
     storage: S3ChunkStorage, server: S3Server
 ) -> None:
-    """S3: after ``Unavailable`` the same chunk would be appended to again, for ever: an object has 10,000
+    """S3: after ``Unavailable`` the same chunk would be appended to again, forever: an object has 10,000
     parts at most."""
     await storage.write("a", 0, [b"abc"])
     server.fail(Fault("PutObject", refuse=(400, "TooManyParts")))
