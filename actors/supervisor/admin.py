@@ -39,7 +39,9 @@ from ..gateway.wire import paths
 from ..gateway.wire.bodies import (
     JSON_TYPE,
     ContainerMap,
+    ContainerStatus,
     Empty,
+    HostStatus,
     Move,
     Nothing,
     Number,
@@ -56,6 +58,8 @@ from .supervisor import Supervisor
 LIMITS = ServerLimits(json_bytes=64 << 10)
 """A command is a name at most."""
 _REQUEST_SECONDS = 30.0
+_ACTIVE = "active"
+"""The state of a served container, as its host reports it."""
 
 
 class Status(Struct):
@@ -72,9 +76,7 @@ class SupervisorHealth(Struct):
     unhealthy_storage: dict[str, Any]
 
 
-class Readiness(Struct):
-    ready: bool
-    draining: bool
+class Readiness(HostStatus, frozen=True):
     containers_not_served: list[Number]
 
 
@@ -154,13 +156,17 @@ async def health(call: AdminCall) -> SupervisorHealth:
 async def ready(call: AdminCall) -> Answer:
     """Whether every container is served."""
     supervisor = call.server.supervisor
-    missing = [
-        assignment.index
+    containers = tuple(
+        ContainerStatus(assignment.index, _state(assignment.phase))
         for assignment in supervisor.fleet.assignments
-        if assignment.phase is not AssignmentPhase.SERVING
-    ]
-    found = Readiness(supervisor.is_ready, supervisor.is_stopping, missing)
+    )
+    missing = [each.container for each in containers if each.state != _ACTIVE]
+    found = Readiness(supervisor.is_ready, supervisor.is_stopping, containers, missing)
     return json_answer(found, 200 if supervisor.is_ready else 503)
+
+
+def _state(phase: AssignmentPhase) -> str:
+    return _ACTIVE if phase is AssignmentPhase.SERVING else phase.value
 
 
 @endpoint("GET", paths.METRICS, "metrics", successes=(SCRAPE,))

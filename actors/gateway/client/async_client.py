@@ -201,7 +201,14 @@ class Client(ClientBase, SegmentVerbs):
         await self._drive(attempts.call_all_hosts(self._context, requests.flush()))
 
     async def health(self) -> HostStatus:
-        """The status of the server at the client's URL: whether everything that it serves is available."""
+        """Returns the status of the server at the client's URL, available or not.
+
+        ``ready`` tells whether every container is served, ``draining`` whether the server is about to stop,
+        and ``containers`` has the ``container`` number and the ``state`` of each: of all containers from a
+        supervisor, of its own from a host.
+
+        Raises ``Unavailable`` if the server does not answer within ``deadline``.
+        """
         return await self._run(requests.host_status())
 
     def statistics(self) -> ClientStatistics:

@@ -37,7 +37,7 @@ async def connect(
 ) -> AsyncIterator[Client]:
     """Connects to the service at ``url`` (of the supervisor, or of a single host), on asyncio and trio.
 
-    ``async with tierlog.connect("http://127.0.0.1:7600") as store`` gives a ``Client`` with the verbs of
+    ``async with tierlog.connect("http://127.0.0.1:8470") as store`` gives a ``Client`` with the verbs of
     ``SegmentStore``. ``deadline`` is in seconds and bounds each call, repeats included (default 30).
     ``map_refresh`` is in seconds: while a call has no answer, the client refreshes the container map this
     often (default 0.5). ``span`` traces every call and request, see ``tierlog.opentelemetry_tracing()``.
@@ -60,7 +60,7 @@ def connect_sync(
     world: World | None = None,
     transport: Callable[[], httpx.BaseTransport] | None = None,
 ) -> Iterator[SyncClient]:
-    """As ``connect``, without an event loop: ``with tierlog.connect_sync("http://127.0.0.1:7600") as store``
+    """As ``connect``, without an event loop: ``with tierlog.connect_sync("http://127.0.0.1:8470") as store``
     gives a ``SyncClient``, which any number of threads may use."""
     context = _context(url, deadline, world, time.monotonic)
     with open_sync_client(context, transport or _sync_pools(url), time.sleep, span) as client:

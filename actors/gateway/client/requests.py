@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Generic, TypeVar
 
 import attrs
+import msgspec
 
 from ....storage_backends.base.arguments import (
     JoinedAppend,
@@ -53,7 +54,7 @@ from ..wire.bodies import (
     decode_answer,
     encode_json,
 )
-from ..wire.errors import PROBLEM_TYPE, RangeNotSatisfiable, from_problem, no_such_answer, retry_after
+from ..wire.errors import PROBLEM_TYPE, RangeNotSatisfiable, from_problem, malformed_answer, retry_after
 from ..wire.headers import SEALED, AppendHeaders, append_headers, writer_text
 from ..wire.paths import Verb
 from ..wire.ranges import parse_content_range, range_header
@@ -104,7 +105,7 @@ class Call(Generic[T]):
     request: Request
     repeat: Repeat
     parse: Callable[[Response], T]
-    """The value of a success; raises ``ValueError`` if it makes no sense."""
+    """The value of a success; raises ``ValueError`` if it cannot be decoded."""
     segment: str | None = None
     """The request goes to its owner; None: the caller chooses the server."""
     statuses: tuple[int, ...] = (200,)
@@ -126,7 +127,11 @@ def interpret(call: Call[T], answer: Response | TransportFailure) -> T | Failure
         try:
             return call.parse(answer)
         except ValueError as error:
-            return Failure(Kind.UNKNOWN, no_such_answer(str(error), maybe_applied=call.changes))
+            # JSON of another form comes from another version, and a repeat gets the same; a page in place of
+            # JSON comes from a proxy.
+            is_final = isinstance(error, msgspec.ValidationError) and not call.changes
+            kind = Kind.REFUSED if is_final else Kind.UNKNOWN
+            return Failure(kind, malformed_answer(str(error), maybe_applied=call.changes))
 
     return failure_of(answer, changes=call.changes)
 

@@ -51,7 +51,7 @@ def check_url(url: object) -> str:
     except ValueError:
         parts, is_good = None, False
     if parts is None or not is_good or parts.query or parts.fragment or parts.username is not None:
-        raise InvalidArgument(f"a server's URL is like http://127.0.0.1:7600, not {url!r}")
+        raise InvalidArgument(f"a server's URL is like http://127.0.0.1:8470, not {url!r}")
 
     return parts.geturl().rstrip("/")
 

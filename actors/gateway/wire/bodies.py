@@ -262,15 +262,16 @@ class ContainerMap(Struct, frozen=True):
 class ContainerStatus(Struct, frozen=True):
     container: Number
     state: str
-    """``active``, ``starting``, ``recovering``, or how it ended."""
+    """``active`` if it is served, else why not: for example ``recovering`` or ``quarantined``."""
 
 
 class HostStatus(Struct, frozen=True):
-    """The answer of ``/ready``: whether everything that this process serves is available."""
+    """The answer of ``/ready``, from a host about its own containers and from the supervisor about all."""
 
     ready: bool
+    """Whether every container in ``containers`` is active, and the process not about to stop."""
     draining: bool
-    """The process is about to stop."""
+    """Whether the process is about to stop."""
     containers: tuple[ContainerStatus, ...]
 
 

@@ -358,9 +358,9 @@ def from_document(document: object) -> TierlogError | None:
     return None
 
 
-def no_such_answer(what: str, *, maybe_applied: bool) -> TierlogError:
-    """The error for an answer of success whose content makes no sense."""
-    return _no_answer(f"the answer makes no sense: {what}", maybe_applied)
+def malformed_answer(reason: str, *, maybe_applied: bool) -> TierlogError:
+    """The error for an answer of success whose content cannot be decoded."""
+    return _no_answer(f"the server's answer is malformed: {reason}", maybe_applied)
 
 
 def retry_after(headers: Mapping[str, str], body: bytes = b"") -> float | None:

@@ -13,6 +13,7 @@ import pytest
 
 from support.command_line import Run, in_this_process, is_one_line
 from support.live_service import Service, name_in, nothing_left, wait_until
+from tierlog import connect_sync
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 
@@ -48,8 +49,23 @@ def test_health_and_readiness(service: Service) -> None:
     answer = service.client.get("/ready")
     assert (answer.status_code, answer.json()) == (
         200,
-        {"ready": True, "draining": False, "containers_not_served": []},
+        {
+            "ready": True,
+            "draining": False,
+            "containers": [{"container": index, "state": "active"} for index in range(3)],
+            "containers_not_served": [],
+        },
     )
+
+
+def test_a_clients_health_is_the_services_readiness(service: Service) -> None:
+    with connect_sync(service.url, deadline=5) as client:
+        status = client.health()
+
+    assert (status.ready, status.draining) == (True, False)
+    assert [(each.container, each.state) for each in status.containers] == [
+        (index, "active") for index in range(3)
+    ]
 
 
 def test_the_map_names_each_containers_host_and_epoch(service: Service) -> None:

@@ -62,7 +62,6 @@ LOSSES: tuple[Act, ...] = (
     Fault.RESET,
     Fault.CLOSE,
     HTML,
-    json_answer(["what?"]),
     problem(OutcomeUnknown("the owner stopped")),
 )
 CHANGING = [name for name in VERBS if name != "transaction-info"]
@@ -71,11 +70,13 @@ CHANGING = [name for name in VERBS if name != "transaction-info"]
 @pytest.mark.parametrize("name", VERBS)
 async def test_every_verb_is_sent_until_it_is_answered(connect: Connect, name: str) -> None:
     verb, success = VERBS[name]
-    with scripted(script_of(*LOSSES, success)) as server:
+    malformed = [json_answer(["what?"])] if name in CHANGING else []
+    losses = (*LOSSES, *malformed)
+    with scripted(script_of(*losses, success)) as server:
         async with connect(server.url) as client:
             await verb(client)
 
-    assert len(server.received) == len(LOSSES) + 1
+    assert len(server.received) == len(losses) + 1
     assert {received.path.partition("?")[0] for received in server.received} == {f"/v1/segments/s/{name}"}
     assert len({received.body for received in server.received}) == 1
 

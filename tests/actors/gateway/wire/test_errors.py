@@ -18,7 +18,7 @@ from tierlog.actors.gateway.wire.errors import (
     RetryHint,
     Row,
     from_problem,
-    no_such_answer,
+    malformed_answer,
     retry_after,
     row_of,
     to_problem,
@@ -209,8 +209,8 @@ def test_h3_a_problem_of_another_media_type_is_foreign() -> None:
 
 
 def test_h3_an_answer_of_success_that_makes_no_sense() -> None:
-    assert type(no_such_answer("x", maybe_applied=True)) is OutcomeUnknown
-    assert type(no_such_answer("x", maybe_applied=False)) is Unavailable
+    assert type(malformed_answer("x", maybe_applied=True)) is OutcomeUnknown
+    assert type(malformed_answer("x", maybe_applied=False)) is Unavailable
 
 
 @given(
