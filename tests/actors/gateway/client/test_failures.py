@@ -74,7 +74,7 @@ CUT = Answer(200, b'{"offset": 3}', {"Content-Type": "application/json"}, cut=5)
 NONSENSE = json_answer(["what?"])
 PAGE = Answer(200, b"<html>Welcome</html>", {"Content-Type": "text/html"})
 INTERNAL = problem(RuntimeError("a bug"))
-LOSSES = {
+LOSSES: dict[str, Answer | str] = {
     "reset": Fault.RESET,
     "closed": Fault.CLOSE,
     "cut": CUT,
