@@ -67,10 +67,8 @@ async def until_signalled(work: Callable[[], Awaitable[None]]) -> int:
 
 def free_port() -> int:
     """A port that was free a moment ago. A restarted supervisor must listen where its predecessor did."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
 
 
 # --- what /proc tells ---------------------------------------------------------------------------

@@ -16,11 +16,16 @@ from typing import Any
 
 import pytest
 
+from chaos_parts.spark import fault_name
+from chaos_parts.spark_scenarios import CELLS, FaultKind, Point, scenarios
+from chaos_parts.spark_session import missing
+from support.leftovers import processes_with
 from support.live_service import Service
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 NAMES = ("disk_full", "failover", "freeze", "partition")
 SMALL = ("--containers", "2", "--writers", "1")
+needs_spark = pytest.mark.skipif(bool(missing()), reason=missing())
 
 pytestmark = [
     pytest.mark.timeout(300),
@@ -92,6 +97,28 @@ def test_many_rounds_hold(script: str, client: str, temporary: Path) -> None:
     assert verdict["rounds"] == 25
 
 
+@needs_spark
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "kind, point, is_stream",
+    [(FaultKind.RETRY, Point.MIDWAY, False), (FaultKind.HOST_KILLED, Point.COMMIT_DONE, True)],
+)
+def test_a_round_of_spark_holds(kind: FaultKind, point: Point, is_stream: bool, temporary: Path) -> None:
+    number = next(
+        each.number for each in scenarios(5, 400) if each.cell == (kind, point) and each.stream == is_stream
+    )
+    verdict = chaos(temporary, "spark", "--containers", "2", "--seed", "5", "--only", str(number))
+
+    assert (verdict["actions"], verdict["rounds"]) == ({fault_name(kind, point): 1}, 1)
+
+
+@needs_spark
+@pytest.mark.long
+@pytest.mark.timeout(1_800)
+def test_every_cell_of_spark_holds(temporary: Path) -> None:
+    assert len(chaos(temporary, "spark")["actions"]) == len(CELLS)
+
+
 @pytest.mark.long
 def test_long_tails_hold(temporary: Path) -> None:
     chaos(temporary, "failover", "--rounds", "10", "--tail", "10000")
@@ -106,41 +133,40 @@ def test_a_running_service_can_be_attached_to(script: str, temporary: Path, tmp_
         assert service.stop() == 0
 
 
-def test_ctrl_c_leaves_nothing(temporary: Path) -> None:
+@pytest.mark.parametrize(
+    "script, arguments, log, ready",
+    [
+        ("failover", ("--rounds", "1000", *SMALL), "service.log", "opened"),
+        pytest.param("spark", ("--seed", "5"), "spark-1.log", "NativeCodeLoader", marks=needs_spark),
+    ],
+)
+def test_ctrl_c_leaves_nothing(
+    script: str, arguments: tuple[str, ...], log: str, ready: str, temporary: Path
+) -> None:
     with subprocess.Popen(
-        command("failover", "--rounds", "1000", *SMALL),
+        command(script, *arguments),
         env=environment(temporary),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
         deadline = time.monotonic() + 60
-        while not any("opened" in log.read_text() for log in temporary.glob("*/service.log")):
+        while not any(ready in path.read_text() for path in temporary.glob(f"*/{log}")):
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
+        started = processes_with(temporary)
         process.send_signal(signal.SIGINT)
 
         # Its writers have the same standard error output: it ends when the last of them has.
         assert process.communicate() == (b"", b"")
 
     assert process.returncode == 130
+    assert len(started) > 1
     assert list(temporary.iterdir()) == []
-    assert processes_with(str(temporary)) == []
+    assert processes_with(temporary) == []
 
 
-def processes_with(text: str) -> list[str]:
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            found += [line] if text in line else []
-    return found
-
-
-@pytest.mark.parametrize("script", NAMES)
+@pytest.mark.parametrize("script", [*NAMES, pytest.param("spark", marks=needs_spark)])
 def test_the_help_describes_the_test_and_its_checks(script: str) -> None:
     done = subprocess.run(command(script, "--help"), capture_output=True, text=True, check=True)
 
@@ -148,20 +174,23 @@ def test_the_help_describes_the_test_and_its_checks(script: str) -> None:
         word in done.stdout
         for word in ("--rounds", "--seed", "Exit status:", f"scripts/chaos_{script}.py --rounds 5")
     )
+    assert ("--only" in done.stdout) == (script == "spark")
     assert os.access(SCRIPTS / f"chaos_{script}.py", os.X_OK)
 
 
 @pytest.mark.parametrize(
-    "arguments, reason",
+    "script, arguments, reason",
     [
-        (("--rounds", "0"), "a whole number from 1 to 100000, not '0'"),
-        (("--pids-from", "x"), "--pids-from needs --url"),
-        (("--pace", "-1"), "seconds from 0 to 60, not '-1'"),
-        (("--keep", "."), "is not empty"),
+        ("failover", ("--rounds", "0"), "a whole number from 1 to 100000, not '0'"),
+        ("failover", ("--pids-from", "x"), "--pids-from needs --url"),
+        ("failover", ("--pace", "-1"), "seconds from 0 to 60, not '-1'"),
+        ("failover", ("--keep", "."), "is not empty"),
+        # Without Spark the script would make an environment that has it.
+        pytest.param("spark", ("--only", "0"), "from 1 to 100000, not '0'", marks=needs_spark),
     ],
 )
-def test_wrong_arguments_are_reported(arguments: tuple[str, ...], reason: str) -> None:
-    done = subprocess.run(command("failover", *arguments), capture_output=True, text=True, check=False)
+def test_wrong_arguments_are_reported(script: str, arguments: tuple[str, ...], reason: str) -> None:
+    done = subprocess.run(command(script, *arguments), capture_output=True, text=True, check=False)
 
     assert done.returncode == 2
     assert reason in done.stderr

@@ -1,35 +1,21 @@
-"""What ``scripts/chaos_spark.py`` draws, how it judges, and a few rounds of it with a real Spark."""
+"""The rounds that ``scripts/chaos_spark.py`` chooses, and what it checks."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import groupby
-from pathlib import Path
 
 import pytest
 
 import tierlog
-from chaos_parts.processes import processes_of_session
 from chaos_parts.spark import SparkReport, fault_name
 from chaos_parts.spark_checker import EVENT_BYTES, Event, Poller, check_writes, lengths_allowed, parse_event
 from chaos_parts.spark_scenarios import CELLS, FaultKind, Master, Point, scenario, scenarios
-from chaos_parts.spark_session import first_and_last_cause, missing
+from chaos_parts.spark_session import first_and_last_cause
 from tierlog import SegmentInfo
 from tierlog.spark_bridge import events
-
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "chaos_spark.py"
-MISSING = missing()
-needs_spark = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 
 # --- draws ---------------------------------------------------------------------------------------
 
@@ -66,7 +52,7 @@ def test_findings_are_plausible() -> None:
         assert each.arrow or each.point is not Point.MIDWAY
 
 
-# --- the judge ----------------------------------------------------------------------------------
+# --- the checks ---------------------------------------------------------------------------------
 
 
 def written(*runs: tuple[int, int, Iterable[int]]) -> list[Event]:
@@ -212,110 +198,3 @@ def test_the_report_shows_the_rate_and_the_cells() -> None:
 
     assert report.line.startswith("HOLDS  30 rounds, seed 7: 1 of 40 cells; 5 events, 15.0 rounds per minute")
     assert report.document()["rounds_per_minute"] == 15.0
-
-
-@needs_spark  # without it the script would make an environment that has it
-def test_wrong_arguments_are_reported() -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT), "--only", "0"], capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 2
-    assert "a whole number from 1 to 100000, not '0'" in done.stderr
-
-
-# --- with Spark ---------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def temporary() -> Iterator[Path]:
-    """A temporary folder with a short path, because sockets are in it."""
-    folder = Path(tempfile.mkdtemp(prefix="tc"))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def only(kind: FaultKind, point: Point, *, stream: bool) -> list[str]:
-    """Arguments for the first round of the kind under some seed."""
-    number = next(
-        each.number for each in scenarios(5, 400) if each.cell == (kind, point) and each.stream == stream
-    )
-    return ["--seed", "5", "--only", str(number)]
-
-
-@needs_spark
-@pytest.mark.long
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "kind, point, stream",
-    [(FaultKind.RETRY, Point.MIDWAY, False), (FaultKind.HOST_KILLED, Point.COMMIT_DONE, True)],
-)
-def test_a_round_holds_and_leaves_nothing(
-    kind: FaultKind, point: Point, stream: bool, temporary: Path
-) -> None:
-    command = [sys.executable, str(SCRIPT), "--json", "--containers", "2", *only(kind, point, stream=stream)]
-    done = subprocess.run(
-        command, env={**os.environ, "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads(done.stdout)
-    assert report["actions"] == {fault_name(kind, point): 1}
-    assert report["rounds"] == 1
-    assert list(temporary.iterdir()) == []
-
-
-@needs_spark
-@pytest.mark.long
-@pytest.mark.timeout(1_800)
-def test_every_cell_holds(temporary: Path) -> None:
-    command = [sys.executable, str(SCRIPT), "--json"]
-    done = subprocess.run(
-        command, env={**os.environ, "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert len(json.loads(done.stdout)["actions"]) == len(CELLS)
-
-
-@needs_spark
-def test_the_help_describes_the_test_and_its_checks() -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT), "--help"], capture_output=True, text=True, check=True)
-
-    assert all(
-        word in done.stdout
-        for word in ("--rounds", "--seed", "--only", "Exit status:", "scripts/chaos_spark.py --rounds 5")
-    )
-    assert os.access(SCRIPT, os.X_OK)
-
-
-@needs_spark
-@pytest.mark.timeout(240)
-def test_ctrl_c_leaves_nothing(temporary: Path) -> None:
-    command = [
-        sys.executable,
-        str(SCRIPT),
-        "--containers",
-        "2",
-        *only(FaultKind.RETRY, Point.MIDWAY, stream=False),
-    ]
-    with subprocess.Popen(
-        command, env={**os.environ, "TMPDIR": str(temporary)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        deadline = time.monotonic() + 60
-        while not any("NativeCodeLoader" in log.read_text() for log in temporary.glob("*/spark-1.log")):
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        drivers = children_of(process.pid)
-        process.send_signal(signal.SIGINT)
-        assert process.communicate() == (b"", b"")
-
-    assert process.returncode == 130
-    assert list(temporary.iterdir()) == []
-    assert drivers
-    assert [processes_of_session(driver) for driver in drivers] == [[]] * len(drivers)
-
-
-def children_of(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]

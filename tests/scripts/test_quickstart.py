@@ -21,6 +21,7 @@ from quickstart import Kills, Segment, append_numbered, check_chunks, check_segm
 from chaos_parts.processes import RunError, Worker, processes_of_session
 from chaos_parts.service import OwnService, Victim
 from support import spark as support
+from support.leftovers import processes_with
 from tierlog import events
 from tierlog.storage_backends.base.names import container_of
 
@@ -49,16 +50,6 @@ def quickstart(temporary: Path, *arguments: str | Path) -> subprocess.CompletedP
         check=False,
         stdin=subprocess.DEVNULL,
     )
-
-
-def processes_with(temporary: Path) -> list[str]:
-    """Processes with this temporary folder: everything that a quickstart starts, and their descendants."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        with contextlib.suppress(OSError):
-            if entry.name.isdigit() and f"TMPDIR={temporary}".encode() in (entry / "environ").read_bytes():
-                found.append((entry / "cmdline").read_text().replace("\0", " "))
-    return found
 
 
 @pytest.fixture(scope="module")
