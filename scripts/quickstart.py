@@ -35,10 +35,10 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from functools import cached_property, partial
+from contextlib import ExitStack, asynccontextmanager
+from functools import cached_property
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +104,12 @@ def read_input(source: Path | None) -> bytes:
     else:
         files = list(source.rglob("*")) if source.is_dir() else [source]
     text = bytearray()
-    for path in sorted(path for path in files if path.is_file() and "site-packages" not in path.parts):
-        try:
+    try:
+        for path in sorted(path for path in files if path.is_file() and "site-packages" not in path.parts):
             with path.open("rb") as stream:
                 text += stream.read(INPUT_BYTES_MAX - len(text))
-        except OSError as error:
-            raise RunError(f"cannot read the input {path}: {error.strerror}") from error
+    except OSError as error:
+        raise RunError(f"cannot read the input: {error}") from error
     return bytes(text)
 
 
@@ -122,14 +122,12 @@ def split_text(text: bytes) -> list[Segment]:
         end = min(end, at + PIECE_BYTES_MAX)
         pieces.append(text[at:end])
         at = end
-    bounds = [len(pieces) * number // SEGMENTS for number in range(SEGMENTS + 1)]
     if len(pieces) < 2 * SEGMENTS:
         raise RunError("the input is too short: give more text")
 
-    return [
-        Segment(f"quickstart/part-{number + 1}", pieces[bounds[number] : bounds[number + 1]])
-        for number in range(SEGMENTS)
-    ]
+    bounds = [len(pieces) * number // SEGMENTS for number in range(SEGMENTS + 1)]
+    parts = enumerate(pairwise(bounds), 1)
+    return [Segment(f"quickstart/part-{number}", pieces[first:end]) for number, (first, end) in parts]
 
 
 OnPiece = Callable[[int, int], Awaitable[None]]
@@ -216,7 +214,7 @@ class Run:
                     info = await store.segment_info(segment.name)
                     sizes = (len(segment.text), info.flushed_length, info.length - info.flushed_length)
                     self._table.add_row(segment.name, *map(str, (len(segment.events()), *sizes)))
-            self._note("the service has stopped; comparing the chunk files")
+            self.progress.update(self._bar, description="comparing the chunk files")
             await check_chunks(self._folder / "data", self.segments)
         finally:
             await self.service.aclose()
@@ -228,7 +226,7 @@ class Run:
         await append([0] * SEGMENTS, [end - 1 for end in ends])
         self._seconds = time.perf_counter() - begin
         self._failovers = await self._kills.failovers()
-        self._note("flushing to long-term storage, then appending a last part that stays in the log")
+        self.progress.update(self._bar, description="flushing to long-term storage")
         await store.flush()
         await append([end - 1 for end in ends], ends)
 
@@ -236,7 +234,9 @@ class Run:
         killed = len(self._kills.killed)
         await self._kills.on_piece(segment, piece)
         for victim in self._kills.killed[killed:]:
-            self._note(f"killed {victim.name} (process {victim.pid}) with SIGKILL; the job goes on")
+            if self._console.is_terminal:
+                note = f"killed {victim.name} (process {victim.pid}) with SIGKILL; the job goes on"
+                self._console.print(note, highlight=False)
         self.progress.update(self._bar, completed=self._kills.bytes)
 
     @asynccontextmanager
@@ -257,12 +257,12 @@ class Run:
         for number, segment in enumerate(self.segments):
             for index, piece in enumerate(segment.pieces):
                 (texts / f"{number}-{index}").write_bytes(piece)
-        names = [segment.name for segment in self.segments]
+        fixed = {"segments": [segment.name for segment in self.segments], "folder": str(texts)}
         worker = await Worker.start("quickstart_spark", folder=self._folder / "spark")
 
         async def ask(port: int, do: str, first: list[int], end: list[int]) -> Any:
-            request = {"do": do, "first": first, "end": end, "segments": names, "folder": str(texts)}
-            answer = await worker.ask({**request, "url": self.service.url, "port": port})
+            request = {"do": do, "first": first, "end": end, "url": self.service.url, "port": port}
+            answer = await worker.ask({**fixed, **request})
             if answer["failed"]:
                 raise RunError(f"{answer['failed']}; see {worker.log} with --keep")
             return answer["found"]
@@ -282,10 +282,6 @@ class Run:
             await worker.close()
         finally:
             await worker.kill()
-
-    def _note(self, text: str) -> None:
-        if self._console.is_terminal:
-            self.progress.console.print(text, highlight=False)
 
     def show(self) -> None:
         rate = self.bytes / 1e6 / self._seconds
@@ -327,17 +323,15 @@ def compare(segment: Segment, offset: int, found: bytes, source: str) -> None:
 
 async def check_segment(store: tierlog.Client, segment: Segment) -> None:
     """Read the whole segment through the service, and compare it."""
-    offset = 0
+    offset, size = 0, len(segment.framed)
     try:
         while block := await store.read(segment.name, offset, 4 * MiB):
             compare(segment, offset, block, "the service")
             offset += len(block)
     except tierlog.TierlogError as error:
         raise RunError(f"segment {segment.name}, offset {offset}: cannot be read: {error}") from error
-    if offset != len(segment.framed):
-        raise RunError(
-            f"segment {segment.name} ends at offset {offset}; the input makes {len(segment.framed)} bytes"
-        )
+    if offset != size:
+        raise RunError(f"segment {segment.name} ends at offset {offset}; the input makes {size} bytes")
 
 
 async def check_chunks(folder: Path, segments: list[Segment]) -> None:
@@ -363,11 +357,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         prog="scripts/quickstart", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add(
-        "--input",
-        type=Path,
-        help="a file or folder, of which 32 MiB are used (default: Python's own library)",
-    )
+    text = "a file or folder, of which 32 MiB are used (default: Python's own library)"
+    add("--input", type=Path, help=text)
     add("--kills", type=count(0, 10), default=1, metavar="N", help="how often to kill a host (default: 1)")
     add("--no-spark", action="store_true", help="append with tierlog's client, without PySpark and Java")
     add("--keep", type=Path, metavar="FOLDER", help="a new folder for data and logs, which is kept")
@@ -387,25 +378,22 @@ def quickstart(options: argparse.Namespace) -> int:
 
     folder = options.keep or Path(tempfile.mkdtemp(prefix="tierlog-quickstart-"))
     folder.mkdir(parents=True, exist_ok=True)
-    try:
+    with ExitStack() as stack:
+        if options.keep is None:
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
         run = Run(options, folder.absolute())
-        try:
-            with run.progress:
-                status = anyio.run(partial(until_signalled, run.work), backend_options={"use_uvloop": True})
-        finally:
-            run.service.close()
+        stack.callback(run.service.close)
+        with run.progress:
+            status = anyio.run(until_signalled, run.work, backend_options={"use_uvloop": True})
         if status == 0:
             run.show()
-        return status
-    finally:
-        if options.keep is None:
-            shutil.rmtree(folder, ignore_errors=True)
+    return status
 
 
 def main(arguments: list[str]) -> int:
     status = 1
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         status = quickstart(parse(arguments))
     except* (RunError, tierlog.TierlogError) as errors:
         print(f"quickstart: {first_leaf(errors)}", file=sys.stderr)
