@@ -270,11 +270,3 @@ class SegmentCheck:
             except TornError as error:
                 self._violations.append(f"{self.name}, {error}")
         return [*self._violations, *(each for lane in self.lanes.values() for each in lane.finish())]
-
-    @property
-    def events(self) -> int:
-        return sum(lane.found for lane in self.lanes.values())
-
-    @property
-    def unknown(self) -> int:
-        return sum(lane.unknown for lane in self.lanes.values())
