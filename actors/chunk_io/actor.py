@@ -110,6 +110,7 @@ class StorageActor:
         self._ended: ActorExit | None = None
         self._started = anyio.Event()
         """Set once the actor is active, or has ended."""
+        self._was_active = False
         # A dict and not a set: at the end it is iterated in the order of arrival.
         self._running: dict[PendingCall[Any], None] = {}
         self._failed_at_exit = 0
@@ -152,6 +153,7 @@ class StorageActor:
         try:
             await self._chunks.open()
             self._step(StorageEvent.OPENED)
+            self._was_active = True
             self._started.set()
             task_status.started()
             await self._serve_until_stopped()
@@ -177,8 +179,16 @@ class StorageActor:
         self._stop.set()
 
     async def wait_active(self) -> None:
-        """Wait until calls are served. Raises ``ClosedError`` if the actor stops or has ended."""
-        await self._started.wait()
+        """Wait until calls are served.
+
+        Raises ``ClosedError`` if the actor was stopped before this call, or ends before it serves. If it was
+        started and stopped at once, this returns, and the next call is refused.
+        """
+        if self._state in {StorageState.NEW, StorageState.STARTING}:
+            await self._started.wait()
+            if self._was_active:
+                return
+
         if self._state is not StorageState.ACTIVE:
             reason = "it was stopped" if self._ended is None else str(self._ended)
             raise ClosedError(f"the storage actor has ended: {reason}")

@@ -53,6 +53,8 @@ class Verb(Generic[T]):
     name: str
     """Of the method of ``ChunkStorage``."""
     pool: PoolKind = PoolKind.READ
+    lane: Lane = Lane.NORMAL
+    """Of the mailbox, for users' chunks."""
     retry: Retry = Retry.REPEAT
     grows: bool = False
     """It takes space: the quota and the breaker guard these."""
@@ -95,21 +97,20 @@ async def _used_space(chunks: ChunkStorage, _: str) -> int:
     return await chunks.used_space()
 
 
-_WRITE = PoolKind.WRITE
-
 EXISTS: Verb[bool] = Verb(name="exists")
 INFO: Verb[ChunkInfo] = Verb(name="info")
 READ: Verb[bytes] = Verb(name="read", result_bytes=len)
 LIST: Verb[ListedPage] = Verb(name="list", act=_list_page)
 USED_SPACE: Verb[int] = Verb(name="used_space", act=_used_space)
-CREATE: Verb[None] = Verb(name="create", pool=_WRITE, retry=Retry.NEVER, grows=True)
+CREATE: Verb[None] = Verb(name="create", pool=PoolKind.WRITE, retry=Retry.NEVER, grows=True)
 CREATE_WITH_CONTENT: Verb[int] = Verb(
-    name="create_with_content", pool=_WRITE, retry=Retry.CREATE, grows=True, carries=0
+    name="create_with_content", pool=PoolKind.WRITE, retry=Retry.CREATE, grows=True, carries=0
 )
-WRITE: Verb[int] = Verb(name="write", pool=_WRITE, retry=Retry.NEVER, grows=True, carries=1)
-CONCAT: Verb[int] = Verb(name="concat", pool=_WRITE, retry=Retry.NEVER, grows=True, result_bytes=int)
-DELETE: Verb[None] = Verb(name="delete", pool=_WRITE, retry=Retry.DELETE)
-SET_READ_ONLY: Verb[None] = Verb(name="set_read_only", pool=_WRITE, retry=Retry.NEVER)
+WRITE: Verb[int] = Verb(name="write", pool=PoolKind.WRITE, retry=Retry.NEVER, grows=True, carries=1)
+CONCAT: Verb[int] = Verb(name="concat", pool=PoolKind.WRITE, retry=Retry.NEVER, grows=True, result_bytes=int)
+# Deletes make space, so they go by the internal lane, whatever the name.
+DELETE: Verb[None] = Verb(name="delete", pool=PoolKind.WRITE, retry=Retry.DELETE, lane=Lane.INTERNAL)
+SET_READ_ONLY: Verb[None] = Verb(name="set_read_only", pool=PoolKind.WRITE, retry=Retry.NEVER)
 
 VERBS: Sequence[Verb[Any]] = (
     EXISTS,
@@ -146,9 +147,7 @@ class ChunkCall(Generic[T]):
 
     @property
     def lane(self) -> Lane:
-        """Deletes make space, so they too go by the internal lane, whatever the name."""
-        is_internal = self.verb is DELETE or self.name.startswith(SYSTEM_PREFIX)
-        return Lane.INTERNAL if is_internal else Lane.NORMAL
+        return Lane.INTERNAL if self.name.startswith(SYSTEM_PREFIX) else self.verb.lane
 
     async def perform(self, chunks: ChunkStorage) -> T:
         act = self.verb.act

@@ -24,7 +24,7 @@ from ...storage_backends.base.chunk_storage import (
 )
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown
 from . import calls
-from .actor import StorageActor, StorageActorStatistics
+from .actor import StorageActor
 from .calls import ChunkCall, PendingCall, Verb
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class StorageClient(ChunkStorage):
 
     async def open(self) -> None:
         """Wait until the actor serves. A closed client can be opened again. Raises ``ClosedError`` if the
-        actor stops or has ended."""
+        actor was stopped before this call, or ends before it serves."""
         await self._actor.wait_active()
         self._closed = False
 
@@ -119,19 +119,19 @@ class StorageClient(ChunkStorage):
     def statistics(self) -> ChunkStorageStatistics:
         return self._actor.statistics().backend
 
-    def actor_statistics(self) -> StorageActorStatistics:
-        return self._actor.statistics()
-
     # --- calls ----------------------------------------------------------------------------------------------
 
     async def _call(self, verb: Verb[T], name: str, *arguments: Any) -> T:
+        self._check_open()
         check_chunk_name(name)
         return await self._send(ChunkCall(verb, name, arguments))
 
-    async def _send(self, call: ChunkCall[T]) -> T:
+    def _check_open(self) -> None:
         if self._closed:
             raise ClosedError("this storage client was closed")
 
+    async def _send(self, call: ChunkCall[T]) -> T:
+        self._check_open()
         mailbox = self._actor.accept(call).mailbox
         pending = PendingCall(call, mailbox.events)
         options = self._actor.options

@@ -295,8 +295,9 @@ class Container:
         return self._leases.with_time(await self.ask(request, 256))
 
     async def list_transactions(self, prefix: str) -> list[TransactionInfo]:
+        leases = self._leases
         found = await self.ask(ListTransactionsRequest(prefix))
-        return [self._leases.with_time(info) for info in found]
+        return [leases.with_time(info) for info in found]
 
     @property
     def _leases(self) -> Leases:
@@ -386,7 +387,7 @@ class Container:
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
         """The offsets in ``start .. end`` at which durable appends begin (rule S5)."""
         segment = await self.find_durable(name)
-        return await self._as_owner(self._parts.starts.find(segment, start, end))
+        return await self._as_owner(self._parts.append_starts.find(segment, start, end))
 
     async def _as_owner(self, answer: Awaitable[T]) -> T:
         """The answer, given only while this is the owner. Errors too: to a fenced owner, a chunk that its

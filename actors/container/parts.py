@@ -33,7 +33,7 @@ class ContainerParts:
     collector: Collector
     storage: ChunkedSegmentStorage
     reader: Reader
-    starts: AppendStarts
+    append_starts: AppendStarts
     read_ahead: ReadAhead
     checkpointer: Checkpointer
     writer: StorageWriter
@@ -69,7 +69,7 @@ def build_parts(container: Container) -> ContainerParts:
         collector=collector,
         storage=storage,
         reader=Reader(cache, read_ahead, state.segments.get),
-        starts=AppendStarts(storage, state.segments.get),
+        append_starts=AppendStarts(storage, state.segments.get),
         read_ahead=read_ahead,
         checkpointer=Checkpointer(state, cache, log, container.ask_internal, options.checkpoint),
         writer=writer,

@@ -35,7 +35,7 @@ from ..kernel.reply import fail_all
 from ..telemetry.tracing import SpanHook
 from .group import Group
 from .operations import DECIDE
-from .operations.append import TracedAppendRequest, decide_append
+from .operations.append import AppendRequest, decide_append
 from .operations.handlers import Decision
 from .publish import Publisher
 from .requests import LogRequest, Request, SnapshotRequest
@@ -103,10 +103,10 @@ class Pipeline:
         self._operations = self._groups = self._refused = 0
         self.payload_bytes = 0
         """Made durable by this owner."""
-        self._decide: dict[type, Callable[[ContainerState, Any], Decision]] = {
-            **DECIDE,
-            TracedAppendRequest: self._decide_traced,
-        }
+        self._decide: dict[type, Callable[[ContainerState, Any], Decision]] = DECIDE
+        if hooks.span is not None:
+            # Chosen once: without a hook, appends pay nothing for their spans.
+            self._decide = {**DECIDE, AppendRequest: self._decide_traced}
 
     async def run(self) -> None:
         """Work until the mailbox is closed and everything in it is answered, or until something fails (the
@@ -213,10 +213,11 @@ class Pipeline:
         group.add(op)
         group.group_answers.append((request.reply, value))
 
-    def _decide_traced(self, state: ContainerState, request: TracedAppendRequest) -> Decision:
+    def _decide_traced(self, state: ContainerState, request: AppendRequest) -> Decision:
         decision = decide_append(state, request)
-        if decision[0] is not None:
-            self._building.links.append(request.span)
+        span = getattr(request, "span", None)
+        if decision[0] is not None and span is not None:
+            self._building.links.append(span)
         return decision
 
     # --- commit: make durable, then publish ------------------------------------------------------

@@ -52,7 +52,7 @@ from ..chunk_io.actor import StorageActor, StorageActorStatistics
 from ..container.batch_append import Outcome, append_batch
 from ..container.container import Container
 from ..container.local import LocalContainer, LocalContainerStatistics, RemoteContainer
-from ..container.operations.append import AppendRequest, TracedAppendRequest
+from ..container.operations.append import AppendRequest
 from ..container.operations.attributes import AttributesRequest
 from ..container.operations.create import CreateRequest
 from ..container.operations.delete import DeleteRequest
@@ -146,11 +146,11 @@ class SegmentStore(SegmentVerbs):
             data = bytes(data)  # the caller may reuse its buffer
         expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
         if writer_id is None and event_number is None and previous_event_number is None:
-            request = AppendRequest(name, data, size, b"", 0, 0, None, expected)
+            request = AppendRequest(name, data, b"", 0, 0, None, expected)
         else:
             writer, first = event_identity(writer_id, event_number, "event_number")
             request = AppendRequest(
-                name, data, size, writer, first, 1, previous_event(previous_event_number, first), expected
+                name, data, writer, first, 1, previous_event(previous_event_number, first), expected
             )
 
         container = self._container(name)
@@ -190,7 +190,7 @@ class SegmentStore(SegmentVerbs):
         previous = previous_event(previous_event_number, first)
         expected = None if expected_offset is None else check_offset(expected_offset, "expected_offset")
         return await self._append(
-            self._container(name), AppendRequest(name, data, size, writer, first, count, previous, expected)
+            self._container(name), AppendRequest(name, data, writer, first, count, previous, expected)
         )
 
     async def append_each(self, appends: Sequence[JoinedAppend]) -> list[Outcome]:
@@ -212,11 +212,10 @@ class SegmentStore(SegmentVerbs):
         else:
             size = sum(len(append.data) for append in appends)
             with self._span("tierlog.append_each", {"count": len(appends), "bytes": size}) as span:
-                traced = {
-                    index: (indexes, [_traced(each, span) for each in requests])
-                    for index, (indexes, requests) in batches.items()
-                }
-                await self._append_batches(traced, outcomes)
+                for _, requests in batches.values():
+                    for request in requests:
+                        request.span = span
+                await self._append_batches(batches, outcomes)
 
         return outcomes
 
@@ -496,8 +495,8 @@ class SegmentStore(SegmentVerbs):
             "count": request.event_count or 1,
         }
         with self._span("tierlog.append", about) as span:
-            traced = _traced(request, span)
-            return await container.call(lambda owner: owner.append(traced))
+            request.span = span
+            return await container.call(lambda owner: owner.append(request))
 
     async def _append_batches(
         self, batches: Mapping[int, tuple[list[int], list[AppendRequest]]], outcomes: list[Outcome]
@@ -524,7 +523,7 @@ class SegmentStore(SegmentVerbs):
 
         previous, expected = check_joined(append)
         return self._container(append.name), AppendRequest(
-            append.name, data, size, writer, first, count, previous, expected
+            append.name, data, writer, first, count, previous, expected
         )
 
     def _too_large(self, size: int) -> InvalidArgument:
@@ -541,8 +540,3 @@ def _check_target(target: str, transaction_id: str) -> None:
         raise InvalidArgument(f"{target!r} is a staged segment, not a transaction's target")
 
     check_segment_name(staged_name(target, transaction_id, "p"))
-
-
-def _traced(request: AppendRequest, span: object) -> AppendRequest:
-    """The request, linked to ``span`` if the hook returned one: the span of its group will name it."""
-    return request if span is None else TracedAppendRequest(request, span)

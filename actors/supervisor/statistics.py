@@ -118,9 +118,14 @@ class HostFacts:
 
 
 def storage_health(found: object) -> dict[str, str]:
-    """The health of long-term storage out of a heartbeat; what is missing counts as healthy."""
+    """The health of long-term storage out of a heartbeat; what is missing counts as healthy.
+
+    A host of an earlier build outlives the upgrade of its supervisor (rule V4): it sends ``trouble`` for
+    ``state``, and ``none`` for ``ok``.
+    """
     found = found if isinstance(found, dict) else {}
-    return {"state": str(found.get("state", _HEALTHY)), "cause": str(found.get("cause", ""))}
+    state = str(found.get("state", found.get("trouble", _HEALTHY)))
+    return {"state": _HEALTHY if state == "none" else state, "cause": str(found.get("cause", ""))}
 
 
 def container_map(fleet: Fleet, version: int) -> ContainerMap:

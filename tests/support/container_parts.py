@@ -28,7 +28,7 @@ ROLLING = 1 << 20
 
 
 def append(name: str, data: bytes, **fields: Any) -> AppendRequest:
-    return AppendRequest(name, data, len(data), **fields)
+    return AppendRequest(name, data, **fields)
 
 
 def by_writer(

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any
 
-from .handlers import Decision, OperationHandler, RequestHandler
+from .handlers import Decision, OperationHandler, RequestHandler, collect_handlers
 
-_MODULES = [import_module(f"{__name__}.{module.name}") for module in iter_modules(__path__)]
-
-HANDLERS: list[RequestHandler[Any] | OperationHandler[Any]] = [
-    handler for module in _MODULES for handler in getattr(module, "HANDLERS", ())
-]
+HANDLERS = collect_handlers(
+    import_module(f"{__name__}.{module.name}")
+    for module in iter_modules(__path__)
+    if module.name != "handlers"
+)
 
 _OPERATIONS = [handler for handler in HANDLERS if isinstance(handler, OperationHandler)]
 

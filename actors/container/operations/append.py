@@ -40,14 +40,17 @@ class AppendRequest(Request):
         "name",
         "previous_event",
         "size",
+        "span",
         "writer",
     )
+    span: object
+    """Only set by a store with a span hook, which links the span of the group to it. Without a hook nobody
+    reads it, and appends do not pay for it."""
 
     def __init__(
         self,
         name: str,
         data: Buffer,
-        size: int,
         writer: bytes = b"",
         first_event: int = 0,
         event_count: int = 0,
@@ -56,31 +59,12 @@ class AppendRequest(Request):
     ) -> None:
         self.name = name
         self.data = data
-        self.size = size
+        self.size = len(data)
         self.writer = writer
         self.first_event = first_event
         self.event_count = event_count
         self.previous_event = previous_event
         self.expected_offset = expected_offset
-
-
-class TracedAppendRequest(AppendRequest):
-    """An append with a span, to which its group's span is linked. The pipeline decides it as an append."""
-
-    __slots__ = ("span",)
-
-    def __init__(self, append: AppendRequest, span: object) -> None:
-        super().__init__(
-            append.name,
-            append.data,
-            append.size,
-            append.writer,
-            append.first_event,
-            append.event_count,
-            append.previous_event,
-            append.expected_offset,
-        )
-        self.span = span
 
 
 def decide_append(state: ContainerState, request: AppendRequest) -> Decision:

@@ -5,7 +5,8 @@ Each module of this package defines one verb and ends with ``HANDLERS``, its onl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import attrs
@@ -49,3 +50,20 @@ class OperationHandler(Generic[OperationT]):
     publish: Callable[[Publisher, OperationT, int], None] | None = None
     from_client: bool = attrs.field(default=False, kw_only=True)
     """A client caused it. Only such operations make a flush cycle due (rule F5)."""
+
+
+def collect_handlers(modules: Iterable[ModuleType]) -> list[RequestHandler[Any] | OperationHandler[Any]]:
+    """The handlers of all ``modules``. Raises ``TypeError`` if a module registers none, or if a request or a
+    record has two: otherwise the container would fail only when the first one arrives."""
+    found: dict[type, RequestHandler[Any] | OperationHandler[Any]] = {}
+    for module in modules:
+        handlers = getattr(module, "HANDLERS", ())
+        if not handlers:
+            raise TypeError(f"{module.__name__} defines no HANDLERS: a module of this package is one verb")
+
+        for handler in handlers:
+            kind = handler.request if isinstance(handler, RequestHandler) else handler.record
+            if kind in found:
+                raise TypeError(f"{module.__name__} registers a second handler for {kind.__name__}")
+            found[kind] = handler
+    return list(found.values())

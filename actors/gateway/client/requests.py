@@ -306,14 +306,14 @@ def begin_transaction(
     body = bodies.Begin(
         check_transaction_id(transaction_id), bodies.token_body(checked_token(token)), check_lease(lease)
     )
-    return _post(target, Verb.BEGIN_TRANSACTION, body, TransactionInfo, _itself, Repeat.SETTLES)
+    return _post(target, Verb.BEGIN_TRANSACTION, body, TransactionInfo, _itself, Repeat.IDEMPOTENT)
 
 
 def stage_segment(target: str, transaction_id: str, part: str) -> Call[str]:
     staged_name(target, transaction_id, part)
     body = bodies.Stage(transaction_id, part)
     return _post(
-        target, Verb.STAGE_SEGMENT, body, bodies.Staged, lambda answer: answer.segment, Repeat.SETTLES
+        target, Verb.STAGE_SEGMENT, body, bodies.Staged, lambda answer: answer.segment, Repeat.IDEMPOTENT
     )
 
 
@@ -329,7 +329,7 @@ def commit_transaction(
 
 def abort_transaction(target: str, transaction_id: str, reason: str) -> Call[TransactionInfo]:
     body = bodies.Abort(check_transaction_id(transaction_id), checked_reason(reason))
-    return _post(target, Verb.ABORT_TRANSACTION, body, TransactionInfo, _itself, Repeat.SETTLES)
+    return _post(target, Verb.ABORT_TRANSACTION, body, TransactionInfo, _itself, Repeat.IDEMPOTENT)
 
 
 def transaction_info(target: str, transaction_id: str) -> Call[TransactionInfo]:

@@ -59,8 +59,8 @@ class Repeat(enum.Enum):
     """An append at an expected offset."""
     CREATES = "creates"
     SEALS = "seals"
-    SETTLES = "settles"
-    """A transaction's begin, stage or abort: what is there is found, and answered again."""
+    IDEMPOTENT = "idempotent"
+    """A transaction's begin, stage or abort: the answer is the same as the first time."""
     COMMITS = "commits"
     """A transaction's commit: its tombstone, or its token, says that it was done (rules T4, T5)."""
     NEVER = "never"
@@ -110,7 +110,13 @@ _PROOFS: dict[Repeat, tuple[type[TierlogError], ...]] = {
     Repeat.CREATES: (InvalidArgument,),
     Repeat.SEALS: (InvalidArgument, SegmentNotFound),
     # Whatever an earlier attempt did, these are true of the transaction now.
-    Repeat.SETTLES: (InvalidArgument, SegmentNotFound, SegmentSealed, TransactionEnded, TransactionNotFound),
+    Repeat.IDEMPOTENT: (
+        InvalidArgument,
+        SegmentNotFound,
+        SegmentSealed,
+        TransactionEnded,
+        TransactionNotFound,
+    ),
     # Only an open transaction is refused for its parts or its target's seal. One that is not found may have
     # been committed before its target was deleted.
     Repeat.COMMITS: (InvalidArgument, BadOffset, SegmentSealed),

@@ -11,9 +11,9 @@ import pytest
 from support.scripted_chunks import Crash, Hang
 from support.state_tables import check_table
 from support.storage_stage import DOWN, OPTIONS, Stage, stage, virtual_time
-from tierlog.actors.chunk_io.actor import STATES, StorageEvent, StorageState
+from tierlog.actors.chunk_io.actor import STATES, StorageActor, StorageEvent, StorageState
 from tierlog.actors.kernel.backoff import Backoff
-from tierlog.actors.kernel.exits import ActorExit, ExitKind
+from tierlog.actors.kernel.exits import CLEAN_EXIT, ActorExit, ExitKind
 from tierlog.actors.kernel.mailbox import LaneBounds, MailboxOptions
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.chunk_storage import ChunkInfo, ChunkRange
@@ -46,7 +46,7 @@ async def test_a_client_is_a_chunk_storage() -> None:
         await client.delete("a/2")
         assert await client.used_space() == 10
         assert client.capabilities == play.chunks.capabilities
-        statistics = client.actor_statistics()
+        statistics = play.actor.statistics()
         assert (statistics.writes.done, statistics.writes.bytes, statistics.reads.bytes) == (6, 10, 3)
         assert client.statistics() == play.chunks.statistics()
         await client.close()
@@ -370,6 +370,69 @@ async def test_an_error_of_opening_is_raised_and_ends_the_actor() -> None:
     assert play.actor.state is StorageState.STOPPED
     with pytest.raises(ClosedError, match="cannot be reached"):
         await play.client.open()
+
+
+class StopAtStart:
+    """A task status that stops the actor in the step in which it starts."""
+
+    def __init__(self, actor: StorageActor) -> None:
+        self._actor = actor
+
+    def started(self, value: object = None) -> None:
+        self._actor.stop()
+
+
+async def test_a_stop_in_the_step_of_the_start_does_not_hide_the_start() -> None:
+    play = Stage()
+    opened = False
+
+    async def wait_and_use() -> None:
+        nonlocal opened
+        await play.client.open()
+        opened = True
+        with pytest.raises(ClosedError):
+            await play.client.exists("a")
+
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(wait_and_use)
+            await anyio.wait_all_tasks_blocked()
+            await play.run(task_status=StopAtStart(play.actor))
+
+        assert opened
+        with pytest.raises(ClosedError, match="has ended"):
+            await play.client.open()
+
+
+async def test_a_stop_before_the_start_does_not_hide_the_start() -> None:
+    play = Stage()
+    play.actor.stop()
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(play.client.open)
+            await anyio.wait_all_tasks_blocked()
+            await play.run()
+    assert play.ended == CLEAN_EXIT
+
+
+async def test_waiting_for_a_start_that_is_cancelled_ends_with_an_error() -> None:
+    play = Stage()
+    play.chunks.plan("open", Hang())
+    with anyio.fail_after(5):
+        async with anyio.create_task_group() as waits:
+            waits.start_soon(play.keep_error, play.client.open)
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(play.run)
+                await anyio.wait_all_tasks_blocked()
+                tasks.cancel_scope.cancel()
+    assert [type(error) for error in play.errors] == [ClosedError]
+
+
+async def test_a_closed_client_refuses_before_it_looks_at_the_name() -> None:
+    async with stage() as play:
+        await play.client.close()
+        with pytest.raises(ClosedError):
+            await play.client.exists("../a")
 
 
 @virtual_time

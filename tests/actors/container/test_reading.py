@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from support.container_world import ContainerWorld, until
+from tierlog.storage_backends.base.errors import Unavailable
 
 pytestmark = pytest.mark.anyio
 
@@ -42,3 +43,10 @@ async def test_a_read_shows_a_segment_created_meanwhile_only_once_it_is_durable_
         assert await container.read("a", 0, 1) == b""
         assert settled == 2
         assert container.state.segments.find("a").durable_length == 0  # type: ignore[union-attr]
+
+
+async def test_a_container_that_is_not_open_yet_lists_no_transactions() -> None:
+    """A request in its mailbox would wait for a start that may never come."""
+    container = ContainerWorld().make().container
+    with anyio.fail_after(5), pytest.raises(Unavailable, match="not open yet"):
+        await container.list_transactions("")

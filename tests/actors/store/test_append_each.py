@@ -141,7 +141,7 @@ async def test_order_is_kept_when_the_container_stops_on_the_way() -> None:
     host = Host()
     first = host.active
 
-    outcomes = await append_batch(cast(Any, host), [AppendRequest(name, b"", 0) for name in "abcdefgh"])
+    outcomes = await append_batch(cast(Any, host), [AppendRequest(name, b"") for name in "abcdefgh"])
 
     assert first.taken == ["a", "b"]
     assert host.next.taken == ["c", "d", "e", "f", "g", "h"]
@@ -149,7 +149,7 @@ async def test_order_is_kept_when_the_container_stops_on_the_way() -> None:
 
 
 async def test_an_append_to_a_remote_container_is_refused() -> None:
-    requests = [AppendRequest("a", b"x", 1), AppendRequest("a", b"y", 1)]
+    requests = [AppendRequest("a", b"x"), AppendRequest("a", b"y")]
 
     assert [type(outcome) for outcome in await append_batch(RemoteContainer(0), requests)] == [
         NotOwner,
