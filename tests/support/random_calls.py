@@ -57,9 +57,11 @@ def random_call(random: Random, number: int) -> Op:
             update = AttributeUpdate(
                 "a", random.randrange(3), random.choice(list(AttributeUpdateKind)), expected=1
             )
-            return UpdateAttributes(name, (update,))
+            return UpdateAttributes(name, (update,) * random.choice((1, 2)))
     merge = Merge(
-        "f", random.choice((("f#1",), ("f#2", "f#1"))), random.choice(((), (AttributeUpdate("m", number),)))
+        "f",
+        random.choice((("f#1",), ("f#2", "f#1"), ("f#1", "f#1"), ("f#1", "f"), ())),
+        random.choice(((), (AttributeUpdate("m", number),))),
     )
     return random.choice(
         (

@@ -89,15 +89,6 @@ def test_slices_stay_as_they_are_when_more_is_appended() -> None:
 # --- what is there ------------------------------------------------------------------------------
 
 
-def test_slices_end_at_a_gap_and_at_the_end_asked_for() -> None:
-    cache = cache_with((0, b"abc"), (5, b"fgh"))
-
-    assert content(cache, 1, 8) == b"bc"
-    assert content(cache, 5, 7) == b"fg"
-    assert content(cache, 3, 8) == b""
-    assert content(cache, 8, 9) == b""
-
-
 def test_the_first_gap_and_the_next_block_are_found() -> None:
     cache = cache_with((2, b"cd"), (4, b"e" * 40 * KIB), (50_000, b"x"))
     end_of_run = 4 + 40 * KIB
@@ -126,36 +117,6 @@ def test_nothing_is_known_of_a_segment_that_was_never_opened() -> None:
 # --- pinned bytes and eviction ------------------------------------------------------------------
 
 
-def test_flushed_bytes_are_not_pinned() -> None:
-    cache = cache_with((0, b"0123456789"), flushed=4)
-
-    assert cache.pinned_bytes == 6
-    cache.mark_flushed(SID, 7)
-    assert cache.pinned_bytes == 3
-    cache.mark_flushed(SID, 5)
-    assert cache.pinned_bytes == 3
-    cache.append(SID, 10, b"ab")
-    assert cache.pinned_bytes == 5
-    cache.mark_flushed(SID, 12)
-    assert cache.pinned_bytes == 0
-
-
-def test_a_flush_position_beyond_what_is_cached_counts_for_later_appends() -> None:
-    cache = cache_with((0, b"ab"))
-    cache.mark_flushed(SID, 5)
-    cache.append(SID, 2, b"cdefg")
-
-    assert cache.pinned_bytes == 2
-
-
-def test_pinned_bytes_are_never_evicted() -> None:
-    cache = cache_with(*((place * 64 * KIB, bytes(64 * KIB)) for place in range(8)), limit=128 * KIB)
-    cache.evict()
-
-    assert content(cache, 0, 1 << 20) == bytes(512 * KIB)
-    assert cache.statistics().evicted_bytes == 0
-
-
 def test_flushed_blocks_are_evicted_when_the_cache_is_too_large() -> None:
     cache = cache_with(*((place * 64 * KIB, bytes(64 * KIB)) for place in range(8)), limit=256 * KIB)
     cache.mark_flushed(SID, 8 * 64 * KIB)
@@ -175,40 +136,7 @@ def test_a_block_that_is_partly_pinned_stays_whole() -> None:
     assert content(cache, 0, 60 * KIB) == bytes(60 * KIB)
 
 
-def test_a_dropped_segment_gives_everything_back() -> None:
-    cache = cache_with((0, bytes(100)), (200, bytes(70 * KIB)), flushed=50)
-    cache.drop_segment(SID)
-
-    statistics = cache.statistics()
-    assert (statistics.segments, statistics.total_bytes, statistics.pinned_bytes) == (0, 0, 0)
-    assert SID not in cache
-
-
 # --- bytes said again ---------------------------------------------------------------------------
-
-
-def test_bytes_that_are_there_already_are_ignored() -> None:
-    cache = cache_with((0, b"abcdef"), (2, b"cd"), (0, b"abcdef"))
-
-    assert content(cache, 0, 6) == b"abcdef"
-    assert cache.pinned_bytes == 6
-
-
-def test_re_logged_bytes_fill_the_gaps_around_what_is_there() -> None:
-    """Replay after F4: appends from 4 on were in the log, then everything from 0 on was said again."""
-    cache = cache_with((4, b"ef"), (8, b"ij"), (0, b"abcdefghijkl"))
-
-    assert content(cache, 0, 12) == b"abcdefghijkl"
-    assert cache.pinned_bytes == 12
-    assert cache.first_gap(SID, 0, 12) == 12
-
-
-def test_re_logged_bytes_before_everything_come_first() -> None:
-    cache = cache_with((4, b"ef"), (0, b"ab"))
-
-    assert content(cache, 0, 6) == b"ab"
-    assert content(cache, 4, 6) == b"ef"
-    assert cache.first_gap(SID, 0, 6) == 2
 
 
 # --- the model ----------------------------------------------------------------------------------

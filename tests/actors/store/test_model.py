@@ -58,12 +58,14 @@ class Expected:
             await self.check(op, store)
 
     async def call(self, kind: str, store: SegmentStore) -> None:
-        self.number += 1
-        if kind == "call":
-            op = random_call(self.random, self.number)
-        else:
-            op = random_transaction_call(self.random, self.state, self.number)
-        await self.check(in_all_sizes(op, self.random), store)
+        """Some calls of one kind."""
+        for _ in range(self.random.randint(1, 3)):
+            self.number += 1
+            if kind == "call":
+                op = random_call(self.random, self.number)
+            else:
+                op = random_transaction_call(self.random, self.state, self.number)
+            await self.check(in_all_sizes(op, self.random), store)
 
     async def check(self, op: Op, store: SegmentStore) -> None:
         self.state, outcome = op.apply(self.state)
@@ -215,7 +217,7 @@ class Life:
 
 
 @given(steps=st.lists(st.sampled_from(CALLS + FAILURES), max_size=40), seed=st.integers(0, 1 << 32))
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 def test_a_container_agrees_with_the_model_through_crashes_and_failovers(steps: list[str], seed: int) -> None:
     async def main() -> None:
         async with anyio.create_task_group() as tasks:
