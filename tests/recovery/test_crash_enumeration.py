@@ -83,8 +83,8 @@ def crash_all(scenario: str, schedule: int, cases: Sequence[tuple[Instant, tuple
 @SKIPPED
 @pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in LIKE_OTHERS])
 def test_a_crash_at_every_call_and_inside_it_loses_nothing_acked(scenario: str) -> None:
-    """Every third crash. In each, unsynced writes are kept by one of the modes in turn. Where every recovery is
-    crashed at all of its own calls too, every ninth crash is enough here."""
+    """Every third crash. In each, unsynced writes are kept by one of the modes in turn. Where every recovery
+    is crashed at all of its own calls too, every ninth crash is enough here."""
     cases = []
     step = EVERY**2 if SCENARIOS[scenario].twice else EVERY
     for number, instant in enumerate(life_of(scenario, 0).instants[::step]):

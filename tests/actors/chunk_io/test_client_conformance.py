@@ -3,6 +3,7 @@ difference."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from random import Random
@@ -46,8 +47,11 @@ class ActorClient(StorageClient):
 @pytest.mark.one_loop
 class TestStorageClient(ChunkStorageConformance):
     @pytest.fixture(autouse=True)
-    def state(self) -> None:
+    def state(self) -> Iterator[None]:
         self._state = MemoryChunkState()
+        yield
+        # pytest keeps the instance to the end of the run.
+        del self._state
 
     def make(self, folder: Path) -> ChunkStorage:
         return ActorClient(MemoryChunkStorage(self._state))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -18,8 +19,11 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.one_loop
 class TestWithoutAScript(ChunkStorageConformance):
     @pytest.fixture(autouse=True)
-    def state(self) -> None:
+    def state(self) -> Iterator[None]:
         self._state = MemoryChunkState()
+        yield
+        # pytest keeps the instance to the end of the run.
+        del self._state
 
     def make(self, folder: Path) -> FaultyChunkStorage:
         return FaultyChunkStorage(MemoryChunkStorage(self._state))

@@ -4,6 +4,7 @@ whole or absent."""
 from __future__ import annotations
 
 import errno
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -26,8 +27,11 @@ FIRST, SECOND, MORE = b"1" * 1500, b"2" * 700, b"3" * 900
 @pytest.mark.one_loop
 class TestOnASimulatedDisk(ChunkStorageConformance):
     @pytest.fixture(autouse=True)
-    def disk(self) -> None:
+    def disk(self) -> Iterator[None]:
         self._disk = SimulatedDisk(Random(1))
+        yield
+        # pytest keeps the instance to the end of the run.
+        del self._disk
 
     def make(self, folder: Path) -> FileSystemChunkStorage:
         return FileSystemChunkStorage(SimulatedFiles(self._disk), ROOT, world_of(Random().getrandbits(64)))

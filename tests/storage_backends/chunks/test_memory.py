@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,11 @@ from tierlog.testing.chunk_conformance import ChunkStorageConformance
 
 class InMemory(ChunkStorageConformance):
     @pytest.fixture(autouse=True)
-    def state(self) -> None:
+    def state(self) -> Iterator[None]:
         self._state = MemoryChunkState()
+        yield
+        # pytest keeps the instance to the end of the run.
+        del self._state
 
 
 class TestMemory(InMemory):
