@@ -1,9 +1,9 @@
 """What all benchmarks share: their declaration, measurement in pairs, and results.
 
-A figure alone tells little on a shared machine. So each round measures the reference and then the store, each
-round has one ratio, and the reported ratio is their median: a slow minute of the machine slows both halves of
-a round. The first round warms up and does not count; ``--quick``, whose figures mean nothing, does only that
-one."""
+A single figure means little on a shared machine. So each round measures the reference and then the store,
+each round has one ratio, and the reported ratio is their median: a slow minute of the machine slows both
+halves of a round. The first round warms up and does not count; ``--quick``, whose figures mean nothing, does
+only that one."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 
 It starts `tierlog serve` on a temporary folder, with a proxy in the middle of every connection, the control
 socket's too, and writers that record every ack. In each round some connections are cut (reset), silent
-(nothing passes, no side is told), slow, thin, broken once, or doubled (what a client sends arrives at two
+(nothing passes, and no side notices), slow, thin, broken once, or doubled (what a client sends arrives at two
 connections). When the fault ends every container must ack again. At the end every segment is checked
 as by scripts/chaos_failover.py.
 

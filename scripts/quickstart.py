@@ -160,7 +160,7 @@ class Kills:
         async with self._turn:
             if self._points and self.bytes >= self._points[0]:
                 self._points.pop(0)
-                # Only a settled service tells the failovers of this kill from those of the one before.
+                # Only in a settled service can the failovers of this kill be counted apart from earlier ones.
                 await self._service.settled()
                 victim = await self._service.owner(container_of(self._segments[segment].name, CONTAINERS))
                 if not self._service.send_signal(victim, signal.SIGKILL):

@@ -159,7 +159,7 @@ def walk(source: BytesSource, segment: str, start: int, end: int, until: int | N
         position += found[-1]
         cut_off = len(data) - found[-1]
         if cut_off >= events.HEADER_BYTES or found[-1] == 0:
-            # Its header tells where the next frame begins, so the rest of it need not be read.
+            # Its header gives the start of the next frame, so the rest of it need not be read.
             position += _frame_size(data[found[-1] :], segment, position, end)
             yield position
 

@@ -4,7 +4,7 @@ to the active one.
 Owns: restarts with backoff and a limit, the wait of callers for a recovering container, and their error when
 there will be no further ownership. Does not own: what a container does.
 
-A failed container is recovered while the app goes on. A fenced one stays fenced and a corrupt one stays
+A failed container is recovered while the app continues. A fenced one stays fenced and a corrupt one stays
 stopped; callers get the reason. A call that was refused because the container stopped before accepting it is
 tried again on the next ownership, within the wait's limit. One whose outcome is unknown never is."""
 

@@ -100,7 +100,7 @@ def samples(snapshots: Iterable[object]) -> Iterator[Sample]:
             if key in seen:
                 shown = ", ".join(f'{name}="{value}"' for name, value in sample.labels)
                 raise ValueError(
-                    f"two snapshots give {sample.name}{{{shown}}}; mark a field that tells them apart with "
+                    f"two snapshots give {sample.name}{{{shown}}}; mark a field that distinguishes them with "
                     f"label()"
                 )
 

@@ -1,7 +1,7 @@
 """The service over plain HTTP requests, without tierlog's client (docs/protocols/http.md).
 
 The checks read through this, so that no bug of the client can hide one of the server; writers use it with
-``--client raw``, which tells whose bug it is. The supervisor redirects to a segment's owner, which is then
+``--client raw``, which shows whose bug it is. The supervisor redirects to a segment's owner, which is then
 asked directly until it fails. Appends with a writer id and reads are always retried; an append without one
 only if it was certainly not applied. Needs asyncio (httpx)."""
 

@@ -3,7 +3,7 @@
 A link's fault holds at once, for its existing and new connections, or for one connection alone:
 
 - cut: connections are reset, new ones too
-- silent: nothing passes and no side is told; what was sent waits, as in a network that drops packets until it
+- silent: nothing passes and no side notices; what was sent waits, as in a network that drops packets until it
   heals
 - delay: each piece is delayed by so many seconds, in both directions
 - rate: bytes a second, in each direction of each connection

@@ -234,7 +234,7 @@ def _register() -> bytes:
 
 
 def _is_part_of_the_register(found: tuple[int, dict[int, Watermark]]) -> bool:
-    # 64 zero bytes are a slot that nobody wrote, so a blanked one cannot be told from it.
+    # 64 zero bytes are a slot that nobody wrote, so a blanked one looks the same.
     return found[0] == 18 and found[1].items() <= {17: _EARLIER, 18: _LATER}.items()
 
 

@@ -49,7 +49,7 @@ def _place(data: bytes) -> tuple[str, int]:
 
 
 def _staged(data: bytes) -> tuple[str, str, str]:
-    """Whose a staged segment is can be told from its name alone (rule T1)."""
+    """The name of a staged segment alone shows its transaction (rule T1)."""
     target, _, rest = _text(data).partition("|")
     transaction, _, part = rest.partition("|")
     name = staged_name(target, transaction, part)

@@ -125,7 +125,7 @@ _CLAIM = Identity(b"s" * 16, b"l" * 16, b"o" * 16)
 
 
 class _Claims:
-    """Long-term storage as far as a survey of claims needs it: one object."""
+    """Long-term storage as far as validation of claims needs it: one object."""
 
     def __init__(self, name: str, content: bytes) -> None:
         self._name = name
@@ -145,7 +145,7 @@ def _survey(name: str, content: bytes) -> tuple[int, Identity]:
     except StopIteration as end:
         (claim,) = end.value
         return claim.epoch, claim.identity
-    raise AssertionError("a survey of one object in memory has nothing to wait for")
+    raise AssertionError("validation of one object in memory has nothing to wait for")
 
 
 _IDENTITY = encode_identity(_STORE)

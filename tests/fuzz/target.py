@@ -22,7 +22,7 @@ Encode = Callable[[Any], bytes]
 class Target:
     name: str
     decode: Callable[[bytes], Any]
-    """None is a refusal too, where a decoder's contract says so."""
+    """None is a refusal too, if the decoder's contract allows it."""
     examples: Sequence[bytes]
     """Valid bytes: what mutations start from."""
     errors: tuple[type[Exception], ...] = (DecodeError,)
@@ -39,7 +39,7 @@ class Target:
     """For checksummed bytes of several records: whether a value is a part of the example's that its contract
     lets through."""
     hostile: Sequence[bytes] = ()
-    """Bytes that were, or could be, trouble: deep nests, huge numbers, found failures."""
+    """Bytes that caused failures, or could: deep nests, huge numbers, found failures."""
     bytes_per_byte: int = 512
     """How much memory a decode may use for each byte of its input."""
 

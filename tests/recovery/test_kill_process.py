@@ -1,5 +1,5 @@
-"""A real writer process, killed at random moments: everything it was told is there, and it goes on where it
-was."""
+"""A real writer process, killed at random moments: everything that was acked to it is there, and it continues
+where it was."""
 
 from __future__ import annotations
 

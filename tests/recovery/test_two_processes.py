@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 
 def receive_until(writer: subprocess.Popen[str], acks: int) -> str:
-    """What a writer says until it has told ``acks`` of them."""
+    """The output of a writer until it contains ``acks`` acks."""
     assert writer.stdout is not None
     output = ""
     while output.count("app/") < acks:

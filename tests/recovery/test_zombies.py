@@ -52,7 +52,7 @@ class Freezer:
 
 @attrs.define
 class FirstOwner:
-    """Plays its session until it ends or is told that it was fenced."""
+    """Plays its session until it ends or finds itself fenced."""
 
     files: SimulatedFiles
     oracle: Oracle = attrs.field(factory=Oracle)

@@ -1,4 +1,4 @@
-"""The proxy passes bytes as they are, and spoils them exactly as it is told."""
+"""The proxy passes bytes as they are, and breaks them exactly as configured."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_findings_are_plausible() -> None:
     for each in scenarios(11, 400):
         assert 0 <= each.victim < each.partitions
         assert each.partitions_later != each.partitions
-        # A batch of the victim's rows is left when the trouble comes mid-way.
+        # A batch of the victim's rows is left when the fault comes midway.
         assert each.rows // each.partitions > 100 * each.batches
         assert each.stream or each.kind is not FaultKind.STREAM_RESTARTED
         assert not (each.stream and each.master is not Master.LOCAL)

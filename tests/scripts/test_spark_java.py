@@ -1,4 +1,4 @@
-"""A Java for Spark is found where there is one, and what was looked for is told where there is none."""
+"""A Java for Spark is found where there is one, and the error lists what was searched otherwise."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _no_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def java(home: Path, version: str) -> Path:
-    """A program that tells its version as Java does."""
+    """A program that prints its version like Java."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
@@ -35,7 +35,7 @@ def test_a_good_java_is_left_to_spark_to_find(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["1.8.0_392", "11.0.13", "16"])
 def test_an_old_java_home_gives_way_to_the_one_on_path(version: str, tmp_path: Path) -> None:
-    """Spark looks at JAVA_HOME first, so it is told of the other one."""
+    """Spark checks JAVA_HOME first, so it is set to the other one."""
     old, new = java(tmp_path / "old", version), java(tmp_path / "new", "21.0.8")
 
     assert find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")}) == {"JAVA_HOME": str(new)}

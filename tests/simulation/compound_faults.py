@@ -70,7 +70,7 @@ class CompoundFaults:
     # --- power -----------------------------------------------------------------------------------
 
     async def _fail_a_sync(self, fault: PlannedFault, random: Random) -> None:
-        """What a failed sync should have saved is lost, whoever retries it."""
+        """Bytes of a failed sync are lost, even if another process retries it."""
         in_files = self._site.kind.chunks is ChunksKind.FOLDER
         verb, part = random.choice((*_SYNCS, *_CHUNK_SYNCS, *_CHUNK_SYNCS) if in_files else _SYNCS)
         self._add(

@@ -160,7 +160,7 @@ def spontaneous_for(calls: Sequence[Pending], others: Iterable[Pending]) -> list
     """What owners may have done by themselves that ``calls`` would notice. There may be much more of it, so
     all else must wait.
 
-    Whoever ends a transaction without asking about it, such as the deletion of its target, leaves the same
+    An operation that ends a transaction on the side, such as the deletion of its target, leaves the same
     behind if its lease was over.
     """
     read: frozenset[Cell] = frozenset().union(*(call.reads for call in calls))

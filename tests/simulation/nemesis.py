@@ -1,10 +1,9 @@
 """The nemesis carries out the plan's faults, and starts the next process whenever none serves.
 
-After each start it observes every family in full and tells the checkers which owners are fenced; clients wait
-for that. It heals everything at the end, or when nothing makes progress. A start that fails is tried again;
-after some attempts everything is healed, and from then on a failure is a violation. A few zombies may live at
-a time; each keeps one client.
-"""
+After each start it observes every family in full and reports to the checkers which owners are fenced; clients
+wait for that. It heals everything at the end, or when nothing makes progress. A start that fails is tried
+again; after some attempts everything is healed, and from then on a failure is a violation. A few zombies may
+live at a time; each keeps one client."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def _is_at_rest(container: Container) -> bool:
 
 
 def _reads_storage(container: Container) -> bool:
-    """Whether reads of long-term storage are under way: a tail may be in one, and hears of the rest when it
+    """Whether reads of long-term storage are under way: a tail may be in one, and sees the rest when it
     is back."""
     assert isinstance(container.chunks, StorageClient)
     reads = container.chunks._actor.statistics().reads

@@ -178,7 +178,7 @@ class _Worker:
 
 @contextmanager
 def _interrupts_kept_back() -> Iterator[None]:
-    """A process that starts meanwhile never hears Ctrl-C, not even while it imports; this one hears it
+    """A process that starts meanwhile never receives Ctrl-C, not even while it imports; this one receives it
     afterwards."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

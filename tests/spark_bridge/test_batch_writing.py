@@ -104,7 +104,7 @@ def test_at_least_once_loses_nothing_and_shows_rows_twice(
 
 
 def lossy_source(before: bool) -> type[Any]:
-    """The data source, whose commits fail on the driver: before the service hears of them, or when its answer
+    """The data source, whose commits fail on the driver: before the service receives them, or when its answer
     comes back."""
     from tierlog.spark_bridge import TierlogDataSource
     from tierlog.spark_bridge.writer import BatchArrowWriter

@@ -1,4 +1,4 @@
-"""Connections for large bodies: what is kept, what is given up, and how a break is told."""
+"""Connections for large bodies: what is kept, what is dropped, and how a broken connection is reported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Columns: the one that is written, those that are read; mistakes are told with what there is."""
+"""Columns: the one that is written, those that are read; errors list the columns that exist."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_each_micro_batch_is_known_by_query_and_number(
 
 
 def lossy_source(before: bool) -> type[Any]:
-    """The data source, whose commits fail on the driver: before the service hears of them, or when its answer
+    """The data source, whose commits fail on the driver: before the service receives them, or when its answer
     comes back."""
     from tierlog.spark_bridge import TierlogDataSource
     from tierlog.spark_bridge.writer import StreamArrowWriter

@@ -113,7 +113,7 @@ class MetadataFault(Enum):
 
 
 class FailingMetadataStore(MemoryMetadataStore):
-    """Its next commit meets ``fault``, if there is one; ``applied`` tells whether the newest one was applied
+    """Its next commit meets ``fault``, if there is one; ``applied`` shows whether the newest one was applied
     all the same."""
 
     fault: MetadataFault | None = None

@@ -198,7 +198,7 @@ class CrashChecker:
         return observation
 
     def _settle(self, disk: SimulatedDisk, oracle: Oracle) -> None:
-        disk.capacity = None  # whoever runs a full disk makes room at some time
+        disk.capacity = None  # an operator frees space on a full disk at some time
         key = seen(disk), repr(oracle)
         if key in self.settled:
             return

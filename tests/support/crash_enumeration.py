@@ -156,7 +156,7 @@ class Recorder:
                 self._note(before.copy, _on_twin(call, before.twins))
 
     def _before(self, disk: SimulatedDisk) -> DiskSnapshot:
-        """The last picture, if nothing has changed since: all that changes the disk comes by here."""
+        """The last snapshot, if nothing has changed since: every change of the disk passes here."""
         if self._snapshot is None or self._snapshot.disk is not disk:
             self._snapshot = DiskSnapshot(disk, *fork(disk), fingerprint(disk))
         return self._snapshot
@@ -198,7 +198,7 @@ def logged(call: IoCall) -> list[str]:
 
 
 class RecordingFiles(SimulatedFiles):
-    """Tells a recorder of each effect at the moment of it."""
+    """Reports each effect to a recorder when it happens."""
 
     def __init__(self, disk: SimulatedDisk, recorder: Recorder, freezer: Freezer | None = None) -> None:
         super().__init__(disk, freezer)

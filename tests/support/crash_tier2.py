@@ -83,7 +83,7 @@ class Tier2Limits(Limits):
 
 @attrs.frozen(kw_only=True)
 class LostLogs(Tier2Limits):
-    """The logs are lost before process ``lost_before`` begins; whoever opens the folder then restores its
+    """The logs are lost before process ``lost_before`` begins; the next opener restores its
     backup first."""
 
     lost_before: int = 2

@@ -8,7 +8,7 @@ certain:
   duplicate whose place is forgotten);
 * ``doubt`` for a call of unknown outcome; ``fenced`` when another owner took over: then it ends.
 
-A line without its line end was told to nobody. An event is ``<name> <number> <padding>`` and a line end, so a
+A line without its line end does not count. An event is ``<name> <number> <padding>`` and a line end, so a
 segment explains itself. The writer goes on after the last number that the store knows, so it can be started
 again after anything.
 """

@@ -1,5 +1,5 @@
-"""When two simulated disks are the same: for everybody at any time, or for whoever runs on them until the
-next power loss."""
+"""When two simulated disks are the same: for everybody at any time, or for a process that runs on them until
+the next power loss."""
 
 from __future__ import annotations
 

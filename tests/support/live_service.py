@@ -219,7 +219,7 @@ def refused(folder: Path, *arguments: str) -> Ended:
 
 
 def processes_of(folder: Path) -> dict[int, str]:
-    """Living processes with the folder in their command line, whoever their parent is."""
+    """Running processes with the folder in their command line, of any parent."""
     found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():

@@ -21,7 +21,7 @@ OPTIONS = LocalLogOptions(file_size=1500, reserve=4096, allocation_step=4096, le
 
 @attrs.define
 class Ledger:
-    """What clients were told, and what was tried."""
+    """The acks of clients, and everything that was tried."""
 
     acked: dict[int, bytes] = attrs.field(factory=dict)
     tried: dict[int, list[bytes]] = attrs.field(factory=dict)

@@ -2,7 +2,7 @@
 
 It never looks at how the store works. A family's client calls one operation after the other, so at a crash
 one of them is in doubt: the recovered family is the one with it or the one without it, whole. Racers append
-to one segment at the same time: each of their acked records is there once, at the offset that was told, in
+to one segment at the same time: each of their acked records is there once, at the returned offset, in
 the order of its racer; the one in doubt once or never.
 """
 
@@ -106,7 +106,7 @@ class RaceState:
             found[racer, number] = offset
         for event, offset in self.acked.items():
             assert found.get(event) == offset, (
-                f"acked event {event}: told offset {offset}, found {found.get(event)}"
+                f"acked event {event}: acked at {offset}, found {found.get(event)}"
             )
 
     def settle(self, data: bytes) -> None:

@@ -53,7 +53,7 @@ def staged(store: SyncClient, segment: str) -> list[str]:
 
 
 def failing(frame: Any, fail: Callable[[int], None], schema: str = "value string") -> Any:
-    """The same rows; after some batches of each task ``fail`` is told the number of the attempt."""
+    """The same rows; after some batches of each task ``fail`` gets the number of the attempt."""
 
     def later(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext

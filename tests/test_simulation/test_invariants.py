@@ -1,4 +1,4 @@
-"""Each named predicate holds in a living container, and says so when it is broken on purpose."""
+"""Each named predicate holds in a running container, and reports a breach made on purpose."""
 
 from __future__ import annotations
 

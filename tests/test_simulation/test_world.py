@@ -33,7 +33,7 @@ Story = Callable[[Site, anyio.abc.TaskGroup], Awaitable[None]]
 
 
 def play(story: Story, kind: SiteKind, seed: int = 0) -> Trace:
-    """Tell ``story`` at a fresh site; whoever still lives at its end is killed."""
+    """Run ``story`` at a fresh site; processes that still run at its end are killed."""
     trace = Trace(everything=True)
 
     async def body() -> None:

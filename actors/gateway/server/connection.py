@@ -85,7 +85,8 @@ class HttpConnection(asyncio.BufferedProtocol):
         self._headers: Headers = []
         self._in_head = False
         self._framing_bytes = 0
-        """Received inside a body since its last byte: chunk extensions and trailers, which mean nothing here."""
+        """Received inside a body since its last byte: chunk extensions and trailers, which mean nothing
+        here."""
         self._head_bytes = 0
         self._chunk_bytes = 0
         self._heads = 0

@@ -22,7 +22,7 @@ from .endpoint import Parameter, endpoint, verb
 
 @verb(Verb.BEGIN_TRANSACTION, TransactionEnded, StorageFull)
 async def begin(call: Call, body: Begin) -> TransactionInfo:
-    """Begin a transaction, or find the one with this id; its state tells what is left to do."""
+    """Begin a transaction, or find the one with this id; its state shows what is left to do."""
     return await call.server.store.begin_transaction(
         call.name, body.transaction_id, token=token_value(body.token), lease=body.lease
     )

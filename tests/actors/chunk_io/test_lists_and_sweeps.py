@@ -47,7 +47,7 @@ async def test_a_list_abandoned_early_requests_no_further_page() -> None:
 
 
 async def test_each_page_of_a_list_is_retried_separately() -> None:
-    """A12: trouble late in a list does not begin it anew."""
+    """A12: a failure late in a list does not restart it."""
     async with stage(list_page=2) as play:
         for number in range(4):
             await play.chunks.memory.create_with_content(f"a/{number}", [])

@@ -48,7 +48,7 @@ CREATION = ChunkCall(CREATE_WITH_CONTENT, "c/1", ([b"abc", b"def"],))
 
 
 class Trial:
-    """Attempts over scripted chunks; ``seen`` is what the breaker would be told."""
+    """Attempts over scripted chunks; ``seen`` is what the breaker would see."""
 
     def __init__(self, limit: int = 3) -> None:
         self.chunks = ScriptedChunks()

@@ -92,7 +92,7 @@ async def test_a_delay_ends_when_the_writer_makes_progress() -> None:
 
 
 async def test_a15_above_the_hard_limit_a_full_long_term_storage_is_named() -> None:
-    """Waiting makes no room there: whoever appends should hear of it."""
+    """Waiting makes no room there, so the append must fail."""
     gates = Gates()
     gates.pin(200)
     gates.writer.failing[gates.parts.segment().sid] = StorageFull("its safe size is 100")

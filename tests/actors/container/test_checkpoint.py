@@ -1,4 +1,4 @@
-"""Checkpoints: when they are due, what they hold, what the log may forget, and what is said again."""
+"""Checkpoints: when they are due, what they hold, what the log may drop, and what is said again."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ async def said_again(world: PipelineWorld) -> list[tuple[int, bytes]]:
 
 
 async def test_a_segment_that_cannot_be_flushed_does_not_pin_the_log() -> None:
-    """F4: its bytes are said again at the tail, and the old groups can go."""
+    """F4: its bytes are logged again at the tail, and the old groups are truncated."""
     async with running(ALWAYS_RELOG) as (world, checkpointer):
         await created(world)
         await world.ask(append(NAME, b"abc"))

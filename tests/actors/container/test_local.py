@@ -288,7 +288,7 @@ async def test_a_stop_during_the_pause_makes_no_new_ownership_work() -> None:
 
 
 async def test_a_restart_takes_over_only_from_this_containers_own_ownerships() -> None:
-    """The first one opens on order, whoever had the log; the next ones open by themselves."""
+    """The first ownership opens on order, over any owner; the next ones open by themselves."""
     async with supervised() as world:
         await world.container.wait_started()
         for _ in range(2):

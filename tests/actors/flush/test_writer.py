@@ -1,4 +1,4 @@
-"""Flush cycles: cut, order, end record, failures, and who is told (rules F1 to F5)."""
+"""Flush cycles: cut, order, end record, failures, and the answers to waiters (rules F1 to F5)."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ async def test_a_target_waits_for_a_source_that_failed() -> None:
 
 
 async def test_a_cycle_in_which_nothing_got_through_is_not_logged() -> None:
-    """Long-term storage's trouble must not feed the log (S7)."""
+    """A failing long-term storage must not fill the log (S7)."""
     world = await FlushWorld().open()
     world.parts.create()
     world.parts.do(append(NAME, b"x"))

@@ -40,7 +40,7 @@ def path() -> Iterator[str]:
 
 
 class Host:
-    """A link, what it was told, and how it ended."""
+    """A link, the messages it received, and how it ended."""
 
     def __init__(self, path: str, grace: float = 60) -> None:
         self.obeyed: list[Order] = []

@@ -1,5 +1,5 @@
-"""Orders carried out on real containers: opened, closed, fenced, damaged, and what the supervisor is told of
-it (rules V1, V3, V8)."""
+"""Orders carried out on real containers: opened, closed, fenced, damaged, and what is reported to the
+supervisor of it (rules V1, V3, V8)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Host:
         self.drained = reason
 
     async def obey(self, order: Open | Close) -> Report:
-        """Carry out an order and return what is said next."""
+        """Carry out an order and return the next report."""
         self.orders.obey(order)
         return await self.received()
 

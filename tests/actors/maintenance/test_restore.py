@@ -143,7 +143,7 @@ async def test_a_store_is_restored_as_it_was_at_its_backup(made: Path) -> None:
 
 
 async def test_ids_and_epochs_are_above_all_that_were(made: Path) -> None:
-    shutil.rmtree(made / "lts" / "_system" / "containers")  # no claim tells which epochs there were
+    shutil.rmtree(made / "lts" / "_system" / "containers")  # no claim shows which epochs there were
     lose_logs(made)
     await change_manifest(made, epochs=(70, 70))
     await restored(made)

@@ -45,7 +45,7 @@ def finder(storage: Storage, *segments: Segment) -> AppendStarts:
 
 
 async def test_flushed_and_unflushed_starts_follow_each_other() -> None:
-    """The last boundary below what is flushed stays in memory, and is told once."""
+    """The last boundary below what is flushed stays in memory, and is returned once."""
     segment = Segment(1, 60, flushed=40, append_boundaries=[30, 45, 55])
     starts = finder(Storage({1: [0, 20, 30]}), segment)
 

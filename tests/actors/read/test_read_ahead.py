@@ -276,7 +276,7 @@ async def test_a_reader_that_asks_ahead_is_in_sequence() -> None:
     assert found == {offset: DATA[offset : offset + 10] for offset in range(0, 80, 10)}
 
 
-# --- trouble ------------------------------------------------------------------------------------
+# --- failures -----------------------------------------------------------------------------------
 
 
 async def test_a_failed_window_leaves_the_reader_to_read_for_itself() -> None:
@@ -348,7 +348,7 @@ async def test_a_slow_window_delays_no_other_reader() -> None:
 
 
 async def test_the_windows_of_all_readers_stay_within_the_budget() -> None:
-    """Two containers share it; whoever gets no window reads for himself."""
+    """Two containers share it; a reader without a window reads for itself."""
     source, budget = Source(), ReadAheadBudget(limit_bytes=120, fetches_max=4)
     most = 0
 

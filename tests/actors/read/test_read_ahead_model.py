@@ -119,7 +119,7 @@ class Case:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """What changes the layout reads chunks, too; troubles are for the readers."""
+        """Changes of the layout read chunks too; the failures are for the readers."""
         self.is_changing = True
         yield
         self.is_changing = False

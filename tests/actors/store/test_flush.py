@@ -170,7 +170,7 @@ async def test_appends_continue_while_long_term_storage_is_down_and_are_flushed_
 
 
 async def test_a_poisoned_segment_stalls_nobody_else() -> None:
-    """F4: the others are flushed, deleted and collected; the poisoned one heals when its trouble is over."""
+    """F4: the others are flushed, deleted and collected; the poisoned one recovers when its fault is over."""
     world = ContainerWorld()
     async with world.owner() as owner:
         await make(owner.store, "bad", b"x" * 1000)

@@ -1,4 +1,4 @@
-"""What a store tells about itself: spans around appends, statistics as Prometheus text."""
+"""Observability of a store: spans around appends, statistics as Prometheus text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The life of an embedded store: opening, failures and recoveries while the app goes on, fencing, forks,
+"""The life of an embedded store: opening, failures and recoveries while the app continues, fencing, forks,
 cancellation, Ctrl-C."""
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ async def fail_once(folder: Folder, store: SegmentStore) -> None:
     """One append meets a failing disk; then the disk is well again."""
     folder.fail_next_sync()
     with pytest.raises(OutcomeUnknown):
-        await store.append("s", b"?", writer_id="trouble", event_number=restarts(store))
+        await store.append("s", b"?", writer_id="writer", event_number=restarts(store))
     folder.fault = None
 
 
@@ -94,8 +94,8 @@ async def test_a_failed_container_recovers_within_the_store_and_the_body_continu
             await fail_once(folder, store)
             data = await read_all(store, "s")
             assert data.rstrip(b"?") == b"abc"
-            await store.append("s", b"?", writer_id="trouble", event_number=round_)
-            assert await store.last_event_number("s", "trouble") == round_
+            await store.append("s", b"?", writer_id="writer", event_number=round_)
+            assert await store.last_event_number("s", "writer") == round_
 
         assert await read_all(store, "s") == b"abc???"
         assert restarts(store) == 3
@@ -133,7 +133,7 @@ async def test_a_tail_does_not_notice_a_recovery() -> None:
             tasks.start_soon(follow, store, "s", seen)
             await anyio.wait_all_tasks_blocked()
             await fail_once(folder, store)
-            await store.append("s", b"?", writer_id="trouble", event_number=0)
+            await store.append("s", b"?", writer_id="writer", event_number=0)
             await store.append("s", b"def")
             await store.seal_segment("s")
 
@@ -287,7 +287,7 @@ async def test_a_forked_child_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("turns", range(6))
 async def test_a_cancelled_append_leaves_the_store_sound_and_can_be_resent(turns: int) -> None:
-    """A6: its outcome is unknown; with a writer id and number the repeat tells."""
+    """A6: its outcome is unknown; with a writer id and number a repeat resolves it."""
     folder = Folder()
     async with folder.open() as store:
         await make(store, "s", b"abc")

@@ -1,4 +1,4 @@
-"""A store whose long-term storage is a bucket: its whole life, through trouble, and what it says when the
+"""A store whose long-term storage is a bucket: its whole life, through failures, and the errors when the
 bucket is not right."""
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ Verb = Callable[[Any], Awaitable[object]]
     ]
 )
 async def store(request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str) -> AsyncIterator[Any]:
-    """With an empty target. All that is said here is true of each."""
+    """With an empty target. Every test here holds for each."""
     if request.param == "embedded":
         async with tierlog.open_store(tmp_path / "data", containers=4, config=CONFIG) as opened:
             await opened.create_segment(TARGET)

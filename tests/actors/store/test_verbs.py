@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 async def store(
     request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str
 ) -> AsyncIterator[SegmentStore]:
-    """A client has the same verbs, arguments, results and errors: all that is said here is true of both."""
+    """A client has the same verbs, arguments, results and errors: every test here holds for both."""
     if request.param == "embedded":
         async with tierlog.open_store(tmp_path / "data", containers=2, config=CONFIG) as opened:
             yield opened

@@ -1,5 +1,5 @@
-"""What a read gives: ``bytes`` to a user, whatever the bytes came from; a view to whoever passes them on at
-once."""
+"""What a read gives: ``bytes`` to a user, whatever the bytes came from; a view to a caller that passes them
+on at once."""
 
 from __future__ import annotations
 

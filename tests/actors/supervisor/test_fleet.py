@@ -31,7 +31,7 @@ OPTIONS = FleetOptions(
 
 @attrs.define
 class Machine:
-    """Hosts that do as they are told, and a clock. What each serves, and the one epoch counter that
+    """Hosts that carry out every order, and a clock. What each serves, and the one epoch counter that
     fences."""
 
     fleet: Fleet
@@ -96,7 +96,7 @@ class Machine:
         self.do(self.fleet.exited(host, self.now))
 
     def resume(self, host: str) -> None:
-        """It finds itself fenced for what others have opened, says so, and goes on."""
+        """It finds itself fenced from containers that others opened, reports it, and continues."""
         self.frozen.discard(host)
         for index, epoch in list(self.serves[host].items()):
             if self.epochs[index] != epoch:
@@ -345,7 +345,7 @@ def test_late_answers_change_nothing() -> None:
 
 @pytest.mark.parametrize("fenced_first", [False, True])
 def test_v2_an_overtaken_opening_that_fenced_the_owner_makes_its_host_the_owner(fenced_first: bool) -> None:
-    """A host that was silent for a moment opens what it was told to, after another one had been told so
+    """A host that was silent for a moment opens what it was ordered to, after another one had the same order
     too."""
     world = machine()
     assignment = world.fleet.assignments[0]
@@ -378,7 +378,7 @@ def test_v2_an_owner_fenced_by_our_own_overtaken_order_is_not_blamed_on_an_outsi
     world.epochs[0] += 1
     world.serves[other][0] = world.epochs[0]
     world.do(world.fleet.opened(other, 0, order.request - 1, world.epochs[0], world.now))
-    assert 0 not in world.serves[other], "it was told to close"
+    assert 0 not in world.serves[other], "it was ordered to close"
     world.frozen.discard(host)
     del world.serves[host][0]
     world.do(world.fleet.opened(host, 0, order.request, epoch, world.now))

@@ -52,7 +52,7 @@ async def test_v4_a_process_that_is_no_child_is_watched_too(stranger: subprocess
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(process.wait)
         process.signal(signal.SIGTERM)
-        # Its parent hears of the end as it always does.
+        # Its parent is notified of the end as always.
         assert await anyio.to_thread.run_sync(stranger.wait) == -signal.SIGTERM
     assert process.ended.is_set()
 

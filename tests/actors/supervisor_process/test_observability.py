@@ -1,4 +1,4 @@
-"""What a real service tells about itself: the metrics that docs/observability.md lists, and traces when its
+"""Observability of a real service: the metrics that docs/observability.md lists, and traces when its
 environment asks for them."""
 
 from __future__ import annotations

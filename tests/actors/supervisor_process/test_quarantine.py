@@ -65,9 +65,7 @@ def test_v8_a_container_that_kills_three_hosts_is_quarantined_and_the_others_con
             if index != BAD:
                 service.append(name, b"after")
                 assert service.read(name) == b"before after"
-        wait_until(
-            lambda: not_served(service) == (503, [BAD]), "the supervisor has heard what the hosts serve"
-        )
+        wait_until(lambda: not_served(service) == (503, [BAD]), "the supervisor knows what the hosts serve")
 
         fault.unlink()
         assert service.post(f"/v1/containers/{BAD}/open").is_success

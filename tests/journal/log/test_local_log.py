@@ -51,7 +51,7 @@ def is_wal_write(call: IoCall) -> bool:
 
 
 async def test_a_zombie_frozen_between_its_sync_and_its_check_does_not_ack() -> None:
-    """W1: its group is durable; the next owner may or may not have read it, and the zombie is told that it
+    """W1: its group is durable; the next owner may or may not have read it, and the zombie learns that it
     was fenced."""
     disk, freeze = SimulatedDisk(Random(1)), Freeze(is_check)
     zombie = await open_log(disk, freeze)

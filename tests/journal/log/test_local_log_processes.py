@@ -54,7 +54,7 @@ def start(folder: Path, name: str, rounds: int) -> subprocess.Popen[str]:
 
 
 def acked_by(output: str) -> dict[int, bytes]:
-    """What a fighter was told, by number; a line that was cut off by a kill was told to nobody."""
+    """What a process acked, by number; a line cut off by a kill does not count."""
     lines = [line.split() for line in output.splitlines(keepends=True) if line.endswith("\n")]
     return {int(number): f"{name} {index}".encode().ljust(300) for number, name, index in lines}
 
@@ -68,7 +68,7 @@ async def read_all(folder: Path) -> dict[int, bytes]:
 
 
 async def test_two_processes_fight_over_one_folder_and_no_acked_group_is_lost(tmp_path: Path) -> None:
-    """W1: whoever is told that a group is durable, the next owner has read it."""
+    """W1: the next owner has read every group that was reported durable."""
     folder = tmp_path / "wal"
     fighters = [start(folder, name, 8) for name in ("one", "two")]
     outputs = [await anyio.to_thread.run_sync(fighter.communicate) for fighter in fighters]

@@ -121,7 +121,7 @@ async def test_power_loss_at_every_call(keep: Keep) -> None:
 
 @pytest.mark.anyio
 async def test_a_chunk_reported_missing_after_a_lost_delete_reply_does_not_come_back() -> None:
-    """Whoever deletes files of the legacy layout forgets their names then, and no listing looks for them."""
+    """After a delete of files of the legacy layout their names are dropped, and no listing looks for them."""
     disk = SimulatedDisk(Random(1))
 
     def lose_the_answer(index: int, call: IoCall) -> FailAfter | None:

@@ -207,7 +207,7 @@ def test_a_system_without_hints_still_writes(path: str, monkeypatch: pytest.Monk
 
 
 def _in_memory() -> Callable[[str], list[int]]:
-    """Tells which pages of a file are in memory."""
+    """Reports which pages of a file are in memory."""
     library = ctypes.CDLL(None, use_errno=True)
     library.mmap.restype = ctypes.c_void_p
     library.mmap.argtypes = (

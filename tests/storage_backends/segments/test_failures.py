@@ -1,4 +1,4 @@
-"""Trouble: a fault at every call of a workload, commits without an answer, cancellation, owners that come
+"""Failures: a fault at every call of a workload, commits without an answer, cancellation, owners that come
 back."""
 
 from __future__ import annotations

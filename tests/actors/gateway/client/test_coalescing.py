@@ -33,7 +33,7 @@ def items_of(received: Received) -> list[BatchItem]:
 
 
 class Server:
-    """A script that applies what it is sent, one request after the other, and can be told to wait or to
+    """A script that applies what it is sent, one request after the other, and can be made to wait or to
     fail."""
 
     def __init__(self) -> None:

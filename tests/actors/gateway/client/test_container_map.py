@@ -13,7 +13,7 @@ BASE, ONE, TWO = "http://supervisor", "http://one", "http://two"
 
 
 def known() -> ContainerMapCache:
-    """As the supervisor told it: the first container at one host, the second at the other."""
+    """As the supervisor reported it: the first container at one host, the second at the other."""
     cache = ContainerMapCache(BASE)
     cache.learn(ContainerMap(1, (ContainerAssignment(0, ONE, 5), ContainerAssignment(1, ONE, 7))), BASE)
     return cache

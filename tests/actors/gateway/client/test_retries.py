@@ -1,4 +1,4 @@
-"""What may be sent again, after what, and what is told instead."""
+"""What may be resent, after which failure, and which error is raised instead."""
 
 from __future__ import annotations
 

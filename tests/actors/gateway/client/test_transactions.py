@@ -1,4 +1,4 @@
-"""Transactions between a client and servers that fail: what is sent again, and what is told after a lost
+"""Transactions between a client and servers that fail: what is resent, and which error follows a lost
 reply (rule H17)."""
 
 from __future__ import annotations

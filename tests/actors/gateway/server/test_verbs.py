@@ -236,7 +236,7 @@ async def test_h7_a_batch_that_is_cut_off_has_no_effect(served: Service, cut: in
     assert (await served.store.segment_info("a")).length == 0
 
 
-# --- other owners, and the store's own trouble --------------------------------------------------
+# --- other owners, and failures of the store -----------------------------------------------------
 
 
 @pytest.mark.parametrize("owner", ["http://127.0.0.1:1", None])

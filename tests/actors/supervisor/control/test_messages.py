@@ -1,4 +1,4 @@
-"""The control protocol: what is said is understood, and nothing else is."""
+"""The control protocol: valid messages are understood, and nothing else is."""
 
 from __future__ import annotations
 

@@ -154,8 +154,8 @@ async def mark(storage: S3ChunkStorage) -> object:
 async def test_a_bucket_that_is_gone_is_unavailable_and_never_a_missing_chunk(
     storage: S3ChunkStorage, server: S3Server, verb: Verb
 ) -> None:
-    """Its ``HEAD`` says a bare 404 of both. Whoever took that for a missing chunk would forget segments and
-    their garbage."""
+    """Its ``HEAD`` says a bare 404 of both. A caller that took that for a missing chunk would lose segments
+    and their garbage."""
     server.remove_bucket()
     with pytest.raises(Unavailable, match="there is no bucket chunks at http://127.0.0.1"):
         await verb(storage)
