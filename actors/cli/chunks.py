@@ -74,7 +74,8 @@ def layout(name: Name, json: Json = False, data: Data = DEFAULT_DATA) -> None:
 def _summary(found: SegmentLayout) -> list[str]:
     info, record = found.info, found.record
     held = output.count(info.length - info.start_offset, "byte")
-    lines = [f"{held} from {info.start_offset} on, {info.length - info.flushed_length} not flushed"]
+    unflushed = info.length - max(info.flushed_length, info.start_offset)
+    lines = [f"{held} from {info.start_offset} on, {unflushed} not flushed"]
     if record is None:
         return [*lines, "nothing of it is flushed yet"]
 
@@ -93,7 +94,7 @@ def verify(
 ) -> None:
     """Read all committed bytes and verify every checksum.
 
-    The exit code is 0 if all chunks are whole, 1 if one is missing, too short or damaged. Unreferenced chunks
+    The exit code is 0 if all chunks are sound, 1 if one is missing, too short or damaged. Unreferenced chunks
     are counted, but are no problem.
     """
     from ..maintenance.report import verify as verify_chunks
@@ -167,5 +168,5 @@ def _show(report: VerifyReport) -> None:
         )
     chunks, segments = output.count(report.chunks, "chunk"), output.count(report.segments, "segment")
     screen.print(f"read {chunks} of {segments} with {output.show_bytes(report.bytes)}")
-    verdict = "whole" if report.sound else f"not whole, problems: {len(report.problems)}"
+    verdict = "sound" if report.sound else f"not sound, problems: {len(report.problems)}"
     screen.print(verdict, style="green" if report.sound else "red")

@@ -105,7 +105,7 @@ _DATA_COLUMNS = {
     "unflushed": "unflushed_bytes",
     "chunks": "chunks_referenced",
     "on storage": "chunks_on_storage",
-    "orphaned": "chunks_orphaned",
+    "unreferenced": "chunks_unreferenced",
     "missing": "chunks_missing",
 }
 

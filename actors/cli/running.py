@@ -180,10 +180,10 @@ def read_settings(config_file: Path | None, chunks: str | None) -> StoreConfig:
 async def check_new_folder(folder: StoreFolder) -> None:
     """Refuse to make a store in a folder that holds other files."""
     from ...storage_backends.files.local import LocalFiles
-    from ..folder.paths import existing_identity, list_files, run_program
+    from ..folder.paths import existing_identity, list_data_folder, run_program
 
     files = LocalFiles()
-    entries = [entry.name for entry in await run_program(files, list_files(folder.path), folder.path)]
+    entries = [entry.name for entry in await run_program(files, list_data_folder(folder), folder.path)]
     if "wal" in entries:
         await existing_identity(files, folder)
     elif others := [name for name in entries if name not in _ALLOWED_IN_A_NEW_FOLDER]:
@@ -208,13 +208,16 @@ async def ask_service(url: str, method: str, path: str, body: dict[str, str] | N
     """Send a request to the supervisor at ``url``; returns the JSON of its answer. The environment's proxies
     are not used.
 
-    Raises the error in its answer, or ``Unavailable`` if there is none.
+    Raises the error in its answer, ``InvalidArgument`` if ``url`` is malformed, or ``Unavailable`` if there is
+    no answer.
     """
     import httpx
 
     from ...storage_backends.base.errors import Unavailable
+    from ..gateway.client.transport import check_url
     from ..gateway.wire.errors import from_problem
 
+    url = check_url(url)
     try:
         async with httpx.AsyncClient(base_url=url, timeout=_REQUEST_SECONDS, trust_env=False) as client:
             answer = await client.request(method, path, json=body)

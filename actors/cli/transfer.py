@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ...storage_backends.base.errors import InvalidArgument
 from . import output
 from .options import DEFAULT_DATA, Chunks, Config, Data, Json, Names, TakeOver, check_selection
 from .running import FAILED, execute, owning, read_settings, viewing
@@ -39,8 +40,8 @@ def export(
     first.
 
     No data is copied. A header describes the segment as it is now, without later appends. It cannot express a
-    start offset inside a chunk: legacy readers begin at the start of that chunk, and the column "seen again"
-    counts the truncated bytes that they read. The header of a sealed segment is read-only.
+    start offset inside a chunk: legacy readers begin at the start of that chunk, and the column
+    "readable again" counts the truncated bytes that they read. The header of a sealed segment is read-only.
     """
     check_selection(names, everything)
 
@@ -66,7 +67,7 @@ def export(
             (e.length, e.start_offset, e.hidden_bytes, e.chunks, "sealed" if e.sealed else "open", e.header)
             for e in done
         ]
-        output.print_table(("length", "start", "seen again", "chunks", "state", "header"), rows)
+        output.print_table(("length", "start", "readable again", "chunks", "state", "header"), rows)
 
 
 def import_(
@@ -207,10 +208,15 @@ async def _backup_options(data: Path, name: str | None) -> BackupOptions:
 @asynccontextmanager
 async def _folder_of_backups(path: Path, *, write: bool = False) -> AsyncIterator[ChunkStorage]:
     """The storage of a folder with backups only. ``write`` creates the folder."""
+    import anyio
+
     from ...storage_backends.chunks.filesystem import FileSystemChunkReader, FileSystemChunkStorage
     from ...storage_backends.files.local import LocalFiles
     from ..folder.paths import check_path
     from ..store.opening import system_world
+
+    if not write and not await anyio.Path(path).is_dir():
+        raise InvalidArgument(f"there is no folder {path}: name the folder of `tierlog backup --to`")
 
     kind = FileSystemChunkStorage if write else FileSystemChunkReader
     storage = kind(LocalFiles(), check_path(path).path, system_world())
@@ -222,15 +228,10 @@ async def _folder_of_backups(path: Path, *, write: bool = False) -> AsyncIterato
 
 
 async def _list(data: Path, to: Path | None) -> list[tuple[str, Manifest]]:
-    from ..maintenance.backup import list_backups, read_object
-    from ..maintenance.backup_objects import decode_manifest, manifest_name
+    from ..maintenance.backup import list_backups, read_manifest
 
     async def read(storage: ChunkStorage) -> list[tuple[str, Manifest]]:
-        names = await list_backups(storage)
-        return [
-            (each, decode_manifest(await read_object(storage, manifest_name(each)), manifest_name(each)))
-            for each in names
-        ]
+        return [(each, await read_manifest(storage, each)) for each in await list_backups(storage)]
 
     if to is not None:
         async with _folder_of_backups(to) as storage:

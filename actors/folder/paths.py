@@ -70,9 +70,21 @@ def list_files(folder: str) -> Program[tuple[FolderEntry, ...]]:
     return tuple(entries)
 
 
+def list_data_folder(folder: StoreFolder) -> Program[tuple[FolderEntry, ...]]:
+    """The entries of the data folder; none if it is missing. Raises ``InvalidArgument`` if it is a file."""
+    try:
+        return (yield from list_files(folder.path))
+    except NotADirectoryError as error:
+        raise _is_a_file(folder) from error
+
+
+def _is_a_file(folder: StoreFolder) -> InvalidArgument:
+    return InvalidArgument(f"{folder.path} is a file: name the data folder of a store")
+
+
 def remove_empty_restore_folders(folder: StoreFolder) -> Program[None]:
     """Remove the empty folder of a restore that crashed right after its last step (rule S17)."""
-    for entry in (yield from list_files(folder.path)):
+    for entry in (yield from list_data_folder(folder)):
         if entry.is_folder and entry.name.startswith(RESTORE_TEMPORARY):
             try:
                 yield RemoveFolder(f"{folder.path}/{entry.name}")
@@ -102,9 +114,11 @@ def _existing_identity(folder: StoreFolder) -> Program[StoreIdentity]:
     try:
         yield ListFolder(folder.path)
     except FileNotFoundError as error:
-        raise InvalidArgument(f"there is no folder {folder.path}: name the data folder of a store") from error
+        raise InvalidArgument(
+            f"there is no folder {folder.path}: name the data folder of a store with --data or TIERLOG_DATA"
+        ) from error
     except NotADirectoryError as error:
-        raise InvalidArgument(f"{folder.path} is a file: name the data folder of a store") from error
+        raise _is_a_file(folder) from error
 
     found = yield from read_identity(folder.wal)
     if found is None:

@@ -19,7 +19,7 @@ import attrs
 from ...journal.operations.segment_image import SegmentImage, SegmentStatus, WriterState
 from ...storage_backends.base.checksum import crc32c
 from ...storage_backends.base.chunk_storage import ChunkStorage
-from ...storage_backends.base.errors import ChunkNotFound, InvalidArgument, Unavailable
+from ...storage_backends.base.errors import ChunkNotFound, DataCorruption, InvalidArgument, Unavailable
 from ...storage_backends.base.transactions import is_staged
 from ...storage_backends.segments.records import (
     ChunkRecord,
@@ -42,6 +42,7 @@ from .backup_objects import (
     ReleasedFile,
     SegmentBackup,
     backup_of,
+    decode_manifest,
     encode_manifest,
     encode_segment,
     manifest_name,
@@ -50,6 +51,7 @@ from .backup_objects import (
 
 _WORKERS = 8
 _ATTEMPTS_MAX = 5
+_BACKUPS_SHOWN = 5
 
 
 @attrs.frozen
@@ -185,7 +187,8 @@ def segment_backup(
         (),
     )
     live = tuple((at, chunk) for at, chunk in chunks if at + chunk.length > start)
-    return SegmentBackup(container, segment.length - length, image, live)
+    unflushed = segment.length - max(length, segment.start_offset)
+    return SegmentBackup(container, unflushed, image, live)
 
 
 def _writers(
@@ -208,10 +211,21 @@ async def list_backups(storage: ChunkStorage) -> list[str]:
     return sorted(name for name in names if name is not None)
 
 
+async def read_manifest(storage: ChunkStorage, name: str) -> Manifest:
+    """The manifest of the backup ``name``. Raises ``InvalidArgument`` if there is no such backup."""
+    file = manifest_name(name)
+    if not await storage.exists(file):
+        known = await list_backups(storage)
+        others = f"the latest are {', '.join(known[-_BACKUPS_SHOWN:])}" if known else "there are none"
+        raise InvalidArgument(f"there is no backup {name!r}: {others}")
+
+    return decode_manifest(await read_object(storage, file), file)
+
+
 async def read_object(storage: ChunkStorage, name: str) -> bytes:
-    """A whole object; ``InvalidArgument`` if it is missing."""
+    """A whole object of a backup. Raises ``DataCorruption`` if it is missing."""
     try:
         length = (await storage.info(name)).length
         return await storage.read(name, 0, length)
     except ChunkNotFound as error:
-        raise InvalidArgument(f"there is no {name} in the backup's storage") from error
+        raise DataCorruption("an object of the backup is missing", file=name) from error

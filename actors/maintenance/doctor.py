@@ -65,10 +65,10 @@ class ContainerReport:
     bytes: int = 0
     """Readable bytes of all segments."""
     unflushed_bytes: int = 0
-    """Bytes that are only in the log."""
+    """Readable bytes that are only in the log."""
     chunks_referenced: int = 0
     chunks_on_storage: int = 0
-    chunks_orphaned: int = 0
+    chunks_unreferenced: int = 0
     """Chunks that nothing refers to, left by a crash or written by a flush under way; the next owner collects
     them."""
     chunks_missing: int = 0
@@ -167,7 +167,7 @@ class _Examination:
             report = attrs.evolve(
                 report,
                 chunks_on_storage=len(lengths),
-                chunks_orphaned=len(lengths.keys() - records.keys()),
+                chunks_unreferenced=len(lengths.keys() - records.keys()),
                 chunks_missing=len(records.keys() - lengths.keys()),
                 claims=await self._attempt(self._check_claims(), _ADVICE_CLAIM) or (),
             )
@@ -182,7 +182,9 @@ class _Examination:
             groups=len(opened.groups),
             segments=len(live),
             bytes=sum(segment.length - segment.start_offset for segment in live),
-            unflushed_bytes=self._snapshot.cache.pinned_bytes,
+            unflushed_bytes=sum(
+                segment.length - max(segment.flushed, segment.start_offset) for segment in live
+            ),
         )
 
     async def _attempt(self, step: Awaitable[T], advice: str) -> T | None:
@@ -213,7 +215,7 @@ class _Examination:
         for name, record in records.items():
             length = lengths.get(name)
             if length is None:
-                self._add_chunk_problem(f"a chunk of {record.length} bytes is missing", name, 0)
+                self._add_chunk_problem(f"a chunk of {record.length} B is missing", name, 0)
             elif length < record.length:
                 self._add_chunk_problem(
                     f"the chunk is shorter than the {record.length} bytes that were committed", name, length

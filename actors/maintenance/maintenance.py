@@ -34,7 +34,7 @@ _DEFERRED_WORK_SECONDS = 600.0
 
 class ImportOutcome(Enum):
     IMPORTED = "imported"
-    PASSED_OVER = "passed over"
+    SKIPPED = "skipped"
     """It is already a segment of the store, or cannot be imported."""
     FAILED = "failed"
     """Its files contradict each other."""
@@ -64,7 +64,7 @@ async def try_import(store: SegmentStore, name: str, progress: Progress) -> Impo
     try:
         return await import_segment(store, name, progress)
     except (InvalidArgument, SegmentExists, SegmentNotFound) as error:
-        return Imported(name, ImportOutcome.PASSED_OVER, reason=str(error))
+        return Imported(name, ImportOutcome.SKIPPED, reason=str(error))
     except DataCorruption as error:
         return Imported(name, ImportOutcome.FAILED, reason=str(error))
 

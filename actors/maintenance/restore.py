@@ -47,21 +47,19 @@ from ..container.operations.metadata import CommitMetadataRequest
 from ..folder.chunk_location import ChunkLocation, make_chunk_reader, make_chunk_storage, resolve_location
 from ..folder.identity import StoreIdentity, create_identity
 from ..folder.layout_version import apply_layout_mode
-from ..folder.paths import RESTORE_TEMPORARY, STORE_TEMPORARY, StoreFolder, list_files, run_program
+from ..folder.paths import RESTORE_TEMPORARY, STORE_TEMPORARY, StoreFolder, list_data_folder, run_program
 from ..kernel.task_groups import work_through
 from ..legacy_rolling.importing import Progress, no_progress
 from ..settings.configuration import StoreConfig
 from ..settings.layout_mode import LayoutMode
 from ..store.opening import StoreOpener, log_options
 from ..store.store import SegmentStore
-from .backup import read_object
+from .backup import read_manifest, read_object
 from .backup_objects import (
     Manifest,
     ReleasedFile,
     SegmentBackup,
-    decode_manifest,
     decode_segment,
-    manifest_name,
 )
 
 _WORKERS = 8
@@ -118,6 +116,8 @@ async def restore(
     building = StoreFolder(f"{folder.path}/{RESTORE_TEMPORARY}{world.new_id()}")
     try:
         location = await resolve_location(files, building, config, world)
+        if not location.chunks:
+            await run_program(files, _check_chunk_folder(folder), folder.chunks)
         return await _Restore(folder, building, location, config, files, world).run(
             backups, options, progress
         )
@@ -128,7 +128,7 @@ async def restore(
 
 async def _check_empty(folder: StoreFolder, files: Files) -> None:
     """Remove what an unfinished restore left, and refuse a folder with logs."""
-    entries = await run_program(files, list_files(folder.path), folder.path)
+    entries = await run_program(files, list_data_folder(folder), folder.path)
     for entry in entries:
         if entry.is_folder and entry.name.startswith(RESTORE_TEMPORARY):
             await run_program(files, _remove(f"{folder.path}/{entry.name}"), folder.path)
@@ -136,6 +136,16 @@ async def _check_empty(folder: StoreFolder, files: Files) -> None:
         raise InvalidArgument(
             f"{folder.path} already has the logs of a store: restore into a folder without wal/"
         )
+
+
+def _check_chunk_folder(folder: StoreFolder) -> Program[None]:
+    try:
+        yield ListFolder(folder.chunks)
+    except FileNotFoundError as error:
+        raise InvalidArgument(
+            f"{folder.path} has no lts/: a restore needs the long-term storage of the store there, or the "
+            f"location of its bucket (--chunks)"
+        ) from error
 
 
 def _remove(path: str) -> Program[None]:
@@ -282,8 +292,7 @@ async def _opened(chunks: ChunkStorage) -> AsyncIterator[ChunkStorage]:
 
 
 async def _read_backup(backups: ChunkStorage, name: str) -> tuple[Manifest, list[SegmentBackup]]:
-    file = manifest_name(name)
-    manifest = decode_manifest(await read_object(backups, file), file)
+    manifest = await read_manifest(backups, name)
     segments = []
     for each in manifest.objects:
         data = await read_object(backups, each.name)

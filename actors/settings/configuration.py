@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import textwrap
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache, partial
@@ -370,8 +371,8 @@ class StoreConfig:
     storage: StorageConfig = _section(StorageConfig)
     layout: str = _choice(
         LayoutMode.INSTALL_NEW.value,
-        "What is done about segments in the legacy layout, header files beside rolling files. layout- "
-        "upgrade cannot be undone.",
+        "What is done about segments in the legacy layout, header files beside rolling files. "
+        "layout-upgrade cannot be undone.",
         tuple(mode.value for mode in LayoutMode),
     )
     s3: S3Config = _section(S3Config)
@@ -385,9 +386,7 @@ class StoreConfig:
         for low, high in _NOT_ABOVE:
             (low_value, low_shown), (high_value, high_shown) = _lookup(self, low), _lookup(self, high)
             if low_value > high_value:
-                raise ConfigError(
-                    f"{low} is {low_shown}, which is more than {high} ({high_shown}); it may not be"
-                )
+                raise ConfigError(f"{low} ({low_shown}) must not exceed {high} ({high_shown})")
 
         try:
             if self.chunks:
@@ -564,14 +563,26 @@ def render_config(config: StoreConfig) -> str:
         if setting_of(field) is None:
             table = getattr(config, field.name)
             title = " ".join((type(table).__doc__ or "").split())
-            parts += [f"\n# {title}\n[{field.name}]", *_render_settings(table)]
+            parts += ["", *_comment(title), f"[{field.name}]", *_render_settings(table)]
 
     return "\n".join(parts) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    """As lines of at most 110 columns; names such as layout-upgrade stay whole."""
+    return textwrap.wrap(
+        text,
+        110,
+        initial_indent="# ",
+        subsequent_indent="# ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
 
 
 def _render_settings(table: attrs.AttrsInstance) -> Iterator[str]:
     for field in attrs.fields(type(table)):
         setting = setting_of(field)
         if setting is not None:
-            yield f"# {setting.help} ({setting.range})"
+            yield from _comment(f"{setting.help} ({setting.range})")
             yield f"{field.name} = {setting.show_toml(getattr(table, field.name))}"

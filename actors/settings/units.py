@@ -88,7 +88,8 @@ class NumberSetting(Setting):
         if isinstance(value, str):
             number = self.unit.parse(value.strip())
             if number is None:
-                raise self._refused(repr(value))
+                has_unit = _WITH_UNIT.fullmatch(value.strip()) is not None
+                raise self._refused(repr(value), "has an unknown unit" if has_unit else "is not allowed")
 
             if self.unit.is_whole and number.denominator != 1:
                 raise self._refused(f"{value!r}, which is not a whole number of bytes,")
@@ -109,7 +110,7 @@ class NumberSetting(Setting):
 
         # Written so that NaN, which compares as false, is out of range.
         if not self.least <= value <= self.most:
-            raise self._refused(self.show(value) if value == value else "nan")  # noqa: PLR0124
+            raise self._refused(self.show(value) if value == value else "nan", "is out of range")  # noqa: PLR0124
 
     def show(self, value: Any) -> str:
         return self.unit.show(value)
@@ -119,8 +120,8 @@ class NumberSetting(Setting):
         text = self.show(value)
         return text if re.fullmatch(r"[0-9.]+", text) else f'"{text}"'
 
-    def _refused(self, given: str) -> UnitError:
-        return UnitError(f"{given} is not allowed; write {self.unit.noun}, {self.range}")
+    def _refused(self, given: str, why: str = "is not allowed") -> UnitError:
+        return UnitError(f"{given} {why}; write {self.unit.noun}, {self.range}")
 
 
 @attrs.frozen

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from ipaddress import IPv6Address
 from typing import Any
 
 import anyio
@@ -65,9 +66,19 @@ def listen_of(text: str | None, server: ServerConfig) -> tuple[str, int]:
 
     # An IPv6 address has colons of its own; in brackets a port may follow it.
     address, colon, port = text.rpartition(":") if text.count(":") == 1 or "]:" in text else (text, "", "")
-    if colon and not (port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65_536):
-        raise InvalidArgument(f"{text[:80]!r} is not an address: write ADDRESS:PORT, such as 127.0.0.1:8470")
-    return address.strip("[]") or server.listen, int(port) if colon else server.port
+    address = address.strip("[]")
+    is_port = port.isascii() and port.isdigit() and len(port) <= 5 and int(port) < 65_536
+    if (colon and not is_port) or (":" in address and not _is_ipv6(address)):
+        raise InvalidArgument(f"{text[:80]!r} is not ADDRESS:PORT, such as 127.0.0.1:8470")
+    return address or server.listen, int(port) if colon else server.port
+
+
+def _is_ipv6(address: str) -> bool:
+    try:
+        IPv6Address(address)
+    except ValueError:
+        return False
+    return True
 
 
 async def run_service(options: ServiceOptions, announce: Callable[[ServerAddress, Supervisor], None]) -> None:

@@ -133,7 +133,10 @@ def check_transaction_id(transaction_id: object) -> str:
 
 def check_lease(lease: object) -> float:
     if isinstance(lease, bool) or not isinstance(lease, int | float) or not LEASE_MIN <= lease <= LEASE_MAX:
-        raise InvalidArgument(f"a lease is {LEASE_MIN:g} to {LEASE_MAX:g} seconds, not {shown(lease)}")
+        raise InvalidArgument(
+            f"a lease is {LEASE_MIN:.0f} to {LEASE_MAX:.0f} seconds ({LEASE_MAX / 86_400:.0f} days), "
+            f"not {shown(lease)}"
+        )
     return float(lease)
 
 

@@ -42,7 +42,7 @@ async def find_missing(chunks: ChunkStorage, record: ChunkRecord) -> Flaw | None
     try:
         length = (await chunks.info(record.name)).length
     except ChunkNotFound:
-        return Flaw(f"a chunk of {record.length} bytes is missing")
+        return Flaw(f"a chunk of {record.length} B is missing")
 
     return (
         Flaw(f"the chunk is shorter than the {record.length} bytes that were committed", length)

@@ -71,9 +71,9 @@ def _one(name: str, text: str, **settings: Any) -> Any:
 
 
 def simulate(
-    count: Annotated[int | None, _many("--count", "Run so many fresh seeds.", min=1)] = None,
+    count: Annotated[int | None, _many("--count", "Number of fresh seeds.", min=1)] = None,
     minutes: Annotated[
-        float | None, _many("--minutes", "Go on for so long; default: 1 if no number is given.", min=0)
+        float | None, _many("--minutes", "Minutes to run; default: 1 without --count and --seeds.", min=0)
     ] = None,
     seeds: Annotated[str | None, _many("--seeds", "Run these seeds.", metavar="FIRST:COUNT")] = None,
     jobs: Annotated[int | None, _many("--jobs", "Processes; default: one a core.", min=1)] = None,

@@ -92,7 +92,7 @@ def test_whole_chunks_are_verified(run: Run, store: Path) -> None:
     assert done.out.splitlines() == [
         "1 chunk with 5 B is unreferenced",
         "read 5 chunks of 2 segments with 31 B",
-        "whole",
+        "sound",
     ]
     assert run("doctor").code == 0
     assert fingerprint(store) == before
@@ -119,7 +119,7 @@ def test_every_kind_of_damage_is_found_and_reported(run: Run, store: Path) -> No
         for word in ("missing", "shorter", "checksum")
         if word in problem["message"]
     } == {"missing", "shorter", "checksum"}
-    assert run("chunks", "verify", "app/old").out.splitlines()[-1] == "not whole, problems: 1"
+    assert run("chunks", "verify", "app/old").out.splitlines()[-1] == "not sound, problems: 1"
     assert run("chunks", "verify", "app/new").code == 0
     assert "missing" in run("chunks", "ls").out
     assert is_one_line(run("chunks", "verify", "no/such").err)
@@ -145,3 +145,14 @@ def test_a_selection_of_segments_is_required(run: Run, folder: Path) -> None:
     for command in (("chunks", "defrag"), ("export",), ("import",), ("chunks", "defrag", NAME, "--all")):
         done = run(*command)
         assert (done.code, is_one_line(done.err)) == (2, True)
+
+
+def test_truncated_bytes_do_not_count_as_unflushed(run: Run, tmp_path: Path) -> None:
+    run("segment", "create", NAME)
+    run("segment", "append", NAME, "--data-text", "0123456789")
+    run("segment", "truncate", NAME, "6")
+
+    assert "1 segment with 4 B, 4 B of it unflushed" in run("doctor").out
+    assert "4 bytes from 6 on, 4 not flushed" in run("chunks", "layout", NAME).out
+    backup = run("backup", "b", "--as-it-is", "--to", str(tmp_path / "backups"))
+    assert "not in the backup: 4 bytes only in the log" in backup.out

@@ -74,6 +74,41 @@ def test_a_failed_command_prints_one_line_and_exits_with_1(
     assert run("segment", "read", NAME).out == "flushed tail\n"
 
 
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (("segment", "create", NAME, "--data", "tierlog.toml"), "is a file: name the data folder of a store"),
+        (("status", "--url", "foo"), "error: a server's URL is like http://127.0.0.1:"),
+        (("restore", "b"), "data has no lts/: a restore needs the long-term storage of the store"),
+        (("restore", "b", "--from", "backups"), "error: there is no folder backups"),
+    ],
+)
+def test_a_wrong_path_or_address_is_named_with_its_remedy(
+    run: Run, folder: Path, tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    (tmp_path / "tierlog.toml").write_text("")
+
+    done = run(*arguments)
+
+    assert done.code == 1
+    assert is_one_line(done.err)
+    assert message in done.err
+    assert not folder.exists()
+
+
+def test_the_restore_of_an_unknown_backup_lists_the_known_ones(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
+    make_store(folder)
+    to, target = str(tmp_path / "backups"), str(tmp_path / "restored")
+    run("backup", "monday", "--to", to)
+    (tmp_path / "restored" / "lts").mkdir(parents=True)
+
+    done = run("restore", "nope", "--from", to, "--data", target)
+
+    assert (done.code, done.err) == (1, "error: there is no backup 'nope': the latest are monday\n")
+
+
 READING: list[tuple[str, ...]] = [
     ("segment", "read", NAME),
     ("segment", "tail", NAME),

@@ -88,20 +88,34 @@ def test_a_configuration_in_the_environment_is_harmless(
     assert run("segment", "create", NAME, "--url", url).code == 0
 
 
+def serve_failed(*arguments: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """The exit code and stderr of a service that does not start."""
+    command = [sys.executable, "-m", "tierlog.actors.cli", "serve", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, timeout=60)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("address", ["1:2:3", "127.0.0.1:http", "127.0.0.1:65536"])
+def test_serve_refuses_a_malformed_address(tmp_path: Path, address: str) -> None:
+    assert serve_failed(str(tmp_path / "new"), "--listen", address) == (
+        1,
+        f"error: {address!r} is not ADDRESS:PORT, such as 127.0.0.1:8470\n",
+    )
+
+
 def test_serve_takes_its_folder_either_way_and_once(tmp_path: Path) -> None:
     taken = tmp_path / "a file"
     taken.write_bytes(b"")
     elsewhere = {**os.environ, "TIERLOG_DATA": str(tmp_path / "elsewhere")}
 
     def serve(*arguments: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "tierlog.actors.cli", "serve", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=elsewhere, timeout=60)
-        return done.returncode, done.stderr
+        return serve_failed(*arguments, environment=elsewhere)
 
     typed = serve(str(taken))
     twice = serve("one", "--data", "two")
 
     assert typed[0] == 1
     assert str(taken) in typed[1], "what is typed beats the environment"
+    assert typed[1] == f"error: {taken} is a file: name the data folder of a store\n"
     assert serve("--data", str(taken)) == typed
     assert twice == (1, "error: the data folder is given twice, as one and as --data two: leave one out\n")

@@ -62,12 +62,16 @@ async def test_s19_a_released_file_of_the_legacy_layout_is_unreferenced_until_it
         report = await verify(view)
         assert (report.unreferenced, report.unreferenced_bytes, report.chunks) == (1, 4, 1)
         examined = (await examine(view, LocalFiles())).containers[0]
-        assert (examined.chunks_orphaned, examined.chunks_on_storage, examined.chunks_missing) == (1, 2, 0)
+        assert (examined.chunks_unreferenced, examined.chunks_on_storage, examined.chunks_missing) == (
+            1,
+            2,
+            0,
+        )
 
     (tmp_path / "lts" / "app/old$offset.0").unlink()  # as the collector does, before the record goes
     async with open_reader(tmp_path) as view:
         assert (await verify(view)).unreferenced == 0
-        assert (await examine(view, LocalFiles())).containers[0].chunks_orphaned == 0
+        assert (await examine(view, LocalFiles())).containers[0].chunks_unreferenced == 0
 
 
 async def test_progress_ends_at_the_announced_total(tmp_path: Path) -> None:

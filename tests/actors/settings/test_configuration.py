@@ -72,10 +72,19 @@ def test_the_rendered_defaults_read_back_as_the_defaults(tmp_path: Path) -> None
 
 
 def test_the_rendered_file_explains_each_setting_above_its_line() -> None:
-    text = render_config(StoreConfig())
+    lines = render_config(StoreConfig()).splitlines()
+    text = " ".join(line.removeprefix("# ") for line in lines)
 
     for name, setting in settings():
-        assert f"# {setting.help} ({setting.range})\n{name} = {setting.show_toml(setting.default)}\n" in text
+        assert f"{setting.help} ({setting.range}) {name} = " in text
+        assert f"{name} = {setting.show_toml(setting.default)}" in lines
+
+
+def test_the_comments_of_the_rendered_file_are_wrapped_between_words() -> None:
+    lines = render_config(StoreConfig()).splitlines()
+
+    assert max(map(len, lines)) <= 110
+    assert not [line for line in lines if line.endswith("-") or "- " in line]
 
 
 def test_every_default_lies_in_its_own_range() -> None:
@@ -167,34 +176,35 @@ def test_a_value_of_the_wrong_kind_is_reported_with_the_allowed_one(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("section", "key", "value"),
+    ("section", "key", "value", "why"),
     [
-        ("wal", "file_size", True),
-        ("wal", "file_size", 1.5e6),
-        ("wal", "file_size", "64 MB"),
-        ("wal", "file_size", "64"),
-        ("wal", "file_size", "70000.5 B"),
-        ("wal", "file_size", "-64 MiB"),
-        ("wal", "file_size", 1),
-        ("wal", "file_size", "9999999 TiB"),
-        ("wal", "file_size", [1]),
-        ("writer", "flush_age", False),
-        ("writer", "flush_age", math.nan),
-        ("writer", "flush_age", math.inf),
-        ("writer", "flush_age", -1),
-        ("writer", "flush_age", "30 parsecs"),
-        ("cache", "hard", "101 %"),
-        ("cache", "hard", {}),
+        ("wal", "file_size", True, "is not allowed"),
+        ("wal", "file_size", 1.5e6, "is not allowed"),
+        ("wal", "file_size", "64 MB", "has an unknown unit"),
+        ("wal", "file_size", "64", "is not allowed"),
+        ("wal", "file_size", "70000.5 B", "is not allowed"),
+        ("wal", "file_size", "-64 MiB", "is not allowed"),
+        ("wal", "file_size", 1, "is out of range"),
+        ("wal", "file_size", "9999999 TiB", "is out of range"),
+        ("wal", "file_size", [1], "is not allowed"),
+        ("writer", "flush_age", False, "is not allowed"),
+        ("writer", "flush_age", math.nan, "is out of range"),
+        ("writer", "flush_age", math.inf, "is out of range"),
+        ("writer", "flush_age", -1, "is out of range"),
+        ("writer", "flush_age", "30 parsecs", "has an unknown unit"),
+        ("cache", "hard", "101 %", "is out of range"),
+        ("cache", "hard", {}, "is not allowed"),
     ],
 )
-def test_a_bad_value_is_refused_by_its_path(section: str, key: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=rf"^{section}\.{key}: .* is not allowed; write a"):
+def test_a_bad_value_is_refused_by_its_path(section: str, key: str, value: object, why: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{section}\.{key}: .* {why}; write a"):
         parse_config({section: {key: value}})
 
 
 def test_values_given_in_code_are_held_to_the_same_ranges() -> None:
     with pytest.raises(
-        ConfigError, match=r"^StoreConfig\.containers: 0 is not allowed; write a whole number, from 1 to 1024"
+        ConfigError,
+        match=r"^StoreConfig\.containers: 0 is out of range; write a whole number, from 1 to 1024",
     ):
         StoreConfig(containers=0)
 
@@ -206,11 +216,13 @@ def test_values_given_in_code_are_held_to_the_same_ranges() -> None:
 def test_settings_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
     message = refusal(tmp_path, "[cache]\nsoft = 0.8\nhard = 0.7\n")
 
-    assert message == "cache.soft is 0.8, which is more than cache.hard (0.7); it may not be"
+    assert message == "cache.soft (0.8) must not exceed cache.hard (0.7)"
 
 
 def test_an_append_that_no_mailbox_could_hold_is_refused() -> None:
-    with pytest.raises(ConfigError, match="append_bytes_max is 8 MiB, which is more than mailbox.bytes"):
+    with pytest.raises(
+        ConfigError, match=r"append_bytes_max \(8 MiB\) must not exceed mailbox.bytes \(4 MiB\)"
+    ):
         parse_config({"mailbox": {"bytes": "4 MiB"}})
 
 

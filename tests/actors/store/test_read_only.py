@@ -305,7 +305,7 @@ async def test_the_doctor_counts_orphans_and_reports_no_problem(tmp_path: Path) 
     report = await report_on(tmp_path)
 
     assert report.sound
-    assert report.containers[0].chunks_orphaned == report.containers[0].chunks_on_storage - 1
+    assert report.containers[0].chunks_unreferenced == report.containers[0].chunks_on_storage - 1
 
 
 async def test_the_doctor_reports_missing_long_term_storage_once(tmp_path: Path) -> None:

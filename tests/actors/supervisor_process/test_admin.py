@@ -209,6 +209,13 @@ def test_orders_from_the_command_line(service: Service, tierlog: Run) -> None:
     wait_until(lambda: service.status()["ready"], "everything is served")
 
 
+def test_orders_that_change_nothing_are_reported_as_such(service: Service, tierlog: Run) -> None:
+    host = service.assignments()[1][0]
+    assert tierlog("container", "move", "1", host).out == f"container 1 is already on {host}\n"
+    assert tierlog("container", "open", "1").out == f"container 1 is already open on {host}\n"
+    assert tierlog("host", "start", host).out == f"{host} is already serving\n"
+
+
 @pytest.mark.parametrize(
     "arguments",
     [("container", "open", "9"), ("host", "start", "host-9"), ("container", "move", "0", "host-9")],
