@@ -215,7 +215,7 @@ class Import(Op):
         return family if self._is_there(family) else {**family, self.legacy.name: self.legacy.life}
 
     def answer(self, family: Family) -> object:
-        return ImportOutcome.PASSED_OVER if self._is_there(family) else ImportOutcome.IMPORTED
+        return ImportOutcome.SKIPPED if self._is_there(family) else ImportOutcome.IMPORTED
 
     async def send(self, store: SegmentStore) -> Any:
         if any(
