@@ -3,7 +3,7 @@
 ``async with tierlog.open_store("data") as store: await store.append("app/events", b"...")``; the README shows
 the rest.
 
-This is the public door and nothing else. Names are loaded at their first use, so that ``import tierlog``
+This is the public API and nothing else. Names are loaded at their first use, so that ``import tierlog``
 stays quick.
 """
 

@@ -1,4 +1,4 @@
-"""The verbs of transactions as an app sees them through each door: embedded, a client, and a plain client
+"""The verbs of transactions as an app sees them, in each form: embedded, a client, and a plain client
 (rule H17)."""
 
 from __future__ import annotations

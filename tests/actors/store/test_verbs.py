@@ -122,7 +122,7 @@ async def test_appends_of_many_tasks_never_mix(store: SegmentStore) -> None:
 
 
 async def test_buffers_may_be_reused_once_the_call_is_made(store: SegmentStore) -> None:
-    """Mutable buffers are copied at the door."""
+    """Mutable buffers are copied when the call is made."""
     await store.create_segment("s")
     buffer = bytearray(b"first")
     both: list[Any] = [buffer, memoryview(buffer)]
