@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .actors.gateway.client.async_client import Client
     from .actors.gateway.client.connect import connect, connect_sync
     from .actors.gateway.client.sync_client import SyncClient
+    from .actors.gateway.wire.batch import BatchItem
     from .actors.settings.configuration import StoreConfig, load_config
     from .actors.store.opening import open_store
     from .actors.store.store import SegmentStore, StoreStatistics
@@ -58,6 +59,7 @@ _HOMES = {
     "actors.gateway.client.async_client": ("Client",),
     "actors.gateway.client.connect": ("connect", "connect_sync"),
     "actors.gateway.client.sync_client": ("SyncClient",),
+    "actors.gateway.wire.batch": ("BatchItem",),
     "actors.store.opening": ("open_store",),
     "actors.telemetry.opentelemetry": ("opentelemetry_tracing",),
     "actors.store.store": ("SegmentStore", "StoreStatistics"),
@@ -76,6 +78,7 @@ __all__ = [
     "AttributeUpdate",
     "AttributeUpdateKind",
     "BadOffset",
+    "BatchItem",
     "Client",
     "ClosedError",
     "CommitResult",

@@ -95,7 +95,7 @@ class Reader:
     def _check_start(self, segment: ReadableSegment, offset: int) -> None:
         if offset < segment.start_offset:
             raise SegmentTruncated(
-                f"{segment.name!r} starts at {segment.start_offset}, {offset} was truncated away",
+                f"offset {offset} of {segment.name!r} was truncated; it now starts at {segment.start_offset}",
                 segment=segment.name,
                 start_offset=segment.start_offset,
             )

@@ -28,6 +28,7 @@ from ...storage_backends.base.arguments import (
     checked_updates,
     event_identity,
     joined_events,
+    not_an_append,
     previous_event,
     required_writer,
 )
@@ -81,6 +82,8 @@ _CACHED_NAMES_MAX = 65_536
 
 @attrs.frozen
 class StoreStatistics:
+    """What ``SegmentStore.statistics()`` returns: counters and gauges as of one moment."""
+
     containers: tuple[LocalContainerStatistics, ...]
     storage: StorageActorStatistics | None
     """Calls to long-term storage, of all containers."""
@@ -199,6 +202,8 @@ class SegmentStore(SegmentVerbs):
         for index, append in enumerate(appends):
             try:
                 container, request = self._joined(append)
+            except AttributeError as error:
+                raise not_an_append(append) from error
             except TierlogError as error:
                 outcomes[index] = error
                 continue
@@ -517,7 +522,7 @@ class SegmentStore(SegmentVerbs):
 
     def _joined(self, append: JoinedAppend) -> tuple[LocalContainer | RemoteContainer, AppendRequest]:
         data, writer, first, count = append.data, append.writer, append.first_event, append.count
-        size = len(data)
+        size = check_data(data)
         if size > self.append_bytes_max:
             raise self._too_large(size)
 

@@ -31,7 +31,8 @@ _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class JoinedAppend(Protocol):
-    """One append of ``append_each``: the joined bytes of one or many events of one writer."""
+    """What ``append_each`` takes: the joined bytes of one or many events of one writer. ``BatchItem`` is
+    one."""
 
     @property
     def name(self) -> str: ...
@@ -93,7 +94,7 @@ def writer_bytes(writer_id: WriterId | None) -> bytes:
     writer = writer_id.encode("utf-8", "surrogatepass") if isinstance(writer_id, str) else writer_id
     if not 0 < len(writer) <= WRITER_ID_BYTES_MAX:
         raise InvalidArgument(
-            f"writer_id must have 1 to {WRITER_ID_BYTES_MAX} bytes; {writer_id!r} has {len(writer)}"
+            f"writer_id must have 1 to {WRITER_ID_BYTES_MAX} bytes, not {len(writer)}: {shown(writer_id)}"
         )
 
     return writer
@@ -189,8 +190,15 @@ def checked_reason(reason: object) -> str:
     return reason
 
 
+def not_an_append(value: object) -> InvalidArgument:
+    return InvalidArgument(f"append_each takes items such as tierlog.BatchItem, not {shown(value)}")
+
+
 def check_joined(append: JoinedAppend) -> tuple[int | None, int | None]:
     """The checked previous event number and expected offset of one append of ``append_each``."""
+    if not isinstance(append.writer, bytes):
+        raise InvalidArgument(f"an append's writer must be bytes, not {type(append.writer).__name__}")
+
     if append.writer:
         writer_bytes(append.writer)
         count = check_int("count", append.count, 1, EVENTS_MAX)

@@ -1,7 +1,7 @@
 """Every error that tierlog raises, in one tree under ``TierlogError``.
 
-Each class has a stable ``code`` and says whether repeating the same call can help (``retryable``). The
-message names the segment, file or offset and what to do; the cause is chained.
+Each class has a stable ``code``, and ``retryable`` says whether the call may safely be repeated as it is.
+The message names the segment, file or offset and what to do; the cause is chained.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ class TierlogError(Exception):
 
     code: ClassVar[str] = "error"
     retryable: ClassVar[bool] = False
+    """Whether the same call may safely be repeated as it is, later. ``OutcomeUnknown`` is not retryable: its
+    call may be repeated only with the same writer id and event number, or the same ``expected_offset``."""
 
 
 def shown(value: object) -> str:
@@ -80,7 +82,7 @@ class SegmentExists(SegmentError):
 
 
 class SegmentSealed(SegmentError):
-    """The segment is sealed: it can be read, truncated, merged and deleted, but not appended to."""
+    """The segment is sealed: it can be read, truncated, merged and deleted. Append to another segment."""
 
     code = "segment-sealed"
 
@@ -103,8 +105,12 @@ class SegmentTruncated(SegmentError):
 
 
 class BadOffset(SegmentError):
-    """The offset of a conditional append is not the segment's length: ``expected`` is the length, ``given``
-    the argument. Nothing was appended; another writer may have been faster."""
+    """The offset that the call gave is not the one that the segment requires. Nothing was applied; another
+    writer may have been faster.
+
+    ``given`` is the argument. ``expected`` is the offset that would have been accepted: for a conditional
+    append the segment's length in bytes.
+    """
 
     code = "bad-offset"
 
@@ -122,8 +128,8 @@ class AttributeConflict(SegmentError):
 
 
 class OutOfOrder(SegmentError):
-    """An idempotent append arrived before its predecessor (rule C3). Nothing was applied; retry once the
-    predecessor is acked. ``last_event_number`` is the writer's last applied event."""
+    """An idempotent append arrived before its predecessor (rule C3). Nothing was applied; send the events
+    after ``last_event_number``, the writer's last applied event, and then this one."""
 
     code = "out-of-order"
     retryable = True

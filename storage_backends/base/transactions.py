@@ -37,7 +37,10 @@ _PART = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class TransactionState(Enum):
+    """The states of a transaction. Only an open one takes appends; the others are final."""
+
     OPEN = "open"
+    """Its staged segments take appends until it is committed, aborted, or its lease expires."""
     COMMITTED = "committed"
     ABORTED = "aborted"
 
@@ -110,12 +113,15 @@ class TransactionInfo:
 
 @attrs.frozen
 class CommitResult:
+    """What ``commit_transaction`` did."""
+
     applied: bool
     """False if this transaction, or the token's epoch, had been committed before; then nothing was done."""
     offset: int | None
     """Where the bytes begin in the target; None if they came with an earlier commit of which only the token
     is known."""
     length: int
+    """Bytes that the commit appended."""
 
 
 def check_transaction_id(transaction_id: object) -> str:

@@ -43,8 +43,9 @@ class ReadVerbs(Protocol):
         """Yields the segment's bytes from ``offset`` on, in blocks of at most ``block_size`` bytes (default
         1 MiB), and waits for more at the end of the segment.
 
-        Ends once the segment is sealed and read to its end. A recovery of the container, or its move to
-        another host, is not visible to the caller.
+        A segment that was truncated begins at ``segment_info(name).start_offset``; an ``offset`` before it, 0
+        included, raises ``SegmentTruncated``. Ends once the segment is sealed and read to its end. A recovery
+        of the container, or its move to another host, is not visible to the caller.
 
         Raises the errors of ``read``; ``SegmentNotFound`` also if the segment is deleted in the meantime.
         """
@@ -112,15 +113,20 @@ class SegmentVerbs(ReadVerbs, Protocol):
     """All verbs of a store.
 
     A verb that changes something returns once the change is durable. If it is cancelled, or raises
-    ``OutcomeUnknown``, the change may or may not happen. Besides its own errors and those of ``ReadVerbs`` it
-    can raise ``StorageFull``.
+    ``OutcomeUnknown``, the change may or may not happen. Besides its own errors and those of ``ReadVerbs``
+    (``InvalidArgument``, ``ClosedError``, ``Unavailable``, ``NotOwner``) each of them can raise
+    ``Throttled``, ``StorageFull`` and ``OutcomeUnknown``.
+
+    A ``writer_id`` is a str, bytes or UUID of 1 to 64 bytes; a str counts in UTF-8, a UUID is 16 bytes. Event
+    numbers are 0 to 2**63 - 1.
     """
 
     async def create_segment(self, name: str, *, rolling_size: int | None = None) -> None:
         """Creates an empty segment.
 
         ``rolling_size`` is the size in bytes at which a chunk of the segment is closed and the next one
-        begun, 1 byte to 1 TiB; by default the configuration's ``writer.rolling_size``.
+        begun, 1 byte to 1 TiB; by default the configuration's ``writer.rolling_size``, which, as the command
+        line's, is at least 64 KiB. Small chunks cost a call to long-term storage each.
 
         Raises:
             SegmentExists: There is a segment of that name.
@@ -155,8 +161,9 @@ class SegmentVerbs(ReadVerbs, Protocol):
         Raises:
             SegmentNotFound: There is no such segment.
             SegmentSealed: The segment takes no more appends.
-            BadOffset: ``expected_offset`` is not the segment's length; the error has the length.
-            OutOfOrder: The append overtook its predecessor; retry once that one is acked.
+            BadOffset: ``expected_offset`` is not the segment's length; the error's ``expected`` is.
+            OutOfOrder: The append overtook its predecessor; send the events after
+                ``last_event_number`` first.
             UnknownWriter: The writer's state was expired.
             Throttled: Too much is unflushed; slow down and retry.
             StorageFull: There is no room, on the log's disk or in long-term storage.
@@ -187,10 +194,14 @@ class SegmentVerbs(ReadVerbs, Protocol):
 
     async def append_each(self, appends: Sequence[JoinedAppend]) -> list[int | TierlogError | None]:
         """Makes many appends to many segments at once, those to one segment in order. Returns one outcome per
-        append, in order: what ``append`` returns, or the error that it raises.
+        append, in order: what ``append`` returns, or the error that it raises. ``tierlog.BatchItem`` is such
+        an append.
 
         An append that is refused does not stop those after it. The data is not copied; it must not change
         until the call returns.
+
+        Raises:
+            InvalidArgument: An item is not an append at all; nothing was appended.
         """
         ...
 

@@ -81,12 +81,16 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
             return None, known.offset if is_latest else None
 
     if segment.sealed:
-        raise SegmentSealed(f"{segment.name!r} is sealed at {segment.length}", segment=segment.name)
+        raise SegmentSealed(
+            f"{segment.name!r} is sealed at {segment.length} bytes: append to another segment",
+            segment=segment.name,
+        )
 
     offset = segment.length
     if request.expected_offset is not None and request.expected_offset != offset:
         raise BadOffset(
-            f"{segment.name!r} is {offset} bytes long, the append expected {request.expected_offset}",
+            f"expected_offset is {request.expected_offset}, but {segment.name!r} has {offset} bytes: read its "
+            f"length and decide again",
             segment=segment.name,
             expected=offset,
             given=request.expected_offset,
@@ -114,6 +118,14 @@ def _no_segment(state: ContainerState, name: str) -> TierlogError:
     return SegmentNotFound(f"no segment {name!r}", segment=name)
 
 
+def _shown(writer: bytes) -> str:
+    """A writer's id as it was probably given."""
+    try:
+        return repr(writer.decode())
+    except UnicodeDecodeError:
+        return repr(writer)
+
+
 def _last_event(request: AppendRequest) -> int:
     return request.first_event + request.event_count - 1
 
@@ -121,12 +133,13 @@ def _last_event(request: AppendRequest) -> int:
 def _check_new_writer(segment: SegmentState, request: AppendRequest) -> None:
     if request.writer in segment.expired:
         raise UnknownWriter(
-            f"the state of writer {request.writer!r} in {segment.name!r} was expired", segment=segment.name
+            f"the state of writer {_shown(request.writer)} in {segment.name!r} was expired",
+            segment=segment.name,
         )
 
     if request.previous_event is not None:
         raise UnknownWriter(
-            f"writer {request.writer!r} names event {request.previous_event} as its previous one, but "
+            f"writer {_shown(request.writer)} names event {request.previous_event} as its previous one, but "
             f"{segment.name!r} knows none of it",
             segment=segment.name,
         )
@@ -141,15 +154,18 @@ def _is_repeat(segment: SegmentState, request: AppendRequest, known: WriterState
 
     if request.first_event <= last:
         raise InvalidArgument(
-            f"events {request.first_event} to {_last_event(request)} of writer {request.writer!r} are partly "
+            f"events {request.first_event} to {_last_event(request)} of writer {_shown(request.writer)} are partly "
             f"applied (up to {last}): repeat the original batch, or send a new one from {last + 1} on"
         )
 
     previous = request.first_event - 1 if request.previous_event is None else request.previous_event
     if previous != last:
+        after, remedy = "", f"send event {last + 1} next"
+        if request.previous_event is not None:
+            after, remedy = f" after event {previous}", f"send the events after {last} first"
         raise OutOfOrder(
-            f"event {request.first_event} of writer {request.writer!r} follows {previous}, but the last "
-            f"applied one is {last}: retry once its predecessor is acked",
+            f"writer {_shown(request.writer)} sent event {request.first_event}{after}, but its last applied "
+            f"event is {last}: {remedy}",
             segment=segment.name,
             last_event_number=last,
         )

@@ -92,7 +92,7 @@ def _last_records(state: ContainerState, request: ImportRequest) -> list[Record]
 def check_name_free(state: ContainerState, name: str, *, is_legacy: bool = True) -> None:
     """``SegmentExists``; ``InvalidArgument`` if the legacy segment was imported or exported before."""
     if state.segments.sid_of(name) is not None:
-        raise SegmentExists(f"segment {name!r} exists", segment=name)
+        raise SegmentExists(f"segment {name!r} exists already; nothing was imported", segment=name)
     if is_legacy and imported_key(name) in state.metadata:
         raise InvalidArgument(
             f"{name!r} was imported or exported before, and has been deleted or merged since: its files are "

@@ -39,7 +39,7 @@ def _decide(state: ContainerState, request: MergeRequest) -> Decision:
 
     target = state.segments.require(request.target)
     if target.sealed:
-        raise SegmentSealed(f"{target.name!r} is sealed: nothing can be merged into it", segment=target.name)
+        raise SegmentSealed(f"{target.name!r} is sealed: merge into another segment", segment=target.name)
 
     sources = [state.segments.require(name) for name in request.sources]
     for source in sources:

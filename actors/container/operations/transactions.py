@@ -187,7 +187,10 @@ def _decide_commit(state: ContainerState, request: CommitTransactionRequest) -> 
     record = _require_open(request, record)
     target = state.segments.require(request.target)
     if target.sealed:
-        raise SegmentSealed(f"{target.name!r} is sealed: nothing can be committed to it", segment=target.name)
+        raise SegmentSealed(
+            f"{target.name!r} is sealed: abort the transaction, and write to another segment",
+            segment=target.name,
+        )
 
     return _commit(state, target, record, request.parts, token)
 

@@ -18,7 +18,7 @@ from random import Random
 
 import attrs
 
-from ....storage_backends.base.arguments import JoinedAppend
+from ....storage_backends.base.arguments import JoinedAppend, not_an_append
 from ....storage_backends.base.errors import OutcomeUnknown, OutOfOrder, TierlogError, Unavailable
 from ....storage_backends.base.names import check_segment_name
 from ...kernel.one_shot import EventSource
@@ -362,6 +362,8 @@ def checked_items(appends: Sequence[JoinedAppend]) -> tuple[list[BatchItem], lis
         try:
             items.append(requests.joined_item(given))
             refusals.append(None)
+        except AttributeError as error:
+            raise not_an_append(given) from error
         except TierlogError as error:
             refusals.append(error)
 

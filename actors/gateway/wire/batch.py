@@ -52,7 +52,14 @@ ITEM_OVERHEAD = _ITEM.size
 
 
 class BatchItem:
-    """One append. A plain slotted class: thousands are made each second on either side."""
+    """One append of ``append_each``: ``data`` for the segment ``name``.
+
+    ``data`` may be the joined bytes of ``count`` events of one ``writer`` (1 to 64 bytes), numbered from
+    ``first_event`` on. Without a writer leave ``first_event`` and ``count`` at 0. ``previous_event`` and
+    ``expected_offset`` mean what they mean for ``append``.
+    """
+
+    # A plain slotted class: thousands are made each second on either side.
 
     __slots__ = ("count", "data", "expected_offset", "first_event", "name", "previous_event", "writer")
 
@@ -66,8 +73,6 @@ class BatchItem:
         previous_event: int | None = None,
         expected_offset: int | None = None,
     ) -> None:
-        """``data``: the bytes of ``count`` events, joined. Without a ``writer`` the numbers are 0 and
-        None."""
         self.name = name
         self.data = data
         self.writer = writer

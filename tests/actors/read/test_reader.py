@@ -172,7 +172,9 @@ async def test_a_truncation_during_the_read_is_reported_in_the_callers_offsets()
         raise SegmentTruncated("segment 0000000000000001 begins at 6", start_offset=6)
 
     world.storage.before.append(truncate)
-    with pytest.raises(SegmentTruncated, match="'app/events' starts at 6, 2 was truncated away") as caught:
+    with pytest.raises(
+        SegmentTruncated, match="offset 2 of 'app/events' was truncated; it now starts at 6"
+    ) as caught:
         await world.reader.read(segment, 2, 4)
     assert (caught.value.segment, caught.value.start_offset) == ("app/events", 6)
 
@@ -264,7 +266,7 @@ async def test_a_segment_that_was_evicted_and_truncated_during_the_read_is_trunc
 
     world.storage.before += [evict_and_truncate]
 
-    with pytest.raises(SegmentTruncated, match="'app/events' starts at 6"):
+    with pytest.raises(SegmentTruncated, match="'app/events' was truncated; it now starts at 6"):
         await world.reader.read(segment, 2, 4)
 
 

@@ -86,6 +86,19 @@ async def test_order_is_kept_where_the_mailbox_has_no_room(tmp_path: Path) -> No
         assert outcomes == [4 * index for index in range(300)]
 
 
+async def test_what_is_not_an_append_is_refused_before_any_is_made(tmp_path: Path) -> None:
+    async with open_store(tmp_path / "data", containers=1, config=CONFIG) as store:
+        await store.create_segment("a")
+        with pytest.raises(InvalidArgument, match="takes items such as tierlog.BatchItem, not 1"):
+            await store.append_each([Item("a", b"x"), 1])  # type: ignore[list-item]
+
+        outcomes = await store.append_each(
+            [Item("a", "text"), Item("a", b"x", "w", 1, 1)]  # type: ignore[arg-type]
+        )
+        assert [type(outcome) for outcome in outcomes] == [InvalidArgument] * 2
+        assert (await store.segment_info("a")).length == 0
+
+
 class Ownership:
     """A container that answers each append with its place, and may stop at the append of ``dies_at``."""
 

@@ -342,6 +342,16 @@ async def test_append_each_gives_one_outcome_for_each() -> None:
     assert server.batches == [[b"1", b"2", b"3"]] * 2
 
 
+async def test_append_each_refuses_what_is_not_an_append() -> None:
+    server = Server()
+    with scripted(server) as http:
+        async with tierlog.connect(http.url) as client:
+            with pytest.raises(tierlog.InvalidArgument, match="takes items such as tierlog.BatchItem, not 1"):
+                await client.append_each([BatchItem("s", b"1"), 1])  # type: ignore[list-item]
+
+    assert server.batches == []
+
+
 # --- leaving ------------------------------------------------------------------------------------
 
 
