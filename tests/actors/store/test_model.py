@@ -216,9 +216,7 @@ class Life:
         await self.owner.stop()
 
 
-@given(steps=st.lists(st.sampled_from(CALLS + FAILURES), max_size=40), seed=st.integers(0, 1 << 32))
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
-def test_a_container_agrees_with_the_model_through_crashes_and_failovers(steps: list[str], seed: int) -> None:
+def live(steps: list[str], seed: int) -> None:
     async def main() -> None:
         async with anyio.create_task_group() as tasks:
             life = Life(ContainerWorld(MODEL_OPTIONS), tasks, seed)
@@ -229,6 +227,17 @@ def test_a_container_agrees_with_the_model_through_crashes_and_failovers(steps: 
             await life.end()
 
     trio.run(main, clock=MockClock(autojump_threshold=0))
+
+
+@given(steps=st.lists(st.sampled_from(CALLS + FAILURES), max_size=40), seed=st.integers(0, 1 << 32))
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+def test_a_container_agrees_with_the_model_through_crashes_and_failovers(steps: list[str], seed: int) -> None:
+    live(steps, seed)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_container_agrees_with_the_model_over_many_calls(seed: int) -> None:
+    live(Random(seed).choices(CALLS * 10 + FAILURES, k=200), seed)
 
 
 # --- the whole store on a real folder -----------------------------------------------------------
