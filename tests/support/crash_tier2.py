@@ -202,7 +202,7 @@ class LegacyFiles(Unseen):
 @attrs.frozen
 class Import(Op):
     """Imports ``legacy``, which counts as taken once there is a segment ``taken``; what cannot be imported is
-    passed over."""
+    skipped."""
 
     legacy: LegacyFiles
     taken: str
