@@ -15,16 +15,21 @@ from tierlog.actors.container.claims import StorageClaim
 from tierlog.actors.container.leases import Leases
 from tierlog.actors.container.operations import append, import_segment, transactions
 from tierlog.actors.container.pipeline import Pipeline
+from tierlog.actors.container.requests import LogRequest
 from tierlog.actors.container.segments import SegmentState, SegmentTable
 from tierlog.actors.container.state import ContainerState, Snapshot
+from tierlog.actors.container.views import ReleasedRecords
 from tierlog.actors.flush.aggregation import capture
 from tierlog.actors.flush.segment_flusher import SegmentFlusher
 from tierlog.actors.flush.writer import StorageWriter
 from tierlog.actors.gc import rules as gc_rules
 from tierlog.actors.gc.collector import Collector
+from tierlog.actors.kernel import exits
+from tierlog.actors.kernel.exits import ExitKind
 from tierlog.journal.log import local_open
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.log.local_history import HistoryReader, WalFile
+from tierlog.journal.operations.checkpoint import CheckpointPart
 from tierlog.journal.registers import local as registers
 from tierlog.storage_backends.base.errors import OutOfOrder
 from tierlog.storage_backends.base.files import IoCall, Sync, SyncFolder
@@ -35,6 +40,7 @@ from tierlog.storage_backends.segments.core import Core
 from tierlog.storage_backends.segments.operations import deferred_work, join_chunks
 from tierlog.storage_backends.segments.operations import read as reading
 from tierlog.storage_backends.segments.operations.join_chunks import Source
+from tierlog.storage_backends.segments.records.header import changed
 from tierlog.storage_backends.segments.records.imported import imported_key
 from tierlog.storage_backends.segments.segment_transaction import SegmentTransaction
 
@@ -133,6 +139,20 @@ def seals_are_not_obeyed(plant: Planter) -> None:
 def unflushed_bytes_do_not_hold_the_log(plant: Planter) -> None:
     """A checkpoint truncates the log although older groups hold bytes that are nowhere else."""
     plant(Checkpointer._lowest_needed_group, lambda original, self, begin_group: begin_group)
+
+
+@mutant("W5")
+def log_is_truncated_before_the_checkpoint_is_durable(plant: Planter) -> None:
+    """The log is truncated at the begin of a checkpoint: a crash before its end leaves neither of them."""
+
+    async def write_parts(original: Any, self: Checkpointer, number: int, snapshot: Snapshot) -> int:
+        needed = self._lowest_needed_group(self._log.next_group)
+        await self._ask(LogRequest(CheckpointPart(number, (), ()), truncate_before=needed), 0)
+        await self._log.truncate()
+        size: int = await original(self, number, snapshot)
+        return size
+
+    plant(Checkpointer._write_parts, write_parts)
 
 
 @mutant("W6")
@@ -239,10 +259,34 @@ def checkpoint_is_not_fixed_at_its_begin(plant: Planter) -> None:
     plant(Snapshot.before_change, lambda original, self, segment: None)
 
 
+@mutant("C7")
+def checkpoint_claims_one_operation_more(plant: Planter) -> None:
+    """A checkpoint claims an operation that it does not hold, and recovery skips that operation."""
+
+    def begin(original: Any, self: ContainerState) -> Snapshot:
+        snapshot: Snapshot = original(self)
+        snapshot.sequence += 1
+        return snapshot
+
+    plant(ContainerState.begin_snapshot, begin)
+
+
 @mutant("C9")
 def evicted_segment_forgets_its_record(plant: Planter) -> None:
     """A segment that comes back seems to have nothing in long-term storage."""
     plant(ContainerState.load_record, lambda original, self, segment: None)
+
+
+@mutant("A9")
+def fenced_owner_opens_again(plant: Planter) -> None:
+    """A fenced owner takes its container back by itself, and two processes fence each other for ever."""
+
+    def exit_kind(original: Any, error: BaseException) -> ExitKind:
+        kind: ExitKind = original(error)
+        return ExitKind.FAILED if kind is ExitKind.FENCED else kind
+
+    plant(exits.exit_kind_of, exit_kind)
+    plant(StorageClaim.open_log, lambda original, self, previous_epochs: original(self, None))
 
 
 # --- chunked segments -----------------------------------------------------------------------------
@@ -299,6 +343,21 @@ def chunks_are_joined_in_the_wrong_order(plant: Planter) -> None:
     plant(join_chunks._make_chunk, lambda original, txn, start, sources: original(txn, start, sources[::-1]))
 
 
+@mutant("S9")
+def defrag_begins_anew_at_its_end(plant: Planter) -> None:
+    """The defrag of a segment is due again as soon as it is done: an idle store never rests."""
+
+    async def step(original: Any, txn: SegmentTransaction, work: Any, limit: int, may_copy: bool) -> Any:
+        left = await original(txn, work, limit, may_copy)
+        if left is not None or await txn.load(txn.id) is None:
+            return left
+
+        await anyio.sleep(1.0)  # or the run would be nothing but these steps
+        return changed(work, position=0)
+
+    plant(deferred_work._defrag_step, step)
+
+
 @mutant("S10")
 def relocation_moves_the_dead_part(plant: Planter) -> None:
     """What was truncated is moved to the new chunk in the place of what was not."""
@@ -328,6 +387,19 @@ def _without_mark(decision: Any) -> Any:
     op, answer = decision
     kept = tuple(record for record in op.records if not record[0].startswith(imported_key("")))
     return op._replace(records=kept), answer
+
+
+@mutant("S19")
+def released_file_gets_no_record(plant: Planter) -> None:
+    """An imported file that no segment needs stays for ever if its owner dies before it deletes it."""
+
+    async def drop(original: Any, self: SegmentTransaction, record: Any) -> None:
+        await original(self, record)
+        released = await self.metadata.released(record.name)
+        if released is not None:
+            self.metadata.drop(released)
+
+    plant(SegmentTransaction.drop_chunk, drop)
 
 
 # --- flush cycles ---------------------------------------------------------------------------------
@@ -397,6 +469,25 @@ def orphans_are_not_looked_for(plant: Planter) -> None:
         return True
 
     plant(Collector._find_orphans, find)
+
+
+@mutant("G3")
+def released_file_loses_its_record(plant: Planter) -> None:
+    """The record of an imported file goes before the file, which stays for ever if its deletion fails."""
+
+    async def collect(original: Any, self: Collector, ready: Any) -> None:
+        released = [garbage.name for garbage in ready if garbage.name in self._source.released]
+        if released:
+            await self._source.released.forget(released)
+        await original(self, ready)
+
+    plant(Collector._collect, collect)
+
+
+@mutant("G3")
+def released_files_are_not_looked_for(plant: Planter) -> None:
+    """An imported file that a dead owner released and did not delete stays for ever."""
+    plant(ReleasedRecords.names, lambda original, self: [])
 
 
 # --- transactions ---------------------------------------------------------------------------------
