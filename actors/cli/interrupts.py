@@ -37,12 +37,6 @@ def end_at_once() -> None:
     _handle_sigint(_end)
 
 
-def interrupt_once() -> None:
-    """The next Ctrl-C raises ``KeyboardInterrupt``; further ones are ignored, so that the program can end in
-    order. For code without an event loop."""
-    _handle_sigint(_raise_once)
-
-
 def _handle_sigint(handler: Handler) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, handler)
@@ -54,16 +48,6 @@ def _end(number: int, frame: FrameType | None) -> NoReturn:
         # A progress bar hides the cursor.
         os.write(2, _SHOW_CURSOR.encode())
     os._exit(INTERRUPTED)
-
-
-def _raise_once(number: int, frame: FrameType | None) -> NoReturn:
-    # Not SIG_IGN: Python prints a warning about a signal that arrived just before.
-    _handle_sigint(_ignore)
-    raise KeyboardInterrupt
-
-
-def _ignore(number: int, frame: FrameType | None) -> None:
-    """The program is already ending."""
 
 
 class Interrupts:

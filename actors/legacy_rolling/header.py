@@ -57,10 +57,6 @@ def header_name(segment: str) -> str:
     return f"{segment}{HEADER_SUFFIX}"
 
 
-def data_name(segment: str, start: int) -> str:
-    return f"{segment}$offset.{start}"
-
-
 def segment_of_file(name: str) -> str:
     """The segment of a data file or of a plain file, by its name."""
     return name.rpartition("$offset.")[0] or name
@@ -79,11 +75,6 @@ def format_header(header: LegacyHeader) -> bytes:
 def format_chunks(chunks: Iterable[LegacyChunk]) -> bytes:
     """The items of data files: a header grows by these."""
     return b"".join(_item(chunk.start, chunk.name) for chunk in chunks)
-
-
-def format_concat(count: int, offset: int) -> bytes:
-    """The item before the header of a source with ``count`` data files that begins at ``offset``."""
-    return _item(_CONCAT, f"{count}@{offset}")
 
 
 def _item(key: object, value: object) -> bytes:

@@ -1,1 +1,1 @@
-"""Registers: compare-and-set cells in memory and in local files."""
+"""Registers: compare-and-set cells in local files."""

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import attrs
 from hypothesis import strategies as st
+from simulation.legacy import format_concat
 
 from fuzz.file_targets import REFUSED, run_on, sealed
 from fuzz.target import Target
@@ -28,7 +29,6 @@ from tierlog.actors.legacy_rolling.header import (
     LegacyChunk,
     LegacyHeader,
     format_chunks,
-    format_concat,
     format_header,
     is_legacy_file,
     parse_header,

@@ -14,11 +14,11 @@ from typing import Annotated, Any
 import attrs
 import typer
 
-from tierlog.actors.cli.interrupts import interrupt_once
 from tierlog.actors.cli.options import Json
 from tierlog.actors.cli.running import fail
 
 from .campaign import SEED_SECONDS_MAX, Terms, fresh_base, processors, run_campaign
+from .interrupts import interrupt_once
 from .mutants.catalogue import CATALOGUE
 from .mutants.score import Terms as ScoreTerms
 from .mutants.score import show_score

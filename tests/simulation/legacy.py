@@ -17,8 +17,6 @@ import attrs
 from tierlog.actors.legacy_rolling.header import (
     LegacyChunk,
     LegacyHeader,
-    data_name,
-    format_concat,
     format_header,
     header_name,
     segment_of_file,
@@ -30,6 +28,17 @@ from .settings import ChunksKind
 
 if TYPE_CHECKING:
     from .world import Site
+
+
+def data_name(segment: str, start: int) -> str:
+    """The name of the data file that begins at ``start``."""
+    return f"{segment}$offset.{start}"
+
+
+def format_concat(count: int, offset: int) -> bytes:
+    """The item before the header of a source with ``count`` data files that begins at ``offset``."""
+    return f"concat={count}@{offset}&".encode()
+
 
 SHARE = 0.18
 """Of the seeds that have any."""

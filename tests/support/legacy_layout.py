@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simulation.legacy import data_name
+
 from tierlog.actors.legacy_rolling.header import (
     LegacyChunk,
     LegacyHeader,
-    data_name,
     format_header,
     header_name,
 )

@@ -309,7 +309,7 @@ def test_ctrl_c_ends_with_130_and_leaves_no_process(request_: str, tmp_path: Pat
     program = (
         "import sys\n"
         "from support.fake_seeds import HANGING, run_fake\n"
-        "from tierlog.actors.cli.interrupts import interrupt_once\n"
+        "from simulation.interrupts import interrupt_once\n"
         "from simulation.command import Request, run\n"
         "interrupt_once()\n"
         f"sys.exit(run(Request({request_}), run_fake))\n"

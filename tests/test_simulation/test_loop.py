@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from itertools import pairwise
+from random import Random
 
 import anyio
 import anyio.lowlevel
 import pytest
+import trio
 from simulation.loop import Busy, Deadlock, Rounds, after_steps, run_virtual
 from simulation.trace import Trace
+from trio._core import _run as scheduler
 
 
 def test_an_hour_of_sleeps_costs_nothing() -> None:
@@ -162,3 +165,20 @@ def test_a_trace_keeps_a_tail_and_digests_everything() -> None:
     assert one.tail() == ["499.000000 p1 line 998", "499.500000 p1 line 999"]
     assert (one.count, one.lines) == (1000, [])
     assert one.digest() == trace("").digest() != trace("!").digest()
+
+
+def test_trio_has_the_private_names_that_the_loop_uses() -> None:
+    """``pyproject.toml`` bounds its version."""
+    assert isinstance(scheduler._ALLOW_DETERMINISTIC_SCHEDULING, bool)
+    assert isinstance(scheduler._r, Random)
+
+    async def body() -> None:
+        task = trio.lowlevel.current_task()
+        assert isinstance(task._counter, int)
+        with trio.CancelScope(shield=True) as scope:
+            status = task._cancel_status
+            assert status is not None
+            assert status._scope is scope
+            assert status._parent is not None
+
+    trio.run(body)

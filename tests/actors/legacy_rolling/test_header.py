@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from simulation.legacy import data_name, format_concat
 
 from tierlog.actors.legacy_rolling.header import (
     LegacyChunk,
     LegacyHeader,
-    data_name,
     format_chunks,
-    format_concat,
     format_header,
     header_name,
     is_legacy_file,

@@ -10,6 +10,7 @@ import pytest
 from simulation.file_layer import Fail, LosePower, SimulatedDisk, SimulatedFiles
 
 from support.log_world import live
+from support.memory_register import MemoryRegister
 from tierlog.journal.registers.contract import Register
 from tierlog.journal.registers.local import (
     EPOCH_RECORD_BYTES,
@@ -27,7 +28,6 @@ from tierlog.journal.registers.local import (
     read_register,
     slot_offset,
 )
-from tierlog.journal.registers.memory import MemoryRegister
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.errors import DataCorruption, NotOwner, StoreMismatch
 from tierlog.storage_backends.base.files import Close, Files, IoCall, Open, Program, Read, Write

@@ -3,15 +3,19 @@ kept connection. ``pyproject.toml`` bounds the versions of both libraries."""
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
 import anyio
 from aiobotocore.httpsession import AIOHTTPSession
 
-from tierlog.storage_backends.chunks import s3_requests
+import tierlog
+
+_PRIVATE = re.compile(r"(?:^|\.)_(?!_)\w")
 
 
 def test_aiobotocore_makes_its_session_in_the_method_that_is_overridden() -> None:
@@ -27,7 +31,52 @@ def test_aiohttp_reads_the_attribute_that_is_set() -> None:
 
 
 def test_no_other_private_name_is_used() -> None:
-    package = Path(s3_requests.__file__).parent
-    private = re.compile(r"(?<!self)(?<!storage)\._[a-z]\w*")
-    found = [name for file in package.glob("s3*.py") for name in private.findall(file.read_text())]
-    assert sorted(found) == ["._get_session", "._retry_connection"]
+    """In the whole product: imports, and attributes that no class of the product defines or inherits."""
+    modules = [ast.parse(path.read_text()) for path in _product()]
+    nodes = [node for module in modules for node in ast.walk(module)]
+    defined = set().union(*map(_defined, nodes))
+    used = [name for node in nodes for name in _used(node, defined)]
+    assert sorted(used) == ["_get_session", "_retry_connection", "_thread", "os._exit", "os._exit"]
+
+
+def _product() -> Iterator[Path]:
+    root = Path(tierlog.__file__).parent
+    yield from root.glob("*.py")
+    for folder in ("actors", "journal", "spark_bridge", "storage_backends", "testing"):
+        yield from (root / folder).rglob("*.py")
+
+
+def _defined(node: ast.AST) -> set[str]:
+    """The functions, classes and attributes that a node of the product defines."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return {name}
+        case ast.ClassDef(body=body):
+            return {
+                each.target.id
+                for each in body
+                if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+            }
+        case ast.Attribute(value=ast.Name("self"), attr=name, ctx=ast.Store()):
+            return {name}
+        case _:
+            return set()
+
+
+def _used(node: ast.AST, defined: set[str]) -> list[str]:
+    """The private names that a node takes from a library. A call of ``super()`` counts, although the product
+    defines the override."""
+    match node:
+        case ast.Import(names=names):
+            found = [alias.name for alias in names]
+        case ast.ImportFrom(module=str(module), names=names, level=0):
+            found = [module, *(alias.name for alias in names)]
+        case ast.Attribute(value=ast.Call(func=ast.Name("super")), attr=name):
+            found = [name]
+        case ast.Attribute(value=ast.Name("os"), attr=name):
+            found = [f"os.{name}"]
+        case ast.Attribute(attr=name) if name not in defined:
+            found = [name]
+        case _:
+            return []
+    return [name for name in found if _PRIVATE.search(name)]

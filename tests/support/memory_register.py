@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import anyio.lowlevel
 
-from .contract import Register
+from tierlog.journal.registers.contract import Register
 
 
 class MemoryRegister(Register):
