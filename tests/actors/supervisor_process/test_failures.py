@@ -65,7 +65,7 @@ def test_another_number_of_containers_is_refused(folder: Path) -> None:
     made_by_an_app(folder, containers=2)
     done = refused(folder, "--listen=127.0.0.1:0", "--containers=3")
     assert done.code == 1
-    assert "made with 2 containers, not 3" in done.err
+    assert "was created with 2 containers, not 3" in done.err
 
 
 def test_v1_a_second_supervisor_is_refused_also_while_the_first_is_frozen(folder: Path) -> None:
@@ -133,7 +133,7 @@ def test_v8_a_damaged_container_is_quarantined_and_the_others_continue(folder: P
     whole = log.read_bytes()
     log.write_bytes(b"")
     with Service(folder) as service:
-        assert service.errors[0].startswith("error: container 1 is not served, it is quarantined: ")
+        assert service.errors[0].startswith("error: container 1 is not served but quarantined: ")
         assert set(service.assignments()) == {0, 2}
         answer = service.client.get("/ready")
         assert (answer.status_code, answer.json()["containers_not_served"]) == (503, [1])
