@@ -89,8 +89,8 @@ def decide_append(state: ContainerState, request: AppendRequest) -> Decision:
     offset = segment.length
     if request.expected_offset is not None and request.expected_offset != offset:
         raise BadOffset(
-            f"expected_offset is {request.expected_offset}, but {segment.name!r} has {offset} bytes: read its "
-            f"length and decide again",
+            f"expected_offset is {request.expected_offset}, but {segment.name!r} has {offset} bytes: read "
+            f"its length and decide again",
             segment=segment.name,
             expected=offset,
             given=request.expected_offset,
@@ -154,8 +154,8 @@ def _is_repeat(segment: SegmentState, request: AppendRequest, known: WriterState
 
     if request.first_event <= last:
         raise InvalidArgument(
-            f"events {request.first_event} to {_last_event(request)} of writer {_shown(request.writer)} are partly "
-            f"applied (up to {last}): repeat the original batch, or send a new one from {last + 1} on"
+            f"events {request.first_event} to {_last_event(request)} of writer {_shown(request.writer)} are "
+            f"partly applied (up to {last}): repeat the original batch, or send a new one from {last + 1} on"
         )
 
     previous = request.first_event - 1 if request.previous_event is None else request.previous_event
