@@ -105,11 +105,11 @@ class SegmentTruncated(SegmentError):
 
 
 class BadOffset(SegmentError):
-    """The offset that the call gave is not the one that the segment requires. Nothing was applied; another
-    writer may have been faster.
+    """The offset or length that the call gave does not fit the segment. Nothing was applied; another writer
+    may have been faster.
 
-    ``given`` is the argument. ``expected`` is the offset that would have been accepted: for a conditional
-    append the segment's length in bytes.
+    ``expected`` is the segment's length in bytes, ``given`` the argument: the ``expected_offset`` of an
+    append, the offset of a truncation, or the length of a commit's part.
     """
 
     code = "bad-offset"
