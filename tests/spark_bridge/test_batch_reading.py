@@ -84,7 +84,7 @@ def test_truncated_events_are_reported_or_left_out(reader: Read, store: SyncClie
 
     with pytest.raises(
         PySparkException,
-        match="begins at 110, and is to be read from 0 on: it was truncated. Set failOnDataLoss",
+        match="was truncated at 110, after the offset 0 to read from. Set failOnDataLoss",
     ):
         reader(filled, startingOffsets=offsets).collect()
 
@@ -109,6 +109,6 @@ def test_a_read_ends_where_the_segment_ended_when_it_was_planned(
     store.delete_segment(filled)
     store.create_segment(filled)
     store.append(filled, bytes(11_000))
-    with pytest.raises(Exception, match="was deleted and made anew") as caught:
+    with pytest.raises(Exception, match="was deleted and recreated") as caught:
         rows.count()
     assert isinstance(caught.value, PySparkException) or "Py4J" in type(caught.value).__name__

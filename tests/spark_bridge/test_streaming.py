@@ -213,7 +213,7 @@ def test_a_stream_whose_bytes_were_truncated_fails_or_skips_as_configured(
     fill(100, 200)
     store.truncate_segment(f"{segment}/in", 11 * 150)
 
-    with pytest.raises(StreamingQueryException, match="was truncated. Set failOnDataLoss"):
+    with pytest.raises(StreamingQueryException, match="to read from. Set failOnDataLoss"):
         copy().awaitTermination(60)
 
     ended(copy(failOnDataLoss="false"))
@@ -231,7 +231,7 @@ def test_a_stream_does_not_continue_in_another_segment_of_the_name(
     store.delete_segment(f"{segment}/in")
     fill(0, 10)
 
-    with pytest.raises(StreamingQueryException, match="it was deleted and made anew"):
+    with pytest.raises(StreamingQueryException, match="it was deleted and recreated"):
         copy(failOnDataLoss=loss).awaitTermination(60)
 
 
