@@ -208,8 +208,8 @@ async def ask_service(url: str, method: str, path: str, body: dict[str, str] | N
     """Send a request to the supervisor at ``url``; returns the JSON of its answer. The environment's proxies
     are not used.
 
-    Raises the error in its answer, ``InvalidArgument`` if ``url`` is malformed, or ``Unavailable`` if there is
-    no answer.
+    Raises the error in its answer, ``InvalidArgument`` if ``url`` is malformed, or ``Unavailable`` if there
+    is no answer.
     """
     import httpx
 
