@@ -117,7 +117,7 @@ def test_each_piece_of_work_announces_its_start_once(
     assert sum(found.num_rows for found in once(lambda: list(source.streamReader(schema).read(part)))) == 4
 
 
-@pytest.mark.long  # whether Spark reuses a worker before it is idle for too long depends on the machine's load
+@pytest.mark.long  # whether Spark reuses a worker in time depends on the load of the machine
 def test_workers_that_spark_uses_again_have_a_frozen_heap_and_keep_memory(
     spark: Any, url: str, segment: str, tmp_path: Path
 ) -> None:
