@@ -124,7 +124,7 @@ async def _seek(setting: Setting, chunk: int) -> Sequence[Pair]:
     count = setting.size(CHUNKS, 1000)
     store, length = await _segment(count, chunk)
     storage = _storage(store)
-    layouts = storage._core.layouts
+    layouts = storage._context.layouts
     await (await layouts.open(SID)).locate(length - chunk - 1)  # the layout is loaded
     dice = random.Random(7)
 

@@ -28,7 +28,7 @@ from benchmarks.harness import (
 from tierlog.actors.folder.identity import read_identity
 from tierlog.actors.settings.configuration import StoreConfig
 from tierlog.actors.store.opening import log_options
-from tierlog.journal.group import PayloadBuilder, decode_group
+from tierlog.journal.group_payload import PayloadBuilder, decode_group
 from tierlog.journal.log.local import LocalLog
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.create_segment import CreateSegment

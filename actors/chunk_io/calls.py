@@ -15,8 +15,8 @@ import anyio
 import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkInfo, ChunkStorage
+from ..kernel.event_source import EventSource
 from ..kernel.mailbox import Lane
-from ..kernel.one_shot import EventSource
 from ..kernel.reply import Reply
 
 T = TypeVar("T")

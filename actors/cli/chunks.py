@@ -129,7 +129,7 @@ def defrag(
     check_selection(names, everything)
 
     async def command() -> dict[str, DefragResult]:
-        from ..maintenance.maintenance import defrag_segment
+        from ..maintenance.defrag import defrag_segment
 
         done: dict[str, DefragResult] = {}
         async with owning(data, config, take_over=take_over) as store:
@@ -168,5 +168,5 @@ def _show(report: VerifyReport) -> None:
         )
     chunks, segments = output.count(report.chunks, "chunk"), output.count(report.segments, "segment")
     screen.print(f"read {chunks} of {segments} with {output.show_bytes(report.bytes)}")
-    verdict = "sound" if report.sound else f"not sound, problems: {len(report.problems)}"
-    screen.print(verdict, style="green" if report.sound else "red")
+    result = "sound" if report.sound else f"not sound, problems: {len(report.problems)}"
+    screen.print(result, style="green" if report.sound else "red")

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from ..legacy_rolling.export import Exported
     from ..maintenance.backup import BackupOptions
     from ..maintenance.backup_objects import Manifest
-    from ..maintenance.maintenance import Imported
     from ..maintenance.restore import RestoreReport
+    from ..maintenance.transfer import Imported
     from ..store.read_only import StoreView
     from ..store.store import SegmentStore
 
@@ -46,7 +46,7 @@ def export(
     check_selection(names, everything)
 
     async def command() -> list[Exported]:
-        from ..maintenance.maintenance import export_segment
+        from ..maintenance.transfer import export_segment
 
         async with owning(data, config, take_over=take_over) as store:
             await store.flush()
@@ -92,7 +92,7 @@ def import_(
     check_selection(names, everything)
 
     async def command() -> list[Imported]:
-        from ..maintenance.maintenance import import_segment, legacy_segments, try_import
+        from ..maintenance.transfer import import_segment, legacy_segments, try_import
 
         async with owning(data, config, take_over=take_over) as store:
             wanted = names or await legacy_segments(store, prefix)
@@ -168,11 +168,11 @@ def backup(
 async def _back_up_store(
     store: SegmentStore, data: Path, name: str | None, target: ChunkStorage | None
 ) -> tuple[str, Manifest]:
-    from ..maintenance.maintenance import back_up
+    from ..maintenance.backup import back_up_store
 
     options = await _backup_options(data, name)
     with output.progress("backing up", None) as advance:
-        return options.name, await back_up(store, target, options, advance)
+        return options.name, await back_up_store(store, target, options, advance)
 
 
 async def _back_up_view(

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from ...storage_backends.base.errors import ClosedError, TierlogError, Unavailable
 from .container import Container
-from .local import LocalContainer, RemoteContainer
+from .local_container import LocalContainer, RemoteContainer
 from .operations.append import AppendRequest
 
 Outcome = int | TierlogError | None

@@ -1,6 +1,6 @@
 """The segment container: one ownership of one container, from opening its log to its end.
 
-Owns: the start and stop order of its parts (``parts.py``), and the verbs that the store calls. Does not own:
+Owns: the start and stop order of its components (``components.py``), and the verbs that the store calls. Does not own:
 restarts (``local.py``), decisions (``operations/``), the mapping of names to containers (the store).
 
 Start: open the log (fences every earlier owner), validate the claims in long-term storage and add this
@@ -29,12 +29,12 @@ from ...storage_backends.base.chunk_storage import ChunkStorage
 from ...storage_backends.base.errors import ClosedError, SegmentNotFound, TierlogError, Unavailable
 from ...storage_backends.base.transactions import TransactionInfo, is_staged
 from ...storage_backends.base.world import World
-from ...storage_backends.segments.core import ChunkedOptions
+from ...storage_backends.segments.options import ChunkedOptions
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ..flush.writer import WriterOptions
 from ..gc.collector import CollectorOptions
+from ..kernel.event_source import Answer, EventSource
 from ..kernel.mailbox import Lane, Mailbox, MailboxOptions
-from ..kernel.one_shot import Answer, EventSource
 from ..kernel.reply import Reply, fail_all
 from ..kernel.task_groups import finish_within
 from ..read.read_ahead import ReadAheadBudget, ReadAheadOptions
@@ -44,6 +44,7 @@ from ..telemetry.tracing import SpanHook
 from .admission import AdmissionOptions
 from .checkpoint import CheckpointOptions
 from .claims import Identity, StorageClaim
+from .components import ContainerComponents, build_components
 from .imports import SegmentImporter
 from .leases import Leases
 from .legacy_hook import LegacyHook
@@ -52,7 +53,6 @@ from .operations.append import AppendRequest
 from .operations.create import CreateRequest
 from .operations.queries import WaitDurableRequest
 from .operations.transactions import ListTransactionsRequest, TransactionRequest
-from .parts import ContainerParts, build_parts
 from .pipeline import Pipeline, PipelineOptions, Protect, unprotected
 from .recovery import Recovery, RecoveryReport
 from .requests import LogRequest, Request
@@ -127,7 +127,7 @@ class Container:
         self._check_interval = options.checkpoint.wal_bytes // 64
         """Payload bytes between two checks whether a checkpoint is due: one per group would cost too much."""
         self._next_check = 0
-        self._built: ContainerParts | None = None
+        self._built: ContainerComponents | None = None
         self._recovery = RecoveryReport(0, 0, 0)
 
     @property
@@ -136,7 +136,7 @@ class Container:
         return self._built is not None and self._built.pipeline.poisoned
 
     @property
-    def _parts(self) -> ContainerParts:
+    def _components(self) -> ContainerComponents:
         if self._built is None:
             raise Unavailable(f"container {self.index} is not open yet")
 
@@ -148,11 +148,11 @@ class Container:
 
     @property
     def storage(self) -> ChunkedSegmentStorage:
-        return self._parts.storage
+        return self._components.storage
 
     @property
     def imports(self) -> SegmentImporter:
-        return self._parts.imports
+        return self._components.imports
 
     @property
     def rolling_size(self) -> int:
@@ -176,11 +176,13 @@ class Container:
         try:
             opened = await self._claim.open_log(previous_epochs)
             self.state.epoch = self._claim.epoch
-            parts = self._built = build_parts(self)
-            self._recovery = await Recovery(self.log, opened, self.state, parts.publisher, self.cache).run()
-            parts.leases.begin()
+            components = self._built = build_components(self)
+            self._recovery = await Recovery(
+                self.log, opened, self.state, components.publisher, self.cache
+            ).run()
+            components.leases.begin()
             _log.info("recovered", container=self.index, **attrs.asdict(self._recovery))
-            await self._serve(parts, started, ending)
+            await self._serve(components, started, ending)
             clean = True
         finally:
             ending()
@@ -195,18 +197,18 @@ class Container:
         self._stop.set()
 
     async def _serve(
-        self, parts: ContainerParts, started: Callable[[], None], ending: Callable[[], None]
+        self, components: ContainerComponents, started: Callable[[], None], ending: Callable[[], None]
     ) -> None:
         last_full_cut = self.state.cycle.cut if self.state.cycle.full else 0
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._run_pipeline, parts.pipeline, ending)
+            tasks.start_soon(self._run_pipeline, components.pipeline, ending)
             async with anyio.create_task_group() as helpers:
                 protect = self.options.protect
-                helpers.start_soon(protect(parts.writer.run), last_full_cut)
-                helpers.start_soon(protect(parts.collector.run), parts.writer.request_cycle)
-                helpers.start_soon(parts.read_ahead.run)
-                helpers.start_soon(protect(parts.checkpointer.run), lambda: self._checkpoint_due)
-                helpers.start_soon(protect(parts.leases.run))
+                helpers.start_soon(protect(components.writer.run), last_full_cut)
+                helpers.start_soon(protect(components.collector.run), components.writer.request_cycle)
+                helpers.start_soon(components.read_ahead.run)
+                helpers.start_soon(protect(components.checkpointer.run), lambda: self._checkpoint_due)
+                helpers.start_soon(protect(components.leases.run))
                 if self.legacy is not None:
                     helpers.start_soon(protect(self.legacy.run), self)
                 started()
@@ -244,12 +246,12 @@ class Container:
 
     def group_published(self) -> None:
         """The pipeline calls this after each durable group that logged something."""
-        parts = self._parts
-        parts.writer.operations_logged()
-        parts.publisher.evict_idle(self.options.active_segments_max)
-        if parts.pipeline.payload_bytes >= self._next_check or not self.log.has_room(0):
-            self._next_check = parts.pipeline.payload_bytes + self._check_interval
-            if parts.checkpointer.is_due():
+        components = self._components
+        components.writer.operations_logged()
+        components.publisher.evict_idle(self.options.active_segments_max)
+        if components.pipeline.payload_bytes >= self._next_check or not self.log.has_room(0):
+            self._next_check = components.pipeline.payload_bytes + self._check_interval
+            if components.checkpointer.is_due():
                 self._checkpoint_due.set()
                 self._checkpoint_due = anyio.Event()
 
@@ -301,7 +303,7 @@ class Container:
 
     @property
     def _leases(self) -> Leases:
-        return self._parts.leases
+        return self._components.leases
 
     async def ask_internal(self, request: Request, size: int) -> Any:
         """``ask`` in the internal lane, which has room of its own (rule C6)."""
@@ -312,10 +314,10 @@ class Container:
     def offer(self, request: AppendRequest) -> bool:
         """Accept an append at once if every gate is open and the mailbox has room; its answer comes in
         ``request.reply``."""
-        parts = self._built  # not ``_parts``: a property would be one more call per append
+        components = self._built  # not ``_components``: a property would be one more call per append
         if (
-            parts is None
-            or not parts.admission.is_open(request.size)
+            components is None
+            or not components.admission.is_open(request.size)
             or (self.legacy is not None and self._is_missing(request.name))
         ):
             return False
@@ -332,7 +334,7 @@ class Container:
     async def accept(self, request: AppendRequest) -> None:
         """Return when the append is admitted and in the mailbox; its answer comes in ``request.reply``."""
         await self._import_missing(request.name)
-        await self._parts.admission.admit(request.name, request.size)
+        await self._components.admission.admit(request.name, request.size)
         request.reply = self._make_answer()
         await self.mailbox.put(request, request.size)
 
@@ -348,13 +350,13 @@ class Container:
 
     async def flush(self) -> None:
         """Return when a flush cycle with everything acked so far is complete."""
-        await self._parts.writer.flush()
+        await self._components.writer.flush()
         if self.legacy is not None:
             await self.legacy.flush(self)
 
     async def wait_cycle(self) -> None:
         """Return when the next flush cycle is complete."""
-        await self._parts.writer.progress.wait()
+        await self._components.writer.progress.wait()
 
     async def claim_storage(self) -> None:
         """Return once this owner may write to long-term storage (rule W8). Raises ``StoreMismatch``,
@@ -382,12 +384,12 @@ class Container:
         segment = await self.find_durable(name)
         if offset < segment.start_offset:
             await self.wait_durable()  # the truncation may not be durable yet
-        return await self._as_owner(self._parts.reader.read(segment, offset, size))
+        return await self._as_owner(self._components.reader.read(segment, offset, size))
 
     async def append_starts(self, name: str, start: int, end: int) -> list[int]:
         """The offsets in ``start .. end`` at which durable appends begin (rule S5)."""
         segment = await self.find_durable(name)
-        return await self._as_owner(self._parts.append_starts.find(segment, start, end))
+        return await self._as_owner(self._components.append_starts.find(segment, start, end))
 
     async def _as_owner(self, answer: Awaitable[T]) -> T:
         """The answer, given only while this is the owner. Errors too: to a fenced owner, a chunk that its
@@ -430,7 +432,7 @@ class Container:
                 raise SegmentNotFound(f"segment {name!r} is gone", segment=name)
 
     def statistics(self) -> ContainerStatistics:
-        parts = self._parts
+        components = self._components
         return ContainerStatistics(
             container=self.index,
             epoch=self.state.epoch,
@@ -439,13 +441,13 @@ class Container:
             recovery=self._recovery,
             log=self.log.statistics(),
             mailbox=self.mailbox.statistics(),
-            pipeline=parts.pipeline.statistics(),
+            pipeline=components.pipeline.statistics(),
             cache=self.cache.statistics(),
-            admission=parts.admission.statistics(),
-            writer=parts.writer.statistics(),
-            checkpoints=parts.checkpointer.statistics(),
-            collector=parts.collector.statistics(),
-            transactions=parts.leases.statistics(),
-            chunked=parts.storage.statistics(),
-            read_ahead=parts.read_ahead.statistics(),
+            admission=components.admission.statistics(),
+            writer=components.writer.statistics(),
+            checkpoints=components.checkpointer.statistics(),
+            collector=components.collector.statistics(),
+            transactions=components.leases.statistics(),
+            chunked=components.storage.statistics(),
+            read_ahead=components.read_ahead.statistics(),
         )

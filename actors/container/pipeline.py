@@ -29,14 +29,14 @@ from ...journal.operations.checkpoint import CheckpointBegin
 from ...journal.operations.operation import Operation
 from ...storage_backends.base.errors import ClosedError, OutcomeUnknown, TierlogError, Unavailable
 from ...storage_backends.base.statistics import counter
+from ..kernel.event_source import OneShot
 from ..kernel.mailbox import Mailbox
-from ..kernel.one_shot import OneShot
 from ..kernel.reply import fail_all
 from ..telemetry.tracing import SpanHook
-from .group import Group
 from .operations import DECIDE
 from .operations.append import AppendRequest, decide_append
 from .operations.handlers import Decision
+from .pending_group import Group
 from .publish import Publisher
 from .requests import LogRequest, Request, SnapshotRequest
 from .state import ContainerState

@@ -18,7 +18,7 @@ from contextlib import aclosing
 import anyio.lowlevel
 import attrs
 
-from ...journal.group import decode_group
+from ...journal.group_payload import decode_group
 from ...journal.log.contract import DurableDataLog, OpenedLog
 from ...journal.operations.append import Append
 from ...journal.operations.checkpoint import CheckpointEnd, CheckpointPart

@@ -6,7 +6,7 @@ hot path, and one takes about 0.3 us to make."""
 from __future__ import annotations
 
 from ...journal.operations.operation import Operation
-from ..kernel.one_shot import Answer
+from ..kernel.event_source import Answer
 
 
 class Request:

@@ -6,7 +6,7 @@ import attrs
 
 from ...journal.log.contract import LogStatistics
 from ...storage_backends.base.statistics import gauge, label
-from ...storage_backends.segments.core import ChunkedStatistics
+from ...storage_backends.segments.context import ChunkedStatistics
 from ..flush.writer import WriterStatistics
 from ..gc.collector import CollectorStatistics
 from ..kernel.mailbox import MailboxStatistics

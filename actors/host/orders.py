@@ -17,7 +17,7 @@ import anyio.abc
 
 from ...storage_backends.base.errors import NotOwner, StoreMismatch, TierlogError
 from ..container.container import Container
-from ..container.local import LocalContainer
+from ..container.local_container import LocalContainer
 from ..kernel.exits import ActorExit, ExitKind, first_leaf
 from ..store.runtime import ContainerRuntime
 from ..supervisor.control.messages import Close, Closed, Drain, Ended, Failed, Fenced, Open, Opened, Report

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .one_shot import EventSource
+from .event_source import EventSource
 
 
 class _FutureEvent(asyncio.Future[None]):

@@ -23,7 +23,7 @@ import attrs
 
 from ...storage_backends.base.errors import InvalidArgument
 from ...storage_backends.base.statistics import counter, gauge
-from .one_shot import EventSource, OneShot
+from .event_source import EventSource, OneShot
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import anyio
 
-from .one_shot import Answer, EventSource, OneShot
+from .event_source import Answer, EventSource, OneShot
 
 T = TypeVar("T")
 

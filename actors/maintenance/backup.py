@@ -31,10 +31,12 @@ from ...storage_backends.segments.records import (
 from ...storage_backends.segments.records.imported import imported_key
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from ...storage_backends.segments.transaction import decode_record
+from ..container.container import Container
 from ..container.segments import SegmentState
 from ..container.state import ContainerState
 from ..kernel.task_groups import work_through
 from ..legacy_rolling.importing import Progress, no_progress
+from ..store.store import SegmentStore
 from .backup_objects import (
     BACKUPS,
     BackupObject,
@@ -48,6 +50,7 @@ from .backup_objects import (
     manifest_name,
     object_name,
 )
+from .transfer import chunks_of
 
 _WORKERS = 8
 _ATTEMPTS_MAX = 5
@@ -70,6 +73,18 @@ class BackupOptions:
     store_id: bytes
     created_ms: int
     upgraded: bool
+
+
+async def back_up_store(
+    store: SegmentStore, target: ChunkStorage | None, options: BackupOptions, progress: Progress
+) -> Manifest:
+    """Back up what is flushed of all segments to ``target``; None: to the store's long-term storage."""
+
+    async def source_of(container: Container) -> BackupSource:
+        return BackupSource(container.index, container.state.epoch, container.state, container.storage)
+
+    sources = [await store.on_container(index, source_of) for index in range(store.containers)]
+    return await create_backup(sources, target or await chunks_of(store), options, progress)
 
 
 async def create_backup(

@@ -26,8 +26,8 @@ from ...storage_backends.base.files import Files
 from ...storage_backends.base.world import World
 from ...storage_backends.chunks.base import BaseChunkStorage
 from ...storage_backends.files.local import LocalFiles
-from ...storage_backends.segments.core import ChunkedOptions
 from ...storage_backends.segments.defrag_rules import DefragOptions
+from ...storage_backends.segments.options import ChunkedOptions
 from ..chunk_io.options import StorageOptions
 from ..container.admission import AdmissionOptions
 from ..container.checkpoint import CheckpointOptions

@@ -27,7 +27,7 @@ from ..chunk_io.health import StorageHealthStatistics
 from ..chunk_io.options import StorageOptions
 from ..container.claims import Identity
 from ..container.container import Container, ContainerOptions
-from ..container.local import LocalContainer, RemoteContainer
+from ..container.local_container import LocalContainer, RemoteContainer
 from ..folder.identity import StoreIdentity
 from ..kernel.supervision import RestartPolicy
 from ..kernel.task_groups import body_group

@@ -52,7 +52,7 @@ from ...storage_backends.base.verbs import SegmentVerbs
 from ..chunk_io.actor import StorageActor, StorageActorStatistics
 from ..container.batch_append import Outcome, append_batch
 from ..container.container import Container
-from ..container.local import LocalContainer, LocalContainerStatistics, RemoteContainer
+from ..container.local_container import LocalContainer, LocalContainerStatistics, RemoteContainer
 from ..container.operations.append import AppendRequest
 from ..container.operations.attributes import AttributesRequest
 from ..container.operations.create import CreateRequest

@@ -226,10 +226,10 @@ class Files(ABC):
         W7)."""
 
     @abstractmethod
-    def lane(self, name: str, width: int = 1, beneath: str = "") -> Files:
+    def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> Files:
         """A view with ``width`` threads of its own, which calls of other lanes cannot delay (rule W7).
 
-        Below the folder ``beneath`` it follows no symbolic links and opens regular files only; anything else
+        Below the folder ``nofollow_root`` it follows no symbolic links and opens regular files only; anything else
         raises ``ENOTDIR``, ``ELOOP`` or ``EISDIR``.
         """
 

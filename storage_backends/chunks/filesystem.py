@@ -73,7 +73,7 @@ class FileSystemChunkStorage(BaseChunkStorage):
         if not root.startswith("/"):
             raise InvalidArgument(f"the root of a chunk storage must be an absolute path, not {root!r}")
 
-        self._files = files.lane("chunks", threads, beneath=root.rstrip("/"))
+        self._files = files.lane("chunks", threads, nofollow_root=root.rstrip("/"))
         self._root = root.rstrip("/")
         self._world = world
         self._folders = Folders(self._root)

@@ -52,9 +52,9 @@ from ..base.files import (
     Unlock,
     Write,
 )
-from .beneath import Beneath
 from .cold_pages import ColdPages
 from .local_write import write_bulk, write_whole
+from .nofollow import NoFollowFolder
 
 _KEEP_SIZE = 1
 _fdatasync: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
@@ -97,7 +97,7 @@ def _fd(handle: FileHandle) -> int:
     return fd
 
 
-def _open(call: Open, at: Beneath | None = None) -> LocalHandle:
+def _open(call: Open, at: NoFollowFolder | None = None) -> LocalHandle:
     flags = os.O_CLOEXEC | (os.O_RDWR if call.write or call.create else os.O_RDONLY)
     if call.create:
         flags |= os.O_CREAT | os.O_EXCL
@@ -171,7 +171,7 @@ def _lock(call: Lock) -> bool:
     return True
 
 
-def _sync_folder(call: SyncFolder, at: Beneath | None = None) -> None:
+def _sync_folder(call: SyncFolder, at: NoFollowFolder | None = None) -> None:
     fd = (
         os.open(call.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         if at is None
@@ -187,7 +187,7 @@ def _list_folder(call: ListFolder) -> list[FolderEntry]:
     return [entry for entry, _ in _entries(call.path)]
 
 
-def _list_folder_beneath(call: ListFolder, at: Beneath) -> list[FolderEntry]:
+def _list_folder_nofollow(call: ListFolder, at: NoFollowFolder) -> list[FolderEntry]:
     fd = at.open_folder(call.path)
     try:
         # Only files and folders can be opened, so nothing else is listed.
@@ -248,15 +248,15 @@ _PERFORM: dict[type[IoCall], Callable[[Any], Any]] = {
 }
 
 
-def _perform_beneath(root: str) -> dict[type[IoCall], Callable[[Any], Any]]:
+def _perform_nofollow(root: str) -> dict[type[IoCall], Callable[[Any], Any]]:
     """The same, where no path below ``root`` is followed through a symbolic link."""
-    at = Beneath(root)
+    at = NoFollowFolder(root)
     return {
         **_PERFORM,
         Open: lambda call: _open(call, at),
         MakeFolder: lambda call: at.make_folders(call.path),
         SyncFolder: lambda call: _sync_folder(call, at),
-        ListFolder: lambda call: _list_folder_beneath(call, at),
+        ListFolder: lambda call: _list_folder_nofollow(call, at),
         Unlink: lambda call: at.unlink(call.path),
         RemoveFolder: lambda call: at.remove_folder(call.path),
         Link: lambda call: at.link(call.source, call.target),
@@ -345,10 +345,10 @@ class LocalFiles(Files):
             raise
         return value
 
-    def lane(self, name: str, width: int = 1, beneath: str = "") -> LocalFiles:
+    def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> LocalFiles:
         lane = LocalFiles(name, width)
         lane._counts = self._counts
-        lane._perform = _perform_beneath(beneath) if beneath else self._perform
+        lane._perform = _perform_nofollow(nofollow_root) if nofollow_root else self._perform
         return lane
 
     def peek(self, handle: FileHandle, offset: int, size: int) -> bytes:

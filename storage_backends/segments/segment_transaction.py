@@ -25,7 +25,7 @@ from ..base.errors import (
     StorageFull,
     Unavailable,
 )
-from .core import Core
+from .context import StorageContext
 from .layout import Layout, LayoutChanged
 from .records import (
     ChunkRecord,
@@ -45,18 +45,20 @@ _NOTHING_CHANGED = (MetadataConflict, Unavailable, StorageFull)
 class SegmentTransaction:
     """Made by ``ChunkedSegmentStorage.begin``. Pass it to the storage's operations, then ``commit``."""
 
-    def __init__(self, core: Core, segment: int, *, create: bool, rolling_size: int | None) -> None:
+    def __init__(
+        self, context: StorageContext, segment: int, *, create: bool, rolling_size: int | None
+    ) -> None:
         if not 0 <= segment < 1 << 64 or (rolling_size is not None and rolling_size < 1):
             raise InvalidArgument(
                 f"segment id {segment} must fit 64 bits and rolling size {rolling_size} be at least 1"
             )
 
-        core.hold(segment)
-        self.core = core
+        context.hold(segment)
+        self.context = context
         self.id = segment
-        self.metadata = MetadataTransaction(core.metadata, core.decoded)
+        self.metadata = MetadataTransaction(context.metadata, context.decoded)
         self._create = create
-        self._rolling_size = rolling_size or core.options.rolling_size
+        self._rolling_size = rolling_size or context.options.rolling_size
         self._held = [segment]
         self._state: Literal["open", "busy", "failed", "ended"] = "open"
         self._created: dict[str, None] = {}
@@ -93,8 +95,8 @@ class SegmentTransaction:
             return
 
         self._end()
-        self.core.aborts += 1
-        self.core.garbage.release(list(self._created))
+        self.context.aborts += 1
+        self.context.garbage.release(list(self._created))
 
     def __enter__(self) -> Self:
         return self
@@ -142,40 +144,40 @@ class SegmentTransaction:
     async def load(self, segment: int) -> SegmentRecord | None:
         """The record of any segment. Raises ``NotOwner`` if it belongs to a newer owner."""
         record = await self.metadata.segment(segment)
-        if record is not None and record.owner_epoch > self.core.epoch:
+        if record is not None and record.owner_epoch > self.context.epoch:
             raise NotOwner(
                 f"segment {segment:016x} belongs to epoch {record.owner_epoch}, this owner has "
-                f"{self.core.epoch}"
+                f"{self.context.epoch}"
             )
 
         return record
 
     def update(self, record: SegmentRecord, **changes: Any) -> SegmentRecord:
         """Buffer the segment's record with ``changes`` and this owner's epoch."""
-        record = changed(record, **changes, owner_epoch=self.core.epoch)
+        record = changed(record, **changes, owner_epoch=self.context.epoch)
         self.metadata.put(record)
         return record
 
     async def take_source(self, segment: int) -> SegmentRecord | None:
         """Hold another segment too, and return its record."""
-        self.core.hold(segment)
+        self.context.hold(segment)
         self._held.append(segment)
         return await self.load(segment)
 
     async def name_chunk(self, offset: int) -> str:
         """A new name for a chunk that starts at segment offset ``offset``, tracked already (rule S2,
         PDP-53)."""
-        spare = self.core.spare.get(self.id)
+        spare = self.context.spare.get(self.id)
         if spare is not None and spare[0] == offset:
-            self.core.chunks.admit(spare[1])
-            del self.core.spare[self.id]
+            self.context.chunks.admit(spare[1])
+            del self.context.spare[self.id]
             self._created[spare[1]] = None
             return spare[1]
 
-        name = self.core.new_chunk_name(self.id, offset)
-        self.core.chunks.admit(name)
+        name = self.context.new_chunk_name(self.id, offset)
+        self.context.chunks.admit(name)
         self._created[name] = None
-        await self.core.garbage.track([name])
+        await self.context.garbage.track([name])
         return name
 
     def spare_chunk(self, offset: int, name: str) -> None:
@@ -186,19 +188,19 @@ class SegmentTransaction:
         """
         self.drop_spare(self.id)
         del self._created[name]
-        self.core.spare[self.id] = offset, name
+        self.context.spare[self.id] = offset, name
 
     def drop_spare(self, segment: int) -> None:
         """Release the unused name of a failed attempt at this transaction's end."""
-        spare = self.core.spare.pop(segment, None)
+        spare = self.context.spare.pop(segment, None)
         if spare is not None:
             self._created[spare[1]] = self._dropped[spare[1]] = None
 
     def room(self, segment: SegmentRecord, chunk: ChunkRecord) -> int:
         """Bytes that may still be appended to ``chunk``: 0 unless this instance created it and knows its
         exact length (rule S3)."""
-        known = self._tails.get(chunk.name, self.core.appendable.get(chunk.name))
-        if not self.core.chunks.capabilities.append or known != chunk.length:
+        known = self._tails.get(chunk.name, self.context.appendable.get(chunk.name))
+        if not self.context.chunks.capabilities.append or known != chunk.length:
             return 0
 
         return max(0, segment.rolling_size - chunk.length)
@@ -209,12 +211,12 @@ class SegmentTransaction:
         Returns its length at the last commit if this transaction has not appended to it yet.
         """
         self._tails.pop(name, None)
-        return self.core.appendable.pop(name, None)
+        return self.context.appendable.pop(name, None)
 
     def undo_append(self, name: str, committed: int | None) -> None:
         """Nothing reached the chunk: the next transaction may append to what was committed."""
         if committed is not None:
-            self.core.remember(name, committed)
+            self.context.remember(name, committed)
 
     def end_append(self, name: str, length: int) -> None:
         """The chunk is exactly ``length`` bytes long. Other transactions rely on it only after the commit."""
@@ -239,16 +241,16 @@ class SegmentTransaction:
 
     def multiples(self, start: int, end: int) -> range:
         """The offsets in ``start .. end`` that have an index record."""
-        spacing = self.core.options.index_spacing
+        spacing = self.context.options.index_spacing
         return range(max(spacing, -(-start // spacing) * spacing), end, spacing)
 
     async def deferred(self, kind: DeferredWorkKind, segment: int | None = None) -> DeferredWorkRecord | None:
         """What is left of an earlier operation. Raises ``NotOwner`` if it belongs to a newer owner."""
         work = await self.metadata.deferred(self.id if segment is None else segment, kind)
-        if work is not None and work.owner_epoch > self.core.epoch:
+        if work is not None and work.owner_epoch > self.context.epoch:
             raise NotOwner(
                 f"deferred work {work.key} belongs to epoch {work.owner_epoch}, this owner has "
-                f"{self.core.epoch}"
+                f"{self.context.epoch}"
             )
 
         return work
@@ -256,7 +258,10 @@ class SegmentTransaction:
     async def layout(self) -> Layout:
         """The segment's layout as this transaction sees it."""
         layout = Layout(
-            self.metadata, self.id, self.core.options.index_spacing, self.core.layouts.sparse_index(self.id)
+            self.metadata,
+            self.id,
+            self.context.options.index_spacing,
+            self.context.layouts.sparse_index(self.id),
         )
         await layout.load()
         return layout
@@ -272,7 +277,7 @@ class SegmentTransaction:
 
     def defer(self, work: DeferredWorkRecord) -> None:
         """Record what is left to do, with this owner's epoch."""
-        self.metadata.put(changed(work, owner_epoch=self.core.epoch))
+        self.metadata.put(changed(work, owner_epoch=self.context.epoch))
 
     async def take_deferred(
         self, kind: DeferredWorkKind, segment: int | None = None
@@ -292,7 +297,10 @@ class SegmentTransaction:
         the container's own names would not find leaves a released record (rule S19)."""
         self.metadata.drop(record)
         self._dropped[record.name] = None
-        if not record.name.startswith(self.core.prefix) and await self.metadata.released(record.name) is None:
+        if (
+            not record.name.startswith(self.context.prefix)
+            and await self.metadata.released(record.name) is None
+        ):
             self.metadata.put(ReleasedRecord(record.name, record.length))
 
     # --- the end ---------------------------------------------------------------------------------
@@ -303,26 +311,26 @@ class SegmentTransaction:
 
     def _end(self) -> None:
         self._state = "ended"
-        self.core.held.difference_update(self._held)
+        self.context.held.difference_update(self._held)
 
     def _committed(self) -> None:
         self._discard_layouts()
         self._end()
-        self.core.commits += 1
-        self.core.deferred_work.committed(self.metadata.written_deferred_work())
+        self.context.commits += 1
+        self.context.deferred_work.committed(self.metadata.written_deferred_work())
         for name in self._dropped:
             self.begin_append(name)
         for name, length in self._tails.items():
-            self.core.remember(name, length)
-        self.core.garbage.keep([name for name in self._created if name not in self._dropped])
-        self.core.garbage.release(list(self._dropped))
+            self.context.remember(name, length)
+        self.context.garbage.keep([name for name in self._created if name not in self._dropped])
+        self.context.garbage.release(list(self._dropped))
 
     def _doubt(self) -> None:
         self._discard_layouts()
         self._end()
-        self.core.deferred_work.invalidate()
-        self.core.garbage.doubt(list(self._created | self._dropped))
+        self.context.deferred_work.invalidate()
+        self.context.garbage.doubt(list(self._created | self._dropped))
 
     def _discard_layouts(self) -> None:
         for segment in self._held:
-            self.core.layouts.discard(segment)
+            self.context.layouts.discard(segment)

@@ -25,7 +25,8 @@ from ..base.checksum import Buffer
 from ..base.chunk_storage import ChunkStorage
 from ..base.world import World
 from .chain import Chain
-from .core import ChunkedOptions, ChunkedStatistics, Core, GarbageSink
+from .context import ChunkedStatistics, StorageContext
+from .garbage_sink import GarbageSink
 from .metadata_store import ChunkMetadataStore
 from .operations.adopt import adopt, is_one_piece
 from .operations.concat import concat
@@ -36,6 +37,7 @@ from .operations.inspect import chunks, exists, info, segments
 from .operations.read import read, starts
 from .operations.truncate import truncate
 from .operations.write import write
+from .options import ChunkedOptions
 from .records import ChunkRecord, DeferredWorkRecord, SegmentRecord
 from .segment_transaction import SegmentTransaction
 
@@ -55,7 +57,9 @@ class ChunkedSegmentStorage:
         garbage: GarbageSink,
         options: ChunkedOptions | None = None,
     ) -> None:
-        self._core = Core(chunks, metadata, container, epoch, world, garbage, options or ChunkedOptions())
+        self._context = StorageContext(
+            chunks, metadata, container, epoch, world, garbage, options or ChunkedOptions()
+        )
 
     def begin(
         self, segment: int, *, create: bool = False, rolling_size: int | None = None
@@ -66,7 +70,7 @@ class ChunkedSegmentStorage:
         with ``rolling_size`` in bytes. End the transaction with ``commit``, ``abort`` or by leaving its
         ``with`` block.
         """
-        return SegmentTransaction(self._core, segment, create=create, rolling_size=rolling_size)
+        return SegmentTransaction(self._context, segment, create=create, rolling_size=rolling_size)
 
     async def create(self, txn: SegmentTransaction) -> SegmentRecord:
         """Return the segment's record, creating it if the transaction was begun with ``create``. Raises
@@ -130,7 +134,7 @@ class ChunkedSegmentStorage:
         be open. Raises ``SegmentNotFound``, ``NotOwner``, ``DataCorruption`` for a chunk that does not match
         its checksums, and what the chunk storage raises.
         """
-        return await defrag_segment(self._core, segment)
+        return await defrag_segment(self._context, segment)
 
     async def relocate(self, txn: SegmentTransaction) -> bool:
         """Copy the live end of a mostly truncated first chunk to a new one, if that is worthwhile (rule S10).
@@ -145,7 +149,7 @@ class ChunkedSegmentStorage:
         ``SegmentNotFound``, ``SegmentTruncated`` (before the start), ``DataCorruption`` (with chunk and
         offset), and what the chunk storage raises.
         """
-        return await read(self._core, segment, offset, size)
+        return await read(self._context, segment, offset, size)
 
     async def starts(self, segment: int, start: int, end: int, limit: int) -> Sequence[int]:
         """The first ``limit`` recorded offsets in ``start .. end`` at which an append begins, ascending (rule
@@ -153,27 +157,27 @@ class ChunkedSegmentStorage:
 
         Reads metadata only. Raises ``SegmentNotFound``.
         """
-        return await starts(self._core, segment, start, end, limit)
+        return await starts(self._context, segment, start, end, limit)
 
     async def info(self, segment: int) -> SegmentRecord:
         """The segment's record at its last commit. Raises ``SegmentNotFound``."""
-        return await info(self._core, segment)
+        return await info(self._context, segment)
 
     async def exists(self, segment: int) -> bool:
-        return await exists(self._core, segment)
+        return await exists(self._context, segment)
 
     async def list(self) -> list[int]:
         """The ids of all segments, ascending."""
-        return await segments(self._core)
+        return await segments(self._context)
 
     async def chunks(self, segment: int) -> Sequence[tuple[int, ChunkRecord]]:
         """(segment offset of its first byte, record) of every chunk, in order."""
-        return await chunks(self._core, segment)
+        return await chunks(self._context, segment)
 
     def is_one_piece(self, chain: Chain) -> bool:
         """Whether all records of ``chain`` fit into one transaction. Raises ``InvalidArgument`` if those of
         one chunk fit into none."""
-        return is_one_piece(self._core, chain)
+        return is_one_piece(self._context, chain)
 
     async def adopt(self, segment: int, chain: Chain) -> None:
         """Write the chunk and index records of ``chain`` for the unused id ``segment``, in bounded
@@ -183,11 +187,11 @@ class ChunkedSegmentStorage:
         work record. ``end_adoption`` must follow in any case: if the segment was not committed, the records
         are deferred work from then on, for the next owner too.
         """
-        await adopt(self._core, segment, chain)
+        await adopt(self._context, segment, chain)
 
     def end_adoption(self, segment: int) -> None:
         """The segment is committed, or will not be: what is left of its adoption is due."""
-        self._core.adopting.discard(segment)
+        self._context.adopting.discard(segment)
 
     async def deferred_work(self) -> Sequence[DeferredWorkRecord]:
         """The work left by metadata-only operations that can be done now, in the order in which to do it
@@ -196,12 +200,12 @@ class ChunkedSegmentStorage:
         The record store is read once; after that this instance knows from its own commits. Raises
         ``DataCorruption``.
         """
-        return await due_work(self._core)
+        return await due_work(self._context)
 
     def newer_deferred_work(self) -> frozenset[str]:
         """Keys of deferred work of kinds that only a newer version knows, as of the last ``deferred_work``.
         It is left alone."""
-        return self._core.deferred_work.newer
+        return self._context.deferred_work.newer
 
     async def run_deferred(self, work: DeferredWorkRecord) -> bool:
         """Do one bounded step of ``work`` in one transaction on the segment that has the chunks. Returns
@@ -212,7 +216,7 @@ class ChunkedSegmentStorage:
         transaction raises, and for steps that copy (defrag, relocation) what the chunk storage raises; the
         work then stays as it was.
         """
-        return await run_step(self._core, work)
+        return await run_step(self._context, work)
 
     def statistics(self) -> ChunkedStatistics:
-        return self._core.statistics()
+        return self._context.statistics()

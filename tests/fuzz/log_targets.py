@@ -19,7 +19,7 @@ from fuzz.target import Target
 from support.operations import IMAGE, SAMPLES, SID, TRANSACTION, images, operations, transactions
 from support.recovered import Recovered, Script
 from tierlog.actors.container.checkpoint import TAG_CHECKPOINT_END
-from tierlog.journal.group import PayloadBuilder, decode_group
+from tierlog.journal.group_payload import PayloadBuilder, decode_group
 from tierlog.journal.operations.abort_transaction import AbortTransaction
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier

@@ -33,7 +33,7 @@ from .model_calls import Append, Info, NextBlock, Op, Read
 from .model_transactions import LookUp, listed
 from .plan import Action, Verb
 from .process import Process
-from .stage import Ending, Outcome, Stage
+from .run_state import Ending, Outcome, RunState
 from .tails import MissedWakeup, NoBlock, await_block
 from .view import View, observe
 
@@ -48,23 +48,23 @@ class WrongAnswer(AssertionError):
 
 
 class Client:
-    def __init__(self, number: int, actions: Sequence[Action], stage: Stage) -> None:
+    def __init__(self, number: int, actions: Sequence[Action], run: RunState) -> None:
         self.number = number
         self.name = f"c{number}"
         self._actions = actions
-        self._stage = stage
-        self._memory = Memory(number, {segment.name: segment.imported for segment in stage.plan.legacy})
+        self._run = run
+        self._memory = Memory(number, {segment.name: segment.imported for segment in run.plan.legacy})
         self._process: Process | None = None
 
     async def run(self) -> None:
         for action in self._actions:
-            await self._stage.reach(action.number)
+            await self._run.reach(action.number)
             if action.pause:
                 await trio.sleep(action.pause)
             await self._act(action)
 
     async def _act(self, action: Action) -> None:
-        names = self._stage.plan.families[action.family]
+        names = self._run.plan.families[action.family]
         match action.verb:
             case Verb.FLUSH:
                 await self._flush(action)
@@ -81,18 +81,18 @@ class Client:
                 process = await self._attached()
                 self._mind(process, await self.list_transactions(process, names[0], action.patience))
             case _:
-                for op in calls_of(action, names, self._memory, self._stage.plan.clients):
+                for op in calls_of(action, names, self._memory, self._run.plan.clients):
                     await self._call(op, action.patience)
 
     async def _attached(self) -> Process:
         """The process to ask now."""
-        stage, process = self._stage, self._process
+        run, process = self._run, self._process
         if (
             process is None
             or not process.alive
-            or (process is not stage.current and stage.zombie_clients.get(process.number) != self.number)
+            or (process is not run.current and run.zombie_clients.get(process.number) != self.number)
         ):
-            process = self._process = await stage.serving()
+            process = self._process = await run.serving()
         return process
 
     # --- calls of the model ----------------------------------------------------------------------
@@ -105,14 +105,14 @@ class Client:
         self, process: Process, family: str, patience: int | None = None, seconds: float | None = None
     ) -> Outcome:
         """All of a family, reported to the checker as one query of each."""
-        stage = self._stage
-        checker = stage.checkers[family]
-        calls = {key: checker.begin(LookUp(*key), process.number) for key in stage.expiries[family].keys}
-        with stage.listing(family, process.number, calls):
-            outcome = await stage.attempt(
+        run = self._run
+        checker = run.checkers[family]
+        calls = {key: checker.begin(LookUp(*key), process.number) for key in run.expiries[family].keys}
+        with run.listing(family, process.number, calls):
+            outcome = await run.attempt(
                 process, f"{self.name} lists transactions", partial(listed, family), patience, seconds
             )
-        stage.trace.note(self.name, f"P{process.number} transactions of {family}: {_brief(outcome)}")
+        run.trace.note(self.name, f"P{process.number} transactions of {family}: {_brief(outcome)}")
         if outcome.ending is not Ending.ANSWERED:
             for call in calls.values():
                 self._judge(process, call, call.op, outcome)
@@ -134,33 +134,33 @@ class Client:
     async def _tell(self, process: Process, op: Op, patience: int | None, send: Any) -> Outcome:
         """Make the call, and tell the checker when it begins and how it ends."""
         op = op.begun(trio.current_time())
-        self._stage.expiries[op.family].note(op)
-        self._stage.extend_listings(op.family, process.number)
-        self._stage.expect_access(op, process.number)
-        call = self._stage.checkers[op.family].begin(op, process.number)
-        self._stage.trace.note(self.name, f"P{process.number} #{call.number} {op}")
-        outcome = await self._stage.attempt(process, f"{self.name} {op}", send, patience)
+        self._run.expiries[op.family].note(op)
+        self._run.extend_listings(op.family, process.number)
+        self._run.expect_access(op, process.number)
+        call = self._run.checkers[op.family].begin(op, process.number)
+        self._run.trace.note(self.name, f"P{process.number} #{call.number} {op}")
+        outcome = await self._run.attempt(process, f"{self.name} {op}", send, patience)
         if isinstance(outcome.value, NoBlock):
             outcome = attrs.evolve(outcome, ending=Ending.CANCELLED)
-        self._stage.trace.note(self.name, f"#{call.number} {_brief(outcome)}")
-        self._stage.check_no_theft(process)
+        self._run.trace.note(self.name, f"#{call.number} {_brief(outcome)}")
+        self._run.check_no_theft(process)
         self._judge(process, call, op, outcome)
         if outcome.ending in (Ending.ANSWERED, Ending.REFUSED):
-            self._stage.check_invariants(process)
+            self._run.check_invariants(process)
         self._mind(process, outcome)
         return outcome
 
     def _judge(self, process: Process, call: Pending, op: Op, outcome: Outcome) -> None:
-        checker = self._stage.checkers[op.family]
-        self._stage.pass_time(op.family)
+        checker = self._run.checkers[op.family]
+        self._run.pass_time(op.family)
         match outcome.ending:
             case Ending.ANSWERED:
-                self._stage.counts["acked"] += isinstance(op, Append)
+                self._run.counts["acked"] += isinstance(op, Append)
                 self._memory.answered(op, outcome.value)
                 checker.answered(call, outcome.value)
             case Ending.REFUSED:
                 self._memory.refused(op, outcome.value)
-                checker.refused(call, outcome.value, corruption_expected=self._stage.may_meet_damage(process))
+                checker.refused(call, outcome.value, corruption_expected=self._run.may_meet_damage(process))
             case Ending.CANCELLED:
                 self._memory.doubtful(op)
                 checker.doubtful(call)
@@ -171,10 +171,10 @@ class Client:
     def _mind(self, process: Process, outcome: Outcome) -> None:
         """Leave a process that is not the owner any more; without a successor, one is started."""
         if outcome.ending is Ending.REFUSED and isinstance(outcome.value, (NotOwner, DataCorruption)):
-            self._stage.counts[type(outcome.value).__name__] += 1
+            self._run.counts[type(outcome.value).__name__] += 1
             self._process = None
-            if self._stage.is_crippled(process):
-                self._stage.retire(process)
+            if self._run.is_crippled(process):
+                self._run.retire(process)
 
     async def _read_all(self, action: Action, name: str) -> None:
         """From the start to the end that the first answer gave, block by block."""
@@ -199,12 +199,12 @@ class Client:
 
         async def bring() -> None:
             await trio.sleep(WATCH_SECONDS)
-            for op in calls_of(action, names, self._memory, self._stage.plan.clients):
+            for op in calls_of(action, names, self._memory, self._run.plan.clients):
                 await self._call(op, action.patience)
 
         async with trio.open_nursery() as nursery:
             for part in (partial(self._tail, action, name, info.value.length), bring):
-                nursery.start_soon(self._stage.site.or_all_end, part)
+                nursery.start_soon(self._run.site.or_all_end, part)
 
     async def _tail(self, action: Action, name: str, offset: int) -> None:
         """Follow a segment for a while: each block that is waited for is one read that is never empty, unless
@@ -233,16 +233,16 @@ class Client:
             c.index: {s.sid: s.durable_length for s in c.state.segments.by_id.values()}
             for c in process.containers()
         }
-        self._stage.trace.note(self.name, f"P{process.number} flush")
-        outcome = await self._stage.attempt(
+        self._run.trace.note(self.name, f"P{process.number} flush")
+        outcome = await self._run.attempt(
             process, f"{self.name} flush", lambda store: store.flush(), action.patience
         )
-        self._stage.trace.note(self.name, f"flush {_brief(outcome)}")
+        self._run.trace.note(self.name, f"flush {_brief(outcome)}")
         self._mind(process, outcome)
         if outcome.ending is not Ending.ANSWERED:
             return
 
-        self._stage.check_invariants(process)
+        self._run.check_invariants(process)
         for container in process.containers():
             for sid, length in before.get(container.index, {}).items():
                 segment = container.state.segments.by_id.get(sid)
@@ -273,7 +273,7 @@ class Client:
                 lambda store: store.expire_writers(name, ()),
             )
         )
-        outcome = await self._stage.attempt(process, f"{self.name} wrong call", wrong)
+        outcome = await self._run.attempt(process, f"{self.name} wrong call", wrong)
         if outcome.ending is Ending.ANSWERED or (
             outcome.ending is Ending.REFUSED and not isinstance(outcome.value, (InvalidArgument, ClosedError))
         ):
@@ -291,10 +291,10 @@ def _brief(outcome: Outcome) -> str:
     return f"{outcome.ending.value} {value!r}"
 
 
-async def observe_family(stage: Stage, process: Process, family: str) -> tuple[View | None, str]:
+async def observe_family(run: RunState, process: Process, family: str) -> tuple[View | None, str]:
     """What ``process`` shows of the segments, or why it shows nothing."""
-    checker, targets = stage.checkers[family], stage.names_of(family)
-    outcome = await stage.attempt(
+    checker, targets = run.checkers[family], run.names_of(family)
+    outcome = await run.attempt(
         process,
         f"observes {family}",
         lambda store: observe(store, family, checker.writers, targets),
@@ -305,9 +305,9 @@ async def observe_family(stage: Stage, process: Process, family: str) -> tuple[V
     return None, f"{outcome.ending.value}: {outcome.value!r}"
 
 
-async def list_transactions(stage: Stage, process: Process, family: str) -> str:
+async def list_transactions(run: RunState, process: Process, family: str) -> str:
     """Tell the checker what ``process`` knows of transactions; or why that cannot be, else ""."""
-    outcome = await Client(stage.plan.clients, (), stage).list_transactions(
+    outcome = await Client(run.plan.clients, (), run).list_transactions(
         process, family, seconds=OBSERVATION_SECONDS
     )
     return "" if outcome.ending is Ending.ANSWERED else f"{outcome.ending.value}: {outcome.value!r}"

@@ -24,8 +24,8 @@ from .loop import after_steps
 from .model_calls import Delete, Info, Merge, Op, Read, Seal, Truncate
 from .plan import FaultKind, PlannedFault
 from .process import Process
+from .run_state import RunState
 from .settings import ChunksKind, WalKind
-from .stage import Stage
 from .world import FOLDER
 
 LOSSES: tuple[Keep, ...] = ("none", "none", "random")
@@ -50,9 +50,9 @@ class ProcessControl(Protocol):
 
 
 class CompoundFaults:
-    def __init__(self, stage: Stage, tasks: anyio.abc.TaskGroup, hands: ProcessControl) -> None:
-        self._stage = stage
-        self._site = stage.site
+    def __init__(self, run: RunState, tasks: anyio.abc.TaskGroup, hands: ProcessControl) -> None:
+        self._run = run
+        self._site = run.site
         self._tasks = tasks
         self._hands = hands
         self.acts: Mapping[FaultKind, Callable[[PlannedFault, Random], Awaitable[None]]] = {
@@ -91,8 +91,8 @@ class CompoundFaults:
         self._add(Target.FILES, Kind.KILL, ("Sync",), random, part=".wal", then=wait)
 
     async def _at_the_opening_after(self, number: int, random: Random) -> None:
-        stage = self._stage
-        await stage.until(lambda: stage.current is not None and stage.current.number > number)
+        run = self._run
+        await run.until(lambda: run.current is not None and run.current.number > number)
         self._after_steps(random.choice((1, 1, 10, 40)), self._lose_power(random))
 
     def at_first_opening(self, fault: PlannedFault, random: Random) -> None:
@@ -104,7 +104,7 @@ class CompoundFaults:
         )
 
         def lose_power_later(process: int) -> None:
-            self._stage.counts["failed births"] += 1
+            self._run.counts["failed births"] += 1
             self._start(partial(self._at_the_step, random.randint(5, 150), self._lose_power(random)))
 
         self._site.faults.add(
@@ -112,7 +112,7 @@ class CompoundFaults:
         )
 
     async def _at_the_step(self, number: int, act: Callable[[], None]) -> None:
-        await self._stage.until(lambda: self._stage.reached >= number)
+        await self._run.until(lambda: self._run.reached >= number)
         self._unless_over(act)
 
     def _lose_power(self, random: Random) -> Callable[[], None]:
@@ -164,7 +164,7 @@ class CompoundFaults:
 
         def succeed(number: int) -> None:
             process = self._site.processes[number - 1]
-            if process is self._stage.current:
+            if process is self._run.current:
                 self._hands.make_zombie(process, random)
             self._start(partial(self._hands.resume_later, process, fault.seconds))
 
@@ -183,12 +183,12 @@ class CompoundFaults:
     async def _fail_a_raise(self, fault: PlannedFault, random: Random) -> None:
         """A container fails and begins again. Its raise of the epoch fails, and before it can try once more
         it has a successor."""
-        process = self._stage.current
+        process = self._run.current
         if process is None or process.frozen:
             return
 
         def succeed(number: int) -> None:
-            if process is self._stage.current and not self._stage.is_over:
+            if process is self._run.current and not self._run.is_over:
                 process.freeze()
                 self._hands.make_zombie(process, random)
                 self._start(partial(self._hands.resume_later, process, random.choice((0.5, 2.0, 10.0))))
@@ -215,7 +215,7 @@ class CompoundFaults:
     async def _read_of_a_zombie(self, fault: PlannedFault, random: Random) -> None:
         """The owner stands still until it has a successor; its first call after that is a
         read."""
-        process = self._stage.current
+        process = self._run.current
         if process is None or process.frozen:
             return
 
@@ -224,20 +224,20 @@ class CompoundFaults:
         self._start(partial(self._read_when_succeeded, process, random))
 
     async def _read_when_succeeded(self, process: Process, random: Random) -> None:
-        stage = self._stage
+        run = self._run
         with trio.move_on_after(_SUCCESSION_SECONDS):
-            await stage.until(lambda: stage.current is not None and stage.current is not process)
+            await run.until(lambda: run.current is not None and run.current is not process)
             await trio.sleep(random.choice((0.0, 0.05, 0.5)))
-        names, stored = random.choice(stage.plan.families), _stored(process)
+        names, stored = random.choice(run.plan.families), _stored(process)
         name, offset = random.choice(names), random.choice((0, 0, 10, 100))
-        visitor = Client(stage.plan.clients, (), stage)
-        if stored and stage.current not in (None, process) and random.random() < 0.6:
+        visitor = Client(run.plan.clients, (), run)
+        if stored and run.current not in (None, process) and random.random() < 0.6:
             # What it would read from a chunk is gone, and so is the chunk.
             name, offset, end = random.choice(stored)
-            await self._change(stage.current, visitor, random.choice((Truncate(name, end), Delete(name))))
+            await self._change(run.current, visitor, random.choice((Truncate(name, end), Delete(name))))
             await trio.sleep(self._site.kind.limits.collect_after + 1.0)
         process.resume()
-        if stage.current is None or stage.is_over or not process.alive:
+        if run.current is None or run.is_over or not process.alive:
             return
 
         await visitor.visit(
@@ -249,7 +249,7 @@ class CompoundFaults:
     async def _read_slowly(self, fault: PlannedFault, random: Random) -> None:
         """While a chunk is read, its segment is truncated, or becomes part of another one, and that is
         flushed."""
-        process = self._stage.current
+        process = self._run.current
         stored = [] if process is None or process.frozen else _stored(process)
         if process is None or not stored:
             return
@@ -260,7 +260,7 @@ class CompoundFaults:
             self._site.faults.add(
                 Fault(Target.CHUNKS, Kind.STALL, Nth(call), ("read",), process.number, seconds=seconds)
             )
-        visitors = [Client(self._stage.plan.clients + number, (), self._stage) for number in range(2)]
+        visitors = [Client(self._run.plan.clients + number, (), self._run) for number in range(2)]
         self._start(partial(visitors[0].visit, process, Read(name, offset, 400)))
         self._start(
             partial(self._change_twice, process, visitors[1], name, random.randint(offset, end), random)
@@ -270,7 +270,7 @@ class CompoundFaults:
         self, process: Process, visitor: Client, name: str, offset: int, random: Random
     ) -> None:
         others = [
-            other for names in self._stage.plan.families if name in names for other in names if other != name
+            other for names in self._run.plan.families if name in names for other in names if other != name
         ]
         target = random.choice(others or [name])
         changes: tuple[list[Op], ...] = (
@@ -285,9 +285,9 @@ class CompoundFaults:
 
     async def _change(self, process: Process | None, visitor: Client, op: Op) -> None:
         """And move it to long-term storage."""
-        if process is not None and process.alive and not self._stage.is_over:
+        if process is not None and process.alive and not self._run.is_over:
             await visitor.visit(process, op)
-            await self._stage.attempt(
+            await self._run.attempt(
                 process, f"{visitor.name} flush", lambda store: store.flush(), seconds=_FLUSH_SECONDS
             )
 
@@ -324,7 +324,7 @@ class CompoundFaults:
         self._unless_over(act)
 
     def _unless_over(self, act: Callable[[], None]) -> None:
-        if not self._stage.is_over:
+        if not self._run.is_over:
             act()
 
     def _start(self, part: Callable[[], Awaitable[None]]) -> None:

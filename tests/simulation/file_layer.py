@@ -231,7 +231,7 @@ class SimulatedFiles(Files):
         finally:
             self._process.running -= 1
 
-    def lane(self, name: str, width: int = 1, beneath: str = "") -> SimulatedFiles:
+    def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> SimulatedFiles:
         # The simulated disk has no symbolic links.
         lane = self._sibling()
         lane._root, lane._process, lane._width = self._root, self._process, width

@@ -276,7 +276,7 @@ def unflushed_bytes_are_marked(container: Container) -> Iterator[str]:
 
 
 def garbage_is_not_referenced(container: Container) -> Iterator[str]:
-    collector = container._parts.collector
+    collector = container._components.collector
     for name in collector._queue:
         if name in collector._source.referenced:
             yield f"chunk {name} waits for its deletion, though metadata refers to it"

@@ -371,15 +371,15 @@ class _Explanation:
                 if flag and self._has_no_effect:
                     return False, flag
 
-        return not self._is_hopeless(here), flag
+        return not self._is_impossible(here), flag
 
-    def _is_hopeless(self, here: Configuration) -> bool:
+    def _is_impossible(self, here: Configuration) -> bool:
         name = self._call.op.name
         segment = here.state.find(name)
         return (
             segment is not None
             and name not in self._walk.removable
-            and self._call.op.is_hopeless(segment, self._given)
+            and self._call.op.is_impossible(segment, self._given)
         )
 
     def _add(self, configuration: Configuration, outcomes: list[Outcome]) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Self
 import attrs
 
 from tierlog.actors.legacy_rolling.importing import no_progress
-from tierlog.actors.maintenance.maintenance import import_segment
+from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.store.store import SegmentStore
 from tierlog.storage_backends.base.errors import (
     AttributeConflict,
@@ -133,7 +133,7 @@ class Op:
         """``apply`` where the segment exists."""
         raise NotImplementedError
 
-    def is_hopeless(self, segment: Segment, given: object) -> bool:
+    def is_impossible(self, segment: Segment, given: object) -> bool:
         """Whether the call can no longer return ``given`` for ``segment``, nor after any number of calls that
         do not end it."""
         return False
@@ -262,7 +262,7 @@ class Append(Op):
             else refusal(OutOfOrder, segment=self.name, last_event_number=known.last)
         )
 
-    def is_hopeless(self, segment: Segment, given: object) -> bool:
+    def is_impossible(self, segment: Segment, given: object) -> bool:
         # A repeat returns an offset below the length; what is still to be applied returns at least the
         # length.
         if isinstance(given, BadOffset):
@@ -311,7 +311,7 @@ class Seal(Op):
     def change(self, state: State, segment: Segment) -> tuple[State, Outcome]:
         return state.put(self.name, attrs.evolve(segment, sealed=True)), Returned(segment.length)
 
-    def is_hopeless(self, segment: Segment, given: object) -> bool:
+    def is_impossible(self, segment: Segment, given: object) -> bool:
         return isinstance(given, int) and segment.length > given
 
     async def send(self, store: SegmentStore) -> int:
@@ -500,7 +500,7 @@ class Merge(Op):
 
         return None
 
-    def is_hopeless(self, segment: Segment, given: object) -> bool:
+    def is_impossible(self, segment: Segment, given: object) -> bool:
         return isinstance(given, int) and segment.length > given
 
     async def send(self, store: SegmentStore) -> int:
@@ -603,7 +603,7 @@ class Read(Op):
         position = self.offset - segment.start
         return segment.data[position : position + self.size]
 
-    def is_hopeless(self, segment: Segment, given: object) -> bool:
+    def is_impossible(self, segment: Segment, given: object) -> bool:
         if not isinstance(given, bytes):
             return False
 
@@ -646,7 +646,7 @@ class Info(Op):
             self.name, segment.number, segment.start, segment.length, segment.sealed, segment.attributes
         )
 
-    def is_hopeless(self, segment: Segment, given: object) -> bool:
+    def is_impossible(self, segment: Segment, given: object) -> bool:
         return isinstance(given, SegmentInfo) and segment.length > given.length
 
     async def send(self, store: SegmentStore) -> SegmentInfo:

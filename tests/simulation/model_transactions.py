@@ -338,7 +338,7 @@ class Commit(TransactionOp):
         changed = state.put(self.name, attrs.evolve(target.appended(data), attributes=attributes))
         return changed.end(self.name, self.transaction, ended), ReturnedCommit(True, target.length, len(data))
 
-    def is_hopeless(self, segment: Segment, given: object) -> bool:
+    def is_impossible(self, segment: Segment, given: object) -> bool:
         return (
             isinstance(given, CommitResult)
             and given.applied

@@ -25,7 +25,7 @@ from .loop import after_steps, waiting_tasks
 from .plan import FaultKind, PlannedFault
 from .process import Process, ProcessDied
 from .records import OWN_CHUNKS
-from .stage import Ending, Stage
+from .run_state import Ending, RunState
 from .world import FOLDER
 
 STARTS_BEFORE_HEALING = 4
@@ -42,16 +42,16 @@ class CannotServe(AssertionError):
 
 
 class Nemesis:
-    def __init__(self, stage: Stage, tasks: anyio.abc.TaskGroup) -> None:
+    def __init__(self, run: RunState, tasks: anyio.abc.TaskGroup) -> None:
         """``tasks`` holds the processes."""
-        self._stage = stage
-        self._site = stage.site
+        self._run = run
+        self._site = run.site
         self._tasks = tasks
         self._undo: list[Callable[[], None]] = []
         self._log_damage: Callable[[], None] | None = None
         self._watermarks_hold = True
         self._zombies: list[Process] = []
-        self._compound = CompoundFaults(stage, tasks, self)
+        self._compound = CompoundFaults(run, tasks, self)
         self._act: Mapping[FaultKind, Callable[[PlannedFault, Random], Awaitable[None]]] = {
             FaultKind.ADVANCE: self._advance,
             FaultKind.STOP: self._stop,
@@ -78,39 +78,39 @@ class Nemesis:
 
     def begin(self) -> None:
         """What goes wrong before anything else happens."""
-        for fault in self._stage.plan.faults:
+        for fault in self._run.plan.faults:
             if fault.kind is FaultKind.FIRST_OPENING:
                 self._compound.at_first_opening(fault, Random(f"fault {fault.chance}"))
 
     async def run(self) -> None:
         """Carry out each fault when an action after it begins."""
-        stage = self._stage
-        for fault in stage.plan.faults:
-            await stage.until(partial(self._is_due, fault))
-            stage.trace.note("nemesis", f"{fault.number} {fault.kind}: {fault.count}, {fault.seconds:g} s")
-            stage.counts[fault.kind.value] += 1
+        run = self._run
+        for fault in run.plan.faults:
+            await run.until(partial(self._is_due, fault))
+            run.trace.note("nemesis", f"{fault.number} {fault.kind}: {fault.count}, {fault.seconds:g} s")
+            run.counts[fault.kind.value] += 1
             await self._act[fault.kind](fault, Random(f"fault {fault.chance}"))
 
     def _is_due(self, fault: PlannedFault) -> bool:
-        return self._stage.reached > fault.number
+        return self._run.reached > fault.number
 
     async def _nothing(self, fault: PlannedFault, random: Random) -> None:
         """It was begun before the first action."""
 
     async def _advance(self, fault: PlannedFault, random: Random) -> None:
-        self._stage.hold()
+        self._run.hold()
         await trio.sleep(fault.seconds)
-        self._stage.release()
+        self._run.release()
 
     async def _stop(self, fault: PlannedFault, random: Random) -> None:
-        process = self._stage.current
+        process = self._run.current
         if process is None or process.frozen:
             return
 
-        self._stage.hold()
+        self._run.hold()
         with trio.move_on_after(START_SECONDS):
             await process.stop()
-        self._stage.release()
+        self._run.release()
         self._end(process)
 
     async def _kill_later(self, fault: PlannedFault, random: Random) -> None:
@@ -124,20 +124,20 @@ class Nemesis:
             after_steps(1 + again * fault.count * 3, self._kill_newest)
 
     def _kill_newest(self) -> None:
-        if self._site.processes and not self._stage.is_over:
+        if self._site.processes and not self._run.is_over:
             self.kill(self._site.processes[-1])
 
     def kill(self, process: Process) -> None:
         if process.alive:
-            self._stage.counts["kills"] += 1
+            self._run.counts["kills"] += 1
         self._end(process)
 
     def _end(self, process: Process) -> None:
         process.kill()
-        self._stage.mark_dead(process)
+        self._run.mark_dead(process)
 
     async def _fail_over(self, fault: PlannedFault, random: Random) -> None:
-        process = self._stage.current
+        process = self._run.current
         if process is None:
             return
 
@@ -146,21 +146,21 @@ class Nemesis:
         self._tasks.start_soon(self.resume_later, process, fault.seconds)
 
     async def _take_over(self, fault: PlannedFault, random: Random) -> None:
-        process = self._stage.current
+        process = self._run.current
         if process is not None:
             self.make_zombie(process, random)
 
     def make_zombie(self, process: Process, random: Random) -> None:
         """``process`` lives on, but another process is to serve."""
-        self._stage.counts["zombies"] += 1
+        self._run.counts["zombies"] += 1
         # A client that waits for an answer right now tests the zombie best.
-        self._stage.zombie_clients[process.number] = random.choice(
-            self._stage.callers(process) or range(self._stage.plan.clients)
+        self._run.zombie_clients[process.number] = random.choice(
+            self._run.callers(process) or range(self._run.plan.clients)
         )
         self._zombies = [zombie for zombie in self._zombies if zombie.alive] + [process]
         for oldest in self._zombies[:-ZOMBIES_AT_MOST]:
             self.kill(oldest)
-        self._stage.give_up_on(process)
+        self._run.give_up_on(process)
 
     async def resume_later(self, process: Process, seconds: float) -> None:
         await trio.sleep(seconds)
@@ -170,12 +170,12 @@ class Nemesis:
         self.cut_power(random.choice(KEEPS))
 
     def cut_power(self, keep: Keep) -> None:
-        self._stage.counts["power_losses"] += 1
+        self._run.counts["power_losses"] += 1
         self._mend_log("met a power loss")
         self._watermarks_hold = False
         self._site.lose_power(keep)
         for process in self._site.processes:
-            self._stage.mark_dead(process)
+            self._run.mark_dead(process)
 
     async def _one_error(self, fault: PlannedFault, random: Random) -> None:
         target = _TARGETS[fault.kind]
@@ -209,12 +209,12 @@ class Nemesis:
             if random.random() < 0.5
             else damage.cut_chunk(name, random.randrange(size))
         )
-        self._stage.is_damaged = True
+        self._run.is_damaged = True
 
         def mend() -> None:
             undo()
-            self._stage.is_damaged = False
-            self._stage.damaged_up_to = len(self._site.processes)
+            self._run.is_damaged = False
+            self._run.damaged_up_to = len(self._site.processes)
 
         self._undo_later(mend, fault.seconds)
 
@@ -254,14 +254,14 @@ class Nemesis:
         self._tasks.start_soon(wait)
 
     async def _jump_clock(self, fault: PlannedFault, random: Random) -> None:
-        if self._stage.current is not None:
-            self._stage.current.jump_clock(random.choice(CLOCK_JUMPS))
+        if self._run.current is not None:
+            self._run.current.jump_clock(random.choice(CLOCK_JUMPS))
 
     # --- healing --------------------------------------------------------------------------------------------
 
     def heal(self) -> None:
         """Nothing is wrong with the world any more; what is frozen goes on."""
-        self._stage.trace.note("nemesis", "heals everything")
+        self._run.trace.note("nemesis", "heals everything")
         self._site.faults.clear()
         for undo in reversed(self._undo):
             undo()
@@ -271,15 +271,15 @@ class Nemesis:
 
     async def watch_progress(self) -> None:
         """If no call ends for a long time, heal; if that does not help, a call is never answered."""
-        stage, healed = self._stage, False
+        run, healed = self._run, False
         while True:
-            before = stage.progress
+            before = run.progress
             await trio.sleep(STALLED_SECONDS)
-            if stage.progress != before:
+            if run.progress != before:
                 healed = False
             elif healed:
                 raise CannotServe(
-                    "\n".join(("calls are never answered", *stage.waiting(), "tasks wait:", *waiting_tasks()))
+                    "\n".join(("calls are never answered", *run.waiting(), "tasks wait:", *waiting_tasks()))
                 )
             else:
                 self.heal()
@@ -287,11 +287,11 @@ class Nemesis:
 
     async def finish(self) -> None:
         """The plan is over: heal, let zombies do what they still do, then end them."""
-        self._stage.is_over = True
+        self._run.is_over = True
         self.heal()
         await trio.sleep(max(5.0, self._site.faults.late_until - trio.current_time()))
         for process in self._site.processes:
-            if process is not self._stage.current or self._stage.is_crippled(process):
+            if process is not self._run.current or self._run.is_crippled(process):
                 self._end(process)
 
     # --- processes ------------------------------------------------------------------------------------------
@@ -299,11 +299,11 @@ class Nemesis:
     async def keep_serving(self) -> None:
         """Start a process whenever none serves."""
         while True:
-            await self._stage.until(lambda: self._stage.current is None)
+            await self._run.until(lambda: self._run.current is None)
             await self.bring_up()
 
     async def bring_up(self) -> None:
-        stage, last = self._stage, "it was killed"
+        run, last = self._run, "it was killed"
         for attempt in range(STARTS_AT_MOST):
             if attempt >= STARTS_BEFORE_HEALING:
                 self.heal()
@@ -313,14 +313,14 @@ class Nemesis:
                 problem = await self._show(process)
                 if not problem:
                     self._watermarks_hold = True
-                    stage.current = process
-                    stage.change()
+                    run.current = process
+                    run.change()
                     return
 
                 self._end(process)
             self._mend_log("was refused")
             last = problem or last
-            stage.trace.note("nemesis", f"start failed: {last}")
+            run.trace.note("nemesis", f"start failed: {last}")
             await trio.sleep(0.1 * attempt)
 
         raise CannotServe(f"the store cannot be opened, though nothing is wrong any more: {last}")
@@ -328,7 +328,7 @@ class Nemesis:
     def _mend_log(self, what: str) -> None:
         undo, self._log_damage = self._log_damage, None
         if undo is not None:
-            self._stage.counts[f"log damage that {what}"] += 1
+            self._run.counts[f"log damage that {what}"] += 1
             undo()
 
     async def _start(self) -> tuple[Process | None, str]:
@@ -344,27 +344,27 @@ class Nemesis:
 
     async def _mark_dead_at_the_end(self, process: Process) -> None:
         await process.ended.wait()
-        self._stage.mark_dead(process)
+        self._run.mark_dead(process)
 
     async def _show(self, process: Process) -> str:
         """Tell each checker what the new owner shows; or why it shows nothing."""
-        stage = self._stage
-        for family, checker in stage.checkers.items():
-            view, problem = await observe_family(stage, process, family)
+        run = self._run
+        for family, checker in run.checkers.items():
+            view, problem = await observe_family(run, process, family)
             if view is None:
                 return problem
             # What earlier owners did by themselves is known before they are fenced.
-            problem = await list_transactions(stage, process, family)
+            problem = await list_transactions(run, process, family)
             if problem:
                 return problem
-            stage.pass_time(family)
+            run.pass_time(family)
             checker.fence(process.number, view)
-        stage.check_invariants(process)
+        run.check_invariants(process)
         return ""
 
     async def replace(self, random: Random) -> None:
         """The owner ends in one way or another; the next one serves."""
-        process = await self._stage.serving()
+        process = await self._run.serving()
         match random.choice(("stop", "kill", "power")):
             case "stop":
                 await self._stop_cleanly(process)
@@ -376,16 +376,16 @@ class Nemesis:
 
     async def restart(self) -> None:
         """A clean end, and the next owner."""
-        await self._stop_cleanly(await self._stage.serving())
+        await self._stop_cleanly(await self._run.serving())
         await self.bring_up()
 
     async def close(self) -> None:
-        await self._stop_cleanly(await self._stage.serving())
+        await self._stop_cleanly(await self._run.serving())
 
     async def flush(self, tries: int = 1) -> None:
-        process = await self._stage.serving()
+        process = await self._run.serving()
         for left in reversed(range(tries)):
-            outcome = await self._stage.attempt(
+            outcome = await self._run.attempt(
                 process, "the last flush", lambda store: store.flush(), seconds=START_SECONDS
             )
             if outcome.ending is Ending.ANSWERED:
@@ -406,7 +406,7 @@ class Nemesis:
             )
         if process.error is not None:
             raise CannotServe(f"P{process.number} did not stop cleanly: {process.error!r}")
-        self._stage.mark_dead(process)
+        self._run.mark_dead(process)
 
 
 _TARGETS = {

@@ -33,7 +33,7 @@ from .model_calls import Append
 from .nemesis import CannotServe, Nemesis
 from .process import Process
 from .records import unfinished
-from .stage import Foreign, Stage
+from .run_state import Foreign, RunState
 from .storage_invariants import check_stored, left_over
 from .tails import MissedWakeup
 from .trace import Trace
@@ -95,7 +95,7 @@ class _Run:
         self._plan = plan
         self._trace = trace
         self._site: Site
-        self._stage: Stage
+        self._run: RunState
         self._nemesis: Nemesis
         self._seconds = 0.0
 
@@ -120,7 +120,7 @@ class _Run:
             self._plan.numbers,
             len(self._plan.actions),
             self._seconds,
-            self._stage.tally() | undecided,
+            self._run.tally() | undecided,
         )
 
     async def _body(self) -> None:
@@ -129,8 +129,8 @@ class _Run:
             async with anyio.create_task_group() as tasks:
                 self._site = Site(self._plan.site, Random(f"site {self._plan.seed}"), self._trace)
                 lay(self._site, self._plan.legacy)
-                self._stage = Stage(self._plan, self._site, self._trace)
-                self._nemesis = Nemesis(self._stage, tasks)
+                self._run = RunState(self._plan, self._site, self._trace)
+                self._nemesis = Nemesis(self._run, tasks)
                 await self._site.or_all_end(self._through_the_plan)
                 await self._site.or_all_end(self._to_the_end)
                 tasks.cancel_scope.cancel()
@@ -146,9 +146,9 @@ class _Run:
             async with anyio.create_task_group() as clients:
                 for number in range(plan.clients):
                     actions = [action for action in plan.actions if action.client == number]
-                    clients.start_soon(self._site.or_all_end, Client(number, actions, self._stage).run)
+                    clients.start_soon(self._site.or_all_end, Client(number, actions, self._run).run)
             await nemesis.finish()
-            await self._stage.serving()
+            await self._run.serving()
             helpers.cancel_scope.cancel()
 
     # --- the end ---------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class _Run:
         await self._nemesis.flush()
         await self._wait_for_the_collector()
         shown = await self._observe()
-        process, legacy = await self._stage.serving(), self._legacy_files_left
+        process, legacy = await self._run.serving(), self._legacy_files_left
         check_stored(process.containers(), self._site.chunk_contents(), shown, legacy)
         await self._check_idle()
         check_stored(process.containers(), self._site.chunk_contents(), shown, legacy)
@@ -178,11 +178,11 @@ class _Run:
         Even if the answer of a write to a chunk is lost: it cannot be tried again there, and must not be
         tried there forever (rule S3).
         """
-        process, random = await self._stage.serving(), Random(f"last bytes {self._plan.seed}")
-        if self._stage.may_meet_damage(process):
+        process, random = await self._run.serving(), Random(f"last bytes {self._plan.seed}")
+        if self._run.may_meet_damage(process):
             return
 
-        visitor = Client(self._plan.clients, (), self._stage)
+        visitor = Client(self._plan.clients, (), self._run)
         for lost in (False, True):
             if lost:
                 self._site.faults.add(
@@ -197,28 +197,28 @@ class _Run:
 
     async def _observe(self) -> View:
         """Everything that the owner shows, which must be what the checkers expect."""
-        process = await self._stage.serving()
+        process = await self._run.serving()
         shown: dict[str, SegmentView] = {}
-        for family, checker in self._stage.checkers.items():
-            view, problem = await observe_family(self._stage, process, family)
+        for family, checker in self._run.checkers.items():
+            view, problem = await observe_family(self._run, process, family)
             if view is None:
                 raise CannotServe(f"{family} cannot be read, though nothing is wrong any more: {problem}")
 
-            self._stage.pass_time(family)
+            self._run.pass_time(family)
             checker.observe(view)
             shown.update(view)
-            problem = await list_transactions(self._stage, process, family)
+            problem = await list_transactions(self._run, process, family)
             if problem:
                 raise CannotServe(
                     f"the transactions of {family} cannot be listed, though nothing is wrong any more: "
                     f"{problem}"
                 )
-        self._stage.check_invariants(process)
+        self._run.check_invariants(process)
         return shown
 
     async def _let_leases_end(self) -> None:
         """Rules T7 and T9: a lease ends at most a quarter late, and what has ended is forgotten in time."""
-        process, tombstone = await self._stage.serving(), self._plan.site.limits.tombstone
+        process, tombstone = await self._run.serving(), self._plan.site.limits.tombstone
         await trio.sleep(1.25 * SHORT_LEASE + min(1.1 * tombstone, TOMBSTONE_SECONDS) + SETTLE_SECONDS)
         for container in process.containers():
             for record in container.state.transactions.records.values():
@@ -228,7 +228,7 @@ class _Run:
 
     async def _wait_for_the_collector(self) -> None:
         """Nothing is lost, and nothing is left over that no metadata refers to, once delays are over."""
-        process, legacy = await self._stage.serving(), self._legacy_files_left
+        process, legacy = await self._run.serving(), self._legacy_files_left
         end = trio.current_time() + COLLECT_SECONDS
         while left := [
             *self._unfinished(process),

@@ -25,8 +25,8 @@ from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.actors.store.opening import runtime_options
 from tierlog.actors.store.runtime import RuntimeOptions
 from tierlog.journal.log.local_layout import LocalLogOptions
-from tierlog.storage_backends.segments.core import ChunkedOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
+from tierlog.storage_backends.segments.options import ChunkedOptions
 
 
 class WalKind(StrEnum):

@@ -1,7 +1,7 @@
 """What long-term storage must hold once everything is flushed and collected: the referenced chunks, no
 others, with the right bytes.
 
-``ChunkBook`` sees every call to chunk storages in the whole run. The rest is pure and looks past all faults,
+``ChunkHistory`` sees every call to chunk storages in the whole run. The rest is pure and looks past all faults,
 at what the storage really holds.
 """
 
@@ -27,7 +27,7 @@ NO_LEGACY = LegacyFilesLeft()
 CREATING = ("create", "create_with_content", "concat")
 
 
-class ChunkBook:
+class ChunkHistory:
     """Every call to the chunk storages of all processes: no name is used twice, none changes another's
     chunk (rule S2).
 

@@ -17,7 +17,7 @@ import trio
 
 from tierlog.actors.chunk_io.client import StorageClient
 from tierlog.actors.container.container import Container
-from tierlog.actors.container.local import LocalContainer, RemoteContainer
+from tierlog.actors.container.local_container import LocalContainer, RemoteContainer
 from tierlog.actors.container.segments import SegmentState
 from tierlog.actors.store.store import SegmentStore
 
@@ -141,7 +141,7 @@ def _is_in_memory(container: Container, segment: SegmentState, offset: int) -> b
 
 
 def _is_at_rest(container: Container) -> bool:
-    pipeline = container._parts.pipeline
+    pipeline = container._components.pipeline
     return pipeline._in_flight is None and pipeline._building.is_empty
 
 

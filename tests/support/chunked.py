@@ -17,9 +17,9 @@ from tierlog.storage_backends.base.errors import OutcomeUnknown, Unavailable
 from tierlog.storage_backends.base.world import World
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
-from tierlog.storage_backends.segments.core import ChunkedOptions
 from tierlog.storage_backends.segments.memory_store import MemoryMetadataState, MemoryMetadataStore
 from tierlog.storage_backends.segments.metadata_store import ChunkMetadataStore
+from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.storage import ChunkedSegmentStorage
 from tierlog.testing.faulty_chunk_storage import FaultyChunkStorage
 

@@ -89,7 +89,7 @@ class Owner:
         await self.ended.wait()
 
     async def checkpoint(self) -> None:
-        await self.container._parts.checkpointer.checkpoint()
+        await self.container._components.checkpointer.checkpoint()
 
     @property
     def log_bytes(self) -> int:

@@ -35,7 +35,7 @@ from support.crash_world import (
 from support.fingerprints import fingerprint
 from support.oracle import Oracle, observe
 from tierlog.actors.store.store import SegmentStore
-from tierlog.journal.group import decode_group
+from tierlog.journal.group_payload import decode_group
 from tierlog.journal.log.frames import FRAME_HEADER_BYTES
 from tierlog.storage_backends.base.errors import TierlogError
 from tierlog.storage_backends.base.files import IoCall, MakeFolder, Write

@@ -33,8 +33,8 @@ from support.crash_tier2 import (
 )
 from support.segment_model import Append, Create, Delete, Flush, Merge, Op, Seal, SetAttribute, Truncate
 from tierlog.actors.settings.layout_mode import LayoutMode
-from tierlog.storage_backends.segments.core import ChunkedOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
+from tierlog.storage_backends.segments.options import ChunkedOptions
 
 STEPS = Tier2Limits(
     chunked=ChunkedOptions(defrag=NO_DEFRAG, index_spacing=32, inline_records=1, maintenance_records=3)

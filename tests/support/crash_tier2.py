@@ -30,13 +30,12 @@ from tierlog.actors.legacy_rolling.find import find
 from tierlog.actors.legacy_rolling.header import header_name, parse_header
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance import restore as restore_module
-from tierlog.actors.maintenance.backup import BackupOptions, list_backups, read_object
+from tierlog.actors.maintenance.backup import BackupOptions, back_up_store, list_backups, read_object
 from tierlog.actors.maintenance.backup_objects import BACKUPS, decode_manifest, decode_segment, manifest_name
-from tierlog.actors.maintenance.maintenance import (
+from tierlog.actors.maintenance.defrag import defrag_segment
+from tierlog.actors.maintenance.transfer import (
     ImportOutcome,
-    back_up,
     chunks_of,
-    defrag_segment,
     export_segment,
     try_import,
 )
@@ -47,8 +46,8 @@ from tierlog.journal.log.local import LocalLog
 from tierlog.storage_backends.base.checksum import crc32c
 from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import DataCorruption
-from tierlog.storage_backends.segments.core import ChunkedOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
+from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import (
     DeferredWorkKind,
     chunk_key,
@@ -164,7 +163,9 @@ class Backup(Unseen):
         chunks = await chunks_of(store)
         if BACKUP not in await list_backups(chunks):
             owner = (await list_claims(chunks, 0))[-1].identity
-            await back_up(store, None, BackupOptions(BACKUP, owner.store, 0, self.upgraded), no_progress)
+            await back_up_store(
+                store, None, BackupOptions(BACKUP, owner.store, 0, self.upgraded), no_progress
+            )
 
 
 @attrs.frozen

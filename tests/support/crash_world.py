@@ -356,7 +356,7 @@ def stored_chunks(disk: SimulatedDisk) -> set[str]:
 async def check_chunks(store: SegmentStore, disk: SimulatedDisk) -> None:
     """After a flush: the chunks hold every segment's bytes, none that metadata names is missing, and in the
     end no other is left."""
-    parts = container(store)._parts
+    parts = container(store)._components
     referenced = set()
     for name in await all_names(store):
         info = await store.segment_info(name)

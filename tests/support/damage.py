@@ -49,7 +49,7 @@ class Checkpoint(Op):
         return family
 
     async def send(self, store: SegmentStore) -> Any:
-        await container(store)._parts.checkpointer.checkpoint()
+        await container(store)._components.checkpointer.checkpoint()
 
 
 FLUSHED = Session(

@@ -15,7 +15,7 @@ from tierlog.actors.container.requests import Request
 from tierlog.actors.kernel.exits import first_leaf
 from tierlog.actors.kernel.mailbox import Lane, Mailbox
 from tierlog.actors.kernel.reply import Reply
-from tierlog.journal.group import decode_group
+from tierlog.journal.group_payload import decode_group
 from tierlog.journal.log.memory import MemoryLog, MemoryLogService, _Journal
 from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.checksum import Buffer

@@ -6,7 +6,7 @@ import attrs
 
 from support.container_parts import Parts
 from tierlog.actors.container.recovery import Recovery, RecoveryReport
-from tierlog.journal.group import PayloadBuilder
+from tierlog.journal.group_payload import PayloadBuilder
 from tierlog.journal.log.memory import MemoryLogService
 from tierlog.journal.operations.operation import Operation
 

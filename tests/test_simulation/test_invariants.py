@@ -11,7 +11,7 @@ from simulation.invariants import ALL, Broken, Watch
 from simulation.loop import run_virtual
 from simulation.process import Process
 from simulation.records import broken_records, unfinished
-from simulation.storage_invariants import ChunkBook, check_stored, left_over
+from simulation.storage_invariants import ChunkHistory, check_stored, left_over
 from simulation.trace import Trace
 from simulation.view import View, observe
 from simulation.world import ChunksKind, Site, SiteKind
@@ -122,7 +122,7 @@ def lose_the_marks(container: Container) -> None:
 
 def collect_what_is_used(container: Container) -> None:
     key = next(key for key in container.state.metadata if key.startswith("c:"))
-    container._parts.collector.release([key.removeprefix("c:")])
+    container._components.collector.release([key.removeprefix("c:")])
 
 
 def keep_what_was_staged(container: Container) -> None:
@@ -254,7 +254,7 @@ def test_chunks_are_compared_with_what_is_shown() -> None:
     ids=["by another process", "again after its deletion", "written by another process"],
 )
 def test_a_chunks_name_is_used_once_by_one_process(calls: list[tuple[int, str, str]]) -> None:
-    book = ChunkBook()
+    book = ChunkHistory()
     for call in calls:
         book.check()
         book.note(*call)
@@ -264,7 +264,7 @@ def test_a_chunks_name_is_used_once_by_one_process(calls: list[tuple[int, str, s
 
 def test_a_zombie_may_try_a_creation_again_that_its_successor_has_collected_meanwhile() -> None:
     """The store cannot keep it from that, and the next opening lists what it left."""
-    book = ChunkBook()
+    book = ChunkHistory()
     for call in [(1, "create", "a"), (2, "delete", "a"), (1, "create", "a")]:
         book.note(*call)
     book.check()

@@ -15,7 +15,7 @@ from simulation.plan import Verb, make_plan
 from simulation.run import run_seed
 
 from support.container_world import ContainerWorld
-from tierlog.actors.container.views import ReleasedRecords
+from tierlog.actors.container.sources import ReleasedRecords
 from tierlog.actors.legacy_rolling import export, header_updates
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, TierlogError

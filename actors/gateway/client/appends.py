@@ -16,7 +16,7 @@ import anyio.abc
 import anyio.lowlevel
 
 from ....storage_backends.base.errors import Throttled, TierlogError
-from ...kernel.one_shot import EventSource
+from ...kernel.event_source import EventSource
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from .attempts import ClientContext, RefreshMap, Send

@@ -25,7 +25,7 @@ from ....storage_backends.base.transactions import (
     TransactionToken,
 )
 from ....storage_backends.base.verbs import SegmentVerbs
-from ...kernel.one_shot import EventSource
+from ...kernel.event_source import EventSource
 from ...kernel.task_groups import body_group
 from ...telemetry.tracing import Tracing
 from ..wire.batch import Outcome

@@ -19,7 +19,7 @@ from ..wire.errors import OwnedElsewhere
 from . import requests
 from .container_map import ContainerMapCache
 from .requests import Call, Request, interpret
-from .retries import Again, Failure, Kind, Repeat, decide
+from .retries import Failure, Kind, Repeat, Retry, decide
 
 T = TypeVar("T")
 REFRESH_SECONDS = 2.0
@@ -87,32 +87,32 @@ def run_call(context: ClientContext, call: Call[T]) -> Program[T]:
             return result
 
         left = give_up - context.clock()
-        verdict = decide(call.repeat, result, doubt=doubt, attempt=attempt, left=left, random=context.random)
-        if isinstance(verdict, TierlogError):
-            raise verdict from (None if verdict is result.error else result.error)
+        retry = decide(call.repeat, result, doubt=doubt, attempt=attempt, left=left, random=context.random)
+        if isinstance(retry, TierlogError):
+            raise retry from (None if retry is result.error else result.error)
 
-        doubt, attempt = verdict.doubt, attempt + 1
+        doubt, attempt = retry.doubt, attempt + 1
         if containers and follows_hint(context.map, containers[0], result.error) and attempt <= 2:
             continue
 
-        yield from _prepare(context, verdict, generation, containers, target, left)
+        yield from _prepare(context, retry, generation, containers, target, left)
 
 
 def _prepare(
     context: ClientContext,
-    verdict: Again,
+    retry: Retry,
     generation: int,
     containers: tuple[int, ...],
     target: str,
     left: float,
 ) -> Program[None]:
     """Refresh the map or pause before the next attempt."""
-    if verdict.refresh and containers:
+    if retry.refresh and containers:
         yield RefreshMap(generation, left)
         if context.map.url_of(containers[0]) != target:
             return
 
-    yield Pause(verdict.pause)
+    yield Pause(retry.pause)
 
 
 def follows_hint(map: ContainerMapCache, container: int, error: TierlogError) -> bool:
@@ -151,14 +151,14 @@ def load_first_map(context: ClientContext) -> Program[None]:
         left = give_up - context.clock()
         yield RefreshMap(context.map.generation, left)
         if not context.map.assignments:
-            verdict = _opening_verdict(context, attempt, give_up - context.clock())
-            yield Pause(verdict.pause)
+            retry = _opening_retry(context, attempt, give_up - context.clock())
+            yield Pause(retry.pause)
             attempt += 1
 
 
-def _opening_verdict(context: ClientContext, attempt: int, left: float) -> Again:
+def _opening_retry(context: ClientContext, attempt: int, left: float) -> Retry:
     failure = context.map.last_failure or Unavailable("it does not answer")
-    verdict = decide(
+    retry = decide(
         Repeat.READS,
         Failure(Kind.LATER, failure),
         doubt=False,
@@ -166,10 +166,10 @@ def _opening_verdict(context: ClientContext, attempt: int, left: float) -> Again
         left=left,
         random=context.random,
     )
-    if isinstance(verdict, TierlogError):
+    if isinstance(retry, TierlogError):
         raise Unavailable(f"no tierlog server answers at {context.map.base}: {failure}") from failure
 
-    return verdict
+    return retry
 
 
 # --- all hosts ----------------------------------------------------------------------------------
@@ -201,11 +201,11 @@ def call_all_hosts(context: ClientContext, call: Call[T]) -> Program[list[tuple[
             Kind.LATER, Unavailable("containers kept moving during the call: try again")
         )
         left = give_up - context.clock()
-        verdict = decide(call.repeat, failure, doubt=False, attempt=attempt, left=left, random=context.random)
-        if isinstance(verdict, TierlogError):
-            raise verdict
+        retry = decide(call.repeat, failure, doubt=False, attempt=attempt, left=left, random=context.random)
+        if isinstance(retry, TierlogError):
+            raise retry
 
-        yield Pause(verdict.pause)
+        yield Pause(retry.pause)
         attempt += 1
 
 

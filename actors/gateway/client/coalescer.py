@@ -21,7 +21,7 @@ import attrs
 from ....storage_backends.base.arguments import JoinedAppend, not_an_append
 from ....storage_backends.base.errors import OutcomeUnknown, OutOfOrder, TierlogError, Unavailable
 from ....storage_backends.base.names import check_segment_name
-from ...kernel.one_shot import EventSource
+from ...kernel.event_source import EventSource
 from ...kernel.reply import Reply
 from ..wire.batch import BatchItem, Outcome
 from . import requests
@@ -327,7 +327,7 @@ class _Completion:
             failure = Failure(Kind.LATER, failure.error)
         repeat = requests.repeat_of(append.item)
         left = append.call.deadline - self._now
-        verdict = decide(
+        retry = decide(
             repeat,
             failure,
             doubt=append.doubt,
@@ -336,16 +336,16 @@ class _Completion:
             random=self._random,
             size=append.size,
         )
-        if isinstance(verdict, TierlogError):
-            append.answer(verdict)
+        if isinstance(retry, TierlogError):
+            append.answer(retry)
             return False
 
-        append.doubt, append.failure, append.attempts = verdict.doubt, failure.error, append.attempts + 1
+        append.doubt, append.failure, append.attempts = retry.doubt, failure.error, append.attempts + 1
         assert append.queue is not None
         is_hinted = follows_hint(self._map, append.queue.container, failure.error) and append.attempts <= 2
         if not is_hinted:
-            self.pause = max(self.pause, verdict.pause)
-            self.refresh = self.refresh or verdict.refresh
+            self.pause = max(self.pause, retry.pause)
+            self.refresh = self.refresh or retry.refresh
         if append.item.writer:
             self._writers.add(writer)
         return True

@@ -92,7 +92,7 @@ class Failure:
 
 
 @attrs.frozen
-class Again:
+class Retry:
     """Send it again."""
 
     pause: float
@@ -144,7 +144,7 @@ def is_too_much_at_once(failure: Failure) -> bool:
 
 def decide(
     repeat: Repeat, failure: Failure, *, doubt: bool, attempt: int, left: float, random: Random, size: int = 0
-) -> Again | TierlogError:
+) -> Retry | TierlogError:
     """Send it again, or what to raise.
 
     ``doubt``: an earlier attempt may have been applied. ``attempt``: how many failed before this one.
@@ -163,7 +163,7 @@ def decide(
 
     # Only backpressure proves that this is the right host; after any other failure the container may have
     # moved.
-    return Again(pause, not isinstance(failure.error, Throttled), doubt)
+    return Retry(pause, not isinstance(failure.error, Throttled), doubt)
 
 
 def _refusal(repeat: Repeat, error: TierlogError, size: int) -> TierlogError:

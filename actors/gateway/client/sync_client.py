@@ -26,7 +26,7 @@ from ....storage_backends.base.transactions import (
     TransactionToken,
 )
 from ....storage_backends.base.verbs import SegmentVerbs, copy_docstrings
-from ...kernel.one_shot import EventSource
+from ...kernel.event_source import EventSource
 from ...telemetry.tracing import Tracing
 from ..wire.batch import BatchItem, Outcome
 from ..wire.bodies import HostStatus

@@ -1,1 +1,1 @@
-"""The operations on chunked segments. Those that change something take a transaction, the others the core."""
+"""The operations on chunked segments. Those that change something take a transaction, the others the context."""

@@ -15,29 +15,29 @@ from collections.abc import Iterator
 
 from ...base.errors import InvalidArgument
 from ..chain import Chain, ChunkRecords
-from ..core import Core
+from ..context import StorageContext
 from ..metadata_store import TRANSACTION_BYTES_MAX
 from ..records import DeferredWorkKind, DeferredWorkRecord
 from ..records.header import changed
 from ..segment_transaction import SegmentTransaction
 
 
-def is_one_piece(core: Core, chain: Chain) -> bool:
+def is_one_piece(context: StorageContext, chain: Chain) -> bool:
     """Whether all records of ``chain`` can be committed together with the segment."""
-    return next(_pieces(core, 0, chain), ([], True))[1]
+    return next(_pieces(context, 0, chain), ([], True))[1]
 
 
-async def adopt(core: Core, segment: int, chain: Chain) -> None:
+async def adopt(context: StorageContext, segment: int, chain: Chain) -> None:
     """Write all chunk and index records of ``chain`` for the unused segment id ``segment``. Raises
     ``MetadataConflict`` if a chunk has a record, ``InvalidArgument`` if the records of one chunk fit into no
     transaction."""
-    core.adopting.add(segment)
-    for piece, _ in _pieces(core, segment, chain):
-        await _write(core, segment, piece)
+    context.adopting.add(segment)
+    for piece, _ in _pieces(context, segment, chain):
+        await _write(context, segment, piece)
 
 
-async def _write(core: Core, segment: int, piece: list[ChunkRecords]) -> None:
-    with SegmentTransaction(core, segment, create=False, rolling_size=None) as txn:
+async def _write(context: StorageContext, segment: int, piece: list[ChunkRecords]) -> None:
+    with SegmentTransaction(context, segment, create=False, rolling_size=None) as txn:
         async with txn.operation():
             work = await txn.deferred(DeferredWorkKind.ADOPT)
             work = work or DeferredWorkRecord(
@@ -52,17 +52,17 @@ async def _write(core: Core, segment: int, piece: list[ChunkRecords]) -> None:
         await txn.commit()
 
 
-def _pieces(core: Core, segment: int, chain: Chain) -> Iterator[tuple[list[ChunkRecords], bool]]:
+def _pieces(context: StorageContext, segment: int, chain: Chain) -> Iterator[tuple[list[ChunkRecords], bool]]:
     """(records of some chunks, whether they are the last) for each transaction."""
     piece: list[ChunkRecords] = []
     size = 0
-    for records in chain.chunk_records(segment, core.options.index_spacing):
+    for records in chain.chunk_records(segment, context.options.index_spacing):
         if records.size > TRANSACTION_BYTES_MAX:
             raise InvalidArgument(
                 f"the records of chunk {records.chunk.name} take {records.size} bytes; one transaction holds "
                 f"{TRANSACTION_BYTES_MAX}"
             )
-        if piece and size + records.size > core.options.adopt_bytes:
+        if piece and size + records.size > context.options.adopt_bytes:
             yield piece, False
             piece, size = [], 0
         piece.append(records)

@@ -30,7 +30,7 @@ async def concat(txn: SegmentTransaction, source_id: int) -> int:
     if source.length:
         seam = target.last_chunk_start
         target = await _splice(txn, target, source)
-        if txn.core.options.defrag.inline and not await defrag_from(txn, seam):
+        if txn.context.options.defrag.inline and not await defrag_from(txn, seam):
             await count_loose(txn, target, seam, source.chunk_count)  # the rest is deferred work
     return target.length
 
@@ -78,7 +78,7 @@ async def _splice(txn: SegmentTransaction, target: SegmentRecord, source: Segmen
         chunk=source.first_chunk,
     )
     await begin_deferred(txn, work)
-    is_small = source.length // source.chunk_count <= txn.core.options.defrag.small_max
-    if is_small and not txn.core.options.defrag.inline:
+    is_small = source.length // source.chunk_count <= txn.context.options.defrag.small_max
+    if is_small and not txn.context.options.defrag.inline:
         await count_loose(txn, target, seam, source.chunk_count)
     return target

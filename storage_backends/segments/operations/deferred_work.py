@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
-from ..core import Core
+from ..context import StorageContext
 from ..records import DeferredWorkKind, DeferredWorkRecord, IndexRecord, SegmentRecord
 from ..records.header import changed
 from ..segment_transaction import SegmentTransaction
@@ -26,26 +26,26 @@ Step: TypeAlias = Callable[
 """(transaction, work, records it may read, whether it may copy chunks) -> what is left, or None."""
 
 
-async def due_work(core: Core) -> list[DeferredWorkRecord]:
+async def due_work(context: StorageContext) -> list[DeferredWorkRecord]:
     """The work that can be done now, in the order in which to do it."""
-    return [work for work in await core.deferred_work.read() if _is_due(core, work)]
+    return [work for work in await context.deferred_work.read() if _is_due(context, work)]
 
 
-def _is_due(core: Core, work: DeferredWorkRecord) -> bool:
+def _is_due(context: StorageContext, work: DeferredWorkRecord) -> bool:
     if work.kind is DeferredWorkKind.DEFRAG:
-        return 0 < core.options.defrag.loose_chunks <= work.chunks
-    return work.kind is not DeferredWorkKind.ADOPT or work.segment not in core.adopting
+        return 0 < context.options.defrag.loose_chunks <= work.chunks
+    return work.kind is not DeferredWorkKind.ADOPT or work.segment not in context.adopting
 
 
-async def run_step(core: Core, work: DeferredWorkRecord) -> bool:
+async def run_step(context: StorageContext, work: DeferredWorkRecord) -> bool:
     """Do one step, as the stored record says and not ``work``. Returns whether something is left."""
-    with SegmentTransaction(core, _holder(work), create=False, rolling_size=None) as txn:
+    with SegmentTransaction(context, _holder(work), create=False, rolling_size=None) as txn:
         async with txn.operation():
             stored = await txn.deferred(work.kind, work.segment)
             if stored is None:
                 return False
 
-            left = await _STEPS[work.kind](txn, stored, core.options.maintenance_records, True)
+            left = await _STEPS[work.kind](txn, stored, context.options.maintenance_records, True)
             _record(txn, stored, left)
         await txn.commit()
         return left is not None
@@ -55,13 +55,15 @@ async def begin_deferred(txn: SegmentTransaction, work: DeferredWorkRecord) -> N
     """Do the first records of ``work`` inside the operation that makes it, and record what is left. Work of
     that kind that the segment already has continues instead."""
     stored = await txn.deferred(work.kind, work.segment)
-    _record(txn, stored, await _STEPS[work.kind](txn, stored or work, txn.core.options.inline_records, False))
+    _record(
+        txn, stored, await _STEPS[work.kind](txn, stored or work, txn.context.options.inline_records, False)
+    )
 
 
 async def count_loose(txn: SegmentTransaction, segment: SegmentRecord, offset: int, chunks: int) -> None:
     """Count ``chunks`` more small chunks from ``offset`` on towards the next defrag (rule S9). They may be
     joined with chunks up to one rolling size before them."""
-    options = txn.core.options.defrag
+    options = txn.context.options.defrag
     if not chunks or not options.loose_chunks or not options.small_max:
         return
 

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 import attrs
 
 from ...base.errors import DataCorruption
-from ..core import Core
+from ..context import StorageContext
 from ..defrag_rules import Run, plan_packed, plan_tiers, relocates
 from ..records import ChunkRecord, SegmentRecord
 from ..segment_transaction import SegmentTransaction
@@ -47,13 +47,13 @@ class DefragResult:
     """Bytes of the new chunks."""
 
 
-async def defrag_segment(core: Core, segment: int) -> DefragResult:
+async def defrag_segment(context: StorageContext, segment: int) -> DefragResult:
     """Pack a whole segment, pass by pass, until a pass finds nothing. Each step is its own transaction."""
     result = DefragResult(0, 0, 0)
     while True:
         before, step = result.made, DefragStep(0, None)
         while step.next_offset is not None:
-            step = await _pack(core, segment, step.next_offset)
+            step = await _pack(context, segment, step.next_offset)
             if step.run:
                 result = DefragResult(
                     result.joined + step.run.chunks, result.made + 1, result.copied + step.run.length
@@ -62,8 +62,8 @@ async def defrag_segment(core: Core, segment: int) -> DefragResult:
             return result
 
 
-async def _pack(core: Core, segment: int, offset: int) -> DefragStep:
-    with SegmentTransaction(core, segment, create=False, rolling_size=None) as txn:
+async def _pack(context: StorageContext, segment: int, offset: int) -> DefragStep:
+    with SegmentTransaction(context, segment, create=False, rolling_size=None) as txn:
         async with txn.operation():
             step = await defrag_step(txn, offset, packed=True)
         if step.run:
@@ -87,9 +87,9 @@ async def defrag_step(
 
     lengths = [chunk.length for _, chunk in window]
     plan = plan_packed if packed else plan_tiers
-    runs = plan(lengths, txn.core.options.defrag, segment.rolling_size)
+    runs = plan(lengths, txn.context.options.defrag, segment.rolling_size)
     if not runs:
-        is_last = _end(window) >= segment.length or len(window) < txn.core.options.maintenance_records
+        is_last = _end(window) >= segment.length or len(window) < txn.context.options.maintenance_records
         return DefragStep(None if is_last else window[len(window) // 2][0], None)
 
     run = runs[0]
@@ -99,7 +99,7 @@ async def defrag_step(
     except DataCorruption:
         if not pass_damage:
             raise
-        txn.core.joins_refused += 1
+        txn.context.joins_refused += 1
         return DefragStep(_end(chunks), None)
 
     # A packed chunk is not examined again in this pass; in tiers it may grow further with what follows.
@@ -110,7 +110,7 @@ async def defrag_from(txn: SegmentTransaction, offset: int) -> bool:
     """A bounded number of steps from ``offset`` on inside one transaction, for a segment that grows. Returns
     whether they reached the end."""
     step = DefragStep(offset, None)
-    for _ in range(txn.core.options.inline_records):
+    for _ in range(txn.context.options.inline_records):
         if step.next_offset is None:
             break
         step = await defrag_step(txn, step.next_offset, packed=False, pass_damage=True)
@@ -126,7 +126,7 @@ async def _join(
         _, found = await txn.locate(start - 1)
         before = await txn.metadata.chunk(found.name)
     await replace(txn, segment, before, start, [Source(chunk) for _, chunk in chunks])
-    txn.core.chunks_joined += len(chunks)
+    txn.context.chunks_joined += len(chunks)
 
 
 async def _window(
@@ -137,7 +137,7 @@ async def _window(
     found: list[tuple[int, ChunkRecord]] = []
     start, located = await txn.locate(offset)
     name = located.name
-    while name and len(found) < txn.core.options.maintenance_records:
+    while name and len(found) < txn.context.options.maintenance_records:
         chunk = await txn.metadata.chunk(name)
         if not chunk.next_chunk and not segment.sealed and txn.room(segment, chunk):
             break
@@ -158,7 +158,7 @@ def relocation_is_due(txn: SegmentTransaction, segment: SegmentRecord, first: Ch
     """Whether the segment's first chunk is worth relocating now."""
     dead = segment.start_offset - segment.first_chunk_start
     may_grow = not first.next_chunk and not segment.sealed and txn.room(segment, first) > 0
-    return relocates(first.length, dead, txn.core.options.defrag) and not may_grow
+    return relocates(first.length, dead, txn.context.options.defrag) and not may_grow
 
 
 async def relocate(txn: SegmentTransaction, *, pass_damage: bool = False) -> bool:
@@ -183,8 +183,8 @@ async def relocate(txn: SegmentTransaction, *, pass_damage: bool = False) -> boo
     except DataCorruption:
         if not pass_damage:
             raise
-        txn.core.joins_refused += 1
+        txn.context.joins_refused += 1
         return False
 
-    txn.core.chunks_relocated += 1
+    txn.context.chunks_relocated += 1
     return True

@@ -5,26 +5,26 @@ from __future__ import annotations
 
 from ...base.codec import DecodeError
 from ...base.errors import DataCorruption, SegmentNotFound
-from ..core import Core
+from ..context import StorageContext
 from ..layout import Layout, LayoutChanged
 from ..records import SEGMENT_PREFIX, ChunkRecord, SegmentRecord, segment_key, segment_of_key
 from ..transaction import decode_record
 
 
-async def info(core: Core, segment: int) -> SegmentRecord:
-    found = await core.metadata.get(segment_key(segment))
+async def info(context: StorageContext, segment: int) -> SegmentRecord:
+    found = await context.metadata.get(segment_key(segment))
     if found is None:
         raise SegmentNotFound(f"segment {segment:016x} has no record in tier 2", segment=f"{segment:016x}")
 
     return decode_record(SegmentRecord, segment_key(segment), found[1])
 
 
-async def exists(core: Core, segment: int) -> bool:
-    return await core.metadata.get(segment_key(segment)) is not None
+async def exists(context: StorageContext, segment: int) -> bool:
+    return await context.metadata.get(segment_key(segment)) is not None
 
 
-async def segments(core: Core) -> list[int]:
-    return [_segment_of(key) for key in await core.metadata.scan(SEGMENT_PREFIX)]
+async def segments(context: StorageContext) -> list[int]:
+    return [_segment_of(key) for key in await context.metadata.scan(SEGMENT_PREFIX)]
 
 
 def _segment_of(key: str) -> int:
@@ -34,10 +34,10 @@ def _segment_of(key: str) -> int:
         raise DataCorruption(f"a metadata key does not decode: {error}", file=key) from error
 
 
-async def chunks(core: Core, segment: int) -> list[tuple[int, ChunkRecord]]:
+async def chunks(context: StorageContext, segment: int) -> list[tuple[int, ChunkRecord]]:
     """Starts over when a commit changes the chain during the walk."""
     while True:
-        layout = Layout(core.metadata, segment, core.options.index_spacing)
+        layout = Layout(context.metadata, segment, context.options.index_spacing)
         await layout.load()
         try:
             return await _walk(layout)

@@ -20,7 +20,7 @@ import attrs
 from ...base.checksum import Buffer, crc32c
 from ...base.chunk_storage import ChunkRange
 from ...base.errors import BadChunkOffset, ChunkNotFound, DataCorruption, OutcomeUnknown
-from ..core import Core
+from ..context import StorageContext
 from ..defrag_rules import joins_inside
 from ..records import BLOCK, ChunkRecord, SegmentRecord
 from ..records.chunk import extended_crcs, thinned_starts
@@ -73,34 +73,36 @@ async def replace(
 
 
 async def _make_chunk(txn: SegmentTransaction, start: int, sources: Sequence[Source]) -> ChunkRecord:
-    core = txn.core
-    check = _Check([(source, await _head(core, source)) for source in sources])
-    able = core.chunks.capabilities
+    context = txn.context
+    check = _Check([(source, await _head(context, source)) for source in sources])
+    able = context.chunks.capabilities
     inside = joins_inside(
-        [source.length for source in sources], core.options.defrag, append=able.append, concat=able.concat
+        [source.length for source in sources], context.options.defrag, append=able.append, concat=able.concat
     )
     name = await txn.name_chunk(start)
     try:
-        await (_join_inside if inside else _copy)(core, name, sources, check)
+        await (_join_inside if inside else _copy)(context, name, sources, check)
     except DataCorruption:
         txn.discard(name)
         raise
 
-    core.chunks_created += 1
-    core.bytes_joined += check.length
+    context.chunks_created += 1
+    context.bytes_joined += check.length
     return check.record(name)
 
 
-async def _head(core: Core, source: Source) -> bytes:
+async def _head(context: StorageContext, source: Source) -> bytes:
     """The skipped bytes of the source's first block, which its checksum covers too."""
     first = source.skip // BLOCK * BLOCK
-    return b"" if first == source.skip else await _read(core, source.record.name, first, source.skip - first)
+    return (
+        b"" if first == source.skip else await _read(context, source.record.name, first, source.skip - first)
+    )
 
 
-async def _join_inside(core: Core, name: str, sources: Sequence[Source], check: _Check) -> None:
+async def _join_inside(context: StorageContext, name: str, sources: Sequence[Source], check: _Check) -> None:
     size = sum(source.length for source in sources)
     try:
-        length = await core.chunks.concat(name, [source.range for source in sources])
+        length = await context.chunks.concat(name, [source.range for source in sources])
     except (ChunkNotFound, BadChunkOffset) as missing:
         raise DataCorruption(
             "a chunk is missing from storage, or shorter than what was committed", file=missing.chunk
@@ -108,35 +110,35 @@ async def _join_inside(core: Core, name: str, sources: Sequence[Source], check: 
 
     _expect(name, length, size)
     for offset in range(0, size, COPY_BYTES):
-        check.feed(await _read(core, name, offset, min(COPY_BYTES, size - offset)))
+        check.feed(await _read(context, name, offset, min(COPY_BYTES, size - offset)))
 
 
-async def _copy(core: Core, name: str, sources: Sequence[Source], check: _Check) -> None:
+async def _copy(context: StorageContext, name: str, sources: Sequence[Source], check: _Check) -> None:
     """Appends piece by piece if the storage can, else creates the chunk, at most one rolling size, in one
     call."""
-    limit = COPY_BYTES if core.chunks.capabilities.append else sum(source.length for source in sources)
+    limit = COPY_BYTES if context.chunks.capabilities.append else sum(source.length for source in sources)
     length = 0
-    async with aclosing(_batches(core, sources, check, limit)) as batches:
+    async with aclosing(_batches(context, sources, check, limit)) as batches:
         async for batch in batches:
             end = length + sum(map(len, batch))
             grown = (
-                core.chunks.write(name, length, batch)
+                context.chunks.write(name, length, batch)
                 if length
-                else core.chunks.create_with_content(name, batch)
+                else context.chunks.create_with_content(name, batch)
             )
             _expect(name, await grown, end)
             length = end
 
 
 async def _batches(
-    core: Core, sources: Sequence[Source], check: _Check, limit: int
+    context: StorageContext, sources: Sequence[Source], check: _Check, limit: int
 ) -> AsyncGenerator[list[bytes], None]:
     """The verified bytes of the sources, about ``limit`` at a time."""
     batch: list[bytes] = []
     for source in sources:
         for offset in range(source.skip, source.record.length, COPY_BYTES):
             data = await _read(
-                core, source.record.name, offset, min(COPY_BYTES, source.record.length - offset)
+                context, source.record.name, offset, min(COPY_BYTES, source.record.length - offset)
             )
             check.feed(data)
             batch.append(data)
@@ -147,9 +149,9 @@ async def _batches(
         yield batch
 
 
-async def _read(core: Core, name: str, offset: int, size: int) -> bytes:
+async def _read(context: StorageContext, name: str, offset: int, size: int) -> bytes:
     try:
-        data = await core.chunks.read(name, offset, size)
+        data = await context.chunks.read(name, offset, size)
     except ChunkNotFound as missing:
         raise DataCorruption("a chunk is missing from storage", file=name) from missing
 

@@ -22,7 +22,7 @@ from anyio import create_task_group
 
 from ...base.checksum import Buffer, crc32c
 from ...base.errors import ChunkNotFound, DataCorruption, InvalidArgument, SegmentTruncated, TierlogError
-from ..core import Core
+from ..context import StorageContext
 from ..layout import Layout, LayoutChanged
 from ..records import BLOCK, ChunkRecord
 
@@ -38,23 +38,25 @@ class _Request:
     size: int
 
 
-async def read(core: Core, segment: int, offset: int, size: int) -> Buffer:
+async def read(context: StorageContext, segment: int, offset: int, size: int) -> Buffer:
     if offset < 0 or size < 0:
         raise InvalidArgument(f"offset {offset} and size {size} of a read must not be negative")
 
     return await on_layout(
-        core, segment, offset + size, lambda layout: _read(core, layout, segment, offset, size)
+        context, segment, offset + size, lambda layout: _read(context, layout, segment, offset, size)
     )
 
 
-async def on_layout(core: Core, segment: int, end: int, look: Callable[[Layout], Awaitable[T]]) -> T:
+async def on_layout(
+    context: StorageContext, segment: int, end: int, look: Callable[[Layout], Awaitable[T]]
+) -> T:
     """The result of ``look`` on a layout that reaches to ``end``, if the segment does."""
     while True:
-        layout = await core.layouts.open(segment)
+        layout = await context.layouts.open(segment)
         if end > layout.segment.length and not await layout.is_current():
             # A commit has just been made and has not discarded the layout yet; its caller may already ask for
             # what it added.
-            core.layouts.discard(segment)
+            context.layouts.discard(segment)
             continue
 
         try:
@@ -65,10 +67,10 @@ async def on_layout(core: Core, segment: int, end: int, look: Callable[[Layout],
                     "a chunk is missing from storage or from the metadata", file=gone.name
                 ) from gone
 
-            core.layouts.discard(segment)
+            context.layouts.discard(segment)
 
 
-async def _read(core: Core, layout: Layout, segment: int, offset: int, size: int) -> Buffer:
+async def _read(context: StorageContext, layout: Layout, segment: int, offset: int, size: int) -> Buffer:
     if offset < layout.segment.start_offset:
         message = (
             f"segment {segment:016x} begins at {layout.segment.start_offset}, offset {offset} was truncated"
@@ -80,11 +82,11 @@ async def _read(core: Core, layout: Layout, segment: int, offset: int, size: int
         return b""
 
     known = len(layout)
-    requests, skip = await _plan(layout, offset, end, core.options.read_request)
+    requests, skip = await _plan(layout, offset, end, context.options.read_request)
     if len(layout) != known:
-        core.layouts.trim()
-    data = await _fetch_all(core, requests, skip, end - offset)
-    core.bytes_read += len(data)
+        context.layouts.trim()
+    data = await _fetch_all(context, requests, skip, end - offset)
+    context.bytes_read += len(data)
     return data
 
 
@@ -112,10 +114,10 @@ def _divide(chunk: ChunkRecord, begin: int, stop: int, request: int) -> list[_Re
     return [_Request(chunk, at, min(size, last - at)) for at in range(first, last, size)]
 
 
-async def _fetch_all(core: Core, requests: list[_Request], skip: int, size: int) -> Buffer:
+async def _fetch_all(context: StorageContext, requests: list[_Request], skip: int, size: int) -> Buffer:
     """``size`` bytes of the requests' data, from byte ``skip`` on."""
     if len(requests) == 1:
-        data = await _fetch(core, requests[0])
+        data = await _fetch(context, requests[0])
         return data if len(data) == size else memoryview(data)[skip : skip + size]
 
     # Each piece is written to its place while others are in flight: nothing is joined at the end or held
@@ -128,13 +130,13 @@ async def _fetch_all(core: Core, requests: list[_Request], skip: int, size: int)
     async def work() -> None:
         for place, request in pending:
             try:
-                _copy_into(result, place, size, await _fetch(core, request))
+                _copy_into(result, place, size, await _fetch(context, request))
             except (TierlogError, LayoutChanged) as error:
                 errors.append(error)
                 group.cancel_scope.cancel()
 
     async with create_task_group() as group:
-        for _ in range(min(core.options.read_parallelism, len(requests))):
+        for _ in range(min(context.options.read_parallelism, len(requests))):
             group.start_soon(work)
     if errors:
         raise errors[0]
@@ -148,9 +150,9 @@ def _copy_into(result: BytesIO, place: int, size: int, data: bytes) -> None:
     result.write(memoryview(data)[max(0, -place) : size - place])
 
 
-async def _fetch(core: Core, request: _Request) -> bytes:
+async def _fetch(context: StorageContext, request: _Request) -> bytes:
     try:
-        data = await core.chunks.read(request.chunk.name, request.offset, request.size)
+        data = await context.chunks.read(request.chunk.name, request.offset, request.size)
     except ChunkNotFound as missing:
         raise LayoutChanged(request.chunk.name) from missing
 
@@ -172,11 +174,11 @@ def _verify(request: _Request, data: bytes) -> None:
             )
 
 
-async def starts(core: Core, segment: int, start: int, end: int, limit: int) -> list[int]:
-    return await on_layout(core, segment, end, lambda layout: _starts(core, layout, start, end, limit))
+async def starts(context: StorageContext, segment: int, start: int, end: int, limit: int) -> list[int]:
+    return await on_layout(context, segment, end, lambda layout: _starts(context, layout, start, end, limit))
 
 
-async def _starts(core: Core, layout: Layout, start: int, end: int, limit: int) -> list[int]:
+async def _starts(context: StorageContext, layout: Layout, start: int, end: int, limit: int) -> list[int]:
     found: list[int] = []
     known = len(layout)
     offset, end = max(start, layout.segment.start_offset), min(end, layout.segment.length)
@@ -189,5 +191,5 @@ async def _starts(core: Core, layout: Layout, start: int, end: int, limit: int) 
         found += (chunk_start + each for each in found_here)
         offset = chunk_start + chunk.length
     if len(layout) != known:
-        core.layouts.trim()
+        context.layouts.trim()
     return found[:limit]

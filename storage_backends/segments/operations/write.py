@@ -79,7 +79,7 @@ async def _append(
     data, starts = source.take(size)
     committed = txn.begin_append(chunk.name)
     try:
-        length = await txn.core.chunks.write(chunk.name, chunk.length, data)
+        length = await txn.context.chunks.write(chunk.name, chunk.length, data)
     except Unavailable:
         txn.undo_append(chunk.name, committed)
         raise
@@ -98,17 +98,17 @@ async def _begin_chunk(
     data, starts = source.take(size)
     name = await txn.name_chunk(segment.length)
     try:
-        await txn.core.chunks.create_with_content(name, data)
+        await txn.context.chunks.create_with_content(name, data)
     except (StorageFull, Unavailable):
         txn.spare_chunk(segment.length, name)
         raise
 
-    txn.core.chunks_created += 1
+    txn.context.chunks_created += 1
     if last is None:
         segment = changed(segment, first_chunk=name)
     else:
         txn.link(last, name)
-        if last.length <= txn.core.options.defrag.small_max:
+        if last.length <= txn.context.options.defrag.small_max:
             await count_loose(txn, segment, segment.last_chunk_start, 1)
     added = {"last_chunk": name, "last_chunk_start": segment.length, "chunk_count": segment.chunk_count + 1}
     return _record_growth(txn, segment, ChunkRecord(name), segment.length, data, starts, added)
@@ -130,5 +130,5 @@ def _record_growth(
     txn.end_append(grown.name, grown.length)
     length = chunk_start + grown.length
     txn.grow_index(grown.name, chunk_start, segment.length, length)
-    txn.core.bytes_written += grown.length - chunk.length
+    txn.context.bytes_written += grown.length - chunk.length
     return txn.update(segment, length=length, **added)

@@ -14,7 +14,7 @@ from support.command_line import NAME, Run, is_one_line
 from support.folders import chunk_files, fingerprint, flip_bit
 from support.legacy_layout import write_legacy
 from tierlog.actors.legacy_rolling.importing import no_progress
-from tierlog.actors.maintenance.maintenance import import_segment
+from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.store.opening import system_world
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage
 from tierlog.storage_backends.files.local import LocalFiles

@@ -21,8 +21,9 @@ from tierlog.journal.log.contract import GROUP_BYTES_MAX
 from tierlog.journal.operations.segment_image import SegmentImage, SegmentStatus
 from tierlog.storage_backends.base.errors import InvalidArgument, SegmentExists, SegmentNotFound, Unavailable
 from tierlog.storage_backends.segments.chain import Chain, ChunkRecords
-from tierlog.storage_backends.segments.core import ChunkedOptions, Core
+from tierlog.storage_backends.segments.context import StorageContext
 from tierlog.storage_backends.segments.operations import adopt
+from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import (
     ChunkRecord,
     DeferredWorkKind,
@@ -69,13 +70,13 @@ def held_after(pieces: int) -> Iterator[anyio.Event]:
     held, write = anyio.Event(), adopt._write
     calls = 0
 
-    async def writing(core: Core, segment: int, piece: list[ChunkRecords]) -> None:
+    async def writing(context: StorageContext, segment: int, piece: list[ChunkRecords]) -> None:
         nonlocal calls
         calls += 1
         if calls > pieces:
             held.set()
             await anyio.sleep_forever()
-        await write(core, segment, piece)
+        await write(context, segment, piece)
 
     with mock.patch.object(adopt, "_write", writing):
         yield held
@@ -98,7 +99,7 @@ async def test_a_segment_of_many_chunks_is_imported_in_pieces_rule_s14(world: Co
 
 async def test_a_piece_is_bounded(world: ContainerWorld) -> None:
     async with world.owner() as owner:
-        metadata = owner.container.storage._core.metadata
+        metadata = owner.container.storage._context.metadata
         with mock.patch.object(metadata, "commit", wraps=metadata.commit) as commit:
             await import_segment(owner.container, NAME)
         sizes = [
@@ -179,8 +180,8 @@ async def test_an_import_whose_name_was_taken_meanwhile_is_rolled_back(world: Co
     async with world.owner() as owner:
         write = adopt._write
 
-        async def writing(core: Core, segment: int, piece: list[ChunkRecords]) -> None:
-            await write(core, segment, piece)
+        async def writing(context: StorageContext, segment: int, piece: list[ChunkRecords]) -> None:
+            await write(context, segment, piece)
             if piece[-1].chunk.next_chunk == "":
                 await owner.store.create_segment(NAME)
 

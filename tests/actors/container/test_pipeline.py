@@ -14,8 +14,8 @@ from tierlog.actors.container.operations.queries import InfoRequest, ListRequest
 from tierlog.actors.container.operations.writers import LastEventRequest
 from tierlog.actors.container.pipeline import PipelineOptions
 from tierlog.actors.container.requests import LogRequest, Request, SnapshotRequest
+from tierlog.actors.kernel.event_source import Answer
 from tierlog.actors.kernel.mailbox import Lane
-from tierlog.actors.kernel.one_shot import Answer
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.journal.operations.checkpoint import CheckpointBegin

@@ -17,8 +17,8 @@ from tierlog.actors.legacy_rolling.importing import import_segment
 from tierlog.actors.settings.layout_mode import LayoutMode
 from tierlog.storage_backends.base.errors import InvalidArgument
 from tierlog.storage_backends.segments.chain import Chain
-from tierlog.storage_backends.segments.core import ChunkedOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
+from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import (
     ChunkRecord,
     ReleasedRecord,
@@ -217,7 +217,7 @@ async def test_s19_a_record_that_only_newer_code_understands_is_kept_with_its_fi
     async with anyio.create_task_group() as tasks:
         owner = await world.start(tasks)
         key = released_key(FILES[1])
-        metadata = owner.container._parts.storage._core.metadata
+        metadata = owner.container._components.storage._context.metadata
         await metadata.commit({key: owner.container.state.metadata[key][0]}, {key: newer})
         await owner.checkpoint()
         await owner.crash()

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from tierlog.actors.kernel.event_loop import event_source
-from tierlog.actors.kernel.one_shot import Answer
+from tierlog.actors.kernel.event_source import Answer
 from tierlog.actors.kernel.reply import Reply
 
 pytestmark = pytest.mark.anyio

@@ -15,8 +15,8 @@ from tierlog.storage_backends.base.chunk_storage import ChunkStorage
 from tierlog.storage_backends.base.errors import DataCorruption, InvalidArgument, Unsupported
 from tierlog.storage_backends.chunks.memory import MemoryChunkState, MemoryChunkStorage
 from tierlog.storage_backends.segments.chain import Chain
-from tierlog.storage_backends.segments.core import ChunkedOptions
 from tierlog.storage_backends.segments.memory_store import MemoryMetadataState, MemoryMetadataStore
+from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import BLOCK
 
 pytestmark = pytest.mark.anyio

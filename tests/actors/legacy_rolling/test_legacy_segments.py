@@ -36,7 +36,7 @@ from tierlog.storage_backends.base.errors import (
 )
 from tierlog.storage_backends.base.transactions import staged_name
 from tierlog.storage_backends.segments.chain import Chain
-from tierlog.storage_backends.segments.core import ChunkedOptions
+from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import ChunkRecord
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every
 

@@ -12,8 +12,8 @@ from support.legacy_layout import write_legacy
 from tierlog import open_store
 from tierlog.actors.legacy_rolling.importing import no_progress
 from tierlog.actors.maintenance.doctor import examine
-from tierlog.actors.maintenance.maintenance import import_segment
 from tierlog.actors.maintenance.report import ChunkUse, list_chunks, verify
+from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.read_only import open_reader
 from tierlog.storage_backends.chunks.filesystem import FileSystemChunkStorage

@@ -27,7 +27,7 @@ from tierlog import (
 from tierlog.actors.folder.layout_version import is_upgraded
 from tierlog.actors.folder.paths import check_path, existing_identity
 from tierlog.actors.legacy_rolling.importing import no_progress
-from tierlog.actors.maintenance.backup import BackupOptions
+from tierlog.actors.maintenance.backup import BackupOptions, back_up_store
 from tierlog.actors.maintenance.backup_objects import (
     BackupObject,
     Manifest,
@@ -37,9 +37,9 @@ from tierlog.actors.maintenance.backup_objects import (
     manifest_name,
     object_name,
 )
-from tierlog.actors.maintenance.maintenance import back_up, import_segment
 from tierlog.actors.maintenance.report import verify
 from tierlog.actors.maintenance.restore import RestoreOptions, RestoreReport, restore
+from tierlog.actors.maintenance.transfer import import_segment
 from tierlog.actors.settings.configuration import GcConfig
 from tierlog.actors.store.opening import system_world
 from tierlog.actors.store.read_only import open_reader
@@ -61,7 +61,7 @@ async def backed_up(
     folder: Path, store: SegmentStore, name: str = "b", *, upgraded: bool = False
 ) -> Manifest:
     identity = await existing_identity(LocalFiles(), check_path(folder))
-    return await back_up(
+    return await back_up_store(
         store, None, BackupOptions(name, identity.store_id, 1_700_000_000_000, upgraded), no_progress
     )
 

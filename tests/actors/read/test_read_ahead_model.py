@@ -27,7 +27,7 @@ from tierlog.storage_backends.base.errors import (
     SegmentTruncated,
     Unavailable,
 )
-from tierlog.storage_backends.segments.core import ChunkedOptions
+from tierlog.storage_backends.segments.options import ChunkedOptions
 
 OPTIONS = ReadAheadOptions(block_bytes=4, window_bytes=16, ahead_bytes=32, streams=6, idle=60.0)
 READERS = 3

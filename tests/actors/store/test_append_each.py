@@ -13,7 +13,7 @@ import pytest
 from support.stores import CONFIG, config
 from tierlog import BadOffset, NotOwner, OutOfOrder, SegmentNotFound, SegmentSealed, open_store
 from tierlog.actors.container.batch_append import append_batch
-from tierlog.actors.container.local import RemoteContainer
+from tierlog.actors.container.local_container import RemoteContainer
 from tierlog.actors.container.operations.append import AppendRequest
 from tierlog.actors.kernel.reply import Reply
 from tierlog.actors.settings.configuration import CacheConfig, MailboxConfig

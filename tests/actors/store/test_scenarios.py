@@ -17,7 +17,7 @@ from support.container_world import ContainerWorld, read_all, virtual_time
 from support.crash_world import after, image_at
 from support.stores import CONFIG, KIB, config, make
 from tierlog import DataCorruption, SegmentNotFound, StorageFull
-from tierlog.actors.container.local import LocalContainer
+from tierlog.actors.container.local_container import LocalContainer
 from tierlog.actors.kernel.supervision import RestartPolicy
 from tierlog.actors.settings.configuration import CacheConfig, CheckpointConfig, WalConfig, WriterConfig
 from tierlog.journal.operations.append import Append

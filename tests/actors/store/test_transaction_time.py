@@ -123,7 +123,7 @@ async def test_t7_an_answer_has_the_rest_of_the_lease() -> None:
 async def test_t7_an_expiry_that_an_append_overtook_does_not_happen() -> None:
     """The look finds the lease over while an append is on its way to the disk: it is acked, so it renews."""
     async with ContainerWorld().owner() as owner:
-        store, leases = owner.store, owner.container._parts.leases
+        store, leases = owner.store, owner.container._components.leases
         await make(store, TARGET)
         await store.begin_transaction(TARGET, "t", lease=LEASE)
         name = await store.stage_segment(TARGET, "t", "a")
@@ -192,7 +192,7 @@ async def test_t7_the_store_grants_no_longer_lease_than_its_own() -> None:
 
 async def test_queries_of_ended_transactions_do_not_pile_up() -> None:
     async with ContainerWorld().owner() as owner:
-        store, leases = owner.store, owner.container._parts.leases
+        store, leases = owner.store, owner.container._components.leases
         await make(store, TARGET)
         begin = anyio.current_time()
         await store.begin_transaction(TARGET, "open", lease=LEASE)
@@ -329,7 +329,7 @@ async def test_t9_a_lease_that_ends_while_long_term_storage_is_down_drops_all_th
 async def test_a_store_without_open_transactions_is_quiet(remembered: bool) -> None:
     """Nothing wakes the task, and nothing is logged, until a tombstone is over."""
     async with ContainerWorld(QUICK).owner() as owner:
-        store, leases = owner.store, owner.container._parts.leases
+        store, leases = owner.store, owner.container._components.leases
         await make(store, TARGET)
         if remembered:
             await committed(store, "t", a=b"data")

@@ -17,8 +17,8 @@ from tierlog.actors.container.operations import append, import_segment, transact
 from tierlog.actors.container.pipeline import Pipeline
 from tierlog.actors.container.requests import LogRequest
 from tierlog.actors.container.segments import SegmentState, SegmentTable
+from tierlog.actors.container.sources import ReleasedRecords
 from tierlog.actors.container.state import ContainerState, Snapshot
-from tierlog.actors.container.views import ReleasedRecords
 from tierlog.actors.flush.aggregation import capture
 from tierlog.actors.flush.segment_flusher import SegmentFlusher
 from tierlog.actors.flush.writer import StorageWriter
@@ -36,7 +36,7 @@ from tierlog.storage_backends.base.files import IoCall, Sync, SyncFolder
 from tierlog.storage_backends.base.ids import segment_id
 from tierlog.storage_backends.base.transactions import StagedPart
 from tierlog.storage_backends.chunks import filesystem_programs
-from tierlog.storage_backends.segments.core import Core
+from tierlog.storage_backends.segments.context import StorageContext
 from tierlog.storage_backends.segments.operations import deferred_work, join_chunks
 from tierlog.storage_backends.segments.operations import read as reading
 from tierlog.storage_backends.segments.operations.join_chunks import Source
@@ -296,7 +296,8 @@ def fenced_owner_opens_again(plant: Planter) -> None:
 def chunk_names_are_used_again(plant: Planter) -> None:
     """A new owner takes a chunk name that an earlier one may have used or may still write to."""
     plant(
-        Core.new_chunk_name, lambda original, self, segment, offset: f"{self.prefix}{segment:016x}/{1:016x}-0"
+        StorageContext.new_chunk_name,
+        lambda original, self, segment, offset: f"{self.prefix}{segment:016x}/{1:016x}-0",
     )
 
 
@@ -314,7 +315,7 @@ def chunk_of_another_owner_is_appended_to(plant: Planter) -> None:
     """A new owner appends to a chunk that the owner before it may still write to."""
 
     def room(original: Any, self: SegmentTransaction, segment: Any, chunk: Any) -> int:
-        able = self.core.chunks.capabilities.append
+        able = self.context.chunks.capabilities.append
         return max(0, segment.rolling_size - chunk.length) if able else 0
 
     plant(SegmentTransaction.room, room)
@@ -326,7 +327,7 @@ def chunks_are_deleted_before_the_commit(plant: Planter) -> None:
 
     async def drop(original: Any, self: SegmentTransaction, record: Any) -> None:
         await original(self, record)
-        await self.core.chunks.delete(record.name)
+        await self.context.chunks.delete(record.name)
 
     plant(SegmentTransaction.drop_chunk, drop)
 

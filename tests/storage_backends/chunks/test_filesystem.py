@@ -52,8 +52,8 @@ class ScriptedFiles(LocalFiles):
         self.calls: list[str] = []
         self.fail: Callable[[IoCall], OSError | None] = lambda call: None
 
-    def lane(self, name: str, width: int = 1, beneath: str = "") -> Self:
-        self._perform = super().lane(name, width, beneath)._perform
+    def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> Self:
+        self._perform = super().lane(name, width, nofollow_root)._perform
         return self
 
     async def run(self, program: Program[T]) -> T:

@@ -24,8 +24,8 @@ class WatchedFiles(LocalFiles):
         super().__init__()
         self.listed: list[str] = []
 
-    def lane(self, name: str, width: int = 1, beneath: str = "") -> WatchedFiles:
-        self._perform = super().lane(name, width, beneath)._perform
+    def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> WatchedFiles:
+        self._perform = super().lane(name, width, nofollow_root)._perform
         return self
 
     async def run(self, program: Program[T]) -> T:

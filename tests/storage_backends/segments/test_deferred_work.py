@@ -17,8 +17,8 @@ from tierlog.storage_backends.base.errors import (
     SegmentNotFound,
     Unavailable,
 )
-from tierlog.storage_backends.segments.core import ChunkedOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
+from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import DeferredWorkKind
 
 pytestmark = [pytest.mark.anyio, pytest.mark.one_loop]

@@ -21,9 +21,9 @@ from tierlog.storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from tierlog.storage_backends.segments.core import ChunkedOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
 from tierlog.storage_backends.segments.operations.join_chunks import COPY_BYTES
+from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import BLOCK, ChunkRecord
 from tierlog.storage_backends.segments.records.chunk import START_SPACING
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every, nth

@@ -9,8 +9,8 @@ import pytest
 from support.chunked import OTHER, SID, FaultyMetadataStore, Owner, Tier2
 from support.layouts import TEXT, build, check_index
 from tierlog.storage_backends.base.errors import InvalidArgument, OutcomeUnknown, Unavailable
-from tierlog.storage_backends.segments.core import ChunkedOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
+from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import DeferredWorkKind
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every, nth
 

@@ -17,8 +17,8 @@ from tierlog.storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from tierlog.storage_backends.segments import core
-from tierlog.storage_backends.segments.core import ChunkedOptions
+from tierlog.storage_backends.segments import context
+from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every, nth
 
 pytestmark = pytest.mark.anyio
@@ -297,7 +297,7 @@ async def test_a_name_that_could_not_be_tracked_is_not_created() -> None:
 async def test_an_evicted_tail_costs_one_new_chunk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(core, "APPENDABLE_MAX", 1)
+    monkeypatch.setattr(context, "APPENDABLE_MAX", 1)
     owner = await Tier2().owner()
     await owner.write(0, b"a")
     await owner.write(0, b"x", sid=OTHER)
@@ -313,7 +313,7 @@ async def test_only_the_last_chunk_of_a_segment_is_kept_as_its_tail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A segment that rolls often does not push out the tails of others."""
-    monkeypatch.setattr(core, "APPENDABLE_MAX", 2)
+    monkeypatch.setattr(context, "APPENDABLE_MAX", 2)
     owner = await Tier2().owner()
     await owner.write(0, b"x", sid=OTHER)
     for offset in range(5):

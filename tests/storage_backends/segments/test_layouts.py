@@ -10,7 +10,7 @@ import pytest
 from support.chunked import OTHER, SID, Owner, Tier2
 from support.layouts import TEXT, build, check_index
 from tierlog.storage_backends.base.errors import SegmentTruncated
-from tierlog.storage_backends.segments.core import ChunkedOptions
+from tierlog.storage_backends.segments.options import ChunkedOptions
 
 pytestmark = pytest.mark.anyio
 

@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from support.chunked import DiskTier2, FailingMetadataStore, MetadataFault, Owner, Tier2
 from tierlog.storage_backends.base.errors import ChunkNotFound, OutcomeUnknown, StorageFull, Unavailable
-from tierlog.storage_backends.segments.core import ChunkedOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
+from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import index_key, segment_key
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, nth
 

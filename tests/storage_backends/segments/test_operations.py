@@ -16,7 +16,7 @@ from tierlog.storage_backends.base.errors import (
     SegmentSealed,
     SegmentTruncated,
 )
-from tierlog.storage_backends.segments.core import ChunkedOptions
+from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import BLOCK
 
 pytestmark = pytest.mark.anyio

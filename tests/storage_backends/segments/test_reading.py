@@ -16,9 +16,9 @@ from tierlog.storage_backends.base.errors import (
     TierlogError,
     Unavailable,
 )
-from tierlog.storage_backends.segments.core import ChunkedOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions
 from tierlog.storage_backends.segments.layout import SparseIndex
+from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.storage_backends.segments.records import BLOCK
 from tierlog.testing.faulty_chunk_storage import Call, Fault, FaultKind, every
 

@@ -34,8 +34,8 @@ from support.chunked import OTHER, SID, FailingMetadataStore, FaultyMetadataStor
 from support.layouts import TEXT, build
 from tierlog.storage_backends.base.checksum import Buffer
 from tierlog.storage_backends.base.errors import NotOwner, OutcomeUnknown, StorageFull, Unavailable
-from tierlog.storage_backends.segments.core import ChunkedOptions
 from tierlog.storage_backends.segments.defrag_rules import DefragOptions, plan_packed, plan_tiers, relocates
+from tierlog.storage_backends.segments.options import ChunkedOptions
 from tierlog.testing.faulty_chunk_storage import Fault, FaultKind, every
 
 pytestmark = pytest.mark.anyio

@@ -20,10 +20,10 @@ from tierlog import (
 )
 from tierlog.actors.gateway.client.retries import (
     BACKOFF,
-    Again,
     Failure,
     Kind,
     Repeat,
+    Retry,
     decide,
     is_too_much_at_once,
     kind_of,
@@ -44,13 +44,13 @@ def verdict(
     attempt: int = 0,
     left: float = 30.0,
     size: int = 0,
-) -> Again | TierlogError:
+) -> Retry | TierlogError:
     return decide(repeat, failure, doubt=doubt, attempt=attempt, left=left, random=Random(1), size=size)
 
 
-def again(repeat: Repeat, failure: Failure, *, doubt: bool = False, attempt: int = 0) -> Again:
+def again(repeat: Repeat, failure: Failure, *, doubt: bool = False, attempt: int = 0) -> Retry:
     found = verdict(repeat, failure, doubt=doubt, attempt=attempt)
-    assert isinstance(found, Again)
+    assert isinstance(found, Retry)
     return found
 
 

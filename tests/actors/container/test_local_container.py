@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from support.container_world import virtual_time
-from tierlog.actors.container.local import LocalContainer
+from tierlog.actors.container.local_container import LocalContainer
 from tierlog.actors.kernel.backoff import Backoff
 from tierlog.actors.kernel.supervision import RestartPolicy
 from tierlog.storage_backends.base.errors import (

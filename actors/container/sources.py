@@ -63,7 +63,7 @@ class ReleasedRecords:
         await self._store.commit(versions, dict.fromkeys(versions))
 
 
-class FlushView:
+class ContainerFlushSource:
     """The container as the storage writer sees it (``FlushSource``)."""
 
     def __init__(self, container: Container) -> None:
@@ -98,7 +98,7 @@ class FlushView:
         return await self._container.log_operation(ForgetSegment(sid))
 
 
-class CollectorView:
+class ContainerCollectorSource:
     """The container as the collector sees it (``CollectorSource``)."""
 
     def __init__(self, container: Container) -> None:

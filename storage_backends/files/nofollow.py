@@ -21,13 +21,13 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class Beneath:
+class NoFollowFolder:
     def __init__(self, root: str) -> None:
         self._root = root
         self._prefix = f"{root.rstrip('/')}/"
 
     def __repr__(self) -> str:
-        return f"<Beneath {self._root}>"
+        return f"<NoFollowFolder {self._root}>"
 
     def open(self, path: str, flags: int, mode: int) -> int:
         with self._parent(path) as (folder, name):

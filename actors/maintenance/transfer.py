@@ -1,13 +1,9 @@
-"""What tools do to an open store beyond its verbs: import, export, defragment, back up.
-
-The caller owns the store; other callers may go on using it unless a function says otherwise.
-"""
+"""Import and export of legacy segments, for tools that have a store open; others may use it meanwhile."""
 
 from __future__ import annotations
 
 from enum import Enum
 
-import anyio
 import attrs
 
 from ...storage_backends.base.chunk_storage import ChunkStorage
@@ -16,20 +12,14 @@ from ...storage_backends.base.errors import (
     InvalidArgument,
     SegmentExists,
     SegmentNotFound,
-    Unavailable,
 )
 from ...storage_backends.base.names import check_segment_name
-from ...storage_backends.segments.operations.defrag import DefragResult
 from ..container.container import Container
 from ..legacy_rolling import export, importing
 from ..legacy_rolling.export import Exported
 from ..legacy_rolling.find import list_segments
 from ..legacy_rolling.importing import Progress
 from ..store.store import SegmentStore
-from .backup import BackupOptions, BackupSource, create_backup
-from .backup_objects import Manifest
-
-_DEFERRED_WORK_SECONDS = 600.0
 
 
 class ImportOutcome(Enum):
@@ -90,43 +80,3 @@ async def export_segment(store: SegmentStore, name: str, *, replace: bool = Fals
     return await store.on_container(
         store.container_of(name), lambda container: export.export_segment(container, name, replace=replace)
     )
-
-
-async def defrag_segment(store: SegmentStore, name: str) -> DefragResult:
-    """Join the small chunks of a segment's flushed bytes.
-
-    Nothing else may use the store meanwhile, because a segment has one metadata transaction at a time. Raises
-    ``Unavailable`` if the container's deferred work does not finish within ten minutes.
-    """
-    check_segment_name(name)
-
-    async def act(container: Container) -> DefragResult:
-        segment = await container.find_durable(name)
-        await _finish_deferred_work(container)
-        return await container.storage.defrag(segment.sid) if segment.has_record else DefragResult(0, 0, 0)
-
-    return await store.on_container(store.container_of(name), act)
-
-
-async def _finish_deferred_work(container: Container) -> None:
-    """Wait until no metadata transaction is open but the caller's."""
-    with anyio.move_on_after(_DEFERRED_WORK_SECONDS):
-        while await container.storage.deferred_work():
-            await container.wait_cycle()
-        return
-
-    raise Unavailable(
-        f"the deferred work of container {container.index} does not finish: see the log, and try again later"
-    )
-
-
-async def back_up(
-    store: SegmentStore, target: ChunkStorage | None, options: BackupOptions, progress: Progress
-) -> Manifest:
-    """Back up what is flushed of all segments to ``target``; None: to the store's long-term storage."""
-    sources = [await store.on_container(index, _source) for index in range(store.containers)]
-    return await create_backup(sources, target or await chunks_of(store), options, progress)
-
-
-async def _source(container: Container) -> BackupSource:
-    return BackupSource(container.index, container.state.epoch, container.state, container.storage)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tierlog.actors.container.group import Group
+from tierlog.actors.container.pending_group import Group
 from tierlog.actors.kernel.reply import Reply
 from tierlog.journal.operations.barrier import Barrier
 from tierlog.storage_backends.base.errors import BadOffset, OutcomeUnknown, SegmentNotFound, Unavailable

@@ -32,7 +32,7 @@ from .model_calls import ImplicitImport, Op
 from .model_transactions import LookUp
 from .plan import Plan
 from .process import Process, ProcessDied
-from .storage_invariants import ChunkBook
+from .storage_invariants import ChunkHistory
 from .trace import Trace
 from .world import Site
 
@@ -64,7 +64,7 @@ class _Calling:
     scope: trio.CancelScope
 
 
-class Stage:
+class RunState:
     def __init__(self, plan: Plan, site: Site, trace: Trace) -> None:
         self.plan = plan
         self.site = site
@@ -76,7 +76,7 @@ class Stage:
             for family, checker in self.checkers.items()
         }
         self.watch = Watch()
-        self.book = ChunkBook()
+        self.book = ChunkHistory()
         site.faults.on_chunk_call = self.book.note
         self.counts: Counter[str] = Counter()
         self.current: Process | None = None
@@ -139,7 +139,7 @@ class Stage:
             held.set()
 
     def change(self) -> None:
-        """Wake everybody who waits for a change of the stage."""
+        """Wake everybody who waits for a change of the run."""
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
@@ -323,15 +323,15 @@ class Stage:
 
 
 def _work(container: Container) -> dict[str, int]:
-    parts = container._parts
+    parts = container._components
     return {
         "checkpoints": parts.checkpointer._written,
         "relogged": parts.checkpointer._relogged,
         "cycles": parts.writer._cycle,
         "collected": parts.collector._deleted,
-        "chunks": parts.storage._core.chunks_created,
-        "joined": parts.storage._core.chunks_joined,
-        "relocated": parts.storage._core.chunks_relocated,
+        "chunks": parts.storage._context.chunks_created,
+        "joined": parts.storage._context.chunks_joined,
+        "relocated": parts.storage._context.chunks_relocated,
         "deferred steps": parts.writer._deferred.steps_done,
         "evicted_bytes": container.cache._evicted,
         "delayed": parts.admission._delayed,

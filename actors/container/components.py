@@ -20,14 +20,14 @@ from .imports import SegmentImporter
 from .leases import Leases
 from .pipeline import Pipeline, PipelineHooks
 from .publish import Listeners, Publisher
-from .views import CollectorView, FlushView
+from .sources import ContainerCollectorSource, ContainerFlushSource
 
 if TYPE_CHECKING:
     from .container import Container
 
 
 @attrs.frozen
-class ContainerParts:
+class ContainerComponents:
     pipeline: Pipeline
     publisher: Publisher
     collector: Collector
@@ -42,10 +42,10 @@ class ContainerParts:
     imports: SegmentImporter
 
 
-def build_parts(container: Container) -> ContainerParts:
+def build_components(container: Container) -> ContainerComponents:
     """The parts of ``container``, whose log is open."""
     options, state, cache, log = container.options, container.state, container.cache, container.log
-    collector = Collector(container.chunks, CollectorView(container), options.collector)
+    collector = Collector(container.chunks, ContainerCollectorSource(container), options.collector)
     storage = ChunkedSegmentStorage(
         container.chunks,
         container.metadata,
@@ -55,7 +55,7 @@ def build_parts(container: Container) -> ContainerParts:
         garbage=collector,
         options=options.chunked,
     )
-    view = FlushView(container)
+    view = ContainerFlushSource(container)
     flusher = SegmentFlusher(storage, cache, view.segment_of, view.forget)
     writer = StorageWriter(view, flusher, storage, collector, container.claim_storage, options.writer)
     leases = Leases(state, container.ask_internal, tombstone=options.tombstone)
@@ -63,7 +63,7 @@ def build_parts(container: Container) -> ContainerParts:
     publisher = Publisher(state, cache, due_bytes=options.flush_bytes, listeners=listeners)
     hooks = PipelineHooks(container.group_published, options.protect, options.span)
     read_ahead = ReadAhead(storage.read, options.read_ahead, options.read_ahead_budget)
-    return ContainerParts(
+    return ContainerComponents(
         pipeline=Pipeline(state, log, container.mailbox, publisher, options.pipeline, hooks),
         publisher=publisher,
         collector=collector,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...journal.group import PayloadBuilder
+from ...journal.group_payload import PayloadBuilder
 from ...storage_backends.base.errors import TierlogError
-from ..kernel.one_shot import Answer
+from ..kernel.event_source import Answer
 from ..kernel.reply import fail_all
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.operations import SAMPLES, operations
-from tierlog.journal.group import PayloadBuilder, decode_group
+from tierlog.journal.group_payload import PayloadBuilder, decode_group
 from tierlog.journal.operations.append import Append
 from tierlog.journal.operations.operation import Operation
 from tierlog.storage_backends.base.codec import DecodeError
