@@ -42,23 +42,23 @@ def columns_of(schema: StructType) -> tuple[Column, ...]:
 
 def written_column(columns: Sequence[Column]) -> int:
     """The index of the column that contains the events: the one called ``value``, or the only one."""
-    places = [place for place, column in enumerate(columns) if column.name.lower() == VALUE]
-    if not places and len(columns) == 1:
-        places = [0]
-    if len(places) != 1:
+    indexes = [index for index, column in enumerate(columns) if column.name.lower() == VALUE]
+    if not indexes and len(columns) == 1:
+        indexes = [0]
+    if len(indexes) != 1:
         names = ", ".join(f"{column.name} {column.kind}" for column in columns) or "none"
         raise InvalidArgument(
             f"a write needs one column called 'value', or a single column; there are: {names}"
         )
 
-    column = columns[places[0]]
+    column = columns[indexes[0]]
     if column.kind not in _WRITABLE:
         raise InvalidArgument(
             f"column {column.name!r} is {column.kind}: events are binary or string; "
             "cast it, or convert the whole row to text with to_json(struct(*))"
         )
 
-    return places[0]
+    return indexes[0]
 
 
 def read_columns(columns: Sequence[Column]) -> tuple[Column, ...]:

@@ -102,8 +102,8 @@ class MetadataStoreConformance:
                 outcomes.append(b"")
 
         async with anyio.create_task_group() as group:
-            for place in range(5):
-                group.start_soon(commit, b"%d" % place)
+            for index in range(5):
+                group.start_soon(commit, b"%d" % index)
         winners = [value for value in outcomes if value]
         found = await store.get("a")
 

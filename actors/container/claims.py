@@ -100,7 +100,7 @@ def validate_claims(claims: Sequence[Claim], history_epoch: int, identity: Ident
         if claim.identity.store != identity.store:
             raise StoreMismatch(
                 f"the long-term storage belongs to store {claim.identity.store.hex()}, this folder to "
-                f"{identity.store.hex()}: give each store its own place"
+                f"{identity.store.hex()}: give each store its own folder or S3 prefix"
             )
 
         if claim.epoch > history_epoch or claim.identity.log != identity.log:
@@ -168,7 +168,7 @@ class StorageClaim:
         except (Unavailable, OutcomeUnknown, StorageFull) as error:
             # Without room too: reads and deletes, which make room, need no claim. If an answer was lost,
             # ``ensure`` finds the claim, or makes it.
-            _log.warning("claim_postponed", container=self.container, error=str(error))
+            _log.warning("claim_retried", container=self.container, error=str(error))
         else:
             self._exists = True
         self.epoch = epoch

@@ -1,7 +1,8 @@
 """The segment container: one ownership of one container, from opening its log to its end.
 
-Owns: the start and stop order of its components (``components.py``), and the verbs that the store calls. Does not own:
-restarts (``local.py``), decisions (``operations/``), the mapping of names to containers (the store).
+Owns: the start and stop order of its components (``components.py``), and the verbs that the store calls.
+Does not own: restarts (``local_container.py``), decisions (``operations/``), the mapping of names to
+containers (the store).
 
 Start: open the log (fences every earlier owner), validate the claims in long-term storage and add this
 owner's (rule W8), recover, start the pipeline, then the writer, the collector and the checkpointer, then
@@ -284,7 +285,7 @@ class Container:
         return self.legacy is not None and self.segments.sid_of(name) is None and not is_staged(name)
 
     async def _import_missing(self, name: str) -> bool:
-        """Give the legacy layout a chance; returns whether the container has the segment now."""
+        """Import the segment if it has a legacy layout. Returns whether the container has the segment now."""
         if self.legacy is None or is_staged(name):
             return False
 

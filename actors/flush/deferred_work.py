@@ -107,8 +107,8 @@ class DeferredWork:
             return ()
 
         newer = self._storage.newer_deferred_work()
-        if unheard := newer - self.newer:
-            _log.warning("deferred_work_of_a_newer_version", count=len(newer), work=sorted(unheard)[:_NAMED])
+        if unlogged := newer - self.newer:
+            _log.warning("deferred_work_unsupported", count=len(newer), work=sorted(unlogged)[:_NAMED])
         self.newer = newer
         return pending
 

@@ -129,13 +129,13 @@ class Link:
         if isinstance(message, Refuse):
             raise Refused(message.reason)
         if not isinstance(message, Welcome) or message.term < self.term:
-            _log.warning("supervisor_not_obeyed", message=str(message), term=self.term)
+            _log.warning("supervisor_refused", message=str(message), term=self.term)
             return False
 
         self.term, self._grace, self._monitor.interval = message.term, message.grace, message.heartbeat
         self._writer = writer
         writer.begin_heartbeats()
-        _log.info("supervisor_found", term=message.term)
+        _log.info("supervisor_connected", term=message.term)
         return True
 
     def _handle(self, message: Message, obey: Obey) -> None:

@@ -39,7 +39,7 @@ from .orders import Orders
 
 _log = get_logger("host")
 _CHECK_SECONDS = 1.0
-_HURRY_SECONDS = 0.5
+_FORCED_EXIT_SECONDS = 0.5
 _STATISTICS_SECONDS = 0.5
 
 
@@ -190,9 +190,9 @@ class HostService:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async for number in signals:
                 if self._draining.is_set():
-                    self._hurry()
+                    self._force_exit()
                 elif not self._leaving.is_set() and self._supervised is not None and self._supervised.leave():
-                    _log.info("leaving", reason=signal.Signals(number).name)
+                    _log.info("drain_requested", reason=signal.Signals(number).name)
                     self._leaving.set()
                 else:
                     self._drain(signal.Signals(number).name)
@@ -204,9 +204,9 @@ class HostService:
         await anyio.sleep(self._config.server.drain_limit / 2)
         self._drain("its containers were not moved in time")
 
-    def _hurry(self) -> None:
-        _log.warning("hurrying")
+    def _force_exit(self) -> None:
+        _log.warning("exit_forced")
         # What is not closed by then is recovered by the next owner.
-        timer = threading.Timer(_HURRY_SECONDS, os._exit, args=(1,))
+        timer = threading.Timer(_FORCED_EXIT_SECONDS, os._exit, args=(1,))
         timer.daemon = True
         timer.start()

@@ -104,7 +104,7 @@ class HeaderUpdates:
             except NotOwner:
                 raise
             except TierlogError as error:
-                _log.warning("headers_behind", count=len(due) + len(failed), error=str(error))
+                _log.warning("headers_delayed", count=len(due) + len(failed), error=str(error))
             finally:
                 self._due = due | failed | self._due
 
@@ -128,7 +128,7 @@ class HeaderUpdates:
         try:
             await export_header(container.chunks, name, record, chain, replace=True, trusted=True)
         except Unsupported as error:
-            _log.warning("header_not_possible", segment=name, error=str(error))
+            _log.warning("header_unsupported", segment=name, error=str(error))
 
     async def _remove(self, container: ContainerAccess, name: str) -> None:
         if container.segments.sid_of(name) is None:

@@ -218,22 +218,22 @@ class ReadAhead:
         if stream is not None:
             return stream
 
-        for place, other in reversed(self._streams.items()):
-            if place[0] == sid and other.last_offset < offset < place[1]:
-                return self._streams.pop(place)
+        for key, other in reversed(self._streams.items()):
+            if key[0] == sid and other.last_offset < offset < key[1]:
+                return self._streams.pop(key)
         return None
 
     def _expect(self, stream: _Stream, offset: int, end: int) -> None:
         """Remember where the reader will go on. Of two streams that meet there, the one with windows
         stays."""
         stream.last_used, stream.last_offset = anyio.current_time(), offset
-        place = (stream.sid, end)
-        other = self._streams.pop(place, None)
+        key = (stream.sid, end)
+        other = self._streams.pop(key, None)
         if other is not None and other.windows and not stream.windows:
             stream = other
         elif other is not None:
             self._drop_windows(other)
-        self._streams[place] = stream
+        self._streams[key] = stream
         if len(self._streams) > self._options.streams:
             _, oldest = self._streams.popitem(last=False)
             self._drop_windows(oldest)

@@ -293,7 +293,7 @@ async def announced(
                 await files.run(lock_files.remove_lock_file(owners, owner, handle))
             except OSError as error:
                 # The file only informs. The next opening removes it, because its lock is free.
-                _log.warning("owner_file_left", folder=owners, error=str(error))
+                _log.warning("owner_file_not_removed", folder=owners, error=str(error))
 
 
 @attrs.frozen(kw_only=True)

@@ -321,7 +321,7 @@ class Supervisor:
             self._watch(host, HostProcess(pid))
         except ProcessLookupError:
             return
-        _log.info("host_found", host=host, pid=pid)
+        _log.info("host_adopted", host=host, pid=pid)
 
     def _watch(self, host: str, process: HostProcess) -> None:
         assert self._tasks is not None
@@ -430,7 +430,7 @@ class Supervisor:
             }
         self.facts[host].storage = storage_health(beat.statistics.get("storage"))
         if beat.leaving and self.fleet.hosts[host].phase is HostPhase.SERVING:
-            _log.info("host_leaving", host=host)
+            _log.info("host_drain_requested", host=host)
             commands += self.fleet.drain(host, now)
         if commands:
             self._execute(commands)

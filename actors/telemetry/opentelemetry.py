@@ -58,7 +58,7 @@ def tracing_of_process(instance: str) -> OpenTelemetryTracing | None:
         tracing = opentelemetry_tracing()
         _configure_sdk(wanted, instance)
     except ConfigError as error:
-        _log.warning("no_tracing", exporter=wanted, reason=str(error))
+        _log.warning("tracing_disabled", exporter=wanted, reason=str(error))
         return None
 
     _log.info("tracing", exporter=wanted)

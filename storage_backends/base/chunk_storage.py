@@ -5,8 +5,8 @@ Every backend promises:
 
 * A chunk is the bytes that were written, and nothing else. When a call returns, its effect is durable: bytes,
   name, length, absence.
-* All storages on one place, in one process or many, see the same chunks. What one call finished, every later
-  call sees.
+* All storages on one folder or S3 prefix, in one process or many, see the same chunks. Every call sees what
+  earlier calls finished.
 * Verbs may run concurrently. At most one creation of a name succeeds.
 * The outcome of a cancelled mutation is unknown, but a whole object exists completely or not at all, and the
   storage keeps working.
@@ -182,7 +182,7 @@ class ChunkStorage(ABC):
 
     @abstractmethod
     async def open(self) -> None:
-        """Prepare the place and remove what dead processes left unfinished. Idempotent."""
+        """Prepare the folder or prefix and remove what dead processes left unfinished. Idempotent."""
 
     @abstractmethod
     async def close(self) -> None: ...

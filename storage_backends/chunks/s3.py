@@ -32,7 +32,7 @@ from ..base.errors import (
 from ..base.world import World
 from .base import BaseChunkStorage, bad_offset, size_of
 from .s3_concat import Concat
-from .s3_errors import Asked, mapped
+from .s3_errors import RequestInfo, mapped
 from .s3_location import S3Location
 from .s3_requests import ListedObject, S3Options, S3Requests
 
@@ -189,7 +189,9 @@ class S3ChunkStorage(BaseChunkStorage):
     def _mapped(self, error: Exception, verb: str, name: str) -> TierlogError:
         return mapped(
             error,
-            Asked(verb, self._location.bucket, self._options.endpoint, self._key(name), name, visible=True),
+            RequestInfo(
+                verb, self._location.bucket, self._options.endpoint, self._key(name), name, visible=True
+            ),
         )
 
     # --- names and judgements --------------------------------------------------------------------

@@ -31,21 +31,21 @@ async def in_parallel(limit: int, calls: Sequence[Callable[[], Awaitable[T]]]) -
     failures: list[TierlogError] = []
     turns = anyio.CapacityLimiter(limit)
 
-    async def carry_out(place: int, call: Callable[[], Awaitable[T]]) -> None:
+    async def carry_out(index: int, call: Callable[[], Awaitable[T]]) -> None:
         async with turns:
             try:
-                results[place] = await call()
+                results[index] = await call()
             except TierlogError as error:
                 failures.append(error)
                 group.cancel_scope.cancel()
 
     async with anyio.create_task_group() as group:
-        for place, call in enumerate(calls):
-            group.start_soon(carry_out, place, call)
+        for index, call in enumerate(calls):
+            group.start_soon(carry_out, index, call)
     if failures:
         raise failures[0]
 
-    return [results[place] for place in range(len(calls))]
+    return [results[index] for index in range(len(calls))]
 
 
 class Concat:

@@ -26,7 +26,7 @@ from ..base.errors import (
 
 
 @attrs.frozen
-class Asked:
+class RequestInfo:
     """What messages and outcomes need to know about a request."""
 
     operation: str
@@ -40,7 +40,7 @@ class Asked:
     """Whether others can see its effect."""
 
     @property
-    def place(self) -> str:
+    def url(self) -> str:
         return f"s3://{self.bucket}/{self.key}" if self.key else f"s3://{self.bucket}"
 
 
@@ -54,11 +54,11 @@ _CONFIGURATION = {
     "access key" + _CREDENTIALS,
     "ExpiredToken": "the credentials for {endpoint} have expired; renew them",
     "InvalidToken": "the session token is not one of {endpoint}; renew the credentials",
-    "AccessDenied": "the credentials may not do {operation} on {place}; allow it in the policy of the "
+    "AccessDenied": "the credentials may not do {operation} on {url}; allow it in the policy of the "
     "bucket or of the user",
-    "Forbidden": "the credentials may not do {operation} on {place}; allow it in the policy of the bucket "
+    "Forbidden": "the credentials may not do {operation} on {url}; allow it in the policy of the bucket "
     "or of the user",
-    "AllAccessDisabled": "access to {place} is switched off at the service; switch it on there",
+    "AllAccessDisabled": "access to {url} is switched off at the service; switch it on there",
     "RequestTimeTooSkewed": "the clock of this machine and that of {endpoint} are too far apart; set it",
     "PermanentRedirect": "the bucket {bucket} is in another region; set the region in the configuration, or "
     "AWS_REGION",
@@ -73,15 +73,15 @@ _REFUSALS = {
     "ThrottlingException": "{endpoint} asks to slow down",
     "TooManyRequests": "{endpoint} asks to slow down",
     "RequestLimitExceeded": "{endpoint} asks to slow down",
-    "RequestTimeout": "the bytes of {place} arrived at {endpoint} too slowly",
-    "ConditionalRequestConflict": "another conditional write of {place} is under way",
-    "OperationAborted": "another operation on {place} is under way",
-    "NoSuchUpload": "the upload of {place} was aborted by another process",
-    "BadDigest": "bytes of {place} were damaged on the way to {endpoint}, which stored nothing",
-    "InvalidDigest": "bytes of {place} were damaged on the way to {endpoint}, which stored nothing",
-    "XAmzContentChecksumMismatch": "bytes of {place} were damaged on the way to {endpoint}, which stored "
+    "RequestTimeout": "the bytes of {url} arrived at {endpoint} too slowly",
+    "ConditionalRequestConflict": "another conditional write of {url} is under way",
+    "OperationAborted": "another operation on {url} is under way",
+    "NoSuchUpload": "the upload of {url} was aborted by another process",
+    "BadDigest": "bytes of {url} were damaged on the way to {endpoint}, which stored nothing",
+    "InvalidDigest": "bytes of {url} were damaged on the way to {endpoint}, which stored nothing",
+    "XAmzContentChecksumMismatch": "bytes of {url} were damaged on the way to {endpoint}, which stored "
     "nothing",
-    "IncompleteBody": "bytes of {place} were lost on the way to {endpoint}, which stored nothing",
+    "IncompleteBody": "bytes of {url} were lost on the way to {endpoint}, which stored nothing",
 }
 """Temporary refusals: the request had no effect, and a retry may succeed."""
 
@@ -112,26 +112,26 @@ def status_of(error: BaseException) -> int:
     )
 
 
-def mapped(error: Exception, asked: Asked) -> TierlogError:
+def mapped(error: Exception, request: RequestInfo) -> TierlogError:
     """The contract's error for ``error``, which the request raised."""
     if isinstance(error, boto.ClientError):
-        return _answered(error, asked)
+        return _answered(error, request)
 
     if isinstance(error, _ABSENT_CREDENTIALS):
-        return Unavailable(f"there are no usable credentials for {asked.endpoint}: {error}{_CREDENTIALS}")
+        return Unavailable(f"there are no usable credentials for {request.endpoint}: {error}{_CREDENTIALS}")
 
     if _never_sent(error):
         return Unavailable(
-            f"{asked.endpoint} cannot be reached: {error}; check that it runs and that the endpoint in the "
+            f"{request.endpoint} cannot be reached: {error}; check that it runs and that the endpoint in the "
             f"configuration is right"
         )
 
     return _unsure(
-        f"no valid answer to {asked.operation} on {asked.place} from {asked.endpoint}: {error!r}", asked
+        f"no valid answer to {request.operation} on {request.url} from {request.endpoint}: {error!r}", request
     )
 
 
-def at_opening(error: Exception, asked: Asked) -> TierlogError | None:
+def at_opening(error: Exception, request: RequestInfo) -> TierlogError | None:
     """The error that prevents opening a storage, or None for a temporary one: the service answers, and calls
     are retried."""
     code, status = code_of(error), status_of(error)
@@ -140,24 +140,25 @@ def at_opening(error: Exception, asked: Asked) -> TierlogError | None:
         or status in {301, 400, 401, 403, 404}
         or isinstance(error, (*_ABSENT_CREDENTIALS, boto.NoRegionError))
     ):
-        return ConfigError(str(mapped(error, asked)))
+        return ConfigError(str(mapped(error, request)))
 
-    return None if status else mapped(error, asked)
+    return None if status else mapped(error, request)
 
 
-def _answered(error: Any, asked: Asked) -> TierlogError:
+def _answered(error: Any, request: RequestInfo) -> TierlogError:
     code, status = code_of(error), status_of(error)
     message = error.response.get("Error", {}).get("Message", "")
-    names = attrs.asdict(asked) | {"place": asked.place}
-    if asked.name and code in _MISSING:
-        return ChunkNotFound(f"there is no chunk {asked.name}", chunk=asked.name)
+    names = attrs.asdict(request) | {"url": request.url}
+    if request.name and code in _MISSING:
+        return ChunkNotFound(f"there is no chunk {request.name}", chunk=request.name)
 
-    if asked.name and status == 412:
-        return ChunkExists(f"chunk {asked.name} exists already", chunk=asked.name)
+    if request.name and status == 412:
+        return ChunkExists(f"chunk {request.name} exists already", chunk=request.name)
 
     if code in _FULL or status == 507:
         return StorageFull(
-            f"{asked.endpoint} has no room for {asked.place}: {message}; make room there, or raise the quota"
+            f"{request.endpoint} has no room for {request.url}: {message}; make room there, or raise "
+            f"the quota"
         )
 
     text = _CONFIGURATION.get(code) or _REFUSALS.get(code) or _by_status(status)
@@ -165,16 +166,16 @@ def _answered(error: Any, asked: Asked) -> TierlogError:
         return Unavailable(f"{text.format(**names)} ({status} {code}: {message})")
 
     if status == 501:
-        return Unsupported(f"{asked.endpoint} does not support this use of {asked.operation}: {message}")
+        return Unsupported(f"{request.endpoint} does not support this use of {request.operation}: {message}")
 
     if status >= 500:
         return _unsure(
-            f"{asked.endpoint} failed in {asked.operation} on {asked.place} ({status} {code}: {message})",
-            asked,
+            f"{request.endpoint} failed in {request.operation} on {request.url} ({status} {code}: {message})",
+            request,
         )
 
     return Unavailable(
-        f"{asked.endpoint} refuses {asked.operation} on {asked.place} ({status} {code}: {message})"
+        f"{request.endpoint} refuses {request.operation} on {request.url} ({status} {code}: {message})"
     )
 
 
@@ -190,9 +191,11 @@ def _by_status(status: int) -> str | None:
     }.get(status)
 
 
-def _unsure(message: str, asked: Asked) -> TierlogError:
+def _unsure(message: str, request: RequestInfo) -> TierlogError:
     return (
-        OutcomeUnknown(f"{message}; it may have been carried out") if asked.visible else Unavailable(message)
+        OutcomeUnknown(f"{message}; it may have been carried out")
+        if request.visible
+        else Unavailable(message)
     )
 
 

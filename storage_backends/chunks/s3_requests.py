@@ -28,7 +28,7 @@ from botocore.loaders import create_loader
 
 from ..base.checksum import Buffer, crc32c
 from ..base.errors import ChunkNotFound, ChunkReadOnly, TierlogError, Unavailable
-from .s3_errors import Asked, at_opening, code_of, mapped, status_of
+from .s3_errors import RequestInfo, at_opening, code_of, mapped, status_of
 from .s3_loop import Call, RequestLoop, T, request_loop
 
 _ID = "tierlog-put"
@@ -173,13 +173,13 @@ class S3Requests:
                     await loop.close()
 
     async def _open(self, prefix: str) -> None:
-        asked = Asked("list_objects_v2", self._bucket, self._endpoint, prefix)
+        request = RequestInfo("list_objects_v2", self._bucket, self._endpoint, prefix)
         try:
             self._context = make_client(self._options)
             self._client = await self._context.__aenter__()
             await self._client.list_objects_v2(Bucket=self._bucket, Prefix=prefix, MaxKeys=1)
         except Exception as error:
-            problem = at_opening(error, asked)
+            problem = at_opening(error, request)
             if problem is not None:
                 raise problem from error
 
@@ -219,7 +219,7 @@ class S3Requests:
     async def get(self, key: str, name: str, offset: int, size: int) -> bytes:
         """The existing bytes of ``offset .. offset + size``. ``size`` is not 0."""
         return await self._run(
-            partial(self._get, key, offset, size), self._asked("get_object", key, name, visible=False)
+            partial(self._get, key, offset, size), self._request_info("get_object", key, name, visible=False)
         )
 
     async def head(self, key: str, name: str) -> ObjectHead:
@@ -229,7 +229,7 @@ class S3Requests:
             if status_of(error.__cause__ or error) != 404:
                 raise
             # An answer to HEAD has no body that says whether the object or the whole bucket is missing. An
-            # answer to GET has one. It is asked each time, because the bucket may have been deleted since.
+            # answer to GET has one. It is sent each time: the bucket may have been deleted since.
             await self.get(key, name, 0, 1)
             raise ChunkNotFound(
                 f"there was no chunk {name} at the time of the request", chunk=name
@@ -352,17 +352,19 @@ class S3Requests:
         if key:
             request["Key"] = key
         call = partial(getattr(self._client, operation), Bucket=self._bucket, **request)
-        answer: Mapping[str, Any] = await self._run(call, self._asked(operation, key, name, visible=visible))
+        answer: Mapping[str, Any] = await self._run(
+            call, self._request_info(operation, key, name, visible=visible)
+        )
         return answer
 
-    async def _run(self, call: Call[T], asked: Asked) -> T:
+    async def _run(self, call: Call[T], request: RequestInfo) -> T:
         assert self._loop is not None, "the storage is open"
         try:
             return await self._loop.run(partial(self._limited, call))
         except TierlogError:
             raise
         except Exception as error:
-            raise mapped(error, asked) from error
+            raise mapped(error, request) from error
 
     async def _limited(self, call: Call[T]) -> T:
         async with asyncio.timeout(self._options.request_timeout):
@@ -384,8 +386,8 @@ class S3Requests:
         _check_range(str(answer.get("ContentRange", "")), offset, size, len(data))
         return data
 
-    def _asked(self, operation: str, key: str, name: str, *, visible: bool) -> Asked:
-        return Asked(operation, self._bucket, self._endpoint, key, name, visible)
+    def _request_info(self, operation: str, key: str, name: str, *, visible: bool) -> RequestInfo:
+        return RequestInfo(operation, self._bucket, self._endpoint, key, name, visible)
 
 
 _CONTENT = "application/octet-stream"

@@ -137,9 +137,9 @@ class Layout:
         """(segment offset of its first byte, record) of the chunk that holds ``offset``, which lies in
         ``first_chunk_start .. length``."""
         start, name = self.segment.first_chunk_start, self.segment.first_chunk
-        place = self._chunks.bisect_right(offset)
-        if place:
-            start, known = self._chunks.peekitem(place - 1)
+        index = self._chunks.bisect_right(offset)
+        if index:
+            start, known = self._chunks.peekitem(index - 1)
             if offset < start + known.length:
                 return start, known
             start, name = start + known.length, known.next_chunk

@@ -80,24 +80,24 @@ class AppendConformance(ChunkSuite):
         if await self.can_append(storage):
             data = content(3 * size)
             await storage.create_with_content("a", [data[:size]])
-            for place in (size, 2 * size):
-                await storage.write("a", place, [data[place : place + size]])
+            for index in (size, 2 * size):
+                await storage.write("a", index, [data[index : index + size]])
             assert await storage.read("a", 0, 4 * size) == data
 
     async def test_many_small_writes_are_kept_in_order(self, storage: ChunkStorage) -> None:
         if await self.can_append(storage):
             await storage.create("a")
-            for place in range(50):
-                await storage.write("a", place * 3, [b"%03d" % place])
-            assert await storage.read("a", 0, 1000) == b"".join(b"%03d" % place for place in range(50))
+            for index in range(50):
+                await storage.write("a", index * 3, [b"%03d" % index])
+            assert await storage.read("a", 0, 1000) == b"".join(b"%03d" % index for index in range(50))
 
     async def test_two_chunks_grow_apart(self, storage: ChunkStorage) -> None:
         if await self.can_append(storage):
             for name in ("a", "b"):
                 await storage.create(name)
-            for place in range(3):
-                await storage.write("a", place, [b"a"])
-                await storage.write("b", place, [b"b"])
+            for index in range(3):
+                await storage.write("a", index, [b"a"])
+                await storage.write("b", index, [b"b"])
             assert [await storage.read(name, 0, 9) for name in ("a", "b")] == [b"aaa", b"bbb"]
 
     async def test_a_write_at_a_negative_offset_is_refused(self, storage: ChunkStorage) -> None:

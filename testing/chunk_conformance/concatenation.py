@@ -41,7 +41,7 @@ class ConcatConformance(ChunkSuite):
             pytest.param([("a", 0, 0), ("a", 5, 0), ("a", 4, 1)], id="empty-ranges-among-others"),
             pytest.param([("a", 3, 0)], id="nothing-at-all"),
             pytest.param([("empty", 0, 0)], id="an-empty-chunk"),
-            pytest.param([("b/2", place, 1) for place in range(15)] * 3, id="many-single-bytes"),
+            pytest.param([("b/2", index, 1) for index in range(15)] * 3, id="many-single-bytes"),
         ],
     )
     async def test_concat_makes_a_new_chunk_and_leaves_its_sources(

@@ -19,15 +19,15 @@ async def all_of(*calls: Callable[[], Awaitable[object]]) -> list[object]:
     """The result or error of each call, all started together."""
     outcomes: list[object] = [None] * len(calls)
 
-    async def run(place: int, call: Callable[[], Awaitable[object]]) -> None:
+    async def run(index: int, call: Callable[[], Awaitable[object]]) -> None:
         try:
-            outcomes[place] = await call()
+            outcomes[index] = await call()
         except TierlogError as error:
-            outcomes[place] = error
+            outcomes[index] = error
 
     async with anyio.create_task_group() as group:
-        for place, call in enumerate(calls):
-            group.start_soon(run, place, call)
+        for index, call in enumerate(calls):
+            group.start_soon(run, index, call)
     return outcomes
 
 
@@ -40,15 +40,15 @@ class ConcurrencyConformance(ChunkSuite):
     async def test_of_several_creators_of_one_name_one_wins(
         self, storage: ChunkStorage, other: ChunkStorage, name: str
     ) -> None:
-        contents = [b"%d" % place * 1000 for place in range(CREATORS)]
+        contents = [b"%d" % index * 1000 for index in range(CREATORS)]
 
-        def creator(place: int) -> Callable[[], Awaitable[int]]:
-            return lambda: [storage, other][place % 2].create_with_content(name, [contents[place]])
+        def creator(index: int) -> Callable[[], Awaitable[int]]:
+            return lambda: [storage, other][index % 2].create_with_content(name, [contents[index]])
 
         outcomes = await all_of(*map(creator, range(CREATORS)))
 
         assert failures(outcomes) == [ChunkExists] * (CREATORS - 1)
-        winner = next(place for place, outcome in enumerate(outcomes) if outcome == 1000)
+        winner = next(index for index, outcome in enumerate(outcomes) if outcome == 1000)
         assert await storage.read(name, 0, 10_000) == contents[winner]
 
     async def test_of_an_empty_creation_and_one_with_content_one_wins(
@@ -77,11 +77,11 @@ class ConcurrencyConformance(ChunkSuite):
     async def test_creators_of_many_names_do_not_meet(
         self, storage: ChunkStorage, other: ChunkStorage
     ) -> None:
-        names = [f"a/{place % 3}/{place}" for place in range(24)]
+        names = [f"a/{index % 3}/{index}" for index in range(24)]
 
-        def creator(place: int) -> Callable[[], Awaitable[int]]:
-            return lambda: [storage, other][place % 2].create_with_content(
-                names[place], [names[place].encode()]
+        def creator(index: int) -> Callable[[], Awaitable[int]]:
+            return lambda: [storage, other][index % 2].create_with_content(
+                names[index], [names[index].encode()]
             )
 
         assert failures(await all_of(*map(creator, range(24)))) == []
@@ -125,8 +125,8 @@ class ConcurrencyConformance(ChunkSuite):
         seen: list[bytes] = []
 
         async def write() -> None:
-            for place in range(0, len(data), 1000):
-                await storage.write("a", place, [data[place : place + 1000]])
+            for index in range(0, len(data), 1000):
+                await storage.write("a", index, [data[index : index + 1000]])
             written.set()
 
         async def look() -> None:
@@ -142,7 +142,7 @@ class ConcurrencyConformance(ChunkSuite):
     async def test_many_reads_of_one_chunk_do_not_mix(self, storage: ChunkStorage) -> None:
         data = content(BLOCK)
         await storage.create_with_content("a", [data])
-        ranges = [(place * 31_337, 10_000 + place) for place in range(32)]
+        ranges = [(index * 31_337, 10_000 + index) for index in range(32)]
 
         def reader(part: tuple[int, int]) -> Callable[[], Awaitable[bytes]]:
             return lambda: storage.read("a", *part)
@@ -187,15 +187,15 @@ class ConcurrencyConformance(ChunkSuite):
     async def test_a_list_beside_changes_has_what_did_not_change(
         self, storage: ChunkStorage, other: ChunkStorage
     ) -> None:
-        stays = [f"a/{place}/stays" for place in range(9)]
-        goes = [f"a/{place}/goes" for place in range(9)]
+        stays = [f"a/{index}/stays" for index in range(9)]
+        goes = [f"a/{index}/goes" for index in range(9)]
         for name in [*stays, *goes]:
             await storage.create_with_content(name, [])
 
         async def change() -> None:
-            for place, name in enumerate(goes):
+            for index, name in enumerate(goes):
                 await other.delete(name)
-                await other.create_with_content(f"a/{place}/comes", [])
+                await other.create_with_content(f"a/{index}/comes", [])
 
         *lists, changed = await all_of(*[lambda: names_in(storage)] * 3, change)
         assert changed is None
@@ -206,16 +206,16 @@ class ConcurrencyConformance(ChunkSuite):
             assert all(name.startswith("a/") for name in found)
 
     async def test_verbs_on_many_chunks_at_once_all_work(self, storage: ChunkStorage) -> None:
-        async def life(place: int) -> None:
-            name = f"life/{place}"
-            data = content(1000 + place, place)
+        async def life(index: int) -> None:
+            name = f"life/{index}"
+            data = content(1000 + index, index)
             await storage.create_with_content(name, [data])
             assert (await storage.info(name)).length == len(data)
-            assert await storage.read(name, place, 500) == data[place : place + 500]
+            assert await storage.read(name, index, 500) == data[index : index + 500]
             await storage.set_read_only(name, True)
             await storage.delete(name)
 
         async with anyio.create_task_group() as group:
-            for place in range(20):
-                group.start_soon(life, place)
+            for index in range(20):
+                group.start_soon(life, index)
         assert await names_in(storage) == []

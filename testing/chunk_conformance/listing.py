@@ -106,7 +106,7 @@ class ListConformance(ChunkSuite):
         assert await listed(storage) == [ChunkInfo(name, NAMES.index(name)) for name in sorted(NAMES)]
 
     async def test_a_list_of_many_chunks_has_no_gap(self, storage: ChunkStorage) -> None:
-        names = [f"many/{place:04d}" for place in range(120)]
+        names = [f"many/{index:04d}" for index in range(120)]
         for name in names:
             await storage.create_with_content(name, [])
 

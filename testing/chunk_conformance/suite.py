@@ -61,7 +61,7 @@ class ChunkSuite:
     """Bytes of the largest chunk."""
 
     def make(self, folder: Path) -> ChunkStorage:
-        """A storage with its chunks in ``folder``, or in a place that corresponds to it; not open yet."""
+        """A storage with its chunks in ``folder``, or under a prefix that corresponds to it; not open yet."""
         raise NotImplementedError
 
     @pytest.fixture
@@ -73,7 +73,7 @@ class ChunkSuite:
 
     @pytest.fixture
     async def other(self, storage: ChunkStorage, tmp_path: Path) -> AsyncIterator[ChunkStorage]:
-        """A second instance on the same place."""
+        """A second instance on the same folder or prefix."""
         other = self.make(tmp_path)
         await other.open()
         yield other

@@ -38,7 +38,7 @@ class WholeObjectConformance(ChunkSuite):
         data = content(5000)
 
         assert (
-            await storage.create_with_content("a", [data[place : place + 1] for place in range(5000)]) == 5000
+            await storage.create_with_content("a", [data[index : index + 1] for index in range(5000)]) == 5000
         )
         assert await storage.read("a", 0, 5000) == data
 

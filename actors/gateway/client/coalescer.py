@@ -268,7 +268,7 @@ class Coalescer:
         return taken
 
     def _turn(self, queues: Iterable[ContainerQueue]) -> None:
-        """Lanes that were served go behind the others, so that none starves when batches are full."""
+        """Queues that were served go behind the others, so that none starves when batches are full."""
         for queue in queues:
             self._queues[queue.container] = self._queues.pop(queue.container)
 

@@ -120,17 +120,17 @@ async def _fetch_all(context: StorageContext, requests: list[_Request], skip: in
         data = await _fetch(context, requests[0])
         return data if len(data) == size else memoryview(data)[skip : skip + size]
 
-    # Each piece is written to its place while others are in flight: nothing is joined at the end or held
+    # Each piece is written at its offset while others are in flight: nothing is joined at the end or held
     # twice.
     result = BytesIO(bytes(size))
     errors: list[TierlogError | LayoutChanged] = []
-    places = accumulate((request.size for request in requests), initial=-skip)
-    pending = iter(list(zip(places, requests, strict=False)))
+    offsets = accumulate((request.size for request in requests), initial=-skip)
+    pending = iter(list(zip(offsets, requests, strict=False)))
 
     async def work() -> None:
-        for place, request in pending:
+        for offset, request in pending:
             try:
-                _copy_into(result, place, size, await _fetch(context, request))
+                _copy_into(result, offset, size, await _fetch(context, request))
             except (TierlogError, LayoutChanged) as error:
                 errors.append(error)
                 group.cancel_scope.cancel()
@@ -144,10 +144,10 @@ async def _fetch_all(context: StorageContext, requests: list[_Request], skip: in
     return result.getvalue()
 
 
-def _copy_into(result: BytesIO, place: int, size: int, data: bytes) -> None:
+def _copy_into(result: BytesIO, offset: int, size: int, data: bytes) -> None:
     """Copy the part of ``data`` that lies inside the result."""
-    result.seek(max(0, place))
-    result.write(memoryview(data)[max(0, -place) : size - place])
+    result.seek(max(0, offset))
+    result.write(memoryview(data)[max(0, -offset) : size - offset])
 
 
 async def _fetch(context: StorageContext, request: _Request) -> bytes:

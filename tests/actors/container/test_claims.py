@@ -78,7 +78,7 @@ def test_claims_above_the_logs_history_or_of_others_are_refused(
 
 
 def test_a_refusal_explains_what_to_do() -> None:
-    with pytest.raises(StoreMismatch, match="give each store its own place"):
+    with pytest.raises(StoreMismatch, match="give each store its own folder or S3 prefix"):
         validate_claims([Claim(1, STRANGER)], 3, US)
     with pytest.raises(StoreMismatch, match="--adopt"):
         validate_claims([Claim(4, US)], 3, US)

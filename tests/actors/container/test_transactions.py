@@ -232,10 +232,10 @@ def test_t4_a_reached_epoch_is_committed_in_any_state_of_the_transaction(epoch: 
     parts.do(commit(("p", 3)))
     token = TransactionToken("q", epoch)
 
-    assert parts.do(commit(("p", 3), transaction="unheard", token=token)) == CommitResult(False, None, 0)
-    settled = parts.do(begin("unheard", token))
+    assert parts.do(commit(("p", 3), transaction="unlogged", token=token)) == CommitResult(False, None, 0)
+    settled = parts.do(begin("unlogged", token))
     assert (settled.state, settled.offset, settled.token) == (COMMITTED, None, token)
-    refused(parts, ask("unheard"), TransactionNotFound)  # it was not begun
+    refused(parts, ask("unlogged"), TransactionNotFound)  # it was not begun
 
 
 def test_t4_the_next_epoch_is_not_reached() -> None:
@@ -243,7 +243,7 @@ def test_t4_the_next_epoch_is_not_reached() -> None:
     parts.do(commit(("p", 3)))
     following = TransactionToken("q", 8)
 
-    refused(parts, commit(transaction="unheard", token=following), TransactionNotFound)
+    refused(parts, commit(transaction="unlogged", token=following), TransactionNotFound)
     assert parts.do(begin("u", following)).state is OPEN
     assert parts.do(commit(transaction="u")) == CommitResult(True, 7, 0)
     assert parts.segment().attributes == {"txn:q": 8}

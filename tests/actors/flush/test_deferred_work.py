@@ -174,4 +174,4 @@ async def test_f6_deferred_work_of_a_newer_version_is_logged_once_and_counted(
         await anyio.sleep(10)
         assert len(pending.steps) == 9
         assert writer.statistics().newer_deferred_work == 2
-        assert caplog.text.count("deferred_work_of_a_newer_version") == 1
+        assert caplog.text.count("deferred_work_unsupported") == 1

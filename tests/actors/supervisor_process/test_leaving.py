@@ -52,7 +52,7 @@ def test_a_host_without_a_supervisor_drains_at_once(folder: Path) -> None:
             os.kill(pid, signal.SIGTERM)
         wait_until(lambda: not processes_of(folder), "both have ended")
         assert service.log.count('"event": "host_ended"') == 2
-        assert '"event": "leaving"' not in service.log
+        assert '"event": "drain_requested"' not in service.log
         with Service(folder, hosts=1) as second:
             second.settle()
             assert second.stop() == 0
