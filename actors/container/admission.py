@@ -91,6 +91,7 @@ class Admission:
         if now < self._next_check:
             return False
 
+        # Before the await, so that of many appends that wait one measures.
         self._next_check = now + self._options.space_interval
         await self._log.check_space()
         return self._log.has_room(size)

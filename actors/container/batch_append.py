@@ -57,6 +57,8 @@ async def _run_round(
             if local.active is container:
                 outcomes[index] = error
             else:
+                # Its container stopped before it accepted the append, so nothing was applied: the next
+                # ownership may take it.
                 again.append(index)
         except TierlogError as error:
             outcomes[index] = error

@@ -100,6 +100,8 @@ class Checkpointer:
         try:
             size = await self._write_parts(number, snapshot)
         finally:
+            # Without its end the checkpoint does not exist (C7). An open snapshot would go on encoding each
+            # segment before its first change, and refuse the next begin.
             self._state.end_snapshot()
 
         end = CheckpointEnd(number, begin_group, snapshot.sequence, snapshot.cycle)
@@ -109,6 +111,7 @@ class Checkpointer:
         self._cycle = snapshot.cycle
         self._last_bytes = size
         self._last_at = self._log.statistics().appended_bytes
+        # W5: the address became durable with the end.
         await self._log.truncate()
 
     async def _write_parts(self, number: int, snapshot: Snapshot) -> int:

@@ -118,6 +118,7 @@ async def create_claim(chunks: ChunkStorage, container: int, epoch: int, identit
     try:
         await chunks.create_with_content(name, [body])
     except ChunkExists:
+        # Ours if the answer to an earlier attempt was lost: no other opening has this owner id.
         return await chunks.read(name, 0, _BODY_BYTES + 1) == body
 
     return True

@@ -187,6 +187,7 @@ class Container:
             clean = True
         finally:
             ending()
+            # Waiters first: closing the log may take up to ``close_timeout``.
             self._answer_waiters(clean)
             if not await finish_within(
                 self.options.close_timeout, lambda: self.log.close(clean=clean and not self.is_poisoned)
@@ -205,6 +206,8 @@ class Container:
             tasks.start_soon(self._run_pipeline, components.pipeline, ending)
             async with anyio.create_task_group() as helpers:
                 protect = self.options.protect
+                # In a group of their own, which ends before the pipeline: what the helpers log goes through
+                # it.
                 helpers.start_soon(protect(components.writer.run), last_full_cut)
                 helpers.start_soon(protect(components.collector.run), components.writer.request_cycle)
                 helpers.start_soon(components.read_ahead.run)
@@ -250,6 +253,7 @@ class Container:
         components = self._components
         components.writer.operations_logged()
         components.publisher.evict_idle(self.options.active_segments_max)
+        # On a full disk after every group: a checkpoint lets log files go.
         if components.pipeline.payload_bytes >= self._next_check or not self.log.has_room(0):
             self._next_check = components.pipeline.payload_bytes + self._check_interval
             if components.checkpointer.is_due():
@@ -419,6 +423,7 @@ class Container:
             if self.mailbox.closed:
                 raise Unavailable(f"container {self.index} stopped")
 
+            # The seal and the last appends may not be durable yet (C1).
             if segment.sealed:
                 await self.wait_durable()
                 return segment.durable_length > offset

@@ -51,6 +51,8 @@ class SegmentImporter:
             async with lock:
                 yield
         finally:
+            # The last one removes the lock. A release hands the lock to a waiter at once, so it can be held
+            # here; and a waiter that was cancelled leaves it to its holder.
             if not lock.statistics().tasks_waiting and not lock.locked():
                 self._locks.pop(name, None)
 
@@ -82,5 +84,7 @@ class SegmentImporter:
             await self._storage.adopt(request.adopted, chain)
             await self._ask(request, 256)
         finally:
+            # If the operation did not reach the log, the adopted records are deferred work from now on, which
+            # the cycle removes (S14).
             self._storage.end_adoption(request.adopted)
             self._request_cycle()

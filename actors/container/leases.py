@@ -111,6 +111,8 @@ class Leases:
             await self._check_due(now)
             await self._forget(now)
             self._wake = anyio.Event()
+            # No await between: what was noted before is in ``_next_time``, and what is noted later sees
+            # ``_sleeps_until`` and wakes this task.
             self._sleeps_until = self._next_time()
             with anyio.CancelScope(deadline=self._sleeps_until):
                 await self._wake.wait()
@@ -191,6 +193,7 @@ class Leases:
 
     async def _forget(self, now: float) -> None:
         while due := list(itertools.islice(self._due(now), _FORGET_MAX)):
+            # Before the await: a transaction that ends under the same id meanwhile must keep its own entry.
             for record in due:
                 del self._ended[record.target, record.id]
 

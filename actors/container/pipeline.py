@@ -115,6 +115,8 @@ class Pipeline:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(self._hooks.protect(self._commit))
+                # Returns when the mailbox is closed; the committer then ends once the last group is
+                # published.
                 await self._hooks.protect(self._prepare)()
                 self._wake_committer()
         finally:
@@ -180,6 +182,7 @@ class Pipeline:
                 op, answer = decide(state, request)
             except TierlogError as error:
                 self._refused += 1
+                # C1: a refusal may depend on operations that are not durable yet.
                 group.errors.append((request.reply, error))
                 continue
 
@@ -233,6 +236,7 @@ class Pipeline:
                 await self._work.wait()
                 continue
 
+            # No await since ``group`` was taken, so it ends at the present sequence.
             self._building = Group(self._state.sequence + 1)
             self._in_flight = group
             if self._taken is not None:
@@ -252,6 +256,7 @@ class Pipeline:
         try:
             self._publish(group, number)
         except BaseException:
+            # C5: a half-published group must reach neither a checkpoint nor a flush.
             self.poisoned = True
             raise
 

@@ -53,6 +53,8 @@ class Publisher:
         self.due_bytes = due_bytes
         self.listeners = listeners
         self._evict_above = 0
+        """The next search for idle segments begins above this number of active ones: the last search left so
+        many that another one would find few. A flush cycle resets it."""
 
     def publish(self, operations: Iterable[Operation], group: int) -> None:
         """Make the operations of durable group ``group`` visible, in order.

@@ -76,6 +76,7 @@ class Recovery:
         begin_group, begin_sequence = (0, 0) if end is None else (end.begin_group, end.begin_sequence)
         if end is not None:
             await self._load(end)
+        # Only a checkpoint allows a truncation (C7), so a log without one must begin with its first group.
         elif self._opened.groups and self._opened.groups[0].number != 1:
             first = self._opened.groups[0].number
             raise DataCorruption(
@@ -91,6 +92,7 @@ class Recovery:
                     self._restore_data(number, ops)
                 else:
                     operations += self._replay(number, first, ops, begin_sequence)
+                # Replay is bound by the CPU; the other containers of the process must run too.
                 await anyio.lowlevel.checkpoint()
 
         self._check_complete()
@@ -133,6 +135,7 @@ class Recovery:
                     break
 
         try:
+            # Transactions first: restoring a staged segment adds it to its transaction.
             for data in transactions:
                 self._state.transactions.restore(decode_transaction(data))
             for data in images:
@@ -164,6 +167,7 @@ class Recovery:
             ops = ops[skip:]
 
         apply = self._state.apply
+        # Sequences are dense. After a gap the state would be that of another history.
         if ops and self._state.sequence != first + skip - 1:
             raise DataCorruption(
                 f"group {number} begins with operation {first + skip}, after {self._state.sequence}",

@@ -86,6 +86,7 @@ class DeferredWork:
         somebody waits for the cycle's end."""
         done = 0
         while done < self._steps and (work := self._next(await self._read())) is not None:
+            # S7: one failure in a cycle. If long-term storage is down, the other items would fail too.
             if not await self._run_step(work):
                 break
 

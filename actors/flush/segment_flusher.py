@@ -90,6 +90,7 @@ class SegmentFlusher:
         pieces = plan.pieces(segment.flushed, PIECE_BYTES)
         while True:
             step = list(islice(pieces, _PIECES_PER_COMMIT))
+            # If the pieces fill the last step exactly, one more transaction only truncates and seals.
             is_last = len(step) < _PIECES_PER_COMMIT
             with self._storage.begin(plan.sid, create=True, rolling_size=plan.rolling_size) as txn:
                 await self._storage.create(txn)

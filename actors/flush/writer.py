@@ -215,6 +215,7 @@ class StorageWriter:
         for _, reply in self._waiting:
             reply.fail(error)
         self._waiting.clear()
+        # Admission delays appends until there is progress; there will be none.
         self.progress.set()
 
     # --- the loop --------------------------------------------------------------------------------
@@ -225,6 +226,7 @@ class StorageWriter:
         self.operations_logged()
         await self._deferred.load()
         while True:
+            # Before the decision: what becomes due after it sets this event.
             self._wake = anyio.Event()
             due = decide_due(
                 requested=self._requested,
@@ -338,6 +340,7 @@ class StorageWriter:
             for plan in wave:
                 broken = next((s for s in sources.get(plan.sid, ()) if s in failed), None)
                 if broken is not None:
+                    # F3: a splice needs its source flushed and sealed.
                     failed[plan.sid] = failed[broken]
                 else:
                     tasks.start_soon(flush_one, plan)

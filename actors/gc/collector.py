@@ -241,6 +241,7 @@ class Collector:
         self._orphans += len(names)
         self.release(names)
         for name in names:
+            # The crash may have lost the ``CycleComplete`` that would have allowed the deletion.
             self._queue[name] = attrs.evolve(self._queue[name], after_cycle=self._completed + 1)
         request_cycle()
 
@@ -265,12 +266,16 @@ class Collector:
                 self._retry(garbage, error)
             return
 
+        # G1: what ``_ready`` decided still holds after the barrier. Names are never used twice (S2), and only
+        # this owner could add a record.
         await self._source.barrier()
         limit = anyio.CapacityLimiter(self._options.concurrent_deletes)
         done: list[str] = []
         async with anyio.create_task_group() as tasks:
             for garbage in ready:
                 tasks.start_soon(self._delete, garbage, limit, done)
+        # G3: the record goes last. A crash between leaves a record whose file is gone, which the next owner
+        # removes.
         if recorded := [name for name in done if name in self._source.released]:
             await self._source.released.forget(recorded)
 

@@ -200,6 +200,8 @@ def decode_frame(view: memoryview, position: int, salt: int, epoch: int) -> Fram
     if magic != _FRAME_MAGIC or owner != epoch or size > GROUP_BYTES_MAX or payload + size > len(view):
         return None
     value = crc32c(view[position : payload - _CHECKS.size], crc32c(_POSITION.pack(position), salt))
+    # The header first: a payload is read for a valid header only, or user bytes that imitate headers would
+    # make a scan quadratic (W2).
     if value != head_crc or crc32c(view[payload : payload + size], value) != crc:
         return None
     return Frame(position, payload, size, number, tag, truncate_before)
@@ -216,6 +218,8 @@ def scan(
     view = memoryview(data)[:end]
     frames: list[Frame] = []
     position, expected_salt = start, first_salt
+    # A valid frame with another number ends the run too. ``find_frame`` then finds it, which is corruption:
+    # numbers are dense (W2).
     while (
         frame := decode_frame(view, position, expected_salt, epoch)
     ) is not None and frame.number == first_number + len(frames):

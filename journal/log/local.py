@@ -137,6 +137,7 @@ class LocalLog(DurableDataLog):
     def _recovered_groups(self, found: Opened) -> list[GroupInfo]:
         groups = found.history.groups()
         if groups:
+            # The opening logged the last group again, in a file of its own epoch (W4).
             groups[-1] = attrs.evolve(groups[-1], epoch=found.epoch)
         return groups
 
@@ -215,6 +216,7 @@ class LocalLog(DurableDataLog):
                 f"truncation address "
                 f"of at most its own number {self._next_group} ({truncate_before})"
             )
+        # Not before the checks: a refused argument is the caller's mistake and must not end this owner (W6).
         self._life.step(LogEvent.BEGIN_APPEND)
         with self._ending_on_failure():
             async with self._turn:
@@ -225,6 +227,8 @@ class LocalLog(DurableDataLog):
         current, register, parts = self._current, self._register, self._parts
         assert current is not None
         assert register is not None
+        # What a roll replaced is closed by the next append, not by the roll: until ``_apply``,
+        # ``check_owner`` reads the old register.
         if len(self._context.handles) > 2:
             yield from self._context.close_others(current.handle, register)
         if current.position >= self._options.file_size:
@@ -294,6 +298,8 @@ class LocalLog(DurableDataLog):
         self._gauge.spend(size)
         if found.free is not None:
             self._note_room(Room(found.free, found.current.allocated, self._reserve_file))
+        # ``check_owner`` may have found a new epoch meanwhile. The group is acked all the same: it was
+        # durable before the register changed (W1).
         if self._life.state is LogState.APPENDING:
             self._life.step(LogEvent.APPENDED)
         return number
@@ -307,6 +313,7 @@ class LocalLog(DurableDataLog):
                 needless = await self._drop_covered()
                 await self._sweeper.run(self._remove(needless))
                 async with self._turn:
+                    # Again: during the removal appends went on, and one may have rolled or failed.
                     _, current = self._require_owner("truncate")
                     self._note_room(await self._files.run(measure_room(self._context, current)))
 
@@ -318,6 +325,8 @@ class LocalLog(DurableDataLog):
             needless = await self._files.run(
                 self._find_needless(register, current, [part.seal.file for part in kept])
             )
+            # Last: if the check fails, the seal set stays as it was, and the next truncation computes it
+            # again.
             self._parts = kept
             return needless
 
@@ -328,6 +337,8 @@ class LocalLog(DurableDataLog):
         is checked again."""
         names = yield from list_wal_files(self._context.layout)
         yield from confirm_epoch(register, self._context.log_id, self._epoch, self._context.owner)
+        # From the listing and not from the parts, so that files that an earlier truncation failed to remove
+        # are found again.
         return [file for file in names if file < current.file and file not in kept]
 
     def _remove(self, files: Sequence[FileId]) -> Program[None]:
@@ -388,6 +399,8 @@ class LocalLog(DurableDataLog):
         async with self._sweeping, self._turn:
             if self._life.state is LogState.CLOSED:
                 return
+            # After a failure the last group is in doubt; a footer would state that the log ends before it
+            # (W3).
             clean = clean and self._life.state is LogState.OPEN
             register, current = self._register, self._current
             self._life.step(LogEvent.CLOSE)

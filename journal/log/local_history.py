@@ -243,6 +243,7 @@ class HistoryReader:
     def _check_watermark(self, wal: WalFile) -> None:
         """W3: the log must reach the watermark of its newest epoch."""
         mark = self._watermarks.get(wal.file.epoch)
+        # A mark of an earlier file of this epoch: the seal of that file is checked, and requires no less.
         if mark is None or mark.sequence < wal.file.sequence:
             return
         if mark.sequence > wal.file.sequence:
@@ -271,6 +272,7 @@ class HistoryReader:
             wal, data = yield from self._read_part(seal, files[0])
             files.insert(0, wal)
             truncate_before = max(truncate_before, _truncation(wal))
+            # A file that was just rolled to has no group yet; the last group is in the file before it.
             if not holder[0].frames:
                 holder = (wal, data)
 

@@ -90,6 +90,8 @@ def open_log(context: LogContext, above: int, after: Collection[int] | None) -> 
     )
 
     image = yield from read_register(register, context.log_id)
+    # Again: up to the raise the owner before this one may have rolled or truncated (W1). The watermarks are
+    # read before it, so that the files can only be longer than they state (W3).
     names = yield from list_wal_files(layout)
     history = yield from HistoryReader(layout, context.log_id, image.watermarks).read(names)
     owned = yield from take_over(context, register, epoch, history, names)
@@ -143,6 +145,7 @@ def inspect_log(context: LogContext) -> Program[Inspected]:
         try:
             return (yield from _inspect_once(context, *before))
         except DataCorruption:
+            # Nothing changed while the files were read, so no live owner explains the damage.
             if before == (yield from _list_state(context)):
                 raise
     return (yield from _inspect_once(context, *(yield from _list_state(context))))

@@ -54,6 +54,8 @@ class LogContext:
     def close_others(self, *kept: FileHandle) -> Program[None]:
         """Close all handles but ``kept``. At the start of a program, when nothing reads them any more."""
         for handle in [handle for handle in self.handles if handle not in kept]:
+            # Before the call: the kernel releases the descriptor whatever close() returns, so it is never
+            # closed twice (W7).
             self.handles.remove(handle)
             yield Close(handle)
 
@@ -128,6 +130,7 @@ def begin_file(
         yield SyncFolder(context.layout.folder)
     except OSError as error:
         if is_full(error):
+            # The next roll uses the same name, which must be free then.
             yield Unlink(path)
         raise
     return CurrentFile(

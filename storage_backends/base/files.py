@@ -229,8 +229,8 @@ class Files(ABC):
     def lane(self, name: str, width: int = 1, nofollow_root: str = "") -> Files:
         """A view with ``width`` threads of its own, which calls of other lanes cannot delay (rule W7).
 
-        Below the folder ``nofollow_root`` it follows no symbolic links and opens regular files only; anything else
-        raises ``ENOTDIR``, ``ELOOP`` or ``EISDIR``.
+        Below the folder ``nofollow_root`` it follows no symbolic links and opens regular files only; anything
+        else raises ``ENOTDIR``, ``ELOOP`` or ``EISDIR``.
         """
 
     @abstractmethod

@@ -1,8 +1,8 @@
 """What long-term storage must hold once everything is flushed and collected: the referenced chunks, no
 others, with the right bytes.
 
-``ChunkHistory`` sees every call to chunk storages in the whole run. The rest is pure and looks past all faults,
-at what the storage really holds.
+``ChunkHistory`` sees every call to chunk storages in the whole run. The rest is pure and looks past all
+faults, at what the storage really holds.
 """
 
 from __future__ import annotations

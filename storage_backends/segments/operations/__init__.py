@@ -1,1 +1,1 @@
-"""The operations on chunked segments. Those that change something take a transaction, the others the context."""
+"""The operations on chunked segments. Those that make changes take a transaction, the others the context."""
