@@ -8,13 +8,12 @@ flush cycle, of this owner or the next."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
-import anyio
-
 from ...journal.operations.segment_image import SegmentImage
+from ...storage_backends.base.lock_table import LockTable
 from ...storage_backends.segments.chain import Chain
 from ...storage_backends.segments.storage import ChunkedSegmentStorage
 from .operations.import_segment import ImportRequest, check_files_free, check_name_free
@@ -41,20 +40,11 @@ class SegmentImporter:
         self._ask = ask
         self._request_cycle = request_cycle
         self._index_spacing = index_spacing
-        self._locks: dict[str, anyio.Lock] = {}
+        self._names: LockTable[str] = LockTable()
 
-    @asynccontextmanager
-    async def exclusive(self, name: str) -> AsyncIterator[None]:
+    def exclusive(self, name: str) -> AbstractAsyncContextManager[None]:
         """One body at a time per name."""
-        lock = self._locks.setdefault(name, anyio.Lock())
-        try:
-            async with lock:
-                yield
-        finally:
-            # The last one removes the lock. A release hands the lock to a waiter at once, so it can be held
-            # here; and a waiter that was cancelled leaves it to its holder.
-            if not lock.statistics().tasks_waiting and not lock.locked():
-                self._locks.pop(name, None)
+        return self._names.holding(name)
 
     def check_free(self, name: str, files: Iterable[str] = ()) -> None:
         """Raises, as far as is known now, why ``files`` cannot become the segment ``name``:

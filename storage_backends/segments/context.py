@@ -10,6 +10,7 @@ import attrs
 
 from ..base.chunk_storage import ChunkStorage
 from ..base.errors import InvalidArgument
+from ..base.lock_table import LockTable
 from ..base.statistics import counter, gauge
 from ..base.world import World
 from .deferred_work_index import DeferredWorkIndex
@@ -82,8 +83,8 @@ class StorageContext:
         uses it."""
         self.adopting: set[int] = set()
         """Segment ids whose adoption is under way: its deferred work is not due yet (rule S14)."""
-        self.held: set[int] = set()
-        """Ids of segments with an open transaction."""
+        self.writers: LockTable[int] = LockTable()
+        """Each transaction holds its segments here, so that one at a time changes a segment (rule S12)."""
         self.commits = self.aborts = self.chunks_created = self.bytes_written = self.bytes_read = 0
         self.chunks_joined = self.chunks_relocated = self.bytes_joined = self.joins_refused = 0
 
@@ -91,14 +92,6 @@ class StorageContext:
         """A name that is never used twice (rule S2). ``offset`` is the segment's length when the chunk is
         created."""
         return f"{self.prefix}{segment:016x}/{self.epoch:016x}-{offset:016x}-{self.world.new_id()}"
-
-    def hold(self, segment: int) -> None:
-        if segment in self.held:
-            raise RuntimeError(
-                f"segment {segment:016x} has an open transaction; only one may be open at a time"
-            )
-
-        self.held.add(segment)
 
     def remember(self, name: str, length: int) -> None:
         """This instance may append to the chunk. Evicting the oldest entry costs a new chunk and nothing
@@ -118,7 +111,7 @@ class StorageContext:
             self.chunks_relocated,
             self.bytes_joined,
             self.joins_refused,
-            len(self.held),
+            len(self.writers),
             len(self.layouts),
             self.layouts.chunk_count,
         )

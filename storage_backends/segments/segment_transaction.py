@@ -53,13 +53,12 @@ class SegmentTransaction:
                 f"segment id {segment} must fit 64 bits and rolling size {rolling_size} be at least 1"
             )
 
-        context.hold(segment)
         self.context = context
         self.id = segment
         self.metadata = MetadataTransaction(context.metadata, context.decoded)
         self._create = create
         self._rolling_size = rolling_size or context.options.rolling_size
-        self._held = [segment]
+        self._held: list[int] = []
         self._state: Literal["open", "busy", "failed", "ended"] = "open"
         self._created: dict[str, None] = {}
         self._dropped: dict[str, None] = {}
@@ -110,10 +109,13 @@ class SegmentTransaction:
 
     @asynccontextmanager
     async def operation(self) -> AsyncIterator[None]:
-        """Wraps one operation: no other may run at the same time, and an error fails the transaction."""
+        """Wraps one operation: no other may run at the same time, and an error fails the transaction. The
+        first one waits until no other transaction holds the segment (rule S12)."""
         self._require_open()
         self._state = "busy"
         try:
+            if not self._held:
+                await self._hold(self.id)
             yield
         except BaseException:
             self._state = "failed"
@@ -159,10 +161,14 @@ class SegmentTransaction:
         return record
 
     async def take_source(self, segment: int) -> SegmentRecord | None:
-        """Hold another segment too, and return its record."""
-        self.context.hold(segment)
-        self._held.append(segment)
+        """Hold another segment too, and return its record. Merges form no circle, so nobody who holds the
+        source waits for this segment (rule S12)."""
+        await self._hold(segment)
         return await self.load(segment)
+
+    async def _hold(self, segment: int) -> None:
+        await self.context.writers.acquire(segment)
+        self._held.append(segment)
 
     async def name_chunk(self, offset: int) -> str:
         """A new name for a chunk that starts at segment offset ``offset``, tracked already (rule S2,
@@ -311,7 +317,9 @@ class SegmentTransaction:
 
     def _end(self) -> None:
         self._state = "ended"
-        self.context.held.difference_update(self._held)
+        for segment in self._held:
+            self.context.writers.release(segment)
+        self._held.clear()
 
     def _committed(self) -> None:
         self._discard_layouts()

@@ -8,8 +8,8 @@ F1)::
         await storage.seal(txn)
         await txn.commit()
 
-Concurrency: one transaction per segment at a time, and a concat holds its source too; a second one raises
-``RuntimeError``. Transactions of different segments, and reads, run concurrently.
+Concurrency: one transaction per segment at a time, and a concat holds its source too; the next one waits for
+its turn at its first operation (rule S12). Transactions of different segments, and reads, run concurrently.
 
 Failures: an operation that raises ends its transaction. Leaving the ``with`` block aborts it, and the next
 transaction starts from the last commit. Bytes that it may have left in chunks are never read (rule S3).
@@ -64,7 +64,7 @@ class ChunkedSegmentStorage:
     def begin(
         self, segment: int, *, create: bool = False, rolling_size: int | None = None
     ) -> SegmentTransaction:
-        """Begin a transaction on the segment with that id, without reading anything.
+        """Begin a transaction on the segment with that id, without waiting or reading anything.
 
         ``create``: if the segment has no record, the first operation creates one (metadata only, no chunk),
         with ``rolling_size`` in bytes. End the transaction with ``commit``, ``abort`` or by leaving its
@@ -130,9 +130,10 @@ class ChunkedSegmentStorage:
         """Join all small chunks of a segment into as few as fit (rule S9), one run and one transaction at a
         time.
 
-        May be cancelled at any moment: what was joined stays joined. No other transaction on the segment may
-        be open. Raises ``SegmentNotFound``, ``NotOwner``, ``DataCorruption`` for a chunk that does not match
-        its checksums, and what the chunk storage raises.
+        May be cancelled at any moment: what was joined stays joined. Writes go on between two runs; small
+        chunks that begin after the segment's length at the call are left to the next one. Raises
+        ``SegmentNotFound``, ``NotOwner``, ``DataCorruption`` for a chunk that does not match its checksums,
+        and what the chunk storage raises.
         """
         return await defrag_segment(self._context, segment)
 
@@ -211,10 +212,9 @@ class ChunkedSegmentStorage:
         """Do one bounded step of ``work`` in one transaction on the segment that has the chunks. Returns
         whether something is left.
 
-        Work that was finished in the meantime is not an error. No other transaction on that segment may be
-        open. Chunks that the step makes superfluous are released after its commit (rule F2). Raises what a
-        transaction raises, and for steps that copy (defrag, relocation) what the chunk storage raises; the
-        work then stays as it was.
+        Work that was finished in the meantime is not an error. Chunks that the step makes superfluous are
+        released after its commit (rule F2). Raises what a transaction raises, and for steps that copy
+        (defrag, relocation) what the chunk storage raises; the work then stays as it was.
         """
         return await run_step(self._context, work)
 

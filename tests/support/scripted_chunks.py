@@ -31,8 +31,8 @@ class Crash:
 
 
 class ScriptedChunks(FaultyChunkStorage):
-    def __init__(self) -> None:
-        self.memory = MemoryChunkStorage()
+    def __init__(self, memory: MemoryChunkStorage | None = None) -> None:
+        self.memory = memory or MemoryChunkStorage()
         self._next_of: dict[str, deque[Fault | Hang | Crash]] = defaultdict(deque)
         super().__init__(self.memory, self._pop)
 

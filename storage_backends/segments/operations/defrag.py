@@ -24,6 +24,7 @@ from ..context import StorageContext
 from ..defrag_rules import Run, plan_packed, plan_tiers, relocates
 from ..records import ChunkRecord, SegmentRecord
 from ..segment_transaction import SegmentTransaction
+from .inspect import info
 from .join_chunks import Source, replace
 
 
@@ -48,11 +49,13 @@ class DefragResult:
 
 
 async def defrag_segment(context: StorageContext, segment: int) -> DefragResult:
-    """Pack a whole segment, pass by pass, until a pass finds nothing. Each step is its own transaction."""
+    """Pack a whole segment, pass by pass, until a pass finds nothing. Each step is its own transaction, so
+    that a flush waits for one step at most; what is flushed meanwhile begins no step, or this might not end."""
     result = DefragResult(0, 0, 0)
+    end = (await info(context, segment)).length
     while True:
         before, step = result.made, DefragStep(0, None)
-        while step.next_offset is not None:
+        while step.next_offset is not None and step.next_offset <= end:
             step = await _pack(context, segment, step.next_offset)
             if step.run:
                 result = DefragResult(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable
 
+import anyio
 import pytest
 
 from support.chunked import OTHER, SID, Owner, Tier2
@@ -284,18 +286,51 @@ async def test_writing_continues_behind_a_concat(tier2: Tier2) -> None:
     assert await owner.content() == b"a-b-"
 
 
-async def test_one_transaction_per_segment_at_a_time(tier2: Tier2) -> None:
+async def test_s12_one_transaction_at_a_time_has_a_segment_and_the_next_waits(tier2: Tier2) -> None:
+    """A concat has its source too."""
     owner = await tier2.owner()
     await owner.write(0, b"x", sid=OTHER, seal=True)
-    with owner.storage.begin(SID, create=True) as txn:
-        with pytest.raises(RuntimeError, match="open transaction"):
-            owner.storage.begin(SID)
-        await owner.storage.concat(txn, OTHER)
-        with pytest.raises(RuntimeError, match="open transaction"):
-            owner.storage.begin(OTHER)
+    async with anyio.create_task_group() as tasks:
+        with owner.storage.begin(SID, create=True) as txn:
+            await owner.storage.concat(txn, OTHER)
+            assert owner.storage.statistics().open_transactions == 2
+            tasks.start_soon(owner.write, 1, b"y")
+            tasks.start_soon(expect_not_found, owner.delete(OTHER))
+            await anyio.wait_all_tasks_blocked()
+            assert not await owner.storage.exists(SID)
+            await txn.commit()
 
-    owner.storage.begin(SID).abort()
-    owner.storage.begin(OTHER).abort()
+    assert await owner.content() == b"xy"
+    assert owner.storage.statistics().open_transactions == 0
+
+
+async def expect_not_found(call: Awaitable[None]) -> None:
+    with pytest.raises(SegmentNotFound):
+        await call
+
+
+async def test_s12_a_cancelled_wait_for_a_segment_leaves_it_to_the_next(tier2: Tier2) -> None:
+    owner = await tier2.owner()
+    async with anyio.create_task_group() as tasks:
+        with owner.storage.begin(SID, create=True) as txn:
+            await owner.storage.write(txn, 0, [b"a"])
+            tasks.start_soon(owner.write, 1, b"never")
+            await anyio.wait_all_tasks_blocked()
+            tasks.cancel_scope.cancel()
+            with anyio.CancelScope(shield=True):
+                await txn.commit()
+
+    await owner.write(1, b"b")
+    assert await owner.content() == b"ab"
+
+
+async def test_s12_a_task_that_begins_a_second_transaction_on_its_segment_is_a_bug(tier2: Tier2) -> None:
+    owner = await tier2.owner()
+    await owner.write(0, b"x")
+    with owner.storage.begin(SID) as txn:
+        await owner.storage.seal(txn)
+        with pytest.raises(RuntimeError, match="already held"):
+            await owner.truncate(1)
 
 
 async def test_an_aborted_transaction_leaves_nothing_but_garbage(tier2: Tier2) -> None:

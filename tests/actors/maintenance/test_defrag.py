@@ -1,0 +1,100 @@
+"""An operator's defrag of a segment that is in use (rule S12)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import anyio
+import pytest
+
+from support.container_world import ContainerWorld, Owner, read_all
+from support.scripted_chunks import Hang, ScriptedChunks
+from support.stores import make
+from tierlog.actors.maintenance.defrag import defrag_segment
+from tierlog.storage_backends.chunks.memory import MemoryChunkStorage
+
+pytestmark = pytest.mark.anyio
+
+NAME = "app/events"
+
+
+@pytest.fixture
+def world() -> ContainerWorld:
+    """Long-term storage without append: each flush makes a chunk."""
+    world = ContainerWorld()
+    world.chunks = ScriptedChunks(MemoryChunkStorage(world.memory, append=False))
+    return world
+
+
+async def append_and_flush(owner: Owner) -> None:
+    await owner.store.append(NAME, b"more")
+    await owner.store.flush()
+
+
+async def defrag(owner: Owner) -> None:
+    await defrag_segment(owner.store, NAME)
+
+
+@pytest.mark.parametrize(
+    ("first", "verb", "second"),
+    [(append_and_flush, "create_with_content", defrag), (defrag, "concat", append_and_flush)],
+    ids=["defrag during a flush", "flush during a defrag"],
+)
+async def test_s12_an_operators_defrag_and_a_flush_of_one_segment_take_turns(
+    world: ContainerWorld,
+    first: Callable[[Owner], Awaitable[None]],
+    verb: str,
+    second: Callable[[Owner], Awaitable[None]],
+) -> None:
+    assert isinstance(chunks := world.chunks, ScriptedChunks)
+    async with world.owner() as owner:
+        await make(owner.store, NAME)
+        for _ in range(3):
+            await append_and_flush(owner)
+        gate = Hang()
+        chunks.plan(verb, gate)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(first, owner)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(second, owner)
+            await anyio.wait_all_tasks_blocked()
+            gate.release.set()
+
+        assert owner.error is None
+        assert await read_all(owner.store, NAME) == b"more" * 4
+        await defrag(owner)
+        sid = (await owner.store.segment_info(NAME)).segment_id
+        assert [record.length for _, record in await owner.container.storage.chunks(sid)] == [16]
+
+
+async def test_s12_a_defrag_ends_although_every_join_is_followed_by_another_flush(
+    world: ContainerWorld,
+) -> None:
+    """What is flushed meanwhile begins no step of its own."""
+    assert isinstance(chunks := world.chunks, ScriptedChunks)
+    async with world.owner() as owner:
+        await make(owner.store, NAME)
+        for _ in range(3):
+            await append_and_flush(owner)
+        joins = 0
+        concat = chunks.memory.concat
+
+        async def concat_then_append(*arguments: object) -> int:
+            nonlocal joins
+            joins += 1
+            length = await concat(*arguments)  # type: ignore[arg-type]
+            await owner.store.append(NAME, bytes(20 << 10))
+            return length
+
+        chunks.memory.concat = concat_then_append  # type: ignore[assignment]
+        async with anyio.create_task_group() as tasks:
+
+            async def keep_flushing() -> None:
+                while True:
+                    await owner.store.flush()
+
+            tasks.start_soon(keep_flushing)
+            await defrag(owner)
+            tasks.cancel_scope.cancel()
+
+        assert 1 <= joins < 10
