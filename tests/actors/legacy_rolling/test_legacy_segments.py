@@ -267,7 +267,7 @@ async def test_callers_at_the_same_time_import_once(world: ContainerWorld) -> No
         assert len(recorded_segments(owner.container)) == 1
         # The header, three files once for their checksums, and what the five readers read.
         assert world.chunks.statistics().reads - before <= 4 + 5 * 3
-        assert not owner.container.imports._locks
+        assert not len(owner.container.imports._names)
 
 
 async def test_of_two_concurrent_imports_the_second_finds_the_segment_existing(
