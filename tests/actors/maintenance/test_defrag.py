@@ -19,10 +19,15 @@ NAME = "app/events"
 
 
 @pytest.fixture
-def world() -> ContainerWorld:
+def chunks() -> ScriptedChunks:
     """Long-term storage without append: each flush makes a chunk."""
+    return ScriptedChunks(MemoryChunkStorage(append=False))
+
+
+@pytest.fixture
+def world(chunks: ScriptedChunks) -> ContainerWorld:
     world = ContainerWorld()
-    world.chunks = ScriptedChunks(MemoryChunkStorage(world.memory, append=False))
+    world.chunks = chunks
     return world
 
 
@@ -41,12 +46,12 @@ async def defrag(owner: Owner) -> None:
     ids=["defrag during a flush", "flush during a defrag"],
 )
 async def test_s12_an_operators_defrag_and_a_flush_of_one_segment_take_turns(
+    chunks: ScriptedChunks,
     world: ContainerWorld,
     first: Callable[[Owner], Awaitable[None]],
     verb: str,
     second: Callable[[Owner], Awaitable[None]],
 ) -> None:
-    assert isinstance(chunks := world.chunks, ScriptedChunks)
     async with world.owner() as owner:
         await make(owner.store, NAME)
         for _ in range(3):
@@ -68,10 +73,9 @@ async def test_s12_an_operators_defrag_and_a_flush_of_one_segment_take_turns(
 
 
 async def test_s12_a_defrag_ends_although_every_join_is_followed_by_another_flush(
-    world: ContainerWorld,
+    chunks: ScriptedChunks, world: ContainerWorld
 ) -> None:
     """What is flushed meanwhile begins no step of its own."""
-    assert isinstance(chunks := world.chunks, ScriptedChunks)
     async with world.owner() as owner:
         await make(owner.store, NAME)
         for _ in range(3):
