@@ -43,6 +43,8 @@ class Owner:
     """A host's id or ``SUPERVISOR``; empty for an app or a command."""
     url: str = ""
     """Where it serves the folder; empty if it does not."""
+    start: str = ""
+    """Identifies the process among all that have its number (``process_start``); empty if unknown."""
 
 
 def create_lock_file(folder: str, owner: Owner) -> Program[FileHandle]:
@@ -104,6 +106,7 @@ def encode_owner(owner: Owner) -> bytes:
         "since_ms": owner.since_ms,
         "role": owner.role,
         "url": owner.url,
+        "start": owner.start,
     }
     return json.dumps(fields).encode()
 
@@ -114,7 +117,7 @@ def decode_owner(name: str, data: bytes, *, alive: bool) -> Owner:
     try:
         fields = json.loads(data)
         pid, host, since_ms = fields["pid"], fields["host"], fields["since_ms"]
-        role, url = fields.get("role", ""), fields.get("url", "")
+        texts = (host, *(fields.get(name, "") for name in ("role", "url", "start")))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return Owner(name, 0, "unknown", 0, alive=alive)
 
@@ -125,8 +128,9 @@ def decode_owner(name: str, data: bytes, *, alive: bool) -> Owner:
         and max(pid, since_ms) < 1 << 63
         and min(pid, since_ms) >= 0
     )
-    if numbers and all(isinstance(text, str) for text in (host, role, url)):
-        return Owner(name, pid, _printable(host), since_ms, alive, _printable(role), _printable(url))
+    if numbers and all(isinstance(text, str) for text in texts):
+        host, role, url, start = map(_printable, texts)
+        return Owner(name, pid, host, since_ms, alive, role, url, start)
     return Owner(name, 0, "unknown", 0, alive=alive)
 
 

@@ -51,6 +51,7 @@ from ..gc.collector import CollectorOptions
 from ..kernel.backoff import Backoff
 from ..kernel.event_loop import event_source, running_trio
 from ..kernel.mailbox import LaneBounds, MailboxOptions
+from ..kernel.process_status import process_start
 from ..kernel.supervision import RestartPolicy
 from ..read.read_ahead import ReadAheadBudget, ReadAheadOptions
 from ..settings.configuration import StoreConfig
@@ -280,8 +281,15 @@ async def announced(
 ) -> AsyncIterator[str]:
     """Announce in the folder that this process has it open; withdraw that at the end. Yields the opening's
     id."""
+    pid = os.getpid()
     owner = lock_files.Owner(
-        world.new_id(), os.getpid(), socket.gethostname(), _shown_time(world), role=role, url=url
+        world.new_id(),
+        pid,
+        socket.gethostname(),
+        _shown_time(world),
+        role=role,
+        url=url,
+        start=process_start(pid),
     )
     owners = folder.owners
     handle = await run_program(files, lock_files.create_lock_file(owners, owner), owners)

@@ -1,5 +1,6 @@
 """Processes of hosts: started by exec, watched until they end, signalled by a handle that a reused process id
-cannot mislead.
+cannot mislead. Only a verified process is signalled: a child, the peer of the control socket, or a process
+whose start is the one in its lock file.
 
 A host may outlive its supervisor and be found by the next one (rule V4), which watches it without being its
 parent. The end of a process is an event (a pidfd becomes readable); where the system has no pidfds it is
@@ -16,19 +17,26 @@ from contextlib import suppress
 
 import anyio
 
+from ..kernel.process_status import process_start, status_fields
+
 _POLL_SECONDS = 0.02
-_FROZEN = frozenset("Tt")
 HAS_PIDFD = hasattr(os, "pidfd_open")
 
 
 class HostProcess:
     """A process that this supervisor watches: its child, or a host of an earlier supervisor."""
 
-    def __init__(self, pid: int, child: subprocess.Popen[bytes] | None = None) -> None:
-        """Raises ``ProcessLookupError`` if there is no such process."""
+    def __init__(self, pid: int, child: subprocess.Popen[bytes] | None = None, *, start: str = "") -> None:
+        """``start``: what ``process_start`` reported of it, if a file named it. Raises ``ProcessLookupError``
+        if there is no such process, or if its number belongs to another process now."""
         self.pid = pid
         self._child = child
         self._pidfd = os.pidfd_open(pid) if HAS_PIDFD else None
+        # After the handle is open: from here on the number cannot pass to another process unnoticed.
+        if start and process_start(pid) != start:
+            if self._pidfd is not None:
+                os.close(self._pidfd)
+            raise ProcessLookupError(f"process {pid} is not the one that started as {start}")
         self.ended = anyio.Event()
         self.how = ""
         """How it ended, for people."""
@@ -63,12 +71,7 @@ class HostProcess:
 
     def is_frozen(self) -> bool:
         """Whether it is stopped (SIGSTOP, a debugger) and will not answer until it is continued."""
-        try:
-            with open(f"/proc/{self.pid}/stat", "rb") as stream:
-                # The name, in parentheses, may hold anything; the state is the letter behind it.
-                return stream.read(4096).rpartition(b")")[2].split()[0].decode() in _FROZEN
-        except (OSError, IndexError):
-            return False
+        return status_fields(self.pid)[:1] in (["T"], ["t"])
 
     def _is_running(self) -> bool:
         if self._child is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Sequence
 from ipaddress import IPv6Address
@@ -23,7 +24,7 @@ from ...storage_backends.base.errors import InvalidArgument
 from ...storage_backends.files.local import LocalFiles
 from ..folder.chunk_location import check_location, resolve_location
 from ..folder.identity import StoreIdentity
-from ..folder.lock_files import SUPERVISOR
+from ..folder.lock_files import SUPERVISOR, Owner
 from ..folder.paths import StoreFolder, live_owners
 from ..gateway.server.listener import ServerAddress, bind, serve_http
 from ..kernel.backoff import Backoff
@@ -132,8 +133,8 @@ async def _obey_signals(supervisor: Supervisor) -> None:
             supervisor.stop()
 
 
-async def _find_orphans(files: LocalFiles, options: ServiceOptions) -> dict[str, int]:
-    """The process ids of an earlier supervisor's hosts that still run. Raises ``InvalidArgument`` if an app
+async def _find_orphans(files: LocalFiles, options: ServiceOptions) -> dict[str, Owner]:
+    """The hosts of an earlier supervisor that still run on this machine. Raises ``InvalidArgument`` if an app
     or a command has the folder open and ``take_over`` is not set."""
     owners = await live_owners(files, options.folder)
     others = [owner for owner in owners if not owner.role]
@@ -142,11 +143,16 @@ async def _find_orphans(files: LocalFiles, options: ServiceOptions) -> dict[str,
             f"{options.folder.path} is open in process {others[0].pid} on {others[0].host}: stop it, "
             f"or fence it with --take-over"
         )
-    return {owner.role: owner.pid for owner in owners if owner.role not in ("", SUPERVISOR)}
+    # A file from another machine names a process there: the same number is some other process here.
+    return {
+        owner.role: owner
+        for owner in owners
+        if owner.role not in ("", SUPERVISOR) and owner.host == socket.gethostname()
+    }
 
 
 def _make_supervisor(
-    options: ServiceOptions, identity: StoreIdentity, term: Term, orphans: dict[str, int]
+    options: ServiceOptions, identity: StoreIdentity, term: Term, orphans: dict[str, Owner]
 ) -> Supervisor:
     server = options.config.server
     hosts = [f"host-{index}" for index in range(options.hosts)]

@@ -26,6 +26,7 @@ import anyio
 import anyio.abc
 import attrs
 
+from ..folder.lock_files import Owner
 from ..gateway.wire.bodies import ContainerMap
 from ..gateway.wire.errors import Conflict, NoSuchContainer, NoSuchHost
 from ..telemetry.logging import get_logger
@@ -85,12 +86,12 @@ class Supervisor:
         *,
         command: Callable[[str], Sequence[str]],
         term: Term,
-        orphans: Mapping[str, int],
+        orphans: Mapping[str, Owner],
         options: SupervisorOptions,
         random: Random,
     ) -> None:
-        """``command(host)``: the command line that starts a host. ``orphans``: the process ids of an earlier
-        supervisor's hosts that still run."""
+        """``command(host)``: the command line that starts a host. ``orphans``: an earlier supervisor's hosts
+        that still run."""
         self._control = options.control
         self._command = command
         self._term = term
@@ -136,14 +137,18 @@ class Supervisor:
 
     def _begin(self) -> None:
         now = anyio.current_time()
-        for host_id, pid in sorted(self._orphans.items()):
-            self._watch_existing(host_id, pid)
-        if not self._processes:
+        unverified = set()
+        for host_id, owner in sorted(self._orphans.items()):
+            if owner.start:
+                self._watch_existing(host_id, owner.pid, owner.start)
+            else:
+                unverified.add(host_id)  # It may connect, and is watched from then on (rule V4).
+        if not self._processes and not unverified:
             self._execute(self.fleet.start_at_once(now))
             return
 
         for host in self.fleet.hosts.values():
-            if host.id not in self._processes:
+            if host.id not in self._processes and host.id not in unverified:
                 host.start_due = now  # No process of it is left that could connect.
         self._execute(self.fleet.tick(now))
 
@@ -315,10 +320,10 @@ class Supervisor:
     async def _note_exit(self, host: str) -> None:
         self._execute(self.fleet.exited(host, anyio.current_time()))
 
-    def _watch_existing(self, host: str, pid: int) -> None:
+    def _watch_existing(self, host: str, pid: int, start: str = "") -> None:
         """Watch a process of an earlier supervisor."""
         try:
-            self._watch(host, HostProcess(pid))
+            self._watch(host, HostProcess(pid, start=start))
         except ProcessLookupError:
             return
         _log.info("host_adopted", host=host, pid=pid)
@@ -361,7 +366,7 @@ class Supervisor:
 
     async def _talk(self, connection: Connection) -> None:
         hello = await connection.hello()
-        self._admit(hello)
+        self._admit(hello, connection.peer)
         host = hello.host
         earlier = self._connections.get(host)
         self._connections[host] = connection
@@ -381,8 +386,11 @@ class Supervisor:
                 assert self._tasks is not None
                 self._tasks.start_soon(self._lose_connection, host)
 
-    def _admit(self, hello: Hello) -> None:
-        """Raise ``ProtocolError`` unless the host may connect."""
+    def _admit(self, hello: Hello, peer: int) -> None:
+        """Raise ``ProtocolError`` unless the host may connect. ``peer``: its process as the system reports
+        it, 0 if unknown; a number that only the message names could be any process, and would be killed."""
+        if peer and peer != hello.pid:
+            raise ProtocolError(f"the connection is of process {peer}, not process {hello.pid}")
         if hello.term > self._term.number:
             self._superseded = hello.term
             self._all_ended.set()

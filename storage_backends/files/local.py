@@ -52,6 +52,7 @@ from ..base.files import (
     Unlock,
     Write,
 )
+from . import modes
 from .cold_pages import ColdPages
 from .local_write import write_bulk, write_whole
 from .nofollow import NoFollowFolder
@@ -101,7 +102,7 @@ def _open(call: Open, at: NoFollowFolder | None = None) -> LocalHandle:
     flags = os.O_CLOEXEC | (os.O_RDWR if call.write or call.create else os.O_RDONLY)
     if call.create:
         flags |= os.O_CREAT | os.O_EXCL
-    fd = os.open(call.path, flags, 0o644) if at is None else at.open(call.path, flags, 0o644)
+    fd = os.open(call.path, flags, modes.FILE) if at is None else at.open(call.path, flags, modes.FILE)
     return LocalHandle(call.path, fd, ColdPages() if call.cold else None)
 
 
@@ -215,7 +216,7 @@ def _is_same_file(call: IsSameFile, status: Callable[[str], os.stat_result]) -> 
 
 
 def _mode(call: SetReadOnly) -> int:
-    return 0o444 if call.read_only else 0o644
+    return modes.READ_ONLY_FILE if call.read_only else modes.FILE
 
 
 def _free_space(call: FreeSpace) -> int:
@@ -234,7 +235,7 @@ _PERFORM: dict[type[IoCall], Callable[[Any], Any]] = {
     Extend: _extend,
     Lock: _lock,
     Unlock: lambda call: fcntl.flock(_fd(call.handle), fcntl.LOCK_UN),
-    MakeFolder: lambda call: os.makedirs(call.path, exist_ok=True),
+    MakeFolder: lambda call: modes.make_folders(call.path),
     SyncFolder: _sync_folder,
     ListFolder: _list_folder,
     Unlink: lambda call: os.unlink(call.path),

@@ -17,6 +17,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from . import modes
+
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -49,7 +51,7 @@ class NoFollowFolder:
     def make_folders(self, path: str) -> None:
         """Make a folder and its missing parents; existing is fine."""
         if not path.startswith(self._prefix):
-            os.makedirs(path, exist_ok=True)
+            modes.make_folders(path)
             return
 
         done = self._prefix.rstrip("/")
@@ -57,7 +59,7 @@ class NoFollowFolder:
             done = f"{done}/{part}"
             with self._parent(done) as (folder, name):
                 try:
-                    os.mkdir(name, dir_fd=folder)
+                    os.mkdir(name, modes.FOLDER, dir_fd=folder)
                 except FileExistsError:
                     os.close(self.open_folder(done))  # Raises for a link or a file.
 

@@ -94,6 +94,9 @@ class Connection:
 
     def __init__(self, stream: anyio.abc.ByteStream) -> None:
         self._stream = stream
+        raw = stream.extra(anyio.abc.SocketAttribute.raw_socket, None)  # noqa: S610 - not Django's
+        self.peer = 0 if raw is None else peer_pid(raw)
+        """The process at the other end; 0 if the system does not report it."""
         self._waiting: deque[bytes] = deque()
         self._more = anyio.Event()
         self._finished = False

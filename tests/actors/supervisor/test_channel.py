@@ -127,6 +127,12 @@ async def test_v5_a_side_that_does_not_read_loses_its_connection(
                 await ended.wait()
 
 
+async def test_v4_the_system_reports_the_process_at_the_other_end(pair: Pair) -> None:
+    with pair.other:
+        async with pair.stream:
+            assert pair.connection.peer == os.getpid()
+
+
 async def test_a_connection_begins_with_hello(pair: Pair) -> None:
     with pair.other:
         async with pair.stream:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
+from tierlog.actors.kernel.process_status import process_start
 from tierlog.actors.supervisor import processes
 from tierlog.actors.supervisor.processes import HostProcess, spawn
 
@@ -63,6 +64,21 @@ async def test_a_process_that_is_gone_cannot_be_watched(stranger: subprocess.Pop
     with pytest.raises(ProcessLookupError):
         await HostProcess(stranger.pid).wait()
         raise ProcessLookupError  # Without pidfds the end is all there is to see.
+
+
+async def test_v4_a_number_that_passed_to_another_process_is_refused(
+    stranger: subprocess.Popen[bytes],
+) -> None:
+    start = process_start(stranger.pid)
+    assert start
+    assert start != process_start(os.getpid())
+    with pytest.raises(ProcessLookupError, match="is not the one that started"):
+        HostProcess(stranger.pid, start=process_start(os.getpid()))
+    process = HostProcess(stranger.pid, start=start)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(process.wait)
+        process.kill()
+        assert await anyio.to_thread.run_sync(stranger.wait) == -signal.SIGKILL
 
 
 async def test_v5_a_stopped_process_is_seen_to_be_frozen() -> None:

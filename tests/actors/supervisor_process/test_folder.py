@@ -3,10 +3,14 @@ on purpose."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
+import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import anyio
@@ -15,6 +19,8 @@ import pytest
 from support.command_line import is_one_line
 from support.live_service import Ended, Service
 from tierlog import open_store
+from tierlog.actors.folder.lock_files import Owner, encode_owner
+from tierlog.actors.supervisor.control.messages import Hello, encode
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at processes in /proc")
 NAME = "app/events"
@@ -62,6 +68,49 @@ def test_the_status_of_a_killed_supervisor_is_not_trusted(folder: Path) -> None:
             second.settle()
             assert f"use --url {second.url}" in tierlog(folder, "segment", "create", NAME).err
             assert second.stop() == 0
+
+
+@pytest.fixture
+def stranger() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that has nothing to do with the store."""
+    with subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"]) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize(("host", "start"), [(socket.gethostname(), "boot/1"), ("another-machine", "")])
+def test_v4_a_lock_file_of_another_process_gets_no_process_killed(
+    folder: Path, stranger: subprocess.Popen[bytes], host: str, start: str
+) -> None:
+    """Its number was used again after a restart of the machine, or counts on another machine."""
+    assert tierlog(folder, "segment", "create", NAME).code == 0
+    owners = folder / "wal" / "owners"
+    owner = Owner("a" * 32, stranger.pid, host, 1, role="host-0", start=start)
+    with open(owners / owner.owner_id, "xb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(encode_owner(owner))
+        file.flush()
+        with Service(folder, hosts=1) as service:
+            service.settle()
+            assert service.pids()["host-0"] != stranger.pid
+            assert service.stop() == 0
+    assert stranger.poll() is None
+
+
+def test_v4_a_connection_that_names_another_process_is_refused(
+    folder: Path, stranger: subprocess.Popen[bytes]
+) -> None:
+    with Service(folder, hosts=1, containers=1) as service:
+        service.settle()
+        (control,) = Path(os.environ["XDG_RUNTIME_DIR"]).glob("tierlog-*/*")
+        with socket.socket(socket.AF_UNIX) as impostor:
+            impostor.settimeout(10)
+            impostor.connect(str(control))
+            impostor.sendall(encode(Hello("host-0", stranger.pid, "http://127.0.0.1:1", {}, 0)))
+            assert f"not process {stranger.pid}".encode() in impostor.recv(1000)
+        assert service.pids()["host-0"] != stranger.pid
+        assert service.stop() == 0
+    assert stranger.poll() is None
 
 
 def test_w8_a_copy_of_a_folder_is_served_only_on_purpose(folder: Path, tmp_path: Path) -> None:

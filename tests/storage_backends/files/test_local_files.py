@@ -118,6 +118,28 @@ async def test_names(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "x" / "a").st_mode & 0o222 == 0
 
 
+@pytest.mark.parametrize("nofollow", [False, True])
+async def test_new_files_and_folders_are_accessible_to_their_user_only(
+    tmp_path: Path, nofollow: bool
+) -> None:
+    root = str(tmp_path / "root")
+    os.mkdir(root, 0o755)
+
+    def program() -> Program[None]:
+        yield MakeFolder(f"{root}/x/y")
+        yield from put(f"{root}/x/y/a", b"1")
+        yield SetReadOnly(f"{root}/x/y/a", True)
+        yield SetReadOnly(f"{root}/x/y/a", False)
+
+    before = os.umask(0)
+    try:
+        await LocalFiles().lane("other", nofollow_root=root if nofollow else "").run(program())
+    finally:
+        os.umask(before)
+    modes = {path: os.stat(f"{root}/{path}").st_mode & 0o777 for path in ("", "x", "x/y", "x/y/a")}
+    assert modes == {"": 0o755, "x": 0o700, "x/y": 0o700, "x/y/a": 0o600}
+
+
 async def test_errors_are_raised_at_their_yield_and_the_program_continues(tmp_path: Path) -> None:
     path = str(tmp_path / "a")
 
